@@ -1,0 +1,72 @@
+//! Bytes that move from an application to a transport without a copy.
+
+use alloc::vec::Vec;
+
+/// An owned buffer of which a prefix may have been sent already.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Chunk {
+    /// An empty chunk that holds `capacity` bytes before it allocates.
+    pub fn with_capacity(capacity: usize) -> Chunk {
+        Chunk { bytes: Vec::with_capacity(capacity), start: 0 }
+    }
+
+    /// What is left to send.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// How much is left to send.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Drops a prefix that has been sent: at most all that is left.
+    pub fn advance(&mut self, sent: usize) {
+        self.start = self.bytes.len().min(self.start + sent);
+    }
+
+    /// The whole buffer, for filling. Use only before any part was sent.
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        debug_assert_eq!(self.start, 0, "a chunk is not filled while it is sent");
+        &mut self.bytes
+    }
+
+    /// Empties it for reuse and keeps the allocation.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.start = 0;
+    }
+}
+
+impl From<Vec<u8>> for Chunk {
+    fn from(bytes: Vec<u8>) -> Chunk {
+        Chunk { bytes, start: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advances_and_never_past_its_end() {
+        let mut chunk = Chunk::from(Vec::from(*b"abcdef"));
+        chunk.advance(2);
+        assert_eq!(chunk.as_slice(), b"cdef");
+        chunk.advance(100);
+        assert!(chunk.is_empty());
+        chunk.clear();
+        chunk.buffer().extend_from_slice(b"x");
+        assert_eq!(chunk.as_slice(), b"x");
+    }
+}

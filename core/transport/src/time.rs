@@ -1,0 +1,53 @@
+//! Time as the core crates know it.
+
+use core::ops::{Add, Sub};
+use core::time::Duration;
+
+/// Nanoseconds since the start of the program or the simulation. Never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The start.
+    pub const ZERO: Time = Time(0);
+
+    /// Time passed since `earlier`; zero when `earlier` is later.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Nanoseconds since the start.
+    pub fn as_nanos(self) -> u64 {
+        self.0
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+
+    /// Saturates after 584 years.
+    fn add(self, duration: Duration) -> Time {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Time(self.0.saturating_add(nanos))
+    }
+}
+
+impl Sub<Time> for Time {
+    type Output = Duration;
+
+    fn sub(self, earlier: Time) -> Duration {
+        self.since(earlier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saturates_at_both_ends() {
+        assert_eq!(Time(5) - Time(9), Duration::ZERO);
+        assert_eq!(Time(u64::MAX - 1) + Duration::from_secs(1), Time(u64::MAX));
+        assert_eq!(Time(7) + Duration::MAX, Time(u64::MAX));
+    }
+}

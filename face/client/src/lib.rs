@@ -1,0 +1,1 @@
+//! The client library: direct connections and moves to a helper and back.

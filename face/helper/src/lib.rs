@@ -1,0 +1,1 @@
+//! The helper: one relay per core on kernel sockets.

@@ -1,0 +1,1 @@
+//! The server library: serves plain and helped clients on one event loop.

@@ -1,0 +1,1 @@
+//! What the preload shim does inside somebody's server.

@@ -1,0 +1,1 @@
+//! The preload library: exported faces only.

@@ -1,0 +1,1 @@
+//! Load generator that verifies every reply.

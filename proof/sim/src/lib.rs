@@ -1,0 +1,1 @@
+//! Deterministic simulator of clients, helpers and servers.
