@@ -25,6 +25,8 @@
 extern crate alloc;
 
 mod chunk;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod time;
 
 use core::net::SocketAddr;

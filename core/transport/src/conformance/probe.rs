@@ -1,0 +1,224 @@
+//! The application of the scenarios: records what it sees and checks what holds always.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use crate::{Application, Conn, Event, LostReason, Time, Transport};
+
+/// An event without its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// [`Event::Opened`].
+    Opened {
+        /// The other end.
+        peer: SocketAddr,
+        /// Index of the listener.
+        listener: Option<u16>,
+    },
+    /// [`Event::Data`].
+    Data {
+        /// Stream offset after the bytes.
+        end: u64,
+    },
+    /// [`Event::Acknowledged`].
+    Acknowledged {
+        /// Stream offset.
+        through: u64,
+    },
+    /// [`Event::Room`].
+    Room,
+    /// [`Event::Finished`].
+    Finished,
+    /// [`Event::Lost`].
+    Lost(LostReason),
+}
+
+/// What a scenario does within an event, before the probe grants anything.
+pub type Reaction = Box<dyn FnMut(Time, Conn, Seen, &mut Probe, &mut dyn Transport) + Send>;
+
+#[derive(Default)]
+struct Stream {
+    opened: bool,
+    finished: bool,
+    lost: bool,
+    aborted: bool,
+    granted: u64,
+    received: u64,
+    acknowledged: u64,
+}
+
+/// The byte at a stream offset: every stream of the scenarios carries these.
+pub fn pattern(offset: u64) -> u8 {
+    (offset ^ (offset >> 8) ^ (offset >> 16)).to_le_bytes()[0]
+}
+
+/// Records events, and panics where one breaks the contract.
+#[derive(Default)]
+pub struct Probe {
+    /// What came, oldest first.
+    pub seen: Vec<(Conn, Seen)>,
+    /// Bytes granted within `Opened`; none at first.
+    pub grant_on_open: u32,
+    /// Whether delivered bytes are granted again.
+    pub regrant: bool,
+    /// What `poll_timeout` answers. `handle_timeout` clears it.
+    pub timeout: Option<Time>,
+    /// When `handle_timeout` was called.
+    pub timeouts: Vec<Time>,
+    /// How often `end_of_turn` was called.
+    pub turns: u64,
+    reaction: Option<Reaction>,
+    streams: BTreeMap<Conn, Stream>,
+    open_group: bool,
+    inside: bool,
+    latest: Time,
+}
+
+impl Probe {
+    /// A probe that grants nothing by itself.
+    pub fn new() -> Probe {
+        Probe::default()
+    }
+
+    /// Sets what is done within each event from now on.
+    pub fn react(&mut self, reaction: Reaction) {
+        self.reaction = Some(reaction);
+    }
+
+    /// Grants through the transport and remembers it.
+    pub fn grant(&mut self, conn: Conn, bytes: u32, out: &mut dyn Transport) {
+        self.streams.entry(conn).or_default().granted += u64::from(bytes);
+        out.grant(conn, bytes);
+    }
+
+    /// Aborts through the transport and remembers that nothing may follow.
+    pub fn abort(&mut self, conn: Conn, out: &mut dyn Transport) {
+        self.streams.entry(conn).or_default().aborted = true;
+        out.abort(conn);
+    }
+
+    /// Bytes received on a connection.
+    pub fn received(&self, conn: Conn) -> u64 {
+        self.streams.get(&conn).map_or(0, |stream| stream.received)
+    }
+
+    /// The offset of the last `Acknowledged` of a connection.
+    pub fn acknowledged(&self, conn: Conn) -> u64 {
+        self.streams.get(&conn).map_or(0, |stream| stream.acknowledged)
+    }
+
+    /// The events of one connection, oldest first.
+    pub fn of(&self, conn: Conn) -> Vec<Seen> {
+        self.seen.iter().filter(|(of, _)| *of == conn).map(|(_, seen)| *seen).collect()
+    }
+
+    /// Whether a connection saw this event.
+    pub fn saw(&self, conn: Conn, event: Seen) -> bool {
+        self.seen.contains(&(conn, event))
+    }
+
+    /// Connections that came from a listener, oldest first.
+    pub fn accepted(&self) -> Vec<Conn> {
+        let opened = |seen: &Seen| matches!(seen, Seen::Opened { listener: Some(_), .. });
+        self.seen.iter().filter(|(_, seen)| opened(seen)).map(|(conn, _)| *conn).collect()
+    }
+
+    /// Whether events came after the last `end_of_turn`.
+    pub fn in_group(&self) -> bool {
+        self.open_group
+    }
+
+    fn enter(&mut self, now: Time) {
+        assert!(!self.inside, "promise 9: a method of the transport called back into the application");
+        assert!(now >= self.latest, "time went back");
+        self.inside = true;
+        self.latest = now;
+    }
+
+    fn check(&mut self, conn: Conn, event: &Event<'_>) -> Seen {
+        let stream = self.streams.entry(conn).or_default();
+        assert!(!stream.lost, "promise 1: {event:?} after Lost, {conn:?}");
+        assert!(!stream.aborted, "promise 6: {event:?} after abort, {conn:?}");
+        let first = matches!(event, Event::Opened { .. } | Event::Lost(_));
+        assert!(stream.opened || first, "promise 1: {event:?} before Opened, {conn:?}");
+        match *event {
+            Event::Opened { peer, listener } => {
+                assert!(!stream.opened, "promise 1: Opened twice, {conn:?}");
+                stream.opened = true;
+                Seen::Opened { peer, listener }
+            }
+            Event::Data { end, bytes } => {
+                assert!(!bytes.is_empty(), "empty Data, {conn:?}");
+                assert!(!stream.finished, "promise 3: Data after Finished, {conn:?}");
+                let start = stream.received;
+                stream.received += bytes.len() as u64;
+                assert_eq!(end, stream.received, "the stream offset of Data, {conn:?}");
+                assert!(end <= stream.granted, "promise 2: {end} delivered, {} granted", stream.granted);
+                let wrong = (start..).zip(bytes).find(|&(offset, byte)| pattern(offset) != *byte);
+                assert_eq!(wrong, None, "a wrong byte (offset, value), {conn:?}");
+                Seen::Data { end }
+            }
+            Event::Acknowledged { through } => {
+                assert!(through >= stream.acknowledged, "Acknowledged went back, {conn:?}");
+                stream.acknowledged = through;
+                Seen::Acknowledged { through }
+            }
+            Event::Room => Seen::Room,
+            Event::Finished => {
+                assert!(!stream.finished, "Finished twice, {conn:?}");
+                stream.finished = true;
+                Seen::Finished
+            }
+            Event::Lost(reason) => {
+                stream.lost = true;
+                Seen::Lost(reason)
+            }
+        }
+    }
+}
+
+impl Application for Probe {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        self.enter(now);
+        self.open_group = true;
+        let seen = self.check(conn, &event);
+        self.seen.push((conn, seen));
+        if let Some(mut reaction) = self.reaction.take() {
+            reaction(now, conn, seen, self, out);
+            self.reaction.get_or_insert(reaction);
+        }
+        match (seen, event) {
+            (Seen::Opened { .. }, _) if self.grant_on_open > 0 => self.grant(conn, self.grant_on_open, out),
+            (_, Event::Data { bytes, .. }) if self.regrant => {
+                self.grant(conn, u32::try_from(bytes.len()).unwrap_or(u32::MAX), out);
+            }
+            _ => {}
+        }
+        self.inside = false;
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, now: Time, _: &mut T) {
+        self.enter(now);
+        let asked = self.timeout.take();
+        assert!(
+            asked.is_some_and(|instant| instant <= now),
+            "promise 8: a timeout at {now:?}, asked {asked:?}"
+        );
+        self.timeouts.push(now);
+        self.inside = false;
+    }
+
+    fn end_of_turn<T: Transport>(&mut self, now: Time, _: &mut T) {
+        self.enter(now);
+        self.turns += 1;
+        self.open_group = false;
+        self.inside = false;
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        assert!(!self.open_group, "promise 8: poll_timeout asked before end_of_turn");
+        self.timeout
+    }
+}
