@@ -1,5 +1,16 @@
 //! Keyed hashes, key files, wiping.
+//!
+//! A link is authenticated when it begins: each end proves that it knows the key, over both nonces, the role and
+//! everything else that the preamble says. Frames after that are not protected from somebody on the path.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+mod key;
+mod proof;
+mod ring;
+
+pub use key::{Key, KeyError, SECRET_BYTES};
+pub use proof::{Prover, prove, verify};
+pub use ring::KeyRing;

@@ -1,5 +1,24 @@
-//! Every byte layout.
+//! Every byte layout of Spillway.
+//!
+//! - [`frame`]: the seven-byte header of messages inside a batch (PostMan §4.1, Table 2)
+//! - [`control`]: what control messages carry
+//! - [`disassemble`]: a batch taken apart, piece by piece
+//! - [`preamble`]: how a link begins
+//!
+//! Parsers take any bytes. Whatever is wrong with them is an error that says what, never a panic.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+mod address;
+mod cursor;
+
+pub mod control;
+pub mod disassemble;
+pub mod frame;
+pub mod preamble;
+
+pub use control::{CloseReason, Connect, Control, ControlError, RefuseReason};
+pub use disassemble::{DisassembleError, Disassembler, Piece};
+pub use frame::{HEADER_BYTES, Header, Id, Kind, PAYLOAD_BYTES_MAX};

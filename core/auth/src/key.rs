@@ -1,0 +1,139 @@
+//! A shared secret, and the text it is kept in.
+
+use alloc::string::String;
+use core::fmt;
+
+use sha2::{Digest, Sha256};
+use spillway_wire::preamble::KeyId;
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+/// Bytes of a secret.
+pub const SECRET_BYTES: usize = 32;
+
+const PREFIX: &str = "spillway-key-1 ";
+
+/// A shared secret with the name derived from it. Wiped when dropped, never printed.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct Key {
+    #[zeroize(skip)]
+    id: KeyId,
+    secret: [u8; SECRET_BYTES],
+}
+
+/// What is wrong with a key's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// It does not begin as a key file does.
+    Prefix,
+    /// It has not the right number of digits.
+    Length(usize),
+    /// A character that is not a hexadecimal digit.
+    Digit,
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyError::Prefix => write!(f, "not a key: it must begin with \"{PREFIX}\""),
+            KeyError::Length(digits) => {
+                write!(f, "a key has {} hexadecimal digits, this one {digits}", SECRET_BYTES * 2)
+            }
+            KeyError::Digit => f.write_str("a key has only hexadecimal digits"),
+        }
+    }
+}
+
+impl core::error::Error for KeyError {}
+
+impl Key {
+    /// A key of 32 random bytes.
+    pub fn from_secret(secret: [u8; SECRET_BYTES]) -> Key {
+        let mut hash = Sha256::new();
+        hash.update(b"spillway key id\0");
+        hash.update(secret);
+        let mut id = [0; 8];
+        id.copy_from_slice(&hash.finalize()[..8]);
+        Key { id: KeyId(id), secret }
+    }
+
+    /// The well-known key of links that stay on loopback and were given no key. Protects nothing; whoever
+    /// accepts it must check that both ends of the link are loopback addresses.
+    pub fn loopback_only() -> Key {
+        Key::from_secret([0; SECRET_BYTES])
+    }
+
+    /// Reads the text of a key file: `spillway-key-1 ` and 64 hexadecimal digits.
+    pub fn parse(text: &str) -> Result<Key, KeyError> {
+        let digits = text.trim().strip_prefix(PREFIX).ok_or(KeyError::Prefix)?.as_bytes();
+        if digits.len() != SECRET_BYTES * 2 {
+            return Err(KeyError::Length(digits.len()));
+        }
+        let mut secret = Zeroizing::new([0; SECRET_BYTES]);
+        for (byte, pair) in secret.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Ok(Key::from_secret(*secret))
+    }
+
+    /// The text of a key file.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + SECRET_BYTES * 2 + 1));
+        text.push_str(PREFIX);
+        for byte in self.secret {
+            for nibble in [byte >> 4, byte & 15] {
+                text.push(char::from(b"0123456789abcdef"[usize::from(nibble)]));
+            }
+        }
+        text.push('\n');
+        text
+    }
+
+    /// Its name, which tells nothing of the secret.
+    pub fn id(&self) -> KeyId {
+        self.id
+    }
+
+    pub(crate) fn secret(&self) -> &[u8; SECRET_BYTES] {
+        &self.secret
+    }
+}
+
+fn digit(character: u8) -> Result<u8, KeyError> {
+    char::from(character).to_digit(16).map(|value| value as u8).ok_or(KeyError::Digit)
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+
+    use super::*;
+
+    #[test]
+    fn text_round_trip() {
+        let key = Key::from_secret(core::array::from_fn(|i| (i * 7) as u8));
+        let read = Key::parse(&key.to_text()).unwrap();
+        assert_eq!(read.secret, key.secret);
+        assert_eq!(read.id(), key.id());
+    }
+
+    #[test]
+    fn malformed_texts_are_named() {
+        assert_eq!(Key::parse("").unwrap_err(), KeyError::Prefix);
+        assert_eq!(Key::parse("spillway-key-1 abc").unwrap_err(), KeyError::Length(3));
+        let text = format!("spillway-key-1 {}", "zz".repeat(32));
+        assert_eq!(Key::parse(&text).unwrap_err(), KeyError::Digit);
+    }
+
+    #[test]
+    fn a_key_is_never_printed() {
+        let key = Key::from_secret([0xab; 32]);
+        assert_eq!(format!("{key:?}"), format!("Key({})", key.id()));
+        assert!(!format!("{key:?}").contains("abab"));
+    }
+}

@@ -1,0 +1,68 @@
+//! Proving a key to the other end of a link.
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+use spillway_wire::preamble::PROOF_BYTES;
+
+use crate::key::{Key, SECRET_BYTES};
+
+/// Who proves. The label keeps one end's proof from being sent back as the other's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prover {
+    /// The end that opened the link.
+    Opener,
+    /// The server's end.
+    Server,
+}
+
+fn mac(key: &Key, prover: Prover, transcript: &[u8]) -> Hmac<Sha256> {
+    // HMAC pads a key that is shorter than a block, so a block of zeros after the secret is the same key.
+    let mut block = zeroize::Zeroizing::new([0; 64]);
+    block[..SECRET_BYTES].copy_from_slice(key.secret());
+    let mut mac = <Hmac<Sha256> as hmac::digest::KeyInit>::new((&*block).into());
+    mac.update(match prover {
+        Prover::Opener => b"spillway link 1 opener\0",
+        Prover::Server => b"spillway link 1 server\0",
+    });
+    mac.update(transcript);
+    mac
+}
+
+/// The proof that `prover` knows `key`.
+pub fn prove(key: &Key, prover: Prover, transcript: &[u8]) -> [u8; PROOF_BYTES] {
+    mac(key, prover, transcript).finalize().into_bytes().into()
+}
+
+/// Whether a proof is right, in constant time.
+pub fn verify(key: &Key, prover: Prover, transcript: &[u8], proof: &[u8; PROOF_BYTES]) -> bool {
+    mac(key, prover, transcript).verify_slice(proof).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_key_prover_and_transcript_verify() {
+        let key = Key::from_secret([1; 32]);
+        let proof = prove(&key, Prover::Opener, b"hello");
+        assert!(verify(&key, Prover::Opener, b"hello", &proof));
+        assert!(!verify(&key, Prover::Server, b"hello", &proof));
+        assert!(!verify(&key, Prover::Opener, b"hellO", &proof));
+        assert!(!verify(&Key::from_secret([2; 32]), Prover::Opener, b"hello", &proof));
+        for bit in 0..PROOF_BYTES * 8 {
+            let mut altered = proof;
+            altered[bit / 8] ^= 1 << (bit % 8);
+            assert!(!verify(&key, Prover::Opener, b"hello", &altered));
+        }
+    }
+
+    /// RFC 2104 §2: zeros after a key shorter than a block change nothing.
+    #[test]
+    fn padding_a_key_is_the_same_key() {
+        let mut plain = <Hmac<Sha256> as Mac>::new_from_slice(&[5; 32]).unwrap();
+        plain.update(b"spillway link 1 opener\0data");
+        let expected: [u8; 32] = plain.finalize().into_bytes().into();
+        assert_eq!(prove(&Key::from_secret([5; 32]), Prover::Opener, b"data"), expected);
+    }
+}

@@ -1,0 +1,68 @@
+//! The keys that a server's end accepts, by role.
+
+use alloc::vec::Vec;
+
+use spillway_wire::preamble::{KeyId, Role};
+
+use crate::key::Key;
+
+/// Keys accepted of helpers and of clients. Several of each, so that keys can be rotated.
+#[derive(Clone, Debug, Default)]
+pub struct KeyRing {
+    helpers: Vec<Key>,
+    clients: Vec<Key>,
+}
+
+impl KeyRing {
+    /// A ring that accepts nobody.
+    pub fn new() -> KeyRing {
+        KeyRing::default()
+    }
+
+    /// A ring for links that stay on loopback, where no key was given: anybody on this machine is accepted, in
+    /// either role. Whoever uses it must listen on loopback only.
+    pub fn loopback_only() -> KeyRing {
+        let key = Key::loopback_only();
+        KeyRing { helpers: Vec::from([key.clone()]), clients: Vec::from([key]) }
+    }
+
+    /// Accepts one more key of a role.
+    pub fn accept(&mut self, role: Role, key: Key) {
+        match role {
+            Role::Helper => self.helpers.push(key),
+            Role::Client => self.clients.push(key),
+        }
+    }
+
+    /// The key with this name, if this role may use it.
+    pub fn find(&self, role: Role, id: KeyId) -> Option<&Key> {
+        let keys = match role {
+            Role::Helper => &self.helpers,
+            Role::Client => &self.clients,
+        };
+        keys.iter().find(|key| key.id() == id)
+    }
+
+    /// Whether no role has a key.
+    pub fn is_empty(&self) -> bool {
+        self.helpers.is_empty() && self.clients.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_serves_only_its_role() {
+        let (helper, client) = (Key::from_secret([1; 32]), Key::from_secret([2; 32]));
+        let mut ring = KeyRing::new();
+        assert!(ring.is_empty());
+        ring.accept(Role::Helper, helper.clone());
+        ring.accept(Role::Client, client.clone());
+        assert!(ring.find(Role::Helper, helper.id()).is_some());
+        assert!(ring.find(Role::Client, helper.id()).is_none());
+        assert!(ring.find(Role::Helper, client.id()).is_none());
+        assert!(ring.find(Role::Client, client.id()).is_some());
+    }
+}

@@ -1,0 +1,296 @@
+//! What control messages carry. Each fits in [`CONTROL_BYTES_MAX`] bytes and is never continued.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::SocketAddr;
+
+use crate::address;
+use crate::cursor::{Cursor, Truncated};
+use crate::frame::{Header, Id, Kind};
+
+/// The longest payload of a control frame, bytes. Leaves room for session fields.
+pub const CONTROL_BYTES_MAX: usize = 256;
+
+/// The version of *connect* that this code writes.
+pub const CONNECT_VERSION: u8 = 1;
+
+/// A new virtual connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// The client's address, as the server's application shall see it.
+    pub client: SocketAddr,
+    /// The server wanted; `None` for the one that the link belongs to.
+    pub server: Option<SocketAddr>,
+    /// How many bytes of replies the server may send at first.
+    pub credit: u64,
+}
+
+/// Why a virtual connection was refused. Its requests were not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RefuseReason {
+    /// The table of connections, or of descriptors, is full.
+    Full = 1,
+    /// The client address is not allowed on this link.
+    Forbidden = 2,
+    /// The server does not listen, or is going away.
+    Unavailable = 3,
+    /// The wanted server is not served here.
+    UnknownServer = 4,
+}
+
+/// Why a virtual connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum CloseReason {
+    /// The application closed it; bytes sent before still count.
+    Normal = 1,
+    /// It was reset: bytes under way are lost.
+    Reset = 2,
+    /// The peer sent more than its credit allowed.
+    OverCredit = 3,
+    /// The peer broke another rule of this connection.
+    Protocol = 4,
+}
+
+/// A control message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// A new virtual connection. Requests may follow at once, within the initial credit of the link's preamble.
+    Connect(Connect),
+    /// The application accepted it.
+    Accepted,
+    /// It was refused.
+    Refused(RefuseReason),
+    /// The receiver of this message may send up to this absolute stream offset.
+    Credit(u64),
+    /// No bytes follow this absolute stream offset.
+    Finish(u64),
+    /// The virtual connection ends.
+    Close(CloseReason),
+    /// The sender wants the connection, or all of the link, moved away within this time; 0 is at once.
+    Drain {
+        /// Milliseconds.
+        deadline_ms: u32,
+    },
+}
+
+/// What is wrong with a control message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlError {
+    /// It ends too early.
+    Truncated(Kind),
+    /// Bytes follow its end.
+    Trailing(Kind),
+    /// It is longer than any control message.
+    TooLong(u16),
+    /// It claims to be continued; control never is.
+    Continued(Kind),
+    /// An address family other than 4 and 6.
+    AddressFamily(u8),
+    /// *connect* carries no client address.
+    NoClient,
+    /// *connect* of a version that this code does not speak.
+    Version(u8),
+    /// A reason code that this version does not know.
+    Reason(u8),
+    /// A kind that is reserved for sessions, which this version of a link does not carry.
+    Reserved(Kind),
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ControlError::Truncated(kind) => write!(f, "control message {kind:?} ends too early"),
+            ControlError::Trailing(kind) => write!(f, "bytes follow the end of control message {kind:?}"),
+            ControlError::TooLong(length) => {
+                write!(f, "control message of {length} bytes; the longest is {CONTROL_BYTES_MAX}")
+            }
+            ControlError::Continued(kind) => write!(f, "control message {kind:?} claims to be continued"),
+            ControlError::AddressFamily(family) => write!(f, "address family {family} is neither 4 nor 6"),
+            ControlError::NoClient => f.write_str("connect carries no client address"),
+            ControlError::Version(version) => write!(f, "connect of unknown version {version}"),
+            ControlError::Reason(code) => write!(f, "unknown reason {code}"),
+            ControlError::Reserved(kind) => write!(f, "{kind:?} is not part of this link version"),
+        }
+    }
+}
+
+impl core::error::Error for ControlError {}
+
+/// [`Control::parse`] puts the kind right: it knows which message was cut.
+impl From<Truncated> for ControlError {
+    fn from(_: Truncated) -> ControlError {
+        ControlError::Truncated(Kind::Connect)
+    }
+}
+
+impl RefuseReason {
+    fn parse(code: u8) -> Result<RefuseReason, ControlError> {
+        Ok(match code {
+            1 => RefuseReason::Full,
+            2 => RefuseReason::Forbidden,
+            3 => RefuseReason::Unavailable,
+            4 => RefuseReason::UnknownServer,
+            other => return Err(ControlError::Reason(other)),
+        })
+    }
+}
+
+impl fmt::Display for RefuseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RefuseReason::Full => "the server has no room for another connection",
+            RefuseReason::Forbidden => "the client address is not allowed on this link",
+            RefuseReason::Unavailable => "the server does not accept connections",
+            RefuseReason::UnknownServer => "the wanted server is not served here",
+        })
+    }
+}
+
+impl CloseReason {
+    fn parse(code: u8) -> Result<CloseReason, ControlError> {
+        Ok(match code {
+            1 => CloseReason::Normal,
+            2 => CloseReason::Reset,
+            3 => CloseReason::OverCredit,
+            4 => CloseReason::Protocol,
+            other => return Err(ControlError::Reason(other)),
+        })
+    }
+}
+
+impl Control {
+    /// The kind of frame that carries it.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Control::Connect(_) => Kind::Connect,
+            Control::Accepted => Kind::Accepted,
+            Control::Refused(_) => Kind::Refused,
+            Control::Credit(_) => Kind::Credit,
+            Control::Finish(_) => Kind::Finish,
+            Control::Close(_) => Kind::Close,
+            Control::Drain { .. } => Kind::Drain,
+        }
+    }
+
+    /// Appends the whole frame, header included.
+    pub fn emit(&self, id: Id, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&Header { kind: self.kind(), more: false, length: 0, id }.emit());
+        let payload = out.len();
+        match *self {
+            Control::Connect(connect) => {
+                out.push(CONNECT_VERSION);
+                out.extend_from_slice(&connect.credit.to_be_bytes());
+                address::emit(Some(connect.client), out);
+                address::emit(connect.server, out);
+            }
+            Control::Accepted => {}
+            Control::Refused(reason) => out.push(reason as u8),
+            Control::Credit(offset) | Control::Finish(offset) => out.extend_from_slice(&offset.to_be_bytes()),
+            Control::Close(reason) => out.push(reason as u8),
+            Control::Drain { deadline_ms } => out.extend_from_slice(&deadline_ms.to_be_bytes()),
+        }
+        let length = (out.len() - payload) as u16; // at most 1 + 8 + 19 + 19 bytes
+        out[start + 1..start + 3].copy_from_slice(&length.to_be_bytes());
+    }
+
+    /// Reads the payload of a control frame.
+    pub fn parse(kind: Kind, payload: &[u8]) -> Result<Control, ControlError> {
+        let mut cursor = Cursor::new(payload);
+        let control = Control::parse_fields(kind, &mut cursor).map_err(|error| match error {
+            ControlError::Truncated(_) => ControlError::Truncated(kind),
+            other => other,
+        })?;
+        if cursor.is_empty() { Ok(control) } else { Err(ControlError::Trailing(kind)) }
+    }
+
+    fn parse_fields(kind: Kind, cursor: &mut Cursor<'_>) -> Result<Control, ControlError> {
+        Ok(match kind {
+            Kind::Connect => {
+                let version = cursor.u8()?;
+                if version != CONNECT_VERSION {
+                    return Err(ControlError::Version(version));
+                }
+                let credit = cursor.u64()?;
+                let client = address::parse(cursor)?.ok_or(ControlError::NoClient)?;
+                let server = address::parse(cursor)?;
+                Control::Connect(Connect { client, server, credit })
+            }
+            Kind::Accepted => Control::Accepted,
+            Kind::Refused => Control::Refused(RefuseReason::parse(cursor.u8()?)?),
+            Kind::Credit => Control::Credit(cursor.u64()?),
+            Kind::Finish => Control::Finish(cursor.u64()?),
+            Kind::Close => Control::Close(CloseReason::parse(cursor.u8()?)?),
+            Kind::Drain => Control::Drain { deadline_ms: cursor.u32()? },
+            Kind::Request | Kind::Reply | Kind::Acknowledge | Kind::Reconnect | Kind::Resumed => {
+                return Err(ControlError::Reserved(kind));
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::HEADER_BYTES;
+
+    fn examples() -> Vec<Control> {
+        let v4 = "10.1.2.3:4567".parse().unwrap();
+        let v6 = "[2001:db8::1]:11211".parse().unwrap();
+        Vec::from([
+            Control::Connect(Connect { client: v4, server: None, credit: 65536 }),
+            Control::Connect(Connect { client: v6, server: Some(v4), credit: u64::MAX }),
+            Control::Accepted,
+            Control::Refused(RefuseReason::Full),
+            Control::Refused(RefuseReason::Unavailable),
+            Control::Credit(1 << 40),
+            Control::Finish(0),
+            Control::Close(CloseReason::Normal),
+            Control::Close(CloseReason::OverCredit),
+            Control::Drain { deadline_ms: 30_000 },
+        ])
+    }
+
+    fn emitted(control: Control) -> Vec<u8> {
+        let mut out = Vec::new();
+        control.emit(Id(9), &mut out);
+        out
+    }
+
+    #[test]
+    fn round_trip() {
+        for control in examples() {
+            let bytes = emitted(control);
+            assert_eq!(Control::parse(control.kind(), &bytes[HEADER_BYTES..]), Ok(control));
+            assert!(bytes.len() <= HEADER_BYTES + CONTROL_BYTES_MAX);
+        }
+    }
+
+    #[test]
+    fn a_cut_or_padded_message_is_an_error() {
+        for control in examples() {
+            let mut bytes = emitted(control).split_off(HEADER_BYTES);
+            for cut in 0..bytes.len() {
+                let error = Control::parse(control.kind(), &bytes[..cut]).unwrap_err();
+                assert_eq!(error, ControlError::Truncated(control.kind()));
+            }
+            bytes.push(0);
+            assert_eq!(Control::parse(control.kind(), &bytes), Err(ControlError::Trailing(control.kind())));
+        }
+    }
+
+    #[test]
+    fn lies_are_named() {
+        assert_eq!(Control::parse(Kind::Refused, &[77]), Err(ControlError::Reason(77)));
+        assert_eq!(Control::parse(Kind::Close, &[0]), Err(ControlError::Reason(0)));
+        assert_eq!(Control::parse(Kind::Connect, &[9]), Err(ControlError::Version(9)));
+        assert_eq!(Control::parse(Kind::Resumed, &[]), Err(ControlError::Reserved(Kind::Resumed)));
+        let mut connect = emitted(examples()[0]).split_off(HEADER_BYTES);
+        connect[9] = 5;
+        assert_eq!(Control::parse(Kind::Connect, &connect), Err(ControlError::AddressFamily(5)));
+        connect[9] = 0;
+        assert!(Control::parse(Kind::Connect, &connect[..10]).is_err());
+    }
+}
