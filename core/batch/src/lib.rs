@@ -1,5 +1,39 @@
-//! Assembling and disassembling batches, both ends of a link.
+//! Assembling and disassembling batches, and both ends of a link (PostMan §4.1–4.3).
+//!
+//! A *link* is one TCP connection between a helper, or a library client, and a server's link port. It carries
+//! batches for its *virtual connections*.
+//!
+//! - [`policy`]: when a batch is sent
+//! - [`Assembler`]: frames gathered into a batch
+//! - [`OpenerLink`]: the end of a helper or a library client
+//! - [`ServerLink`]: the end of the server, on which the server library and the preload shim stand
+//! - [`AddressRules`]: which client addresses a link may carry
+//!
+//! Nothing here does I/O or reads a clock: bytes and the time come in, events and batches go out.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+mod addresses;
+mod assembler;
+mod connection;
+mod ends;
+mod error;
+mod handshake;
+mod ids;
+mod opener;
+mod server;
+
+pub mod policy;
+
+pub use addresses::{AddressRange, AddressRules, Forbidden, RangeError};
+pub use assembler::Assembler;
+pub use ends::{Limits, LinkCounters};
+pub use error::LinkError;
+pub use ids::IdPool;
+pub use opener::{OpenError, OpenerConfig, OpenerEvent, OpenerLink};
+pub use policy::{Policy, PolicyKind};
+pub use server::{Info, ServerConfig, ServerEvent, ServerLink};
+pub use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role};
+pub use spillway_wire::{CloseReason, Control, Id, Kind, RefuseReason};

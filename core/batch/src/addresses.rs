@@ -1,0 +1,217 @@
+//! Which client addresses a link may carry.
+//!
+//! A helper speaks for its clients, so a server that trusts addresses (redis's protected mode, access lists)
+//! trusts the helper. The rules bound that trust: only addresses inside the allowed ranges, never the server's
+//! own, loopback only over a loopback link; a library client carries only its own address.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::str::FromStr;
+
+use spillway_wire::preamble::Role;
+
+/// A range of addresses in CIDR notation. IPv4 addresses mapped into IPv6 count as IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRange {
+    network: IpAddr,
+    prefix: u8,
+}
+
+/// What is wrong with a range's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeError {
+    /// The part before the slash is no address.
+    Address,
+    /// The part after the slash is no prefix length of that family.
+    Prefix,
+    /// Bits are set after the prefix: probably a typing error.
+    HostBits,
+}
+
+impl fmt::Display for RangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RangeError::Address => "not an address range such as 10.0.0.0/8 or 2001:db8::/32",
+            RangeError::Prefix => "the number after the slash must be 0 to 32 for IPv4, 0 to 128 for IPv6",
+            RangeError::HostBits => "address bits are set after the prefix; zero them or lengthen the prefix",
+        })
+    }
+}
+
+impl core::error::Error for RangeError {}
+
+impl FromStr for AddressRange {
+    type Err = RangeError;
+
+    fn from_str(text: &str) -> Result<AddressRange, RangeError> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let network: IpAddr = address.parse().map_err(|_| RangeError::Address)?;
+        let width = if network.is_ipv4() { 32 } else { 128 };
+        let prefix = match prefix {
+            None => width,
+            Some(digits) => digits.parse().ok().filter(|p| *p <= width).ok_or(RangeError::Prefix)?,
+        };
+        let range = AddressRange { network, prefix };
+        if range.masked(network) == network { Ok(range) } else { Err(RangeError::HostBits) }
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.prefix)
+    }
+}
+
+impl AddressRange {
+    /// Whether the address lies inside.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_ipv4() == self.network.is_ipv4() && self.masked(address) == self.network
+    }
+
+    /// The private ranges and loopback, of both families: who may be carried when nothing is said.
+    pub fn private() -> Vec<AddressRange> {
+        let v4 = |a, b, prefix| AddressRange { network: Ipv4Addr::new(a, b, 0, 0).into(), prefix };
+        let v6 =
+            |head, prefix| AddressRange { network: Ipv6Addr::new(head, 0, 0, 0, 0, 0, 0, 0).into(), prefix };
+        let loopback_v6 = AddressRange { network: Ipv6Addr::LOCALHOST.into(), prefix: 128 };
+        Vec::from([
+            v4(10, 0, 8),
+            v4(172, 16, 12),
+            v4(192, 168, 16),
+            v4(127, 0, 8),
+            v6(0xfc00, 7),
+            v6(0xfe80, 10),
+            loopback_v6,
+        ])
+    }
+
+    fn masked(&self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V4(v4) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+                Ipv4Addr::from_bits(v4.to_bits() & mask).into()
+            }
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                Ipv6Addr::from_bits(v6.to_bits() & mask).into()
+            }
+        }
+    }
+}
+
+/// Why a client address is not carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forbidden {
+    /// Not inside the allowed ranges.
+    OutsideRanges,
+    /// The server's own address.
+    ServersOwn,
+    /// A loopback address over a link that is not loopback.
+    Loopback,
+    /// A library client claims another's address.
+    NotItsOwn,
+}
+
+impl fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Forbidden::OutsideRanges => "outside the allowed ranges (--allow-clients)",
+            Forbidden::ServersOwn => "the server's own address",
+            Forbidden::Loopback => "a loopback address over a link that is not loopback",
+            Forbidden::NotItsOwn => "not the address of the client that opened the link",
+        })
+    }
+}
+
+/// The rules of one server.
+#[derive(Clone, Debug)]
+pub struct AddressRules {
+    /// Ranges that helpers may carry.
+    pub allow: Vec<AddressRange>,
+}
+
+impl Default for AddressRules {
+    fn default() -> AddressRules {
+        AddressRules { allow: AddressRange::private() }
+    }
+}
+
+impl AddressRules {
+    /// Whether a link of this role, between `peer` and our address `local`, may carry `client`.
+    pub fn check(
+        &self,
+        role: Role,
+        peer: SocketAddr,
+        local: SocketAddr,
+        client: SocketAddr,
+    ) -> Result<(), Forbidden> {
+        let (link_peer, link_local, ip) = (peer.ip().to_canonical(), local.ip().to_canonical(), client.ip());
+        let ip = ip.to_canonical();
+        if role == Role::Client && (ip != link_peer || client.port() != peer.port()) {
+            return Err(Forbidden::NotItsOwn);
+        }
+        let loopback_link = link_peer.is_loopback() && link_local.is_loopback();
+        if ip.is_loopback() && !loopback_link {
+            return Err(Forbidden::Loopback);
+        }
+        if ip == link_local && !loopback_link {
+            return Err(Forbidden::ServersOwn);
+        }
+        if role == Role::Helper && !self.allow.iter().any(|range| range.contains(ip)) {
+            return Err(Forbidden::OutsideRanges);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn ranges_parse_contain_and_print() {
+        for (text, inside, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
+            ("0.0.0.0/0", "203.0.113.9", "::1"),
+            ("192.0.2.7/32", "192.0.2.7", "192.0.2.8"),
+            ("2001:db8::/32", "2001:db8:1::5", "2001:db9::"),
+            ("::/0", "fe80::1", "10.0.0.1"),
+            ("172.16.0.0/12", "::ffff:172.31.0.1", "172.32.0.1"),
+        ] {
+            let range: AddressRange = text.parse().unwrap();
+            assert_eq!(range.to_string(), text);
+            assert!(range.contains(inside.parse().unwrap()), "{text} {inside}");
+            assert!(!range.contains(outside.parse().unwrap()), "{text} {outside}");
+        }
+        assert_eq!("10.0.0.1".parse::<AddressRange>().unwrap().to_string(), "10.0.0.1/32");
+        assert_eq!("10.0.0.1/8".parse::<AddressRange>(), Err(RangeError::HostBits));
+        assert_eq!("10.0.0.0/33".parse::<AddressRange>(), Err(RangeError::Prefix));
+        assert_eq!("ten/8".parse::<AddressRange>(), Err(RangeError::Address));
+    }
+
+    #[test]
+    fn the_rules_of_the_design() {
+        let rules = AddressRules::default();
+        let check = |role, peer: &str, local: &str, client: &str| {
+            rules.check(role, peer.parse().unwrap(), local.parse().unwrap(), client.parse().unwrap())
+        };
+        let (helper, server) = ("10.0.0.2:4000", "10.0.0.5:11411");
+        assert_eq!(check(Role::Helper, helper, server, "10.9.9.9:1"), Ok(()));
+        assert_eq!(check(Role::Helper, helper, server, "8.8.8.8:1"), Err(Forbidden::OutsideRanges));
+        assert_eq!(check(Role::Helper, helper, server, "10.0.0.5:1"), Err(Forbidden::ServersOwn));
+        assert_eq!(check(Role::Helper, helper, server, "[::ffff:10.0.0.5]:1"), Err(Forbidden::ServersOwn));
+        assert_eq!(check(Role::Helper, helper, server, "127.0.0.1:1"), Err(Forbidden::Loopback));
+        assert_eq!(check(Role::Helper, helper, server, "[::1]:1"), Err(Forbidden::Loopback));
+        assert_eq!(check(Role::Helper, "127.0.0.1:7", "127.0.0.1:8", "127.0.0.1:1"), Ok(()));
+        assert_eq!(check(Role::Client, "8.8.8.8:7", server, "8.8.8.8:7"), Ok(()));
+        assert_eq!(check(Role::Client, "8.8.8.8:7", server, "8.8.8.8:8"), Err(Forbidden::NotItsOwn));
+        assert_eq!(check(Role::Client, "10.0.0.2:7", server, "10.0.0.3:7"), Err(Forbidden::NotItsOwn));
+    }
+}

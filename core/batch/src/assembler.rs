@@ -1,0 +1,197 @@
+//! Frames gathered into a batch.
+
+use spillway_transport::Chunk;
+use spillway_wire::{Control, HEADER_BYTES, Header, Id, Kind, PAYLOAD_BYTES_MAX};
+
+/// Gathers frames until somebody takes the batch. Consecutive data of one sender extends its last frame, so a
+/// reply written in three pieces costs one header.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    batch: Chunk,
+    spare: Option<Chunk>,
+    /// The last frame, while it can be extended.
+    open: Option<OpenFrame>,
+    messages: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenFrame {
+    id: Id,
+    kind: Kind,
+    start: usize,
+    length: usize,
+}
+
+/// A batch that grew beyond this is not kept for reuse, so that one burst does not hold its memory for ever.
+const SPARE_BYTES_MAX: usize = 256 * 1024;
+
+impl Assembler {
+    /// An empty batch.
+    pub fn new() -> Assembler {
+        Assembler::default()
+    }
+
+    /// Appends a message, or extends the last one if it came from the same sender and this is its continuation
+    /// in time.
+    pub fn data(&mut self, kind: Kind, id: Id, mut bytes: &[u8]) {
+        if let Some(open) = self.open
+            && open.id == id
+            && open.kind == kind
+        {
+            let (head, rest) = bytes.split_at(bytes.len().min(PAYLOAD_BYTES_MAX - open.length));
+            self.extend(open, head);
+            bytes = rest;
+        } else {
+            self.messages += 1;
+        }
+        while !bytes.is_empty() {
+            self.mark_more(kind, id);
+            let (head, rest) = bytes.split_at(bytes.len().min(PAYLOAD_BYTES_MAX));
+            let buffer = self.batch.buffer();
+            let start = buffer.len();
+            buffer.extend_from_slice(&Header { kind, more: false, length: 0, id }.emit());
+            self.extend(OpenFrame { id, kind, start, length: 0 }, head);
+            bytes = rest;
+        }
+    }
+
+    /// Appends one frame as it is, `more` bit included: for relaying another link's frames.
+    pub fn frame(&mut self, kind: Kind, id: Id, bytes: &[u8], more: bool) {
+        self.open = None;
+        self.messages += u64::from(!more);
+        let length = bytes.len().min(PAYLOAD_BYTES_MAX);
+        debug_assert_eq!(length, bytes.len(), "pieces come out of frames");
+        let buffer = self.batch.buffer();
+        buffer.extend_from_slice(&Header { kind, more, length: length as u16, id }.emit());
+        buffer.extend_from_slice(&bytes[..length]);
+    }
+
+    /// Appends a control message.
+    pub fn control(&mut self, id: Id, control: Control) {
+        self.open = None;
+        control.emit(id, self.batch.buffer());
+    }
+
+    /// Appends bytes that are no frame: a link's preamble.
+    pub fn preamble(&mut self, bytes: &[u8]) {
+        self.open = None;
+        self.batch.buffer().extend_from_slice(bytes);
+    }
+
+    /// Bytes gathered.
+    pub fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Whether nothing is gathered.
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Data messages appended so far, since the start.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// Takes the batch.
+    pub fn take(&mut self) -> Chunk {
+        self.open = None;
+        core::mem::replace(&mut self.batch, self.spare.take().unwrap_or_default())
+    }
+
+    /// Gives a spent buffer back for reuse.
+    pub fn recycle(&mut self, mut chunk: Chunk) {
+        chunk.clear();
+        if self.spare.is_none() && chunk.buffer().capacity() <= SPARE_BYTES_MAX {
+            self.spare = Some(chunk);
+        }
+    }
+
+    fn extend(&mut self, mut open: OpenFrame, bytes: &[u8]) {
+        open.length += bytes.len();
+        let buffer = self.batch.buffer();
+        buffer.extend_from_slice(bytes);
+        let length = open.length as u16; // callers keep it within PAYLOAD_BYTES_MAX
+        buffer[open.start + 1..open.start + 3].copy_from_slice(&length.to_be_bytes());
+        self.open = Some(open);
+    }
+
+    /// A message that goes on in another frame says so in the frame before.
+    fn mark_more(&mut self, kind: Kind, id: Id) {
+        if let Some(OpenFrame { id: open_id, kind: open_kind, start, length }) = self.open
+            && (open_id, open_kind) == (id, kind)
+        {
+            let header = Header { kind, more: true, length: length as u16, id };
+            self.batch.buffer()[start..start + HEADER_BYTES].copy_from_slice(&header.emit());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use spillway_wire::{Disassembler, Piece};
+
+    use super::*;
+
+    fn frames(chunk: &Chunk) -> Vec<(Header, usize)> {
+        let (mut bytes, mut out) = (chunk.as_slice(), Vec::new());
+        while let Some(head) = bytes.first_chunk() {
+            let header = Header::parse(head).unwrap();
+            out.push((header, usize::from(header.length)));
+            bytes = &bytes[HEADER_BYTES + usize::from(header.length)..];
+        }
+        out
+    }
+
+    #[test]
+    fn consecutive_bytes_of_one_sender_share_a_frame() {
+        let mut assembler = Assembler::new();
+        assembler.data(Kind::Reply, Id(1), b"VALUE ");
+        assembler.data(Kind::Reply, Id(1), b"x\r\n");
+        assembler.data(Kind::Reply, Id(2), b"END");
+        assembler.data(Kind::Reply, Id(1), b"again");
+        assert_eq!(assembler.messages(), 3);
+        let lengths: Vec<usize> = frames(&assembler.take()).iter().map(|(_, length)| *length).collect();
+        assert_eq!(lengths, [9, 3, 5]);
+        assert!(assembler.is_empty());
+    }
+
+    #[test]
+    fn control_between_keeps_the_order() {
+        let mut assembler = Assembler::new();
+        assembler.data(Kind::Request, Id(1), b"a");
+        assembler.control(Id(1), Control::Finish(1));
+        assembler.data(Kind::Request, Id(2), b"b");
+        let kinds: Vec<Kind> = frames(&assembler.take()).iter().map(|(header, _)| header.kind).collect();
+        assert_eq!(kinds, [Kind::Request, Kind::Finish, Kind::Request]);
+    }
+
+    #[test]
+    fn a_long_message_is_continued() {
+        let bytes = vec![7; PAYLOAD_BYTES_MAX * 2 + 10];
+        let mut assembler = Assembler::new();
+        assembler.data(Kind::Request, Id(3), &bytes[..100]);
+        assembler.data(Kind::Request, Id(3), &bytes[100..]);
+        let chunk = assembler.take();
+        let shape: Vec<(bool, usize)> = frames(&chunk).iter().map(|(h, length)| (h.more, *length)).collect();
+        assert_eq!(shape, [(true, PAYLOAD_BYTES_MAX), (true, PAYLOAD_BYTES_MAX), (false, 10)]);
+        let (mut joined, mut input) = (Vec::new(), chunk.as_slice());
+        let mut disassembler = Disassembler::new();
+        while let Some(Piece::Data { bytes, .. }) = disassembler.next(&mut input).unwrap() {
+            joined.extend_from_slice(bytes);
+        }
+        assert_eq!(joined, bytes);
+    }
+
+    #[test]
+    fn a_large_spent_buffer_is_not_kept() {
+        let mut assembler = Assembler::new();
+        assembler.recycle(Chunk::with_capacity(SPARE_BYTES_MAX + 1));
+        assert!(assembler.spare.is_none());
+        assembler.recycle(Chunk::with_capacity(1024));
+        assert!(assembler.spare.is_some());
+    }
+}

@@ -1,0 +1,327 @@
+//! What both ends of a link have in common: the table of virtual connections, what comes in, what goes out.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use spillway_transport::{Chunk, Time};
+use spillway_wire::{CloseReason, Control, Disassembler, Id, Kind};
+
+use crate::assembler::Assembler;
+use crate::connection::Connection;
+use crate::policy::Policy;
+
+/// Bounds of one end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of each connection that may be received and not yet consumed.
+    pub window_bytes: u32,
+    /// Bytes that may wait for transmission before `compose` takes no more. Control messages come on top: a
+    /// few dozen bytes for each connection.
+    pub pending_bytes_max: usize,
+    /// Virtual connections on one link.
+    pub connections_max: u32,
+    /// How long the peer may take to authenticate.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            window_bytes: 256 * 1024,
+            pending_bytes_max: 4 * 1024 * 1024,
+            connections_max: 65_536,
+            handshake_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What one end of a link has done since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Batches sent.
+    pub batches_sent: u64,
+    /// Data messages sent.
+    pub messages_sent: u64,
+    /// Bytes sent, headers and control included.
+    pub bytes_sent: u64,
+    /// Data messages received.
+    pub messages_received: u64,
+    /// Bytes of data received.
+    pub bytes_received: u64,
+    /// Frames of connections that we do not know (any more), passed over.
+    pub strays: u64,
+    /// How often `compose` took less than it was given.
+    pub stalls: u64,
+}
+
+/// What to do with something that came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Incoming {
+    /// The application hears of it.
+    Deliver,
+    /// Nobody is interested any more.
+    PassOver,
+    /// The peer broke a rule: the application hears that the connection is closed.
+    Broken(CloseReason),
+}
+
+#[derive(Debug)]
+pub(crate) struct Ends {
+    kind_out: Kind,
+    connections: Vec<Option<Connection>>,
+    pub(crate) count: usize,
+    pub(crate) assembler: Assembler,
+    pub(crate) disassembler: Disassembler,
+    policy: Box<dyn Policy>,
+    /// Set by the first batch.
+    last_batch: Option<Time>,
+    pending_bytes_max: usize,
+    /// Connections that were told of no room because too much waits for transmission.
+    blocked: Vec<Id>,
+    /// Connections that have room again and have not been told.
+    room: VecDeque<Id>,
+    pub(crate) counters: LinkCounters,
+}
+
+impl Ends {
+    pub(crate) fn new(kind_out: Kind, policy: Box<dyn Policy>, pending_bytes_max: usize) -> Ends {
+        Ends {
+            kind_out,
+            connections: Vec::new(),
+            count: 0,
+            assembler: Assembler::new(),
+            disassembler: Disassembler::new(),
+            policy,
+            last_batch: None,
+            pending_bytes_max,
+            blocked: Vec::new(),
+            room: VecDeque::new(),
+            counters: LinkCounters::default(),
+        }
+    }
+
+    pub(crate) fn get(&self, id: Id) -> Option<&Connection> {
+        self.connections.get(id.0 as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut Connection> {
+        self.connections.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// The caller has checked that `id` is in range and free.
+    pub(crate) fn insert(&mut self, id: Id, connection: Connection) {
+        let index = id.0 as usize;
+        if self.connections.len() <= index {
+            self.connections.resize_with(index + 1, || None);
+        }
+        debug_assert!(self.connections[index].is_none(), "{id} is free");
+        self.connections[index] = Some(connection);
+        self.count += 1;
+    }
+
+    pub(crate) fn remove(&mut self, id: Id) {
+        if let Some(slot) = self.connections.get_mut(id.0 as usize)
+            && slot.take().is_some()
+        {
+            self.count -= 1;
+        }
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + '_ {
+        (0u32..).zip(&self.connections).filter(|(_, slot)| slot.is_some()).map(|(index, _)| Id(index))
+    }
+
+    // What goes out.
+
+    pub(crate) fn compose(&mut self, id: Id, bytes: &[u8]) -> usize {
+        let pending = self.assembler.len();
+        let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            return 0;
+        };
+        if !connection.is_open() || connection.outgoing.finished {
+            return 0;
+        }
+        let credit = connection.outgoing.credit();
+        let taken = bytes.len().min(credit).min(self.pending_bytes_max.saturating_sub(pending));
+        if taken < bytes.len() {
+            self.counters.stalls += 1;
+            connection.outgoing.wants_room = true;
+            if taken < credit && !connection.outgoing.blocked {
+                connection.outgoing.blocked = true;
+                self.blocked.push(id);
+            }
+        }
+        connection.outgoing.sent += taken as u64;
+        if taken > 0 {
+            self.assembler.data(self.kind_out, id, &bytes[..taken]);
+        }
+        taken
+    }
+
+    pub(crate) fn room(&self, id: Id) -> usize {
+        let free = self.pending_bytes_max.saturating_sub(self.assembler.len());
+        match self.get(id) {
+            Some(connection) if connection.is_open() && !connection.outgoing.finished => {
+                connection.outgoing.credit().min(free)
+            }
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn poll_room(&mut self) -> Option<Id> {
+        while let Some(id) = self.room.pop_front() {
+            let room = self.room(id);
+            let Some(connection) = self.get_mut(id) else { continue };
+            if connection.outgoing.wants_room && room > 0 {
+                connection.outgoing.wants_room = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn consumed(&mut self, id: Id, bytes: usize) {
+        let Some(connection) = self.get_mut(id) else { return };
+        if let Some(limit) = connection.incoming.consume(bytes)
+            && connection.is_open()
+        {
+            self.assembler.control(id, Control::Credit(limit));
+        }
+    }
+
+    pub(crate) fn finish(&mut self, id: Id) {
+        let Some(connection) = self.get_mut(id) else { return };
+        if connection.outgoing.finished || !connection.is_open() {
+            return;
+        }
+        connection.outgoing.finished = true;
+        let offset = connection.outgoing.sent;
+        self.assembler.control(id, Control::Finish(offset));
+    }
+
+    /// Whether the connection is over, and its id free, with this.
+    pub(crate) fn close(&mut self, id: Id, reason: CloseReason) -> bool {
+        let Some(connection) = self.get_mut(id) else { return false };
+        if connection.closed_here {
+            return false;
+        }
+        connection.closed_here = true;
+        let (over, reason) = (connection.is_over(), connection.broken.unwrap_or(reason));
+        self.assembler.control(id, Control::Close(reason));
+        if over {
+            self.remove(id);
+        }
+        over
+    }
+
+    pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
+        if self.assembler.is_empty() || self.due_at().is_some_and(|due| due > now) {
+            return None;
+        }
+        self.flush(now)
+    }
+
+    /// When what is gathered wants to go: `None` at once (or never, when nothing is gathered).
+    fn due_at(&self) -> Option<Time> {
+        if self.assembler.len() >= self.policy.size_bytes() {
+            return None;
+        }
+        self.last_batch.map(|last| last + self.policy.interval())
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        (!self.assembler.is_empty()).then(|| self.due_at().unwrap_or(Time::ZERO))
+    }
+
+    pub(crate) fn flush(&mut self, now: Time) -> Option<Chunk> {
+        if self.assembler.is_empty() {
+            return None;
+        }
+        let batch = self.assembler.take();
+        if let Some(last) = self.last_batch.replace(now) {
+            self.policy.sent(batch.len(), now.since(last));
+        }
+        self.counters.batches_sent += 1;
+        self.counters.bytes_sent += batch.len() as u64;
+        self.counters.messages_sent = self.assembler.messages();
+        self.unblock();
+        Some(batch)
+    }
+
+    fn unblock(&mut self) {
+        for id in core::mem::take(&mut self.blocked) {
+            if let Some(connection) = self.get_mut(id) {
+                connection.outgoing.blocked = false;
+                self.room.push_back(id);
+            }
+        }
+    }
+
+    // What comes in.
+
+    pub(crate) fn incoming_data(&mut self, id: Id, bytes: usize, last: bool) -> Incoming {
+        let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            self.counters.strays += 1;
+            return Incoming::PassOver;
+        };
+        if !connection.is_open() {
+            return Incoming::PassOver;
+        }
+        if connection.incoming.finished {
+            return break_rule(connection, CloseReason::Protocol);
+        }
+        if !connection.incoming.receive(bytes) {
+            return break_rule(connection, CloseReason::OverCredit);
+        }
+        self.counters.messages_received += u64::from(last);
+        self.counters.bytes_received += bytes as u64;
+        Incoming::Deliver
+    }
+
+    pub(crate) fn incoming_credit(&mut self, id: Id, limit: u64) {
+        let Some(connection) = self.get_mut(id) else {
+            self.counters.strays += 1;
+            return;
+        };
+        connection.outgoing.raise_limit(limit);
+        if connection.outgoing.wants_room {
+            self.room.push_back(id);
+        }
+    }
+
+    pub(crate) fn incoming_finish(&mut self, id: Id, offset: u64) -> Incoming {
+        let Some(connection) = self.get_mut(id) else {
+            self.counters.strays += 1;
+            return Incoming::PassOver;
+        };
+        if !connection.is_open() || connection.incoming.finished {
+            return Incoming::PassOver;
+        }
+        if connection.incoming.received != offset {
+            return break_rule(connection, CloseReason::Protocol);
+        }
+        connection.incoming.finished = true;
+        Incoming::Deliver
+    }
+
+    /// The peer closed. `Deliver`: the application must hear of it and close too.
+    pub(crate) fn incoming_close(&mut self, id: Id) -> Incoming {
+        let Some(connection) = self.get_mut(id) else {
+            self.counters.strays += 1;
+            return Incoming::PassOver;
+        };
+        let tell = connection.is_open();
+        connection.closed_there = true;
+        if connection.is_over() {
+            self.remove(id);
+        }
+        if tell { Incoming::Deliver } else { Incoming::PassOver }
+    }
+}
+
+fn break_rule(connection: &mut Connection, reason: CloseReason) -> Incoming {
+    connection.broken = Some(reason);
+    Incoming::Broken(reason)
+}

@@ -1,0 +1,393 @@
+//! The end of a link that opens it: a helper's, or a library client's.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use spillway_auth::Key;
+use spillway_transport::{Chunk, Time};
+use spillway_wire::preamble::{NONCE_BYTES, Role};
+use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
+
+use crate::connection::Connection;
+use crate::ends::{Ends, Incoming, Limits, LinkCounters};
+use crate::error::LinkError;
+use crate::handshake::{Opening, Settled};
+use crate::ids::IdPool;
+use crate::policy::PolicyKind;
+
+/// How a link is opened.
+#[derive(Clone, Debug)]
+pub struct OpenerConfig {
+    /// Helper or library client.
+    pub role: Role,
+    /// The key that the server accepts for this role.
+    pub key: Key,
+    /// Bounds. The server's own bound on connections counts too.
+    pub limits: Limits,
+    /// When batches go.
+    pub policy: PolicyKind,
+}
+
+/// What a link tells its opener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenerEvent<'a> {
+    /// Both ends have authenticated: connections may be opened.
+    Established {
+        /// How many.
+        connections_max: u32,
+    },
+    /// The server's application accepted a connection.
+    Accepted {
+        /// Which.
+        id: Id,
+    },
+    /// A connection was refused; its requests were not delivered. Its id is free again.
+    Refused {
+        /// Which.
+        id: Id,
+        /// Why.
+        reason: RefuseReason,
+    },
+    /// Bytes from the server, within the connection's window; say [`OpenerLink::consumed`] when they are gone.
+    Data {
+        /// Whose.
+        id: Id,
+        /// The bytes, never empty.
+        bytes: &'a [u8],
+    },
+    /// The server sends no more on this connection.
+    Finished {
+        /// Which.
+        id: Id,
+    },
+    /// The connection is closed by the server, or broken: call [`OpenerLink::close`] in answer; its id is free
+    /// only then.
+    Closed {
+        /// Which.
+        id: Id,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// The server wants the link's connections moved away within this time.
+    Drain {
+        /// Milliseconds.
+        deadline_ms: u32,
+    },
+    /// A frame of a relayed connection, as it came.
+    RelayedData {
+        /// Whose.
+        id: Id,
+        /// The bytes, never empty.
+        bytes: &'a [u8],
+        /// This piece ends a message.
+        last: bool,
+    },
+    /// A control message of a relayed connection, as it came.
+    RelayedControl {
+        /// Whose.
+        id: Id,
+        /// The message.
+        control: Control,
+    },
+}
+
+/// No connection can be opened now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// The link is not established.
+    NotEstablished,
+    /// All ids of this link are in use.
+    Full,
+}
+
+/// The opening end of one link. Verbs as of [`ServerLink`](crate::ServerLink), and two kinds of connections:
+/// *own* ones, opened with [`open`](Self::open), whose credit this end manages; and *relayed* ones, opened with
+/// [`open_relayed`](Self::open_relayed), whose frames pass between two links with only the id rewritten.
+#[derive(Debug)]
+pub struct OpenerLink {
+    stage: Stage,
+    window_bytes: u32,
+    connections_max: u32,
+    handshake_deadline: Time,
+    ends: Ends,
+    ids: IdPool,
+    /// By id: whether the connection is relayed.
+    relayed: Vec<bool>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Opening(Box<Opening>),
+    Established(Settled),
+    Failed,
+}
+
+impl OpenerLink {
+    /// A link over a connection that was just opened. The first batch is there at once.
+    /// `nonce` are fresh random bytes, never used before.
+    pub fn new(config: &OpenerConfig, now: Time, nonce: [u8; NONCE_BYTES]) -> OpenerLink {
+        let (opening, hello) = Opening::new(config.role, config.key.clone(), nonce);
+        let limits = config.limits;
+        let mut ends = Ends::new(Kind::Request, config.policy.build(), limits.pending_bytes_max);
+        ends.assembler.preamble(&hello);
+        OpenerLink {
+            stage: Stage::Opening(Box::new(opening)),
+            window_bytes: limits.window_bytes,
+            connections_max: limits.connections_max,
+            handshake_deadline: now + limits.handshake_timeout,
+            ends,
+            ids: IdPool::new(0),
+            relayed: Vec::new(),
+        }
+    }
+
+    /// Whether both ends have authenticated.
+    pub fn is_established(&self) -> bool {
+        matches!(self.stage, Stage::Established(_))
+    }
+
+    /// Opens a connection for a client. Requests may follow at once.
+    pub fn open(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
+        let (id, settled) = self.assign(false)?;
+        self.ends.insert(id, Connection::new(u64::from(settled.credit), self.window_bytes));
+        let credit = u64::from(self.window_bytes);
+        self.ends.assembler.control(id, Control::Connect(Connect { client, server, credit }));
+        Ok(id)
+    }
+
+    /// Opens a connection whose frames pass through: its *connect* is forwarded as it is.
+    pub fn open_relayed(&mut self, connect: Connect) -> Result<Id, OpenError> {
+        let (id, _) = self.assign(true)?;
+        self.ends.assembler.control(id, Control::Connect(connect));
+        Ok(id)
+    }
+
+    fn assign(&mut self, relayed: bool) -> Result<(Id, Settled), OpenError> {
+        let Stage::Established(settled) = self.stage else { return Err(OpenError::NotEstablished) };
+        let id = self.ids.assign().ok_or(OpenError::Full)?;
+        let index = id.0 as usize;
+        if self.relayed.len() <= index {
+            self.relayed.resize(index + 1, false);
+        }
+        self.relayed[index] = relayed;
+        Ok((id, settled))
+    }
+
+    /// Bytes of requests that a new connection may send at once, before it is accepted.
+    pub fn initial_credit(&self) -> u32 {
+        match self.stage {
+            Stage::Established(settled) => settled.credit,
+            _ => 0,
+        }
+    }
+
+    /// Forwards a piece of a relayed connection's request.
+    pub fn relay_data(&mut self, id: Id, bytes: &[u8], last: bool) {
+        self.ends.assembler.frame(Kind::Request, id, bytes, !last);
+    }
+
+    /// Forwards a control message of a relayed connection.
+    pub fn relay_control(&mut self, id: Id, control: Control) {
+        self.ends.assembler.control(id, control);
+    }
+
+    /// A relayed connection is over: *close* passed in both directions, or it was refused. Its id is free.
+    pub fn release_relayed(&mut self, id: Id) {
+        if core::mem::take(&mut self.relayed[id.0 as usize]) {
+            self.ids.release(id);
+        }
+    }
+
+    /// Takes the next event off the front of `input`. `None` when all of `input` is used up. After an error,
+    /// close the link; all its connections are lost.
+    pub fn decompose<'a>(
+        &mut self,
+        now: Time,
+        input: &mut &'a [u8],
+    ) -> Result<Option<OpenerEvent<'a>>, LinkError> {
+        let event = self.next_event(now, input);
+        if event.is_err() {
+            self.stage = Stage::Failed;
+        }
+        event
+    }
+
+    fn next_event<'a>(
+        &mut self,
+        now: Time,
+        input: &mut &'a [u8],
+    ) -> Result<Option<OpenerEvent<'a>>, LinkError> {
+        match &mut self.stage {
+            Stage::Failed => return Ok(None),
+            Stage::Opening(_) if self.handshake_deadline <= now => return Err(LinkError::HandshakeTimeout),
+            Stage::Opening(opening) => {
+                let Some((settled, proof)) = opening.advance(input)? else { return Ok(None) };
+                self.ends.assembler.preamble(&proof);
+                let connections_max = settled.connections_max.min(self.connections_max);
+                self.ids = IdPool::new(connections_max);
+                self.stage = Stage::Established(settled);
+                return Ok(Some(OpenerEvent::Established { connections_max }));
+            }
+            Stage::Established(_) => {}
+        }
+        while let Some(piece) = self.ends.disassembler.next(input)? {
+            if let Some(event) = self.piece(piece)? {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    fn piece<'a>(&mut self, piece: Piece<'a>) -> Result<Option<OpenerEvent<'a>>, LinkError> {
+        match piece {
+            Piece::Data { kind: Kind::Reply, id, bytes, last } => {
+                if self.is_relayed(id) {
+                    return Ok(Some(OpenerEvent::RelayedData { id, bytes, last }));
+                }
+                let incoming = self.ends.incoming_data(id, bytes.len(), last);
+                Ok(told(id, incoming, OpenerEvent::Data { id, bytes }))
+            }
+            Piece::Data { kind, .. } => Err(LinkError::Direction(kind)),
+            Piece::Control { control: Control::Connect(_), .. } => Err(LinkError::Direction(Kind::Connect)),
+            Piece::Control { id: Id::LINK, control: Control::Drain { deadline_ms } } => {
+                Ok(Some(OpenerEvent::Drain { deadline_ms }))
+            }
+            Piece::Control { id, control } if self.is_relayed(id) => {
+                Ok(Some(OpenerEvent::RelayedControl { id, control }))
+            }
+            Piece::Control { id, control } => Ok(self.control(id, control)),
+        }
+    }
+
+    fn control<'a>(&mut self, id: Id, control: Control) -> Option<OpenerEvent<'a>> {
+        match control {
+            Control::Accepted => self.ends.get(id).is_some().then_some(OpenerEvent::Accepted { id }),
+            Control::Refused(reason) => {
+                // What we sent or closed meanwhile is passed over by the server: nothing follows.
+                let known = self.ends.get(id).is_some();
+                if known {
+                    self.ends.remove(id);
+                    self.ids.release(id);
+                }
+                known.then_some(OpenerEvent::Refused { id, reason })
+            }
+            Control::Credit(limit) => {
+                self.ends.incoming_credit(id, limit);
+                None
+            }
+            Control::Finish(offset) => {
+                let incoming = self.ends.incoming_finish(id, offset);
+                told(id, incoming, OpenerEvent::Finished { id })
+            }
+            Control::Close(reason) => {
+                let known = self.ends.get(id).is_some();
+                let incoming = self.ends.incoming_close(id);
+                if known && self.ends.get(id).is_none() {
+                    self.ids.release(id);
+                }
+                told(id, incoming, OpenerEvent::Closed { id, reason })
+            }
+            Control::Connect(_) | Control::Drain { .. } => None,
+        }
+    }
+
+    fn is_relayed(&self, id: Id) -> bool {
+        self.relayed.get(id.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// Takes a prefix of a request, as far as credit and pending bytes allow, and returns its length. When it is
+    /// less than all, [`poll_room`](Self::poll_room) names the connection when it is worth trying again.
+    pub fn compose(&mut self, id: Id, request: &[u8]) -> usize {
+        self.ends.compose(id, request)
+    }
+
+    /// How much `compose` would take now.
+    pub fn room(&self, id: Id) -> usize {
+        self.ends.room(id)
+    }
+
+    /// The absolute offset up to which the server lets this connection send, less what was sent.
+    pub fn credit(&self, id: Id) -> usize {
+        self.ends.get(id).map_or(0, |connection| connection.outgoing.credit())
+    }
+
+    /// A connection whose `compose` fell short and that has room again. Ask until `None`, after each input and
+    /// each batch taken.
+    pub fn poll_room(&mut self) -> Option<Id> {
+        self.ends.poll_room()
+    }
+
+    /// This many bytes of a connection's replies are delivered: the server may send as many more.
+    pub fn consumed(&mut self, id: Id, bytes: usize) {
+        self.ends.consumed(id, bytes);
+    }
+
+    /// The client sends no more on this connection.
+    pub fn finish(&mut self, id: Id) {
+        self.ends.finish(id);
+    }
+
+    /// The client has closed the connection, or its end is answered.
+    pub fn close(&mut self, id: Id, reason: CloseReason) {
+        if self.ends.close(id, reason) {
+            self.ids.release(id);
+        }
+    }
+
+    /// How many own connections have not ended.
+    pub fn connections(&self) -> usize {
+        self.ends.count
+    }
+
+    /// A batch, if one is due by the policy. The preamble is due at once.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
+        if self.is_established() { self.ends.poll_transmit(now) } else { self.ends.flush(now) }
+    }
+
+    /// A batch of whatever there is.
+    pub fn flush(&mut self, now: Time) -> Option<Chunk> {
+        self.ends.flush(now)
+    }
+
+    /// Bytes that wait to be taken.
+    pub fn pending(&self) -> usize {
+        self.ends.assembler.len()
+    }
+
+    /// Gives a spent batch's buffer back for reuse.
+    pub fn recycle(&mut self, chunk: Chunk) {
+        self.ends.assembler.recycle(chunk);
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        match &self.stage {
+            Stage::Opening(_) if self.ends.assembler.is_empty() => Some(self.handshake_deadline),
+            Stage::Opening(_) => Some(Time::ZERO),
+            _ => self.ends.poll_timeout(),
+        }
+    }
+
+    /// Fails when the server has not authenticated in time.
+    pub fn handle_timeout(&mut self, now: Time) -> Result<(), LinkError> {
+        if matches!(self.stage, Stage::Opening(_)) && self.handshake_deadline <= now {
+            self.stage = Stage::Failed;
+            return Err(LinkError::HandshakeTimeout);
+        }
+        Ok(())
+    }
+
+    /// What the link has done.
+    pub fn counters(&self) -> LinkCounters {
+        self.ends.counters
+    }
+}
+
+fn told<'a>(id: Id, incoming: Incoming, event: OpenerEvent<'a>) -> Option<OpenerEvent<'a>> {
+    match incoming {
+        Incoming::Deliver => Some(event),
+        Incoming::PassOver => None,
+        Incoming::Broken(reason) => Some(OpenerEvent::Closed { id, reason }),
+    }
+}

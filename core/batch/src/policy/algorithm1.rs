@@ -1,0 +1,141 @@
+//! Algorithm 1 of the paper, literally, and with its interval capped.
+
+use core::time::Duration;
+
+use super::Policy;
+
+/// Lower bound of *S*: the usual MTU (PostMan §4.3).
+const SIZE_FLOOR_BYTES: usize = 1500;
+/// Lower bound of *T* (Algorithm 1, line 9).
+const INTERVAL_FLOOR: Duration = Duration::from_micros(10);
+
+/// Algorithm 1 as published, for comparison: after an idle time *T* has grown to that time, and the next
+/// messages wait as long.
+#[derive(Clone, Debug)]
+pub struct Algorithm1 {
+    size: usize,
+    interval: Duration,
+}
+
+impl Algorithm1 {
+    /// Starts at both floors.
+    pub fn new() -> Algorithm1 {
+        Algorithm1 { size: SIZE_FLOOR_BYTES, interval: INTERVAL_FLOOR }
+    }
+}
+
+impl Default for Algorithm1 {
+    fn default() -> Algorithm1 {
+        Algorithm1::new()
+    }
+}
+
+impl Policy for Algorithm1 {
+    fn size_bytes(&self) -> usize {
+        self.size
+    }
+
+    fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    fn sent(&mut self, size: usize, elapsed: Duration) {
+        // In whole numbers: s < 0.75 S is 4 s < 3 S, and so on.
+        let (s, big_s) = (size as u128, self.size as u128);
+        if (4 * s < 3 * big_s || 4 * s > 5 * big_s) && size >= SIZE_FLOOR_BYTES {
+            self.size = size;
+        }
+        let (t, big_t) = (elapsed.as_nanos(), self.interval.as_nanos());
+        if (2 * t < big_t || 2 * t > 3 * big_t) && elapsed >= INTERVAL_FLOOR {
+            self.interval = elapsed;
+        }
+    }
+}
+
+/// Algorithm 1 with *T* and *S* capped: no message waits longer than `max_delay` for its batch.
+#[derive(Clone, Debug)]
+pub struct Adaptive {
+    published: Algorithm1,
+    max_delay: Duration,
+    max_bytes: usize,
+}
+
+impl Adaptive {
+    /// Upper bounds of *T* and *S*.
+    pub fn new(max_delay: Duration, max_bytes: usize) -> Adaptive {
+        Adaptive { published: Algorithm1::new(), max_delay, max_bytes }
+    }
+}
+
+impl Policy for Adaptive {
+    fn size_bytes(&self) -> usize {
+        self.published.size_bytes().min(self.max_bytes)
+    }
+
+    fn interval(&self) -> Duration {
+        self.published.interval().min(self.max_delay)
+    }
+
+    fn sent(&mut self, size: usize, elapsed: Duration) {
+        self.published.sent(size.min(self.max_bytes), elapsed.min(self.max_delay));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn us(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    /// Each step is (s, t) and what S and T are after it, worked by hand from the paper's lines 1 to 12.
+    fn check(policy: &mut dyn Policy, steps: &[(usize, Duration, usize, Duration)]) {
+        for (step, &(size, elapsed, size_after, interval_after)) in steps.iter().enumerate() {
+            policy.sent(size, elapsed);
+            assert_eq!((policy.size_bytes(), policy.interval()), (size_after, interval_after), "step {step}");
+        }
+    }
+
+    #[test]
+    fn follows_the_published_lines() {
+        check(
+            &mut Algorithm1::new(),
+            &[
+                (1875, us(15), 1500, us(10)), // exactly 1.25 S and 1.5 T: stays
+                (1876, us(16), 1876, us(16)), // just above both
+                (1407, us(8), 1876, us(16)),  // exactly 0.75 S; exactly 0.5 T: stays
+                (1499, us(7), 1876, us(16)),  // below the floors: stays
+                (8000, us(100), 8000, us(100)),
+                (6000, us(50), 8000, us(100)), // exactly 0.75 S, 0.5 T: stays
+                (5999, us(49), 5999, us(49)),
+                (1500, us(10), 1500, us(10)), // at both floors: may become so
+            ],
+        );
+    }
+
+    #[test]
+    fn the_literal_algorithm_stalls_after_idle_time() {
+        check(&mut Algorithm1::new(), &[(100, Duration::from_secs(3), 1500, Duration::from_secs(3))]);
+    }
+
+    #[test]
+    fn the_capped_one_does_not() {
+        check(
+            &mut Adaptive::new(us(200), 65536),
+            &[
+                (100, Duration::from_secs(3), 1500, us(200)),
+                (100_000, us(90), 65536, us(90)),
+                (100, us(10), 65536, us(10)),
+            ],
+        );
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        check(
+            &mut Algorithm1::new(),
+            &[(usize::MAX, Duration::MAX, usize::MAX, Duration::MAX), (0, us(0), usize::MAX, Duration::MAX)],
+        );
+    }
+}

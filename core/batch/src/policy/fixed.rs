@@ -1,0 +1,36 @@
+//! *S* and *T* stay as configured.
+
+use core::time::Duration;
+
+use super::Policy;
+
+/// Constant *S* and *T*.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    delay: Duration,
+    bytes: usize,
+}
+
+impl Fixed {
+    /// *T* and *S*.
+    pub fn new(delay: Duration, bytes: usize) -> Fixed {
+        Fixed { delay, bytes }
+    }
+
+    /// Nothing waits.
+    pub fn immediate() -> Fixed {
+        Fixed::new(Duration::ZERO, 0)
+    }
+}
+
+impl Policy for Fixed {
+    fn size_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn interval(&self) -> Duration {
+        self.delay
+    }
+
+    fn sent(&mut self, _size: usize, _elapsed: Duration) {}
+}

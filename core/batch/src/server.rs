@@ -1,0 +1,399 @@
+//! The server's end of a link (PostMan §4.2: *compose*, *decompose*, *get_info*).
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use spillway_auth::KeyRing;
+use spillway_transport::{Chunk, Time};
+use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role};
+use spillway_wire::{CloseReason, Control, Id, Kind, Piece, RefuseReason};
+
+use crate::addresses::{AddressRules, Forbidden};
+use crate::connection::Connection;
+use crate::ends::{Ends, Incoming, Limits, LinkCounters};
+use crate::error::LinkError;
+use crate::handshake::{Accepted, Accepting, Settled};
+use crate::policy::{Fixed, Policy};
+
+/// What a server's link port accepts.
+#[derive(Clone, Debug, Default)]
+pub struct ServerConfig {
+    /// Keys of helpers and clients.
+    pub ring: KeyRing,
+    /// Which client addresses may be carried.
+    pub rules: AddressRules,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// What a link tells the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerEvent<'a> {
+    /// The peer has authenticated.
+    Established {
+        /// Who it is.
+        role: Role,
+        /// With which key.
+        key: KeyId,
+    },
+    /// A client wants to connect: answer with [`ServerLink::accept`] or [`ServerLink::refuse`], now or later.
+    /// Its requests may arrive before the answer.
+    Connect {
+        /// The new virtual connection.
+        id: Id,
+        /// The client's address.
+        client: SocketAddr,
+        /// The server it wants, if it says so.
+        server: Option<SocketAddr>,
+    },
+    /// A client address was not allowed; the connection has been refused. For the log.
+    Forbidden {
+        /// The address claimed.
+        client: SocketAddr,
+        /// Why not.
+        why: Forbidden,
+    },
+    /// Bytes from a client, within its window. Keep them until the application has read them, then say
+    /// [`ServerLink::consumed`].
+    Data {
+        /// Whose.
+        id: Id,
+        /// The bytes, never empty.
+        bytes: &'a [u8],
+    },
+    /// The client sends no more.
+    Finished {
+        /// Which.
+        id: Id,
+    },
+    /// The connection is closed by the other side, or broken. Nothing more comes of it; call
+    /// [`ServerLink::close`] when the application has closed it too: its id is free only then.
+    Closed {
+        /// Which.
+        id: Id,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// The helper wants to go away within this time.
+    Drain {
+        /// Milliseconds.
+        deadline_ms: u32,
+    },
+}
+
+/// What is known about a virtual connection: the paper's *get_info*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// The client's address.
+    pub client: SocketAddr,
+    /// Whether it comes through a helper or from a client that speaks links itself.
+    pub role: Role,
+    /// Bytes of requests received.
+    pub bytes_received: u64,
+    /// Bytes of replies sent.
+    pub bytes_sent: u64,
+}
+
+/// The server's end of one link.
+///
+/// Feed it what the socket received with [`decompose`](Self::decompose), answer with
+/// [`compose`](Self::compose), and send what [`flush`](Self::flush) or [`poll_transmit`](Self::poll_transmit)
+/// returns, even after an error: it may tell the peer why.
+#[derive(Debug)]
+pub struct ServerLink {
+    config: Arc<ServerConfig>,
+    peer: SocketAddr,
+    local: SocketAddr,
+    stage: Stage,
+    ends: Ends,
+    clients: Vec<Option<SocketAddr>>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Accepting { handshake: Box<Accepting>, deadline: Time },
+    Established { role: Role },
+    Failed,
+}
+
+impl ServerLink {
+    /// A link that was just accepted. `nonce` are fresh random bytes, never used before.
+    pub fn new(
+        config: Arc<ServerConfig>,
+        now: Time,
+        peer: SocketAddr,
+        local: SocketAddr,
+        nonce: [u8; NONCE_BYTES],
+    ) -> ServerLink {
+        ServerLink::with_policy(config, now, peer, local, nonce, Box::new(Fixed::immediate()))
+    }
+
+    /// A link whose replies go by a policy of their own. With [`new`](Self::new) they go when asked for.
+    pub fn with_policy(
+        config: Arc<ServerConfig>,
+        now: Time,
+        peer: SocketAddr,
+        local: SocketAddr,
+        nonce: [u8; NONCE_BYTES],
+        policy: Box<dyn Policy>,
+    ) -> ServerLink {
+        let limits = config.limits;
+        let settled = Settled { credit: limits.window_bytes, connections_max: limits.connections_max };
+        let handshake = Accepting::new(nonce, settled);
+        ServerLink {
+            stage: Stage::Accepting {
+                handshake: Box::new(handshake),
+                deadline: now + limits.handshake_timeout,
+            },
+            ends: Ends::new(Kind::Reply, policy, limits.pending_bytes_max),
+            clients: Vec::new(),
+            config,
+            peer,
+            local,
+        }
+    }
+
+    /// Takes the next event off the front of `input`. `None` when all of `input` is used up. After an error,
+    /// send what [`flush`](Self::flush) returns and close the link; all its connections are lost.
+    pub fn decompose<'a>(
+        &mut self,
+        now: Time,
+        input: &mut &'a [u8],
+    ) -> Result<Option<ServerEvent<'a>>, LinkError> {
+        let event = self.next_event(now, input);
+        if event.is_err() {
+            self.stage = Stage::Failed;
+        }
+        event
+    }
+
+    fn next_event<'a>(
+        &mut self,
+        now: Time,
+        input: &mut &'a [u8],
+    ) -> Result<Option<ServerEvent<'a>>, LinkError> {
+        loop {
+            let role = match &self.stage {
+                Stage::Established { role } => *role,
+                Stage::Failed => return Ok(None),
+                Stage::Accepting { deadline, .. } if *deadline <= now => {
+                    return Err(LinkError::HandshakeTimeout);
+                }
+                Stage::Accepting { .. } => match self.handshake(input)? {
+                    Some(event) => return Ok(Some(event)),
+                    None if input.is_empty() => return Ok(None),
+                    None => continue,
+                },
+            };
+            let Some(piece) = self.ends.disassembler.next(input)? else { return Ok(None) };
+            if let Some(event) = self.piece(role, piece)? {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    fn handshake<'a>(&mut self, input: &mut &[u8]) -> Result<Option<ServerEvent<'a>>, LinkError> {
+        let Stage::Accepting { handshake, .. } = &mut self.stage else { return Ok(None) };
+        match handshake.advance(&self.config.ring, input) {
+            Ok(Accepted::NeedsInput) => Ok(None),
+            Ok(Accepted::Say(welcome)) => {
+                self.ends.assembler.preamble(&welcome);
+                Ok(None)
+            }
+            Ok(Accepted::Done { role, key }) => {
+                self.stage = Stage::Established { role };
+                Ok(Some(ServerEvent::Established { role, key }))
+            }
+            Err(rejected) => {
+                if let Some(welcome) = rejected.say {
+                    self.ends.assembler.preamble(&welcome);
+                }
+                Err(rejected.error)
+            }
+        }
+    }
+
+    fn piece<'a>(&mut self, role: Role, piece: Piece<'a>) -> Result<Option<ServerEvent<'a>>, LinkError> {
+        let (id, incoming, event) = match piece {
+            Piece::Data { kind: Kind::Request, id, bytes, last } => {
+                (id, self.ends.incoming_data(id, bytes.len(), last), ServerEvent::Data { id, bytes })
+            }
+            Piece::Data { kind, .. } => return Err(LinkError::Direction(kind)),
+            Piece::Control { id, control } => match control {
+                Control::Connect(connect) => {
+                    return self.connect(role, id, connect.client, connect.server, connect.credit).map(Some);
+                }
+                Control::Credit(limit) => {
+                    self.ends.incoming_credit(id, limit);
+                    return Ok(None);
+                }
+                Control::Finish(offset) => {
+                    (id, self.ends.incoming_finish(id, offset), ServerEvent::Finished { id })
+                }
+                Control::Close(reason) => {
+                    (id, self.ends.incoming_close(id), ServerEvent::Closed { id, reason })
+                }
+                Control::Drain { deadline_ms } => return Ok(Some(ServerEvent::Drain { deadline_ms })),
+                Control::Accepted | Control::Refused(_) => return Err(LinkError::Direction(control.kind())),
+            },
+        };
+        Ok(match incoming {
+            Incoming::Deliver => Some(event),
+            Incoming::PassOver => None,
+            Incoming::Broken(reason) => Some(ServerEvent::Closed { id, reason }),
+        })
+    }
+
+    fn connect<'a>(
+        &mut self,
+        role: Role,
+        id: Id,
+        client: SocketAddr,
+        server: Option<SocketAddr>,
+        credit: u64,
+    ) -> Result<ServerEvent<'a>, LinkError> {
+        let limits = self.config.limits;
+        if id == Id::LINK || id.0 > limits.connections_max || self.ends.get(id).is_some() {
+            return Err(LinkError::Id(id));
+        }
+        if let Err(why) = self.config.rules.check(role, self.peer, self.local, client) {
+            self.ends.assembler.control(id, Control::Refused(RefuseReason::Forbidden));
+            return Ok(ServerEvent::Forbidden { client, why });
+        }
+        self.ends.insert(id, Connection::new(credit, limits.window_bytes));
+        let index = id.0 as usize;
+        if self.clients.len() <= index {
+            self.clients.resize(index + 1, None);
+        }
+        self.clients[index] = Some(client);
+        Ok(ServerEvent::Connect { id, client, server })
+    }
+
+    /// Tells the client that the application accepted its connection.
+    pub fn accept(&mut self, id: Id) {
+        if self.ends.get(id).is_some_and(|connection| !connection.closed_there) {
+            self.ends.assembler.control(id, Control::Accepted);
+        }
+    }
+
+    /// Refuses a connection that the application has not accepted. The id is gone with this; the client's
+    /// requests count as undelivered.
+    pub fn refuse(&mut self, id: Id, reason: RefuseReason) {
+        if self.ends.get(id).is_some() {
+            self.ends.assembler.control(id, Control::Refused(reason));
+            self.ends.remove(id);
+        }
+    }
+
+    /// Takes a prefix of a reply, as far as credit and pending bytes allow, and returns its length. When it is
+    /// less than all, [`poll_room`](Self::poll_room) names the connection when it is worth trying again.
+    pub fn compose(&mut self, id: Id, reply: &[u8]) -> usize {
+        self.ends.compose(id, reply)
+    }
+
+    /// How much `compose` would take now.
+    pub fn room(&self, id: Id) -> usize {
+        self.ends.room(id)
+    }
+
+    /// A connection whose `compose` fell short and that has room again. Ask until `None`, after each input and
+    /// each batch taken.
+    pub fn poll_room(&mut self) -> Option<Id> {
+        self.ends.poll_room()
+    }
+
+    /// The application has read this many bytes of a connection: the client may send as many more.
+    pub fn consumed(&mut self, id: Id, bytes: usize) {
+        self.ends.consumed(id, bytes);
+    }
+
+    /// The application sends no more on this connection, but still reads.
+    pub fn finish(&mut self, id: Id) {
+        self.ends.finish(id);
+    }
+
+    /// The application has closed the connection, or closes it after [`ServerEvent::Closed`].
+    pub fn close(&mut self, id: Id, reason: CloseReason) {
+        self.ends.close(id, reason);
+    }
+
+    /// Asks the peer to move its connections away within this time.
+    pub fn drain(&mut self, deadline_ms: u32) {
+        self.ends.assembler.control(Id::LINK, Control::Drain { deadline_ms });
+    }
+
+    /// What is known about a connection.
+    pub fn info(&self, id: Id) -> Option<Info> {
+        let connection = self.ends.get(id)?;
+        let Stage::Established { role } = self.stage else { return None };
+        let client = (*self.clients.get(id.0 as usize)?)?;
+        Some(Info {
+            client,
+            role,
+            bytes_received: connection.incoming.received,
+            bytes_sent: connection.outgoing.sent,
+        })
+    }
+
+    /// All connections that have not ended.
+    pub fn ids(&self) -> impl Iterator<Item = Id> + '_ {
+        self.ends.ids()
+    }
+
+    /// How many connections have not ended.
+    pub fn connections(&self) -> usize {
+        self.ends.count
+    }
+
+    /// A batch, if one is due by the policy.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
+        self.ends.poll_transmit(now)
+    }
+
+    /// A batch of whatever there is.
+    pub fn flush(&mut self, now: Time) -> Option<Chunk> {
+        self.ends.flush(now)
+    }
+
+    /// Bytes that wait to be taken.
+    pub fn pending(&self) -> usize {
+        self.ends.assembler.len()
+    }
+
+    /// Gives a spent batch's buffer back for reuse.
+    pub fn recycle(&mut self, chunk: Chunk) {
+        self.ends.assembler.recycle(chunk);
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let batch = self.ends.poll_timeout();
+        match &self.stage {
+            Stage::Accepting { deadline, .. } => Some(batch.map_or(*deadline, |due| due.min(*deadline))),
+            _ => batch,
+        }
+    }
+
+    /// Fails when the peer has not authenticated in time.
+    pub fn handle_timeout(&mut self, now: Time) -> Result<(), LinkError> {
+        match &self.stage {
+            Stage::Accepting { deadline, .. } if *deadline <= now => {
+                self.stage = Stage::Failed;
+                Err(LinkError::HandshakeTimeout)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the link has done.
+    pub fn counters(&self) -> LinkCounters {
+        self.ends.counters
+    }
+
+    /// The other end's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+}
