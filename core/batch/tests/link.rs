@@ -1,0 +1,428 @@
+//! Both ends of a link, joined in memory.
+
+mod pair;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use pair::{CLIENT, Pair, Seen, helper_key, server_config};
+use proptest::prelude::*;
+use spillway_auth::Key;
+use spillway_batch::{
+    CloseReason, Control, Forbidden, Id, Limits, LinkError, OpenError, RefuseReason, Role, ServerConfig,
+};
+use spillway_wire::preamble::Verdict;
+
+fn client(n: u16) -> SocketAddr {
+    SocketAddr::new(CLIENT, n)
+}
+
+#[test]
+fn a_link_authenticates_and_carries_a_request_and_its_reply() {
+    let mut pair = Pair::established();
+    let id = pair.opener.open(client(5), None).unwrap();
+    assert_eq!(pair.opener.compose(id, b"get x\r\n"), 7, "requests may follow connect at once");
+    pair.exchange();
+    assert_eq!(
+        pair.take_server_events(),
+        [Seen::Connect(id, client(5)), Seen::Data(id, b"get x\r\n".to_vec())],
+    );
+    pair.server.accept(id);
+    assert_eq!(pair.server.compose(id, b"END\r\n"), 5);
+    pair.exchange();
+    assert_eq!(pair.take_opener_events(), [Seen::Accepted(id), Seen::Data(id, b"END\r\n".to_vec())]);
+    let info = pair.server.info(id).unwrap();
+    assert_eq!((info.client, info.role), (client(5), Role::Helper));
+    assert_eq!((info.bytes_received, info.bytes_sent), (7, 5));
+}
+
+#[test]
+fn an_id_is_free_only_after_both_ends_have_closed() {
+    let mut pair = Pair::established();
+    let id = pair.open(5);
+    pair.opener.finish(id);
+    pair.opener.close(id, CloseReason::Normal);
+    pair.exchange();
+    assert_eq!(pair.take_server_events(), [Seen::Finished(id), Seen::Closed(id, CloseReason::Normal)]);
+    assert_eq!((pair.opener.connections(), pair.server.connections()), (1, 1));
+    assert_eq!(pair.server.compose(id, b"late"), 0, "nobody would read it");
+    pair.server.close(id, CloseReason::Normal);
+    pair.server.close(id, CloseReason::Normal);
+    pair.exchange();
+    assert_eq!((pair.opener.connections(), pair.server.connections()), (0, 0));
+    assert_eq!(pair.take_opener_events(), [], "who closed first hears no more");
+}
+
+#[test]
+fn both_ends_may_close_at_once() {
+    let mut pair = Pair::established();
+    let id = pair.open(5);
+    pair.opener.close(id, CloseReason::Reset);
+    pair.server.close(id, CloseReason::Normal);
+    pair.exchange();
+    assert_eq!((pair.opener.connections(), pair.server.connections()), (0, 0));
+    assert_eq!(pair.take_server_events(), []);
+    assert_eq!(pair.take_opener_events(), []);
+}
+
+#[test]
+fn replies_under_way_arrive_before_the_close() {
+    let mut pair = Pair::established();
+    let id = pair.open(5);
+    pair.server.compose(id, b"bye");
+    pair.server.close(id, CloseReason::Normal);
+    pair.exchange();
+    let events = pair.take_opener_events();
+    assert_eq!(events, [Seen::Data(id, b"bye".to_vec()), Seen::Closed(id, CloseReason::Normal)]);
+    pair.opener.close(id, CloseReason::Normal);
+    pair.exchange();
+    assert_eq!((pair.opener.connections(), pair.server.connections()), (0, 0));
+}
+
+#[test]
+fn a_refused_connection_leaves_nothing_behind() {
+    let mut pair = Pair::established();
+    let id = pair.opener.open(client(5), None).unwrap();
+    pair.opener.compose(id, b"x");
+    pair.exchange();
+    pair.opener.compose(id, b"more");
+    pair.opener.close(id, CloseReason::Normal);
+    pair.server.refuse(id, RefuseReason::Full);
+    pair.exchange();
+    assert_eq!(pair.take_opener_events(), [Seen::Refused(id, RefuseReason::Full)]);
+    assert_eq!((pair.opener.connections(), pair.server.connections()), (0, 0));
+    pair.take_server_events();
+    let again = pair.open(6);
+    pair.opener.compose(again, b"y");
+    pair.exchange();
+    assert_eq!(pair.take_server_events(), [Seen::Data(again, b"y".to_vec())], "nothing of the first");
+}
+
+#[test]
+fn credit_stops_one_connection_and_no_other() {
+    let limits = Limits { window_bytes: 1000, ..Limits::default() };
+    let mut pair = Pair::with_limits(limits, limits);
+    let (slow, quick) = (pair.open(1), pair.open(2));
+    assert_eq!(pair.opener.compose(slow, &[1; 1500]), 1000);
+    assert_eq!(pair.opener.compose(slow, &[1; 500]), 0);
+    pair.exchange();
+    assert_eq!(pair.opener.compose(quick, &[2; 500]), 500);
+    pair.exchange();
+    assert_eq!(pair.opener.poll_room(), None);
+    pair.server.consumed(slow, 499);
+    pair.exchange();
+    assert_eq!(pair.opener.poll_room(), None, "restated by halves of the window");
+    pair.server.consumed(slow, 1);
+    pair.exchange();
+    assert_eq!(pair.opener.poll_room(), Some(slow));
+    assert_eq!(pair.opener.poll_room(), None);
+    assert_eq!(pair.opener.compose(slow, &[1; 600]), 500);
+}
+
+#[test]
+fn data_over_credit_closes_that_connection_only() {
+    let mut pair = Pair::established();
+    let id = pair.opener.open(client(1), None).unwrap();
+    let other = pair.open(2);
+    // A helper that ignores the limit it was told: its frames are made by hand.
+    pair.opener.relay_data(id, &vec![7; 60_000], true);
+    pair.exchange();
+    pair.take_server_events();
+    for _ in 0..5 {
+        pair.opener.relay_data(id, &vec![7; 60_000], true);
+    }
+    pair.opener.compose(other, b"fine");
+    pair.exchange();
+    let events = pair.take_server_events();
+    assert!(events.contains(&Seen::Closed(id, CloseReason::OverCredit)));
+    assert!(events.contains(&Seen::Data(other, b"fine".to_vec())));
+    pair.server.close(id, CloseReason::Normal);
+    pair.exchange();
+    let told = pair.take_opener_events();
+    assert!(told.contains(&Seen::Closed(id, CloseReason::OverCredit)), "the truth is told: {told:?}");
+}
+
+#[test]
+fn a_finish_that_lies_about_its_offset_breaks_the_connection() {
+    let mut pair = Pair::established();
+    let id = pair.open(1);
+    pair.opener.compose(id, b"abc");
+    pair.opener.relay_control(id, Control::Finish(4));
+    pair.exchange();
+    let events = pair.take_server_events();
+    assert_eq!(events, [Seen::Data(id, b"abc".to_vec()), Seen::Closed(id, CloseReason::Protocol)]);
+}
+
+#[test]
+fn data_after_finish_breaks_the_connection() {
+    let mut pair = Pair::established();
+    let id = pair.open(1);
+    pair.opener.finish(id);
+    pair.opener.relay_data(id, b"more", true);
+    pair.exchange();
+    assert_eq!(pair.take_server_events(), [Seen::Finished(id), Seen::Closed(id, CloseReason::Protocol)]);
+}
+
+#[test]
+fn too_much_pending_stops_compose_until_a_batch_has_gone() {
+    let limits = Limits { pending_bytes_max: 1000, ..Limits::default() };
+    let mut pair = Pair::with_limits(limits, limits);
+    let (a, b) = (pair.open(1), pair.open(2));
+    assert_eq!(pair.server.compose(a, &[1; 2000]), 1000);
+    assert_eq!(pair.server.compose(b, &[2; 10]), 0);
+    assert_eq!(pair.server.poll_room(), None);
+    pair.exchange();
+    let woken = [pair.server.poll_room(), pair.server.poll_room(), pair.server.poll_room()];
+    assert_eq!(woken, [Some(a), Some(b), None]);
+}
+
+#[test]
+fn ids_end_at_the_servers_bound() {
+    let limits = Limits { connections_max: 3, ..Limits::default() };
+    let mut pair = Pair::with_limits(Limits::default(), limits);
+    for n in 1..=3 {
+        pair.open(n);
+    }
+    assert_eq!(pair.opener.open(client(4), None), Err(OpenError::Full));
+    pair.opener.relay_control(Id(4), pair::connect_control(client(4)));
+    assert_eq!(pair.try_exchange(), Err(LinkError::Id(Id(4))), "beyond what was settled");
+}
+
+#[test]
+fn connect_for_an_id_in_use_fails_the_link() {
+    let mut pair = Pair::established();
+    let id = pair.open(1);
+    pair.opener.relay_control(id, pair::connect_control(client(2)));
+    assert_eq!(pair.try_exchange(), Err(LinkError::Id(id)));
+}
+
+#[test]
+fn a_forged_client_address_is_refused_and_told() {
+    let mut pair = Pair::established();
+    let forged: SocketAddr = "203.0.113.7:99".parse().unwrap();
+    let id = pair.opener.open(forged, None).unwrap();
+    pair.opener.compose(id, b"flush_all\r\n");
+    pair.exchange();
+    assert_eq!(pair.take_server_events(), [Seen::Forbidden(forged, Forbidden::OutsideRanges)]);
+    assert_eq!(pair.take_opener_events(), [Seen::Refused(id, RefuseReason::Forbidden)]);
+}
+
+#[test]
+fn wrong_keys_are_refused_by_name() {
+    let stranger = Key::from_secret([9; 32]);
+    let mut pair = Pair::new(Role::Helper, stranger.clone(), server_config(Limits::default()));
+    let error = pair.try_exchange().unwrap_err();
+    assert_eq!(error, LinkError::UnknownKey { role: Role::Helper, key: stranger.id() });
+    assert_eq!(pair.deliver_to_opener(), Err(LinkError::RefusedByServer(Verdict::Key)));
+
+    let mut pair = Pair::new(Role::Client, helper_key(), server_config(Limits::default()));
+    let error = pair.try_exchange().unwrap_err();
+    assert_eq!(error, LinkError::UnknownKey { role: Role::Client, key: helper_key().id() });
+}
+
+#[test]
+fn a_server_that_does_not_know_the_key_is_not_trusted() {
+    // It answers with its own key under our key's name: a proof that cannot verify.
+    let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
+    pair.alter_to_opener = Some(40);
+    assert_eq!(pair.try_exchange(), Err(LinkError::WrongProof));
+}
+
+#[test]
+fn an_altered_proof_of_the_opener_is_refused() {
+    let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
+    pair.alter_to_server = Some(36 + 31);
+    assert_eq!(pair.try_exchange(), Err(LinkError::WrongProof));
+}
+
+#[test]
+fn silence_and_garbage_end_a_link() {
+    let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
+    let deadline = pair.server.poll_timeout().unwrap();
+    assert_eq!(pair.server.handle_timeout(deadline), Err(LinkError::HandshakeTimeout));
+    let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
+    let mut garbage = &b"GET / HTTP/1.1\r\nHost: cache.example.com\r\n\r\n"[..];
+    assert!(matches!(pair.server.decompose(pair.now, &mut garbage), Err(LinkError::Preamble(_))));
+    assert_eq!(pair.server.decompose(pair.now, &mut garbage), Ok(None), "a failed link yields nothing");
+}
+
+#[test]
+fn frames_from_the_wrong_side_fail_the_link() {
+    let mut pair = Pair::established();
+    let id = pair.open(1);
+    pair.opener.relay_control(id, Control::Accepted);
+    assert!(matches!(pair.try_exchange(), Err(LinkError::Direction(_))));
+}
+
+#[test]
+fn batches_wait_for_their_interval() {
+    let mut pair = Pair::established();
+    let id = pair.open(1);
+    let first = pair.now;
+    pair.opener.compose(id, b"a");
+    assert!(pair.opener.poll_transmit(first).is_none(), "a batch went just now");
+    let due = pair.opener.poll_timeout().unwrap();
+    assert!(due > first);
+    assert!(pair.opener.poll_transmit(due).is_some());
+    assert_eq!(pair.opener.poll_timeout(), None);
+    pair.opener.compose(id, &[b'x'; 40_000]);
+    assert!(pair.opener.poll_transmit(due).is_some(), "a full batch goes at once");
+}
+
+#[test]
+fn a_drain_reaches_the_opener() {
+    let mut pair = Pair::established();
+    pair.server.drain(1500);
+    pair.exchange();
+    assert_eq!(pair.take_opener_events(), [Seen::Drain(1500)]);
+}
+
+/// What a random user does with a pair.
+#[derive(Clone, Debug)]
+enum Step {
+    Open,
+    Request(usize, u16),
+    Reply(usize, u16),
+    Read(usize),
+    ReadReply(usize),
+    FinishRequest(usize),
+    CloseByClient(usize),
+    CloseByServer(usize),
+    Exchange(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = 0..8usize;
+    prop_oneof![
+        2 => Just(Step::Open),
+        6 => (which.clone(), 1..3000u16).prop_map(|(i, n)| Step::Request(i, n)),
+        6 => (which.clone(), 1..3000u16).prop_map(|(i, n)| Step::Reply(i, n)),
+        3 => which.clone().prop_map(Step::Read),
+        3 => which.clone().prop_map(Step::ReadReply),
+        1 => which.clone().prop_map(Step::FinishRequest),
+        1 => which.clone().prop_map(Step::CloseByClient),
+        1 => which.clone().prop_map(Step::CloseByServer),
+        6 => (1..5000usize).prop_map(Step::Exchange),
+    ]
+}
+
+/// One direction of one connection as the oracle sees it: byte k of stream s is always the same.
+#[derive(Default)]
+struct Stream {
+    sent: usize,
+    received: usize,
+    unread: usize,
+}
+
+fn pattern(stream: u32, offset: usize) -> u8 {
+    (stream as usize).wrapping_mul(131).wrapping_add(offset.wrapping_mul(7)) as u8
+}
+
+fn bytes(stream: u32, from: usize, count: usize) -> Vec<u8> {
+    (from..from + count).map(|offset| pattern(stream, offset)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    /// Whatever users do and however the link is cut into pieces, each stream arrives as it was sent.
+    #[test]
+    fn streams_keep_every_byte(steps in proptest::collection::vec(step(), 1..200)) {
+        let limits = Limits { window_bytes: 4000, pending_bytes_max: 6000, ..Limits::default() };
+        let mut pair = Pair::with_limits(limits, limits);
+        // Stream names: requests of the n-th connection 2n, its replies 2n + 1.
+        let mut open: Vec<(Id, u32)> = Vec::new();
+        let mut names: HashMap<Id, u32> = HashMap::new();
+        let mut streams: HashMap<u32, Stream> = HashMap::new();
+        let mut opened = 0u32;
+        for step in steps {
+            match step {
+                Step::Open if open.len() < 8 => {
+                    let id = pair.opener.open(client(opened as u16), None).unwrap();
+                    names.insert(id, opened);
+                    open.push((id, opened));
+                    opened += 1;
+                }
+                Step::Request(i, count) if i < open.len() => {
+                    let (id, name) = open[i];
+                    let stream = streams.entry(2 * name).or_default();
+                    stream.sent += pair.opener.compose(id, &bytes(2 * name, stream.sent, count.into()));
+                }
+                Step::Reply(i, count) if i < open.len() => {
+                    let (id, name) = open[i];
+                    let stream = streams.entry(2 * name + 1).or_default();
+                    stream.sent += pair.server.compose(id, &bytes(2 * name + 1, stream.sent, count.into()));
+                }
+                Step::Read(i) if i < open.len() => {
+                    let (id, name) = open[i];
+                    let unread = std::mem::take(&mut streams.entry(2 * name).or_default().unread);
+                    pair.server.consumed(id, unread);
+                }
+                Step::ReadReply(i) if i < open.len() => {
+                    let (id, name) = open[i];
+                    let unread = std::mem::take(&mut streams.entry(2 * name + 1).or_default().unread);
+                    pair.opener.consumed(id, unread);
+                }
+                Step::FinishRequest(i) if i < open.len() => pair.opener.finish(open[i].0),
+                Step::CloseByClient(i) if i < open.len() => {
+                    let (id, _) = open.remove(i);
+                    pair.opener.close(id, CloseReason::Normal);
+                    pair.server_closes.insert(id);
+                }
+                Step::CloseByServer(i) if i < open.len() && pair.server.info(open[i].0).is_some() => {
+                    let (id, _) = open.remove(i);
+                    pair.server.close(id, CloseReason::Normal);
+                    pair.opener_closes.insert(id);
+                }
+                Step::Exchange(cut) => pair.exchange_cut(cut),
+                _ => {}
+            }
+            for (side, events) in [(0, pair.take_server_events()), (1, pair.take_opener_events())] {
+                for event in events {
+                    match event {
+                        Seen::Data(id, data) => {
+                            let name = 2 * names[&id] + side;
+                            let stream = streams.entry(name).or_default();
+                            prop_assert_eq!(&data, &bytes(name, stream.received, data.len()));
+                            stream.received += data.len();
+                            stream.unread += data.len();
+                            prop_assert!(stream.received <= stream.sent);
+                            prop_assert!(stream.unread <= 4000, "never more than the window is unread");
+                        }
+                        Seen::Closed(_, reason) => prop_assert_eq!(reason, CloseReason::Normal),
+                        _ => {}
+                    }
+                }
+            }
+            prop_assert!(pair.opener.pending() <= 6000 + 8 * 100 + 400 * 30);
+        }
+        pair.exchange();
+        pair.take_server_events();
+        pair.exchange();
+        prop_assert_eq!(pair.opener.connections(), pair.server.connections());
+        prop_assert_eq!(pair.opener.connections(), open.len());
+    }
+
+    /// Any bytes after a good preamble: an error or not, never a panic, never more than was opened.
+    #[test]
+    fn an_authenticated_peer_may_send_anything(junk in proptest::collection::vec(any::<u8>(), 0..3000)) {
+        let mut pair = Pair::established();
+        pair.open(1);
+        let mut input = &junk[..];
+        let mut events = 0;
+        while let Ok(Some(_)) = pair.server.decompose(pair.now, &mut input) {
+            events += 1;
+            prop_assert!(events <= junk.len());
+        }
+        let mut input = &junk[..];
+        while let Ok(Some(_)) = pair.opener.decompose(pair.now, &mut input) {
+            events += 1;
+            prop_assert!(events <= 2 * junk.len());
+        }
+    }
+}
+
+#[test]
+fn the_default_configuration_accepts_nobody() {
+    let mut pair = Pair::new(Role::Helper, Key::loopback_only(), ServerConfig::default().into());
+    assert!(matches!(pair.try_exchange(), Err(LinkError::UnknownKey { .. })));
+}

@@ -1,0 +1,233 @@
+//! An opener and a server joined in memory, in virtual time.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{
+    CloseReason, Control, Forbidden, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink,
+    PolicyKind, RefuseReason, Role, ServerConfig, ServerEvent, ServerLink,
+};
+use spillway_transport::Time;
+use spillway_wire::Connect;
+
+pub const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
+const HELPER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 40_000);
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 5)), 11_411);
+
+pub fn helper_key() -> Key {
+    Key::from_secret([1; 32])
+}
+
+pub fn server_config(limits: Limits) -> Arc<ServerConfig> {
+    let mut ring = KeyRing::new();
+    ring.accept(Role::Helper, helper_key());
+    ring.accept(Role::Client, Key::from_secret([2; 32]));
+    Arc::new(ServerConfig { ring, limits, ..ServerConfig::default() })
+}
+
+pub fn connect_control(client: SocketAddr) -> Control {
+    Control::Connect(Connect { client, server: None, credit: 1000 })
+}
+
+/// Events of either end, owned.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Seen {
+    Connect(Id, SocketAddr),
+    Forbidden(SocketAddr, Forbidden),
+    Accepted(Id),
+    Refused(Id, RefuseReason),
+    Data(Id, Vec<u8>),
+    Finished(Id),
+    Closed(Id, CloseReason),
+    Drain(u32),
+}
+
+pub struct Pair {
+    pub now: Time,
+    pub opener: OpenerLink,
+    pub server: ServerLink,
+    to_server: Vec<u8>,
+    to_opener: Vec<u8>,
+    server_seen: Vec<Seen>,
+    opener_seen: Vec<Seen>,
+    /// Connections whose *closed* the server, or the opener, answers with its own close.
+    pub server_closes: HashSet<Id>,
+    pub opener_closes: HashSet<Id>,
+    /// Flips a bit of the byte at this offset of the stream.
+    pub alter_to_server: Option<usize>,
+    pub alter_to_opener: Option<usize>,
+}
+
+impl Pair {
+    pub fn new(role: Role, key: Key, config: Arc<ServerConfig>) -> Pair {
+        Pair::build(role, key, Limits::default(), config)
+    }
+
+    fn build(role: Role, key: Key, limits: Limits, config: Arc<ServerConfig>) -> Pair {
+        let now = Time(1_000_000_000);
+        let policy = PolicyKind::Fixed { delay: Duration::from_micros(200), bytes: 32_768 };
+        let opener = OpenerLink::new(&OpenerConfig { role, key, limits, policy }, now, [7; 16]);
+        Pair {
+            now,
+            opener,
+            server: ServerLink::new(config, now, HELPER, SERVER, [8; 16]),
+            to_server: Vec::new(),
+            to_opener: Vec::new(),
+            server_seen: Vec::new(),
+            opener_seen: Vec::new(),
+            server_closes: HashSet::new(),
+            opener_closes: HashSet::new(),
+            alter_to_server: None,
+            alter_to_opener: None,
+        }
+    }
+
+    pub fn established() -> Pair {
+        Pair::with_limits(Limits::default(), Limits::default())
+    }
+
+    pub fn with_limits(opener: Limits, server: Limits) -> Pair {
+        let mut pair = Pair::build(Role::Helper, helper_key(), opener, server_config(server));
+        pair.exchange();
+        assert!(pair.opener.is_established());
+        pair
+    }
+
+    /// Opens a connection and has it accepted; the events of this are taken.
+    pub fn open(&mut self, port: u16) -> Id {
+        let id = self.opener.open(SocketAddr::new(CLIENT, port), None).unwrap();
+        self.exchange();
+        self.server.accept(id);
+        self.exchange();
+        self.take_server_events();
+        self.take_opener_events();
+        id
+    }
+
+    pub fn take_server_events(&mut self) -> Vec<Seen> {
+        std::mem::take(&mut self.server_seen)
+    }
+
+    pub fn take_opener_events(&mut self) -> Vec<Seen> {
+        std::mem::take(&mut self.opener_seen)
+    }
+
+    /// Carries bytes both ways until nothing is left.
+    pub fn exchange(&mut self) {
+        self.try_exchange().expect("no end objects");
+    }
+
+    pub fn try_exchange(&mut self) -> Result<(), LinkError> {
+        for _ in 0..10_000 {
+            self.gather();
+            if self.to_server.is_empty() && self.to_opener.is_empty() {
+                return Ok(());
+            }
+            self.deliver_to_server(usize::MAX)?;
+            self.gather();
+            self.deliver_to_opener()?;
+        }
+        panic!("the ends talk for ever");
+    }
+
+    /// Carries what there is now, in pieces of at most `cut` bytes.
+    pub fn exchange_cut(&mut self, cut: usize) {
+        self.gather();
+        while !self.to_server.is_empty() {
+            self.deliver_to_server(cut).expect("no end objects");
+        }
+        while !self.to_opener.is_empty() {
+            self.deliver_some_to_opener(cut).expect("no end objects");
+        }
+    }
+
+    fn gather(&mut self) {
+        while let Some(batch) = self.opener.flush(self.now) {
+            self.to_server.extend_from_slice(batch.as_slice());
+            self.opener.recycle(batch);
+        }
+        while let Some(batch) = self.server.flush(self.now) {
+            self.to_opener.extend_from_slice(batch.as_slice());
+            self.server.recycle(batch);
+        }
+    }
+
+    fn deliver_to_server(&mut self, cut: usize) -> Result<(), LinkError> {
+        alter(&mut self.alter_to_server, &mut self.to_server);
+        let rest = self.to_server.split_off(cut.min(self.to_server.len()));
+        let bytes = std::mem::replace(&mut self.to_server, rest);
+        let mut input = &bytes[..];
+        while let Some(event) = self.server.decompose(self.now, &mut input)? {
+            let seen = match event {
+                ServerEvent::Established { .. } => continue,
+                ServerEvent::Connect { id, client, .. } => Seen::Connect(id, client),
+                ServerEvent::Forbidden { client, why } => Seen::Forbidden(client, why),
+                ServerEvent::Data { id, bytes } => Seen::Data(id, bytes.to_vec()),
+                ServerEvent::Finished { id } => Seen::Finished(id),
+                ServerEvent::Closed { id, reason } => Seen::Closed(id, reason),
+                ServerEvent::Drain { deadline_ms } => Seen::Drain(deadline_ms),
+            };
+            if let Seen::Closed(id, _) = seen
+                && self.server_closes.contains(&id)
+            {
+                self.server.close(id, CloseReason::Normal);
+            }
+            push(&mut self.server_seen, seen);
+        }
+        assert!(input.is_empty());
+        Ok(())
+    }
+
+    pub fn deliver_to_opener(&mut self) -> Result<(), LinkError> {
+        self.gather();
+        self.deliver_some_to_opener(usize::MAX)
+    }
+
+    fn deliver_some_to_opener(&mut self, cut: usize) -> Result<(), LinkError> {
+        alter(&mut self.alter_to_opener, &mut self.to_opener);
+        let rest = self.to_opener.split_off(cut.min(self.to_opener.len()));
+        let bytes = std::mem::replace(&mut self.to_opener, rest);
+        let mut input = &bytes[..];
+        while let Some(event) = self.opener.decompose(self.now, &mut input)? {
+            let seen = match event {
+                OpenerEvent::Established { .. } => continue,
+                OpenerEvent::Accepted { id } => Seen::Accepted(id),
+                OpenerEvent::Refused { id, reason } => Seen::Refused(id, reason),
+                OpenerEvent::Data { id, bytes } => Seen::Data(id, bytes.to_vec()),
+                OpenerEvent::Finished { id } => Seen::Finished(id),
+                OpenerEvent::Closed { id, reason } => Seen::Closed(id, reason),
+                OpenerEvent::Drain { deadline_ms } => Seen::Drain(deadline_ms),
+                OpenerEvent::RelayedData { .. } | OpenerEvent::RelayedControl { .. } => {
+                    panic!("nothing is relayed here")
+                }
+            };
+            if let Seen::Closed(id, _) = seen
+                && self.opener_closes.contains(&id)
+            {
+                self.opener.close(id, CloseReason::Normal);
+            }
+            push(&mut self.opener_seen, seen);
+        }
+        assert!(input.is_empty());
+        Ok(())
+    }
+}
+
+/// Pieces of one stream that follow each other count as one.
+fn push(seen: &mut Vec<Seen>, event: Seen) {
+    match (seen.last_mut(), event) {
+        (Some(Seen::Data(last, joined)), Seen::Data(id, bytes)) if *last == id => joined.extend(bytes),
+        (_, event) => seen.push(event),
+    }
+}
+
+fn alter(at: &mut Option<usize>, stream: &mut [u8]) {
+    match at.take() {
+        Some(offset) if offset < stream.len() => stream[offset] ^= 4,
+        Some(offset) => *at = Some(offset - stream.len()),
+        None => {}
+    }
+}
