@@ -1,0 +1,147 @@
+//! Listening and accepting: bounded, and unharmed when descriptors run out.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, acceptfrom_with};
+use spillway_transport::{Application, Event};
+
+use crate::Notice;
+use crate::connection::Connection;
+use crate::context::Context;
+use crate::sockets::{Sockets, close_with_reset, spare_descriptor};
+
+/// How long accepting pauses when the host cannot accept. Peers wait in the kernel's queue meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long until a listener that could not be opened is tried again.
+const LISTEN_PAUSE: Duration = Duration::from_secs(1);
+
+const ACCEPT_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+impl<A: Application> Context<A> {
+    /// Accepts what waits at a listener, a bounded number.
+    pub(crate) fn accept(&mut self, index: usize) {
+        for _ in 0..self.sockets.config.accepts_per_turn {
+            // The application may close the listener within an event.
+            let Some(listener) = self.sockets.listeners.get(index).filter(|listener| listener.open) else {
+                return;
+            };
+            match acceptfrom_with(&listener.fd, ACCEPT_FLAGS) {
+                Ok((fd, address)) => {
+                    let peer = address.and_then(|address| SocketAddr::try_from(address).ok());
+                    if self.sockets.table.is_full() {
+                        close_with_reset(fd);
+                        self.sockets.refused_for_connections();
+                        continue;
+                    }
+                    // A TCP socket's peer has an address of its family.
+                    let Some(peer) = peer else { continue };
+                    match self.sockets.register(Connection::opened(fd)) {
+                        Ok(conn) => {
+                            let listener = u16::try_from(index).ok();
+                            self.tell(conn, Event::Opened { peer, listener });
+                        }
+                        Err(error) => return self.sockets.pause_accepting(index, error.raw_os_error()),
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    if !self.sockets.refuse_without_descriptors(index) {
+                        return;
+                    }
+                }
+                Err(error @ (Errno::NOBUFS | Errno::NOMEM)) => {
+                    return self.sockets.pause_accepting(index, Some(error.raw_os_error()));
+                }
+                // The peer is gone already, or a filter forbade it: the next one is not concerned.
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Sockets {
+    pub(crate) fn open_listener(&mut self, index: u16) {
+        let Some(listener) = self.listeners.get_mut(usize::from(index)) else { return };
+        let opened = listener.open(self.config.backlog);
+        match opened.and_then(|()| self.epoll.add(&listener.fd, u64::from(index), EventFlags::IN)) {
+            Ok(()) => listener.retry = None,
+            Err(error) => {
+                listener.close();
+                listener.retry = Some(self.now + LISTEN_PAUSE);
+                if self.listen_failures.count(self.now).is_some() {
+                    let error = error.raw_os_error().unwrap_or(0);
+                    (self.hook)(Notice::ListenFailed { listener: index, error });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn close_listener(&mut self, index: u16) {
+        if let Some(listener) = self.listeners.get_mut(usize::from(index)).filter(|listener| listener.open) {
+            self.epoll.remove(&listener.fd);
+            listener.close();
+        }
+    }
+
+    /// Tries again what has paused for long enough.
+    pub(crate) fn retry_listeners(&mut self) {
+        for index in 0..self.listeners.len() {
+            let listener = &mut self.listeners[index];
+            if listener.retry.is_none_or(|retry| retry > self.now) {
+                continue;
+            }
+            listener.retry = None;
+            if !listener.open {
+                self.open_listener(index as u16);
+            } else if let Err(error) = self.epoll.add(&listener.fd, index as u64, EventFlags::IN) {
+                self.pause_accepting(index, error.raw_os_error());
+            }
+        }
+    }
+
+    fn refused_for_connections(&mut self) {
+        if let Some(refused) = self.out_of_connections.count(self.now) {
+            (self.hook)(Notice::ConnectionsExhausted { refused });
+        }
+    }
+
+    /// Without a descriptor a peer can be neither accepted nor refused, and would wake us for ever. So one is held
+    /// in reserve: given up, it lets us accept and reset. Answers whether to go on accepting.
+    fn refuse_without_descriptors(&mut self, index: usize) -> bool {
+        drop(self.spare.take());
+        let accepted = self.listeners.get(index).map(|listener| acceptfrom_with(&listener.fd, ACCEPT_FLAGS));
+        let goes_on = match accepted {
+            Some(Ok((fd, _))) => {
+                close_with_reset(fd);
+                if let Some(refused) = self.out_of_descriptors.count(self.now) {
+                    (self.hook)(Notice::DescriptorsExhausted { refused });
+                }
+                true
+            }
+            // The kernel looks for a descriptor before it looks for a peer: nobody waits.
+            Some(Err(Errno::AGAIN)) => false,
+            _ => {
+                self.pause_accepting(index, Some(libc::EMFILE));
+                false
+            }
+        };
+        self.spare = spare_descriptor();
+        if goes_on && self.spare.is_none() {
+            self.pause_accepting(index, Some(libc::EMFILE));
+        }
+        goes_on && self.spare.is_some()
+    }
+
+    fn pause_accepting(&mut self, index: usize, error: Option<i32>) {
+        let Some(listener) = self.listeners.get_mut(index) else { return };
+        self.epoll.remove(&listener.fd);
+        listener.retry = Some(self.now + ACCEPT_PAUSE);
+        if self.accept_failures.count(self.now).is_some() {
+            let notice = Notice::AcceptFailed { listener: index as u16, error: error.unwrap_or(0) };
+            (self.hook)(notice);
+        }
+    }
+}

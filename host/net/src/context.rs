@@ -1,0 +1,162 @@
+//! One thread's loop: events in, commands out.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::event::epoll::EventFlags;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use spillway_transport::{Application, Conn, Event, LostReason, Time};
+
+use crate::connection::Read;
+use crate::listen::ContextListeners;
+use crate::remote::{Mailbox, Remote};
+use crate::sockets::{Sockets, WAKE_TOKEN};
+use crate::{Clock, Config, Notice};
+
+/// Coarser timers would round an application's microseconds up to this.
+const TIMER_SLACK_NS: u64 = 1_000;
+
+/// An application and its sockets, run by one thread.
+pub struct Context<A> {
+    pub(crate) sockets: Sockets,
+    app: A,
+    /// What the application answered to `poll_timeout` after the latest turn.
+    app_deadline: Option<Time>,
+    clock: Clock,
+    mailbox: Arc<Mailbox<A>>,
+    /// Lent to the application for the duration of one event.
+    buffer: Vec<u8>,
+    events: Vec<epoll::Event>,
+}
+
+impl<A: Application> Context<A> {
+    /// A context that nobody runs yet. `hook` is told what an operator should know; it must not block.
+    ///
+    /// # Errors
+    /// The host is out of descriptors or memory.
+    pub fn new(
+        config: Config,
+        listeners: ContextListeners,
+        clock: Clock,
+        app: A,
+        hook: impl FnMut(Notice) + Send + 'static,
+    ) -> io::Result<Context<A>> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let buffer = vec![0; config.read_bytes.max(1)];
+        let events = Vec::with_capacity(config.events_per_turn.max(1));
+        let sockets = Sockets::new(config, listeners, Box::new(hook))?;
+        // Edge triggered: every wake-up is an event, and the counter need not be read.
+        sockets.epoll.add(&wake, WAKE_TOKEN, EventFlags::IN | EventFlags::ET)?;
+        let mailbox = Arc::new(Mailbox::new(wake));
+        Ok(Context { sockets, app, app_deadline: None, clock, mailbox, buffer, events })
+    }
+
+    /// A handle for commands from other threads.
+    pub fn remote(&self) -> Remote<A> {
+        Remote(Arc::clone(&self.mailbox))
+    }
+
+    /// Runs until a [`Remote`] stops it.
+    ///
+    /// # Errors
+    /// Waiting for events failed, which no peer can cause.
+    pub fn run(&mut self) -> io::Result<()> {
+        // Refused only by kernels that lack it; timers are coarser then.
+        let _ = rustix::thread::set_current_timer_slack(core::num::NonZeroU64::new(TIMER_SLACK_NS));
+        self.command(|_, _, _| ());
+        while !self.mailbox.stop.load(Ordering::Acquire) {
+            self.turn(None)?;
+        }
+        Ok(())
+    }
+
+    /// Runs one command on the calling thread as a turn of its own: what it sent leaves before this returns.
+    pub fn command<R>(&mut self, command: impl FnOnce(Time, &mut A, &mut Sockets) -> R) -> R {
+        let now = self.clock.now();
+        self.sockets.now = now;
+        let result = command(now, &mut self.app, &mut self.sockets);
+        self.end_turn();
+        result
+    }
+
+    /// Waits for events, for `longest` at most, and handles them: one turn.
+    ///
+    /// # Errors
+    /// Waiting for events failed, which no peer can cause.
+    pub fn turn(&mut self, longest: Option<Duration>) -> io::Result<()> {
+        let timeout = self.timeout(longest);
+        self.sockets.epoll.wait(&mut self.events, timeout)?;
+        self.sockets.now = self.clock.now();
+        self.tell_notes();
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            self.handle_event(event.data.u64(), event.flags);
+        }
+        self.events = events;
+        self.read_ready();
+        self.sockets.now = self.clock.now();
+        self.handle_deadlines();
+        let now = self.sockets.now;
+        if self.app_deadline.is_some_and(|deadline| deadline <= now) {
+            self.app.handle_timeout(now, &mut self.sockets);
+        }
+        self.end_turn();
+        Ok(())
+    }
+
+    fn timeout(&mut self, longest: Option<Duration>) -> Option<Duration> {
+        if !self.sockets.ready.is_empty() || !self.sockets.notes.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let deadline = [self.app_deadline, self.sockets.next_deadline()].into_iter().flatten().min();
+        let until = deadline.map(|deadline| deadline.since(self.clock.now()));
+        [until, longest].into_iter().flatten().min()
+    }
+
+    fn end_turn(&mut self) {
+        self.app.end_of_turn(self.sockets.now, &mut self.sockets);
+        self.app_deadline = self.app.poll_timeout();
+        self.sockets.flush();
+    }
+
+    pub(crate) fn tell(&mut self, conn: Conn, event: Event<'_>) {
+        self.app.handle(self.sockets.now, conn, event, &mut self.sockets);
+    }
+
+    /// Frees the connection and tells why.
+    pub(crate) fn tell_lost(&mut self, conn: Conn, reason: LostReason) {
+        if let Some(mut connection) = self.sockets.table.remove(conn) {
+            connection.out.clear(&mut self.sockets.pool);
+            drop(connection);
+            self.tell(conn, Event::Lost(reason));
+        }
+    }
+
+    /// Reads once and hands the bytes over. The answer is what the read found, and whether it filled the buffer.
+    pub(crate) fn read_once(&mut self, conn: Conn) -> Option<(Read, bool)> {
+        let connection = self.sockets.table.find(conn).filter(|connection| connection.wants_read())?;
+        let read = connection.read(&mut self.buffer);
+        let mut filled = false;
+        if let Read::Data { length, end } = read {
+            filled = length == self.buffer.len();
+            let event = Event::Data { end, bytes: &self.buffer[..length] };
+            self.app.handle(self.sockets.now, conn, event, &mut self.sockets);
+        }
+        Some((read, filled))
+    }
+
+    /// Runs what other threads have asked for.
+    pub(crate) fn run_commands(&mut self) {
+        for command in self.mailbox.take() {
+            command(self.sockets.now, &mut self.app, &mut self.sockets);
+        }
+    }
+}
+
+impl<A> Drop for Context<A> {
+    fn drop(&mut self) {
+        self.mailbox.close();
+    }
+}

@@ -1,0 +1,150 @@
+//! What the kernel's events and the passing of time mean for the connections.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use rustix::event::epoll::EventFlags;
+use rustix::net::sockopt;
+use spillway_transport::{Application, Conn, Event, LostReason, Time};
+
+use crate::connection::{Read, reason};
+use crate::context::Context;
+use crate::sockets::WAKE_TOKEN;
+
+/// Reads of one connection in a row, where each found less than a buffer full; then it is the others' turn.
+const READS_IN_A_ROW: usize = 4;
+
+impl<A: Application> Context<A> {
+    /// One event of the epoll set.
+    pub(crate) fn handle_event(&mut self, token: u64, flags: EventFlags) {
+        if token == WAKE_TOKEN {
+            return self.run_commands();
+        }
+        let (slot, generation) = (token as u32, (token >> 32) as u32);
+        if generation == 0 {
+            return self.accept(slot as usize);
+        }
+        let conn = Conn { slot, generation };
+        let Some(connection) = self.sockets.table.find(conn) else { return };
+        if connection.note_lost.is_some() {
+            return;
+        }
+        if connection.connecting {
+            return self.handle_connecting(conn, flags);
+        }
+        self.handle_open(conn, flags);
+    }
+
+    fn handle_connecting(&mut self, conn: Conn, flags: EventFlags) {
+        if !flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
+            return;
+        }
+        let Some(connection) = self.sockets.table.find(conn) else { return };
+        let outcome = match sockopt::socket_error(&connection.fd) {
+            Ok(Ok(())) => rustix::net::getpeername(&connection.fd),
+            Ok(Err(error)) | Err(error) => Err(error),
+        };
+        let peer = match outcome {
+            Ok(peer) => peer.and_then(|peer| SocketAddr::try_from(peer).ok()),
+            Err(error) => return self.tell_lost(conn, reason(error)),
+        };
+        let Some(peer) = peer else { return self.tell_lost(conn, LostReason::Failed) };
+        connection.connecting = false;
+        let waiting = !connection.out.is_empty() || connection.finishing;
+        self.tell(conn, Event::Opened { peer, listener: None });
+        if waiting {
+            self.sockets.mark_dirty(conn);
+        }
+        // The same event may tell of bytes, too, and is not repeated.
+        self.handle_open(conn, flags);
+    }
+
+    fn handle_open(&mut self, conn: Conn, flags: EventFlags) {
+        let Some(connection) = self.sockets.table.find(conn) else { return };
+        let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        connection.readable |= flags.intersects(EventFlags::IN | EventFlags::PRI | ends);
+        connection.hung_up |= flags.intersects(ends);
+        connection.urgent |= flags.contains(EventFlags::PRI);
+        if flags.contains(EventFlags::ERR)
+            && let Ok(Err(error)) = sockopt::socket_error(&connection.fd)
+        {
+            let reason = *connection.broken.get_or_insert(reason(error));
+            if connection.peer_finished {
+                return self.tell_lost(conn, reason);
+            }
+        }
+        if flags.contains(EventFlags::OUT) && connection.blocked {
+            connection.blocked = false;
+            self.sockets.mark_dirty(conn);
+        }
+        self.read(conn);
+    }
+
+    fn read(&mut self, conn: Conn) {
+        for _ in 0..READS_IN_A_ROW {
+            match self.read_once(conn) {
+                None | Some((Read::Nothing, _)) => return,
+                Some((Read::Data { .. }, true)) => break,
+                Some((Read::Data { .. }, false)) => {}
+                Some((Read::Finished, _)) => {
+                    self.tell(conn, Event::Finished);
+                    return self.sockets.finish_if_over(conn);
+                }
+                Some((Read::Lost(reason), _)) => return self.tell_lost(conn, reason),
+            }
+        }
+        self.sockets.mark_ready(conn);
+    }
+
+    /// Reads what is readable without a new event: once around.
+    pub(crate) fn read_ready(&mut self) {
+        for _ in 0..self.sockets.ready.len() {
+            let Some(conn) = self.sockets.ready.pop_front() else { return };
+            if let Some(connection) = self.sockets.table.find(conn) {
+                connection.in_ready = false;
+                self.read(conn);
+            }
+        }
+    }
+
+    /// Tells of room and losses that were found between events.
+    pub(crate) fn tell_notes(&mut self) {
+        for _ in 0..self.sockets.notes.len() {
+            let Some(conn) = self.sockets.notes.pop_front() else { return };
+            let Some(connection) = self.sockets.table.find(conn) else { continue };
+            connection.in_notes = false;
+            let room = std::mem::take(&mut connection.note_room);
+            match connection.note_lost {
+                Some(reason) => self.tell_lost(conn, reason),
+                None if room && !connection.finishing => self.tell(conn, Event::Room),
+                None => {}
+            }
+        }
+    }
+
+    /// What has become due: attempts to connect, acknowledgements, listeners.
+    pub(crate) fn handle_deadlines(&mut self) {
+        let now = self.sockets.now;
+        while let Some(conn) = pop_due(&mut self.sockets.connecting, now) {
+            if self.sockets.table.look(conn).is_some_and(|connection| connection.connecting) {
+                self.tell_lost(conn, LostReason::TimedOut);
+            }
+        }
+        // One that is asked and still waits is due again later than now.
+        while let Some(conn) = pop_due(&mut self.sockets.watch, now) {
+            if let Some(through) = self.sockets.ask_acknowledged(conn) {
+                self.tell(conn, Event::Acknowledged { through });
+            }
+            self.sockets.watch_soon(conn);
+            self.sockets.finish_if_over(conn);
+        }
+        self.sockets.retry_listeners();
+    }
+}
+
+fn pop_due(queue: &mut VecDeque<(Time, Conn)>, now: Time) -> Option<Conn> {
+    if queue.front()?.0 > now {
+        return None;
+    }
+    queue.pop_front().map(|(_, conn)| conn)
+}

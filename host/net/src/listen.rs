@@ -1,0 +1,163 @@
+//! Listening sockets: bound at start, listening only while the application wants it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
+use spillway_transport::Time;
+
+use crate::Config;
+use crate::sys::set_unsent_limit;
+
+/// What the kernel holds of one connection beyond what is on its way. More would only hide a slow reader.
+const UNSENT_BYTES_MAX: u32 = 128 << 10;
+
+/// An address that cannot be bound.
+#[derive(Debug)]
+pub struct BindError {
+    /// The address.
+    pub address: SocketAddr,
+    /// The host's error.
+    pub error: io::Error,
+}
+
+impl std::fmt::Display for BindError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot listen on {}: {}", self.address, self.error)?;
+        match self.error.kind() {
+            io::ErrorKind::AddrInUse => f.write_str("; another program listens there (ss -ltnp shows which)"),
+            io::ErrorKind::AddrNotAvailable => f.write_str("; no interface of this host has the address"),
+            io::ErrorKind::PermissionDenied => f.write_str("; ports below 1024 need CAP_NET_BIND_SERVICE"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for BindError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// Sockets bound to the listening addresses, one set for each context. None of them listens yet.
+#[derive(Debug)]
+pub struct Listeners {
+    addresses: Vec<SocketAddr>,
+    contexts: Vec<ContextListeners>,
+}
+
+/// The listening sockets of one context.
+#[derive(Debug, Default)]
+pub struct ContextListeners(pub(crate) Vec<OwnedFd>);
+
+impl Listeners {
+    /// Binds every address once for each context. Port 0 is replaced by a free one, the same for all contexts.
+    /// An address `[::]` takes IPv6 peers only: give `0.0.0.0` too.
+    pub fn bind(addresses: &[SocketAddr], contexts: usize, config: &Config) -> Result<Listeners, BindError> {
+        let mut bound = Listeners {
+            addresses: Vec::with_capacity(addresses.len()),
+            contexts: (0..contexts).map(|_| ContextListeners::default()).collect(),
+        };
+        for &address in addresses {
+            bound.bind_address(address, config).map_err(|error| BindError { address, error })?;
+        }
+        Ok(bound)
+    }
+
+    fn bind_address(&mut self, address: SocketAddr, config: &Config) -> io::Result<()> {
+        // Sockets that share a port would silently share it with another program of the same user as well: ask
+        // first with one that shares with nobody who listens.
+        let probe = new_socket(address)?;
+        sockopt::set_socket_reuseaddr(&probe, true)?;
+        if let SocketAddr::V6(_) = address {
+            sockopt::set_ipv6_v6only(&probe, true)?;
+        }
+        rustix::net::bind(&probe, &address)?;
+        let chosen = SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
+        if address.port() != 0 {
+            drop(probe);
+        }
+        for context in &mut self.contexts {
+            let fd = new_socket(chosen)?;
+            sockopt::set_socket_reuseaddr(&fd, true)?;
+            sockopt::set_socket_reuseport(&fd, true)?;
+            if let SocketAddr::V6(_) = chosen {
+                sockopt::set_ipv6_v6only(&fd, true)?;
+            }
+            // Accepted sockets inherit these: no system call per connection.
+            configure(&fd, config)?;
+            rustix::net::bind(&fd, &chosen)?;
+            context.0.push(fd);
+        }
+        self.addresses.push(chosen);
+        Ok(())
+    }
+
+    /// The addresses as bound, in the order of their indices.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The sets, one for each context.
+    pub fn into_contexts(self) -> Vec<ContextListeners> {
+        self.contexts
+    }
+}
+
+/// A TCP socket for the address's family, non-blocking.
+pub fn new_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
+}
+
+/// Sets what every connection has.
+pub fn configure(fd: &OwnedFd, config: &Config) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(fd, true)?;
+    // Urgent data is data: without this its byte would be missing from the stream.
+    sockopt::set_socket_oobinline(fd, true)?;
+    set_unsent_limit(fd, UNSENT_BYTES_MAX)?;
+    if let Some(idle) = config.keep_alive {
+        let idle = idle.max(Duration::from_secs(1));
+        sockopt::set_socket_keepalive(fd, true)?;
+        sockopt::set_tcp_keepidle(fd, idle)?;
+        sockopt::set_tcp_keepintvl(fd, (idle / 3).max(Duration::from_secs(1)))?;
+        sockopt::set_tcp_keepcnt(fd, 3)?;
+    }
+    Ok(())
+}
+
+/// One listening socket of a context.
+#[derive(Debug)]
+pub struct Listener {
+    pub fd: OwnedFd,
+    /// The application wants it to listen.
+    pub wanted: bool,
+    /// It listens.
+    pub open: bool,
+    /// Accepting, or opening it, is tried again at this time.
+    pub retry: Option<Time>,
+}
+
+impl Listener {
+    pub fn new(fd: OwnedFd) -> Listener {
+        Listener { fd, wanted: false, open: false, retry: None }
+    }
+
+    /// Starts listening.
+    pub fn open(&mut self, backlog: i32) -> io::Result<()> {
+        rustix::net::listen(&self.fd, backlog)?;
+        self.open = true;
+        Ok(())
+    }
+
+    /// Stops listening and stays bound: Linux takes `shutdown` of a listening socket so. Peers are refused by the
+    /// host from now on, those not yet accepted are reset.
+    pub fn close(&mut self) {
+        self.open = false;
+        // Fails only where the socket does not listen.
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Read);
+    }
+}

@@ -1,0 +1,244 @@
+//! What waits in one connection for the kernel to take it.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
+use spillway_transport::Chunk;
+
+/// A piece that small sends are gathered in is closed at this size.
+const GATHERED_BYTES_MAX: usize = 16 << 10;
+/// Pieces given to the kernel in one call.
+const PIECES_PER_CALL: usize = 16;
+
+/// Spent buffers, hot in the cache: the last one spent is the next one used.
+#[derive(Debug, Default)]
+pub struct Pool {
+    small: Vec<Chunk>,
+    chunks: Vec<Chunk>,
+}
+
+impl Pool {
+    const SMALL_MAX: usize = 256;
+    const CHUNKS_MAX: usize = 16;
+    /// A larger buffer is freed, so that one huge message does not stay in memory for ever.
+    const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+    /// A spent chunk, if there is one.
+    pub fn chunk(&mut self) -> Option<Chunk> {
+        self.chunks.pop()
+    }
+
+    fn small(&mut self) -> Chunk {
+        self.small.pop().unwrap_or_else(|| Chunk::with_capacity(2048))
+    }
+
+    fn recycle(&mut self, mut piece: Piece) {
+        piece.chunk.clear();
+        let capacity = piece.chunk.buffer().capacity();
+        if piece.gathered {
+            if self.small.len() < Pool::SMALL_MAX {
+                self.small.push(piece.chunk);
+            }
+        } else if self.chunks.len() < Pool::CHUNKS_MAX && (1..=Pool::CHUNK_BYTES_MAX).contains(&capacity) {
+            self.chunks.push(piece.chunk);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Piece {
+    chunk: Chunk,
+    /// Small sends may be added to it, as long as none of it has been sent.
+    gathered: bool,
+    sent: bool,
+}
+
+/// How a flush ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// The kernel has everything.
+    Empty,
+    /// The kernel takes no more; it will tell when it does.
+    Blocked,
+    /// The connection is broken.
+    Failed(Errno),
+}
+
+/// The queue of one connection, in order.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    pieces: VecDeque<Piece>,
+    bytes: usize,
+}
+
+impl Outgoing {
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Copies bytes to the end of the queue.
+    pub fn gather(&mut self, bytes: &[u8], pool: &mut Pool) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.bytes += bytes.len();
+        let fits = |piece: &&mut Piece| {
+            piece.gathered && !piece.sent && piece.chunk.len() + bytes.len() <= GATHERED_BYTES_MAX
+        };
+        if let Some(piece) = self.pieces.back_mut().filter(fits) {
+            piece.chunk.buffer().extend_from_slice(bytes);
+            return;
+        }
+        // A large send would make a small buffer large for ever: it gets one of its own.
+        let gathered = bytes.len() <= GATHERED_BYTES_MAX;
+        let mut chunk = if gathered { pool.small() } else { pool.chunk().unwrap_or_default() };
+        chunk.buffer().extend_from_slice(bytes);
+        self.pieces.push_back(Piece { chunk, gathered, sent: false });
+    }
+
+    /// Moves a chunk to the end of the queue.
+    pub fn push(&mut self, chunk: Chunk, pool: &mut Pool) {
+        let piece = Piece { chunk, gathered: false, sent: false };
+        if piece.chunk.is_empty() {
+            pool.recycle(piece);
+            return;
+        }
+        self.bytes += piece.chunk.len();
+        self.pieces.push_back(piece);
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self, pool: &mut Pool) {
+        self.bytes = 0;
+        self.pieces.drain(..).for_each(|piece| pool.recycle(piece));
+    }
+
+    /// Gives the kernel as much as it takes. The first number is how much that was.
+    pub fn flush(&mut self, fd: BorrowedFd<'_>, pool: &mut Pool) -> (usize, Flush) {
+        let mut total = 0;
+        loop {
+            let written = match self.pieces.len() {
+                0 => return (total, Flush::Empty),
+                1 => send(fd, self.pieces[0].chunk.as_slice(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT),
+                _ => self.write_several(fd),
+            };
+            match written {
+                Ok(bytes) => {
+                    total += bytes;
+                    self.advance(bytes, pool);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return (total, Flush::Blocked),
+                Err(error) => return (total, Flush::Failed(error)),
+            }
+        }
+    }
+
+    fn write_several(&self, fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+        let mut slices = [IoSlice::new(&[]); PIECES_PER_CALL];
+        let mut count = 0;
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+            *slice = IoSlice::new(piece.chunk.as_slice());
+            count += 1;
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(fd, &slices[..count], &mut SendAncillaryBuffer::default(), flags)
+    }
+
+    fn advance(&mut self, mut sent: usize, pool: &mut Pool) {
+        self.bytes -= sent;
+        while sent > 0 {
+            let Some(front) = self.pieces.front_mut() else { return };
+            let part = sent.min(front.chunk.len());
+            front.chunk.advance(part);
+            front.sent = true;
+            sent -= part;
+            if front.chunk.is_empty()
+                && let Some(piece) = self.pieces.pop_front()
+            {
+                pool.recycle(piece);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn numbered(from: usize, length: usize) -> Vec<u8> {
+        (from..from + length).map(|i| (i % 251) as u8).collect()
+    }
+
+    #[test]
+    fn keeps_the_order_of_small_sends_and_chunks_over_partial_writes() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let (mut out, mut pool) = (Outgoing::default(), Pool::default());
+        let (mut queued, mut got) = (0, Vec::new());
+        for round in 0..400_usize {
+            for length in [3, 200, 20_000 * (round % 3)] {
+                out.gather(&numbered(queued, length), &mut pool);
+                queued += length;
+            }
+            let mut chunk = pool.chunk().unwrap_or_default();
+            chunk.buffer().extend(numbered(queued, 1 + 997 * (round % 7)));
+            queued += chunk.len();
+            out.push(chunk, &mut pool);
+            let before = out.len();
+            let (sent, _) = out.flush(ours.as_fd(), &mut pool);
+            assert_eq!(out.len(), before - sent);
+            let mut buffer = vec![0; 30_000];
+            if let Ok(count) = theirs.read(&mut buffer) {
+                got.extend_from_slice(&buffer[..count]);
+            }
+        }
+        while got.len() < queued {
+            out.flush(ours.as_fd(), &mut pool);
+            let mut buffer = vec![0; 300_000];
+            if let Ok(count) = theirs.read(&mut buffer) {
+                got.extend_from_slice(&buffer[..count]);
+            }
+        }
+        assert!(out.is_empty());
+        assert_eq!(got, numbered(0, queued));
+        assert!(pool.small.len() <= Pool::SMALL_MAX && pool.chunks.len() <= Pool::CHUNKS_MAX);
+    }
+
+    #[test]
+    fn the_pool_is_bounded_and_keeps_no_huge_buffers() {
+        let (mut out, mut pool) = (Outgoing::default(), Pool::default());
+        for _ in 0..Pool::SMALL_MAX * 2 {
+            out.push(Chunk::from(vec![0; 10]), &mut pool);
+            out.gather(b"small", &mut pool);
+        }
+        out.push(Chunk::from(vec![0; 2 << 20]), &mut pool);
+        out.clear(&mut pool);
+        assert!(out.is_empty());
+        assert_eq!((pool.small.len(), pool.chunks.len()), (Pool::SMALL_MAX, Pool::CHUNKS_MAX));
+        assert!(pool.chunks.iter_mut().all(|chunk| chunk.buffer().capacity() <= Pool::CHUNK_BYTES_MAX));
+    }
+
+    #[test]
+    fn a_broken_connection_fails_without_a_signal() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let (mut out, mut pool) = (Outgoing::default(), Pool::default());
+        out.gather(b"nobody reads this", &mut pool);
+        assert_eq!(out.flush(ours.as_fd(), &mut pool), (0, Flush::Failed(Errno::PIPE)));
+    }
+}

@@ -1,0 +1,295 @@
+//! The sockets of one context: the state behind [`Transport`](spillway_transport::Transport).
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::epoll::EventFlags;
+use rustix::net::{Shutdown, sockopt};
+use spillway_transport::{Conn, LostReason, Time};
+
+use crate::connection::{Connection, reason};
+use crate::limiter::Limiter;
+use crate::listen::{ContextListeners, Listener};
+use crate::outgoing::{Flush, Pool};
+use crate::sys::{Epoll, unacknowledged};
+use crate::table::Table;
+use crate::{Config, Notice};
+
+/// How long an acknowledgement may go untold.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Events of a connection, registered once: edge triggered, so that nothing is changed per message.
+const CONNECTION_EVENTS: EventFlags = EventFlags::IN
+    .union(EventFlags::OUT)
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::PRI)
+    .union(EventFlags::ET);
+
+/// The sockets of one context. Applications and commands see it as a [`Transport`](spillway_transport::Transport).
+pub struct Sockets {
+    pub(crate) config: Config,
+    pub(crate) epoll: Epoll,
+    pub(crate) table: Table,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) pool: Pool,
+    /// The time of the present turn.
+    pub(crate) now: Time,
+    /// To flush at the end of the turn.
+    pub(crate) dirty: Vec<Conn>,
+    /// Readable without a new event: the grant came late, or more was there than one read takes.
+    pub(crate) ready: VecDeque<Conn>,
+    /// With something to tell: room, or their loss.
+    pub(crate) notes: VecDeque<Conn>,
+    /// Being opened, by deadline.
+    pub(crate) connecting: VecDeque<(Time, Conn)>,
+    /// Waiting for acknowledgements, by the time to ask.
+    pub(crate) watch: VecDeque<(Time, Conn)>,
+    /// Given up for a moment when descriptors run out, so that the peer can be told.
+    pub(crate) spare: Option<OwnedFd>,
+    pub(crate) hook: Box<dyn FnMut(Notice) + Send>,
+    pub(crate) out_of_descriptors: Limiter,
+    pub(crate) out_of_connections: Limiter,
+    pub(crate) accept_failures: Limiter,
+    pub(crate) listen_failures: Limiter,
+}
+
+impl Sockets {
+    pub(crate) fn new(
+        config: Config,
+        listeners: ContextListeners,
+        hook: Box<dyn FnMut(Notice) + Send>,
+    ) -> io::Result<Sockets> {
+        Ok(Sockets {
+            epoll: Epoll::new()?,
+            table: Table::new(config.connections_max),
+            listeners: listeners.0.into_iter().map(Listener::new).collect(),
+            pool: Pool::default(),
+            now: Time::ZERO,
+            dirty: Vec::new(),
+            ready: VecDeque::new(),
+            notes: VecDeque::new(),
+            connecting: VecDeque::new(),
+            watch: VecDeque::new(),
+            spare: spare_descriptor(),
+            hook,
+            out_of_descriptors: Limiter::default(),
+            out_of_connections: Limiter::default(),
+            accept_failures: Limiter::default(),
+            listen_failures: Limiter::default(),
+            config,
+        })
+    }
+
+    /// How many connections there are, being opened included.
+    pub fn connections(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Enters a socket into the table and the epoll set.
+    pub(crate) fn register(&mut self, connection: Connection) -> io::Result<Conn> {
+        let conn = self.table.next();
+        self.epoll.add(&connection.fd, connection_token(conn), CONNECTION_EVENTS)?;
+        Ok(self.table.insert(connection))
+    }
+
+    pub(crate) fn start_connecting(&mut self, now: Time, target: SocketAddr) -> io::Result<Conn> {
+        let fd = crate::listen::new_socket(target)?;
+        crate::listen::configure(&fd, &self.config)?;
+        match rustix::net::connect(&fd, &target) {
+            // Established at once is told by the first event as well.
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {
+                let conn = self.register(Connection::connecting(fd))?;
+                self.connecting.push_back((now + self.config.connect_timeout, conn));
+                Ok(conn)
+            }
+            // No local port is left, which is what `Full` means.
+            Err(error @ (rustix::io::Errno::ADDRNOTAVAIL | rustix::io::Errno::AGAIN)) => Err(error.into()),
+            Err(error) => {
+                let conn = self.table.insert(Connection::connecting(fd));
+                self.lose(conn, reason(error));
+                Ok(conn)
+            }
+        }
+    }
+
+    /// Has the connection flushed at the end of the turn.
+    pub(crate) fn mark_dirty(&mut self, conn: Conn) {
+        if let Some(connection) = self.table.find(conn)
+            && !connection.dirty
+            && !connection.blocked
+            && !connection.connecting
+        {
+            connection.dirty = true;
+            self.dirty.push(conn);
+        }
+    }
+
+    /// Has the connection read without waiting for an event.
+    pub(crate) fn mark_ready(&mut self, conn: Conn) {
+        if let Some(connection) = self.table.find(conn)
+            && connection.wants_read()
+            && !connection.in_ready
+        {
+            connection.in_ready = true;
+            self.ready.push_back(conn);
+        }
+    }
+
+    /// Has the loss of a connection told at the next occasion. It is dead from now on.
+    pub(crate) fn lose(&mut self, conn: Conn, reason: LostReason) {
+        if let Some(connection) = self.table.find(conn) {
+            connection.out.clear(&mut self.pool);
+            connection.note_lost.get_or_insert(reason);
+            self.note(conn);
+        }
+    }
+
+    fn note(&mut self, conn: Conn) {
+        if let Some(connection) = self.table.find(conn)
+            && !connection.in_notes
+        {
+            connection.in_notes = true;
+            self.notes.push_back(conn);
+        }
+    }
+
+    /// Ends a connection with a reset, silently.
+    pub(crate) fn reset(&mut self, conn: Conn) {
+        if let Some(mut connection) = self.table.remove(conn) {
+            connection.out.clear(&mut self.pool);
+            close_with_reset(connection.fd);
+        }
+    }
+
+    /// Writes what the turn has gathered: one call for each connection.
+    pub(crate) fn flush(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for conn in dirty.drain(..) {
+            self.flush_connection(conn);
+        }
+        // Nothing was added meanwhile: keep the allocation.
+        self.dirty = dirty;
+    }
+
+    fn flush_connection(&mut self, conn: Conn) {
+        let Some(connection) = self.table.find(conn) else { return };
+        connection.dirty = false;
+        if connection.note_lost.is_some() || connection.blocked {
+            return;
+        }
+        let (sent, end) = connection.out.flush(connection.fd.as_fd(), &mut self.pool);
+        connection.sent += sent as u64;
+        match end {
+            Flush::Failed(error) => {
+                connection.out.clear(&mut self.pool);
+                connection.broken.get_or_insert(reason(error));
+                // What the peer sent before it broke is read first; then the loss is told.
+                connection.readable = true;
+                let over = connection.peer_finished;
+                if over {
+                    self.lose(conn, reason(error))
+                } else {
+                    self.mark_ready(conn)
+                }
+                return;
+            }
+            Flush::Blocked => connection.blocked = true,
+            Flush::Empty if connection.finishing && !connection.shut => {
+                // Fails only where the connection is already broken, which reading tells.
+                let _ = rustix::net::shutdown(&connection.fd, Shutdown::Write);
+                connection.shut = true;
+            }
+            Flush::Empty => {}
+        }
+        let half = self.config.queued_bytes_max / 2;
+        let tell_room = connection.wants_room && sent > 0 && connection.out.len() <= half;
+        if tell_room {
+            connection.wants_room = false;
+            connection.note_room = true;
+        }
+        let (watched, over) = (connection.watched, connection.is_over());
+        if tell_room {
+            self.note(conn);
+        }
+        if watched {
+            self.watch_soon(conn);
+        }
+        if over {
+            self.finish_if_over(conn);
+        }
+    }
+
+    /// Has the peer's acknowledgements asked for, if any are outstanding.
+    pub(crate) fn watch_soon(&mut self, conn: Conn) {
+        if let Some(connection) = self.table.find(conn)
+            && connection.watched
+            && !connection.in_watch
+            && connection.acknowledged < connection.sent
+        {
+            connection.in_watch = true;
+            self.watch.push_back((self.now + WATCH_INTERVAL, conn));
+        }
+    }
+
+    /// Tells `Lost(Closed)` when nothing is left to happen, the last acknowledgement included where it is watched.
+    pub(crate) fn finish_if_over(&mut self, conn: Conn) {
+        if let Some(connection) = self.table.find(conn)
+            && connection.is_over()
+            && !(connection.watched && connection.acknowledged < connection.sent)
+        {
+            self.lose(conn, LostReason::Closed);
+        }
+    }
+
+    /// Asks the kernel about one watched connection. Some when there is something to tell.
+    pub(crate) fn ask_acknowledged(&mut self, conn: Conn) -> Option<u64> {
+        let connection = self.table.find(conn)?;
+        connection.in_watch = false;
+        if !connection.watched || connection.note_lost.is_some() {
+            return None;
+        }
+        let end = u64::from(connection.shut);
+        let outstanding = unacknowledged(&connection.fd).unwrap_or(0);
+        let through = (connection.sent + end).saturating_sub(outstanding).min(connection.sent);
+        let news = (through > connection.acknowledged).then_some(through);
+        connection.acknowledged = connection.acknowledged.max(through);
+        news
+    }
+
+    /// The next instant at which something is to be done without an event.
+    pub(crate) fn next_deadline(&mut self) -> Option<Time> {
+        while let Some((_, conn)) = self.connecting.front() {
+            if self.table.look(*conn).is_some_and(|connection| connection.connecting) {
+                break;
+            }
+            self.connecting.pop_front();
+        }
+        let connect = self.connecting.front().map(|(deadline, _)| *deadline);
+        let watch = self.watch.front().map(|(due, _)| *due);
+        let retry = self.listeners.iter().filter_map(|listener| listener.retry).min();
+        [connect, watch, retry].into_iter().flatten().min()
+    }
+}
+
+/// Closes a socket so that the peer is reset.
+pub(crate) fn close_with_reset(fd: OwnedFd) {
+    // Fails on no socket that we hold; then closing it is still right.
+    let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
+    drop(fd);
+}
+
+/// A descriptor that is worth nothing but its number.
+pub(crate) fn spare_descriptor() -> Option<OwnedFd> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
+}
+
+/// Tokens of the epoll set: a connection's generation is never 0, which marks what is not a connection.
+pub(crate) fn connection_token(conn: Conn) -> u64 {
+    u64::from(conn.generation) << 32 | u64::from(conn.slot)
+}
+
+/// The token of the mailbox.
+pub(crate) const WAKE_TOKEN: u64 = u32::MAX as u64;

@@ -1,0 +1,88 @@
+//! The transport's contract, on loopback.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use spillway_net::{Clock, Config, Context, Listeners};
+use spillway_transport::Time;
+use spillway_transport::conformance::{Command, Probe, Rig, SCENARIOS, Side};
+
+struct Loopback {
+    clock: Clock,
+    accepting: Context<Probe>,
+    connecting: Context<Probe>,
+    listener: SocketAddr,
+    /// Bound and never listening, so that nobody else gets the port.
+    nobody: std::os::fd::OwnedFd,
+}
+
+impl Loopback {
+    fn new(address: &str) -> Option<Loopback> {
+        let address: SocketAddr = address.parse().expect("an address");
+        // A host without IPv6 has nothing to test.
+        TcpListener::bind(address).ok()?;
+        let (clock, config) = (Clock::start(), Config::default());
+        let bound = Listeners::bind(&[address], 1, &config).expect("loopback");
+        let listener = bound.addresses()[0];
+        let context = |listeners| {
+            Context::new(config.clone(), listeners, clock, Probe::new(), |notice| panic!("{notice}"))
+                .expect("descriptors")
+        };
+        let accepting = context(bound.into_contexts().remove(0));
+        let connecting = context(Default::default());
+        let family = if address.is_ipv4() {
+            rustix::net::AddressFamily::INET
+        } else {
+            rustix::net::AddressFamily::INET6
+        };
+        let nobody = rustix::net::socket(family, rustix::net::SocketType::STREAM, None).expect("a socket");
+        rustix::net::bind(&nobody, &address).expect("loopback");
+        Some(Loopback { clock, accepting, connecting, listener, nobody })
+    }
+}
+
+impl Rig for Loopback {
+    fn command(&mut self, side: Side, command: Command<'_>) {
+        let context = if side == Side::Accepting { &mut self.accepting } else { &mut self.connecting };
+        context.command(|now, probe, sockets| command(now, probe, sockets));
+    }
+
+    fn step(&mut self) {
+        for context in [&mut self.connecting, &mut self.accepting] {
+            context.turn(Some(Duration::from_micros(50))).expect("a turn");
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn listener(&self) -> SocketAddr {
+        self.listener
+    }
+
+    fn nobody(&self) -> SocketAddr {
+        rustix::net::getsockname(&self.nobody).expect("bound").try_into().expect("an internet address")
+    }
+}
+
+fn run(address: &str) {
+    for (name, scenario) in SCENARIOS {
+        println!("{name}");
+        let Some(mut rig) = Loopback::new(address) else {
+            println!("skipped: this host has no {address}");
+            return;
+        };
+        scenario(&mut rig);
+    }
+}
+
+#[test]
+fn keeps_the_contract_over_ipv4() {
+    run("127.0.0.1:0");
+}
+
+#[test]
+fn keeps_the_contract_over_ipv6() {
+    run("[::1]:0");
+}
