@@ -1,0 +1,75 @@
+//! What is wrong with a key file, and what to do about it.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use spillway_auth::KeyError;
+
+/// What is wrong with which key file. Its text tells the operator the next step.
+#[derive(Debug)]
+pub struct KeyFileError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What is wrong with a key file.
+#[derive(Debug)]
+pub enum Problem {
+    /// It cannot be opened or read.
+    Read(io::Error),
+    /// It is a directory, a pipe or a device.
+    NotAFile,
+    /// Others than its owner may read or write it; this is its mode.
+    Mode(u32),
+    /// It is longer than any key file.
+    TooLong,
+    /// Its text is not a key.
+    Text(KeyError),
+    /// A key is never overwritten.
+    Exists,
+    /// It cannot be written.
+    Write(io::Error),
+    /// The system has no random bytes for a key.
+    Random(io::Error),
+}
+
+impl fmt::Display for KeyFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.problem {
+            Problem::Read(error) if error.kind() == io::ErrorKind::NotFound => {
+                write!(f, "key file {path} does not exist; make one with: spillway key new {path}")
+            }
+            Problem::Read(error) => write!(f, "cannot read key file {path}: {error}"),
+            Problem::NotAFile => write!(f, "key file {path} is not a regular file"),
+            Problem::Mode(mode) => write!(
+                f,
+                "key file {path} has mode {:04o}, so that others than its owner can use it; run: chmod 600 {path}",
+                mode & 0o7777
+            ),
+            Problem::TooLong => write!(f, "{path} is too long for a key file; is it the right file?"),
+            Problem::Text(error) => {
+                write!(f, "{path} is not a key file: {error}; make one with: spillway key new FILE")
+            }
+            Problem::Exists => write!(
+                f,
+                "{path} exists already, and a key is never overwritten; choose another name, or remove it first"
+            ),
+            Problem::Write(error) => write!(f, "cannot write key file {path}: {error}"),
+            Problem::Random(error) => write!(f, "no random bytes for the key of {path}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for KeyFileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.problem {
+            Problem::Read(error) | Problem::Write(error) | Problem::Random(error) => Some(error),
+            Problem::Text(error) => Some(error),
+            Problem::NotAFile | Problem::Mode(_) | Problem::TooLong | Problem::Exists => None,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Reading and writing key files.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use spillway_auth::Key;
+use zeroize::Zeroizing;
+
+use crate::error::{KeyFileError, Problem};
+use crate::random::fresh_key;
+
+/// A key file has 80 bytes; white space around the key is forgiven.
+const FILE_BYTES_MAX: usize = 256;
+/// Bits of a mode that let others than the owner in.
+const OTHERS: u32 = 0o077;
+
+/// Reads a key. The file must be a regular one that only its owner may use (mode 0600 or 0400).
+pub fn read_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
+    let path = path.as_ref();
+    read(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
+}
+
+/// Makes a new key and writes it to a file that does not exist yet, with mode 0600.
+pub fn write_new_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
+    let path = path.as_ref();
+    write_new(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
+}
+
+fn read(path: &Path) -> Result<Key, Problem> {
+    // Not to hang on a pipe that nobody writes to.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(Problem::Read)?;
+    // Asked of the open file: a name may change its meaning meanwhile.
+    let metadata = file.metadata().map_err(Problem::Read)?;
+    if !metadata.is_file() {
+        return Err(Problem::NotAFile);
+    }
+    if metadata.mode() & OTHERS != 0 {
+        return Err(Problem::Mode(metadata.mode()));
+    }
+    let text = read_text(file)?;
+    Key::parse(&text).map_err(Problem::Text)
+}
+
+fn read_text(file: File) -> Result<Zeroizing<String>, Problem> {
+    // Its full size from the start: a string that grows leaves copies of the secret behind.
+    let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX + 1));
+    match file.take(FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text) {
+        Ok(length) if length > FILE_BYTES_MAX => Err(Problem::TooLong),
+        Ok(_) => Ok(text),
+        // Not UTF-8, so certainly no key: say that.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(Problem::Text(spillway_auth::KeyError::Prefix))
+        }
+        Err(error) => Err(Problem::Read(error)),
+    }
+}
+
+fn write_new(path: &Path) -> Result<Key, Problem> {
+    let key = fresh_key().map_err(Problem::Random)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(
+        |error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Problem::Exists,
+            _ => Problem::Write(error),
+        },
+    )?;
+    let written = file.write_all(key.to_text().as_bytes()).and_then(|()| file.sync_all());
+    if let Err(error) = written {
+        // Half a key is no use to anybody; that it is in the way is the lesser trouble.
+        let _ = fs::remove_file(path);
+        return Err(Problem::Write(error));
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// A directory of this test's own, removed when it is done.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new() -> Directory {
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("spillway-keys-{}-{count}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Directory(path)
+        }
+
+        fn file(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+
+        fn write(&self, name: &str, text: &[u8]) -> PathBuf {
+            let path = self.file(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let directory = Directory::new();
+        let path = directory.file("cache.key");
+        let key = write_new_key_file(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+        assert_eq!(read_key_file(&path).unwrap().id(), key.id());
+    }
+
+    #[test]
+    fn a_key_is_never_overwritten() {
+        let directory = Directory::new();
+        let path = directory.file("cache.key");
+        let key = write_new_key_file(&path).unwrap();
+        let error = write_new_key_file(&path).unwrap_err();
+        assert!(matches!(error.problem, Problem::Exists), "{error}");
+        assert_eq!(read_key_file(&path).unwrap().id(), key.id());
+    }
+
+    #[test]
+    fn a_file_that_others_may_use_is_refused_with_the_cure() {
+        let directory = Directory::new();
+        let path = directory.file("cache.key");
+        write_new_key_file(&path).unwrap();
+        for mode in [0o640, 0o604, 0o620, 0o601, 0o644] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let error = read_key_file(&path).unwrap_err();
+            assert!(matches!(error.problem, Problem::Mode(_)), "{error}");
+            assert!(error.to_string().contains("chmod 600"), "{error}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+        assert!(read_key_file(&path).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_key_is_named() {
+        let directory = Directory::new();
+        let problem = |path: PathBuf| read_key_file(path).unwrap_err().problem;
+        assert!(matches!(problem(directory.file("none")), Problem::Read(_)));
+        assert!(matches!(problem(directory.0.clone()), Problem::NotAFile));
+        assert!(matches!(problem(directory.write("empty", b"")), Problem::Text(_)));
+        assert!(matches!(problem(directory.write("binary", &[0xff; 80])), Problem::Text(_)));
+        assert!(matches!(problem(directory.write("long", &[b' '; 257])), Problem::TooLong));
+        assert!(matches!(problem(PathBuf::from("/dev/zero")), Problem::NotAFile));
+    }
+
+    #[test]
+    fn a_name_that_does_not_exist_tells_how_to_make_it() {
+        let directory = Directory::new();
+        let error = read_key_file(directory.file("none")).unwrap_err();
+        assert!(error.to_string().contains("spillway key new"), "{error}");
+    }
+}

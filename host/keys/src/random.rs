@@ -1,0 +1,32 @@
+//! Fresh random bytes from the kernel.
+
+use std::io;
+
+use spillway_auth::{Key, SECRET_BYTES};
+use spillway_wire::preamble::NONCE_BYTES;
+use zeroize::Zeroizing;
+
+/// A nonce for one link. Fails only where the kernel has no `getrandom`.
+pub fn fresh_nonce() -> io::Result<[u8; NONCE_BYTES]> {
+    let mut nonce = [0; NONCE_BYTES];
+    getrandom::fill(&mut nonce)?;
+    Ok(nonce)
+}
+
+/// A new key. Fails only where the kernel has no `getrandom`.
+pub fn fresh_key() -> io::Result<Key> {
+    let mut secret = Zeroizing::new([0; SECRET_BYTES]);
+    getrandom::fill(&mut *secret)?;
+    Ok(Key::from_secret(*secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_comes_twice() {
+        assert_ne!(fresh_nonce().unwrap(), fresh_nonce().unwrap());
+        assert_ne!(fresh_key().unwrap().id(), fresh_key().unwrap().id());
+    }
+}
