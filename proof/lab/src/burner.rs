@@ -1,0 +1,178 @@
+//! A cross-check for quotas: leave a server a small share of a core by burning the rest.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{ClockId, clock_nanosleep_relative};
+use rustix::time::{Timespec, clock_gettime};
+
+use crate::cgroup::Layout;
+use crate::{LabError, napi};
+
+/// Real-time priority of the burner: above everything ordinary, below the kernel's own real-time threads.
+const PRIORITY: i32 = 10;
+
+/// A real-time thread that takes a fixed part of every period of a core, until dropped.
+///
+/// What is left of the core belongs to everybody else on it: a server, its interface's NAPI thread, and interrupts. So
+/// unlike a quota it also holds back kernel threads, and it survives a flood. It ends with this process.
+#[derive(Debug)]
+pub struct Burner {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    started: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    burnt_ns: AtomicU64,
+    late_periods: AtomicU64,
+}
+
+impl Burner {
+    /// Burns `busy` of each `period` of a core, for example 900 of 1,000 µs.
+    ///
+    /// # Errors
+    /// Without the right to real-time scheduling; or when the share is above what the kernel lets real-time threads have
+    /// (95 % of a second by default: beyond it the burner itself would be stopped for tens of milliseconds).
+    pub fn start(core: usize, busy: Duration, period: Duration) -> Result<Burner, LabError> {
+        check(busy, period, real_time_share())?;
+        napi::only(core)?;
+        let shared = Arc::new(Shared::default());
+        let (report, started) = sync_channel(1);
+        let theirs = Arc::clone(&shared);
+        let work = move || match become_real_time(core) {
+            Ok(()) => {
+                let _ = report.send(Ok(()));
+                burn(&theirs, busy, period);
+            }
+            Err(e) => drop(report.send(Err(e))),
+        };
+        let thread = std::thread::Builder::new()
+            .name("lab-burner".into())
+            .spawn(work)
+            .map_err(LabError::io("cannot start the burner's thread"))?;
+        let ended =
+            || LabError::NotReady { what: "the burner's thread ended at once".into(), output: String::new() };
+        started.recv().map_err(|_| ended())??;
+        Ok(Burner { shared, thread: Some(thread), started: Instant::now() })
+    }
+
+    /// CPU time burnt so far: with the elapsed time, the share really taken.
+    pub fn burnt(&self) -> Duration {
+        Duration::from_nanos(self.shared.burnt_ns.load(Ordering::Relaxed))
+    }
+
+    /// Percent of the core taken since the start.
+    pub fn percent_of_core(&self) -> f64 {
+        let elapsed = self.started.elapsed().as_secs_f64();
+        if elapsed > 0.0 { 100.0 * self.burnt().as_secs_f64() / elapsed } else { 0.0 }
+    }
+
+    /// Periods skipped because the machine did not let the burner run in time. A run with many of them is spoilt.
+    pub fn late_periods(&self) -> u64 {
+        self.shared.late_periods.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It ends within one period; should it have panicked there is nothing left to stop.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn burn(shared: &Shared, busy: Duration, period: Duration) {
+    let mut begin = Instant::now();
+    while !shared.stop.load(Ordering::Relaxed) {
+        while begin.elapsed() < busy {
+            std::hint::spin_loop();
+        }
+        shared.burnt_ns.store(thread_cpu_ns(), Ordering::Relaxed);
+        begin += period;
+        match begin.checked_duration_since(Instant::now()) {
+            Some(rest) => sleep(rest),
+            None => {
+                // Catching up would take the core away for longer than a period: begin afresh.
+                shared.late_periods.fetch_add(1, Ordering::Relaxed);
+                sleep(period - busy);
+                begin = Instant::now();
+            }
+        }
+    }
+}
+
+fn sleep(rest: Duration) {
+    let rest = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };
+    // Interrupted or not, the next period begins by the clock.
+    let _ = clock_nanosleep_relative(ClockId::Monotonic, &rest);
+}
+
+fn thread_cpu_ns() -> u64 {
+    let used = clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    u64::try_from(used.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(used.tv_nsec).unwrap_or(0)
+}
+
+fn become_real_time(core: usize) -> Result<(), LabError> {
+    napi::pin_current(core)?;
+    // With CONFIG_RT_GROUP_SCHED only the root group of cgroup v1 has real-time allowance by default.
+    if let Ok(layout @ Layout::V1 { .. }) = Layout::detect() {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        layout.release(thread.unsigned_abs());
+    }
+    let parameters = libc::sched_param { sched_priority: PRIORITY };
+    // SAFETY: `parameters` is a valid sched_param for the duration of the call; 0 names the calling thread.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) } == 0 {
+        return Ok(());
+    }
+    Err(LabError::io(
+        "cannot become a real-time thread (needs root, or CAP_SYS_NICE and a cpu group with real-time allowance)",
+    )(std::io::Error::last_os_error()))
+}
+
+/// The part of a second that the kernel lets real-time threads have.
+fn real_time_share() -> f64 {
+    let number = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        text.trim().parse::<f64>().ok()
+    };
+    match (number("sched_rt_runtime_us"), number("sched_rt_period_us")) {
+        (Some(runtime), Some(period)) if runtime >= 0.0 && period > 0.0 => runtime / period,
+        _ => 1.0,
+    }
+}
+
+fn check(busy: Duration, period: Duration, share: f64) -> Result<(), LabError> {
+    let sane = !busy.is_zero() && busy < period && period <= Duration::from_millis(100);
+    if sane && busy.as_secs_f64() / period.as_secs_f64() < share {
+        return Ok(());
+    }
+    Err(LabError::BadOption(format!(
+        "a burner of {busy:?} in {period:?} cannot be kept: the period is at most 100 ms, and real-time threads may have \
+         {:.0} % of a core here (kernel.sched_rt_runtime_us)",
+        share * 100.0
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_beyond_the_kernels_allowance_are_refused() {
+        let us = Duration::from_micros;
+        assert!(check(us(900), us(1_000), 0.95).is_ok());
+        assert!(check(us(950), us(1_000), 0.95).is_err());
+        assert!(check(us(1_000), us(1_000), 1.0).is_err());
+        assert!(check(us(0), us(1_000), 0.95).is_err());
+        assert!(check(us(1_000), us(200_000), 0.95).is_err());
+    }
+}

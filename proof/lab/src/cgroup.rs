@@ -1,0 +1,384 @@
+//! Control groups of a run: quotas and CPU accounting, with cgroup v1 and v2.
+//!
+//! A host has one *quota* group and two *accounting* groups, `processes` and `interface`. The scheduler must see one
+//! flat group, or it would share the quota half and half between the two instead of thread by thread:
+//!
+//! * v2: the accounting groups are children of the host's group, and the cpu controller is not handed down to them. They
+//!   are scheduled in the host's group, and `usage_usec` is counted in every group, controller or not. Processes live in
+//!   leaves only, as v2 demands.
+//! * v1 with `cpu` and `cpuacct` mounted apart: each task is in the host's group of `cpu` and in one of the two of
+//!   `cpuacct`.
+//! * v1 with both mounted as one hierarchy: the two accounting groups are scheduled as groups. That is stated in
+//!   [`Layout::describe`].
+//!
+//! Kernel threads may be moved out of the root group unless the kernel has bound them to cores; NAPI threads are not.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::LabError;
+use crate::cpu::{HostCpu, Quota};
+use crate::namespace::kill;
+
+const PROCESSES: &str = "processes";
+const INTERFACE: &str = "interface";
+/// How long groups may take to empty after their processes were killed.
+const EMPTY_WITHIN: Duration = Duration::from_secs(5);
+
+/// Where this machine has the cpu controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// cgroup v1; the two may be the same directory.
+    V1 { cpu: PathBuf, cpuacct: PathBuf },
+    /// cgroup v2.
+    V2 { root: PathBuf },
+}
+
+impl Layout {
+    /// Finds the cpu controller of this machine.
+    pub fn detect() -> Result<Layout, LabError> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")
+            .map_err(LabError::io("cannot read /proc/self/mountinfo"))?;
+        let controllers =
+            |root: &Path| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+        Layout::choose(&mounts, controllers).ok_or_else(|| {
+            LabError::Cgroup(
+                "no cpu controller is mounted: mount cgroup2 on /sys/fs/cgroup, or boot a kernel with CONFIG_CFS_BANDWIDTH \
+                 and CONFIG_CGROUP_CPUACCT"
+                    .into(),
+            )
+        })
+    }
+
+    fn choose(mountinfo: &str, controllers: impl Fn(&Path) -> String) -> Option<Layout> {
+        let (mut cpu, mut cpuacct, mut v2) = (None, None, None);
+        for line in mountinfo.lines() {
+            // "… mount-point options … - type source super-options"
+            let Some((left, right)) = line.split_once(" - ") else { continue };
+            let Some(point) = left.split(' ').nth(4).map(PathBuf::from) else { continue };
+            let mut right = right.split(' ');
+            match right.next() {
+                Some("cgroup") => {
+                    for option in right.nth(1).unwrap_or_default().split(',') {
+                        match option {
+                            "cpu" => cpu = cpu.or(Some(point.clone())),
+                            "cpuacct" => cpuacct = cpuacct.or(Some(point.clone())),
+                            _ => {}
+                        }
+                    }
+                }
+                Some("cgroup2") if controllers(&point).split_whitespace().any(|name| name == "cpu") => {
+                    v2 = v2.or(Some(point));
+                }
+                _ => {}
+            }
+        }
+        match (v2, cpu, cpuacct) {
+            (Some(root), ..) => Some(Layout::V2 { root }),
+            (None, Some(cpu), Some(cpuacct)) => Some(Layout::V1 { cpu, cpuacct }),
+            _ => None,
+        }
+    }
+
+    /// In words, for reports.
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Layout::V1 { cpu, cpuacct } if cpu == cpuacct => {
+                "cgroup v1, cpu and cpuacct as one hierarchy (interface and processes scheduled as two groups)"
+            }
+            Layout::V1 { .. } => "cgroup v1",
+            Layout::V2 { .. } => "cgroup v2",
+        }
+    }
+
+    /// The directories under which runs have their groups.
+    fn roots(&self) -> Vec<&Path> {
+        match self {
+            Layout::V1 { cpu, cpuacct } if cpu == cpuacct => vec![cpu],
+            Layout::V1 { cpu, cpuacct } => vec![cpu, cpuacct],
+            Layout::V2 { root } => vec![root],
+        }
+    }
+
+    /// The file that moves a task into a group by its id.
+    fn entrance(&self) -> &'static str {
+        match self {
+            Layout::V1 { .. } => "tasks",
+            Layout::V2 { .. } => "cgroup.procs",
+        }
+    }
+
+    /// Makes the group of a whole run.
+    pub fn create_run(&self, run: &str) -> Result<(), LabError> {
+        for root in self.roots() {
+            create(&root.join(run))?;
+        }
+        if let Layout::V2 { root } = self {
+            hand_down_cpu(root)?;
+            hand_down_cpu(&root.join(run))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the groups of one host.
+    pub fn create_host(&self, run: &str, host: &str) -> Result<HostGroup, LabError> {
+        let path = Path::new(run).join(host);
+        let (quota, accounting) = match self {
+            Layout::V1 { cpu, cpuacct } => (cpu.join(&path), cpuacct.join(&path)),
+            Layout::V2 { root } => (root.join(&path), root.join(&path)),
+        };
+        create(&quota)?;
+        create(&accounting)?;
+        create(&accounting.join(PROCESSES))?;
+        create(&accounting.join(INTERFACE))?;
+        Ok(HostGroup { layout: self.clone(), quota, accounting })
+    }
+
+    /// Moves a thread out of every run's group, to the top.
+    pub fn release(&self, task: u32) {
+        for root in self.roots() {
+            // A thread that has ended needs no moving.
+            let _ = fs::write(root.join(self.entrance()), task.to_string());
+        }
+    }
+
+    /// Names of all groups directly under the roots.
+    pub fn top_groups(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for entry in self.roots().into_iter().filter_map(|root| fs::read_dir(root).ok()).flatten().flatten() {
+            if entry.path().is_dir() {
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        names
+    }
+
+    /// Kills what runs in a run's groups and removes them. Returns how many processes it had to kill and how many groups
+    /// it removed.
+    pub fn remove_run(&self, run: &str) -> Result<(usize, usize), LabError> {
+        let mut killed = std::collections::BTreeSet::new();
+        let mut removed = 0;
+        for root in self.roots() {
+            let top = root.join(run);
+            let mut groups = Vec::new();
+            collect(&top, &mut groups);
+            let deadline = Instant::now() + EMPTY_WITHIN;
+            for group in &groups {
+                loop {
+                    self.empty(group, &mut killed);
+                    match fs::remove_dir(group) {
+                        Ok(()) => break removed += 1,
+                        Err(e) if e.kind() == io::ErrorKind::NotFound => break,
+                        Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+                        Err(e) => return Err(LabError::io(format!("cannot remove {}", group.display()))(e)),
+                    }
+                }
+            }
+        }
+        Ok((killed.len(), removed))
+    }
+
+    /// Kills the processes of one group, and moves its kernel threads, which cannot be killed, to the root.
+    fn empty(&self, group: &Path, killed: &mut std::collections::BTreeSet<u32>) {
+        let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        for task in members.lines().filter_map(|line| line.parse().ok()) {
+            if is_kernel_thread(task) {
+                self.release(task);
+            } else if kill(task) {
+                killed.insert(task);
+            }
+        }
+    }
+}
+
+/// The groups of one host.
+#[derive(Clone, Debug)]
+pub(crate) struct HostGroup {
+    layout: Layout,
+    quota: PathBuf,
+    accounting: PathBuf,
+}
+
+impl HostGroup {
+    /// Sets or lifts the quota that covers processes and interface together.
+    pub fn set_quota(&self, quota: Option<Quota>) -> Result<(), LabError> {
+        let limit = quota.map(|q| q.micros()).transpose()?;
+        match self.layout {
+            Layout::V1 { .. } => {
+                let (quota_us, period_us) =
+                    limit.map_or((-1, 100_000), |(q, p)| (i64::try_from(q).unwrap_or(i64::MAX), p));
+                // A larger old quota must not exceed the new, shorter period's limits in between.
+                write(&self.quota.join("cpu.cfs_quota_us"), "-1")?;
+                write(&self.quota.join("cpu.cfs_period_us"), &period_us.to_string())?;
+                write(&self.quota.join("cpu.cfs_quota_us"), &quota_us.to_string())
+            }
+            Layout::V2 { .. } => {
+                let text = limit.map_or("max 100000".to_owned(), |(q, p)| format!("{q} {p}"));
+                write(&self.quota.join("cpu.max"), &text)
+            }
+        }
+    }
+
+    /// Moves an interface's kernel thread into the host.
+    pub fn adopt_interface_thread(&self, task: u32) -> Result<(), LabError> {
+        for directory in self.memberships(INTERFACE) {
+            let file = directory.join(self.layout.entrance());
+            fs::write(&file, task.to_string()).map_err(LabError::io(format!(
+                "cannot move the interface's kernel thread {task} into {} (a thread that the kernel bound to a core, or a \
+                 real-time one, cannot be moved)",
+                directory.display()
+            )))?;
+        }
+        Ok(())
+    }
+
+    /// Files into which a new process writes "0" to join the host, in this order.
+    pub fn process_entrances(&self) -> Result<Vec<OwnedFd>, LabError> {
+        self.memberships(PROCESSES)
+            .into_iter()
+            .map(|directory| {
+                let file = directory.join(self.layout.entrance());
+                let opened = fs::OpenOptions::new().write(true).open(&file);
+                opened.map(OwnedFd::from).map_err(LabError::io(format!("cannot open {}", file.display())))
+            })
+            .collect()
+    }
+
+    /// The counters now.
+    pub fn cpu(&self) -> Result<HostCpu, LabError> {
+        let stat = read(&self.quota.join("cpu.stat"))?;
+        let throttled_time = match self.layout {
+            Layout::V1 { .. } => Duration::from_nanos(field(&stat, "throttled_time")),
+            Layout::V2 { .. } => Duration::from_micros(field(&stat, "throttled_usec")),
+        };
+        Ok(HostCpu {
+            process: self.usage(PROCESSES)?,
+            interface: self.usage(INTERFACE)?,
+            periods: field(&stat, "nr_periods"),
+            throttled_periods: field(&stat, "nr_throttled"),
+            throttled_time,
+        })
+    }
+
+    fn usage(&self, part: &str) -> Result<Duration, LabError> {
+        let directory = self.accounting.join(part);
+        match self.layout {
+            Layout::V1 { .. } => {
+                let text = read(&directory.join("cpuacct.usage"))?;
+                Ok(Duration::from_nanos(text.trim().parse().unwrap_or(0)))
+            }
+            Layout::V2 { .. } => {
+                Ok(Duration::from_micros(field(&read(&directory.join("cpu.stat"))?, "usage_usec")))
+            }
+        }
+    }
+
+    /// The groups a task joins to be part of the host: the quota's first, where it is another one.
+    fn memberships(&self, part: &str) -> Vec<PathBuf> {
+        let leaf = self.accounting.join(part);
+        if self.quota == self.accounting { vec![leaf] } else { vec![self.quota.clone(), leaf] }
+    }
+}
+
+/// The value of `name` in lines of "name value".
+fn field(text: &str, name: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Lets the children of a v2 group have the cpu controller.
+fn hand_down_cpu(group: &Path) -> Result<(), LabError> {
+    let file = group.join("cgroup.subtree_control");
+    if read(&file)?.split_whitespace().any(|name| name == "cpu") {
+        return Ok(());
+    }
+    fs::write(&file, "+cpu").map_err(LabError::io(format!(
+        "cannot enable the cpu controller in {} (inside a container it must be delegated; on kernels with \
+         CONFIG_RT_GROUP_SCHED all real-time processes must be in the root group)",
+        file.display()
+    )))
+}
+
+/// Kernel threads have no command line and kthreadd, process 2, as their parent.
+fn is_kernel_thread(task: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{task}/stat")).unwrap_or_default();
+    // "pid (comm) state ppid": the name may hold blanks and parentheses.
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)) == Some("2")
+}
+
+/// A directory and all below it, children first.
+fn collect(top: &Path, into: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(top) else { return };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            collect(&entry.path(), into);
+        }
+    }
+    into.push(top.to_owned());
+}
+
+fn create(directory: &Path) -> Result<(), LabError> {
+    match fs::create_dir(directory) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            Err(LabError::io(format!("cannot make the control group {}", directory.display()))(e))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn read(file: &Path) -> Result<String, LabError> {
+    fs::read_to_string(file).map_err(LabError::io(format!("cannot read {}", file.display())))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), LabError> {
+    fs::write(file, text).map_err(LabError::io(format!("cannot write {text:?} to {}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPLIT: &str = "\
+31 24 0:27 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+32 31 0:28 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+33 31 0:29 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct
+34 31 0:30 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset
+35 31 0:31 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn the_cpu_controller_is_found_wherever_it_is() {
+        let none = |_: &Path| String::new();
+        let split = Layout::V1 { cpu: "/sys/fs/cgroup/cpu".into(), cpuacct: "/sys/fs/cgroup/cpuacct".into() };
+        assert_eq!(Layout::choose(SPLIT, none), Some(split));
+        let joint = "32 31 0:28 / /c/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n";
+        let point = PathBuf::from("/c/cpu,cpuacct");
+        assert_eq!(Layout::choose(joint, none), Some(Layout::V1 { cpu: point.clone(), cpuacct: point }));
+        let unified = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let root = PathBuf::from("/sys/fs/cgroup");
+        assert_eq!(
+            Layout::choose(unified, |_| "cpuset cpu io memory pids\n".into()),
+            Some(Layout::V2 { root })
+        );
+        assert_eq!(Layout::choose(unified, |_| "cpuset memory\n".into()), None);
+        assert_eq!(Layout::choose("", none), None);
+    }
+
+    #[test]
+    fn counters_are_read_by_whole_names() {
+        let stat = "nr_periods 12\nnr_throttled 3\nthrottled_time 4000\nwait_sum 9\n";
+        assert_eq!(field(stat, "nr_periods"), 12);
+        assert_eq!(field(stat, "throttled_time"), 4000);
+        assert_eq!(field(stat, "nr"), 0);
+        assert_eq!(field("usage_usec x", "usage_usec"), 0);
+    }
+
+    #[test]
+    fn processes_are_no_kernel_threads() {
+        assert!(!is_kernel_thread(std::process::id()));
+        assert!(!is_kernel_thread(0));
+    }
+}

@@ -1,0 +1,149 @@
+//! Removing what killed runs left behind.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+
+use serde::Serialize;
+
+use crate::cgroup::Layout;
+use crate::names::RunName;
+use crate::{LabError, namespace, run};
+
+/// What [`clean`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CleanReport {
+    /// Runs whose leavings were removed.
+    pub removed: Vec<RemovedRun>,
+    /// Runs that were left alone because their owner lives.
+    pub kept: Vec<KeptRun>,
+    /// What could not be removed, and why.
+    pub failures: Vec<String>,
+}
+
+/// The leavings of one run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RemovedRun {
+    /// The run's name.
+    pub run: String,
+    /// Network namespaces removed.
+    pub namespaces: usize,
+    /// Control groups removed.
+    pub groups: usize,
+    /// Processes that were still running in them, and were killed.
+    pub processes: usize,
+    /// Whether it had a directory of files.
+    pub directory: bool,
+}
+
+/// A run that was left alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KeptRun {
+    /// The run's name.
+    pub run: String,
+    /// The process that owns it.
+    pub pid: u32,
+}
+
+/// Removes namespaces, control groups, processes and files of runs whose owner is dead, and of no others.
+///
+/// # Errors
+/// When not run by root. What could not be removed is in the report.
+pub fn clean() -> Result<CleanReport, LabError> {
+    clean_where(false)
+}
+
+/// The same, but takes runs of living owners too. Their experiments fail.
+///
+/// # Errors
+/// When not run by root. What could not be removed is in the report.
+pub fn clean_everything() -> Result<CleanReport, LabError> {
+    clean_where(true)
+}
+
+fn clean_where(forced: bool) -> Result<CleanReport, LabError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(LabError::NotRoot);
+    }
+    let layout = Layout::detect().ok();
+    let mut report = CleanReport::default();
+    for name in found(layout.as_ref()) {
+        let run = name.to_string();
+        if !forced && run::owned(&name) {
+            report.kept.push(KeptRun { run, pid: name.pid });
+            continue;
+        }
+        match run::remove(&run, layout.as_ref()) {
+            Ok(removed) if removed == run::Removed::default() => {}
+            Ok(removed) => report.removed.push(RemovedRun {
+                run,
+                namespaces: removed.namespaces,
+                groups: removed.groups,
+                processes: removed.processes,
+                directory: removed.directory,
+            }),
+            Err(e) => report.failures.push(format!("{run}: {e}")),
+        }
+    }
+    Ok(report)
+}
+
+/// All runs of which something is there.
+fn found(layout: Option<&Layout>) -> BTreeSet<RunName> {
+    let groups = layout.map(Layout::top_groups).unwrap_or_default();
+    let files = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    let files = files.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    namespace::names()
+        .into_iter()
+        .chain(groups)
+        .chain(files)
+        .filter_map(|name| RunName::parse(&name))
+        .collect()
+}
+
+impl fmt::Display for CleanReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.removed.is_empty() && self.kept.is_empty() && self.failures.is_empty() {
+            return write!(f, "nothing to clean");
+        }
+        let removed = self.removed.iter().map(|r| {
+            format!(
+                "removed {}: {} namespaces, {} control groups, {} processes{}",
+                r.run,
+                r.namespaces,
+                r.groups,
+                r.processes,
+                if r.directory { ", its files" } else { "" }
+            )
+        });
+        let kept = self.kept.iter().map(|k| format!("kept {}: process {} is using it", k.run, k.pid));
+        let failures = self.failures.iter().map(|failure| format!("failed {failure}"));
+        write!(f, "{}", removed.chain(kept).chain(failures).collect::<Vec<_>>().join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_says_what_was_done() {
+        assert_eq!(CleanReport::default().to_string(), "nothing to clean");
+        let report = CleanReport {
+            removed: vec![RemovedRun {
+                run: "spillway-a-1-0".into(),
+                namespaces: 3,
+                groups: 14,
+                processes: 1,
+                directory: true,
+            }],
+            kept: vec![KeptRun { run: "spillway-b-2-0".into(), pid: 2 }],
+            failures: vec!["spillway-c-3-0: no".into()],
+        };
+        assert_eq!(
+            report.to_string(),
+            "removed spillway-a-1-0: 3 namespaces, 14 control groups, 1 processes, its files\n\
+             kept spillway-b-2-0: process 2 is using it\nfailed spillway-c-3-0: no"
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! What can go wrong in the laboratory, in words that say what to do next.
+
+use std::fmt;
+use std::io;
+
+/// Why the laboratory could not do what it was asked.
+#[derive(Debug)]
+pub enum LabError {
+    /// Not run by root, and namespaces, cgroups and real-time threads need it.
+    NotRoot,
+    /// A program that the lab runs is not installed.
+    MissingTool {
+        /// The program's name.
+        tool: &'static str,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+    /// The machine's control groups cannot do what the lab needs.
+    Cgroup(String),
+    /// An option of the caller's makes no sense; nothing was changed.
+    BadOption(String),
+    /// A program ran and reported a failure.
+    Command {
+        /// What was run, in short.
+        what: String,
+        /// What it printed.
+        output: String,
+    },
+    /// A peer or process did not become ready, or ended too early.
+    NotReady {
+        /// Which one, where.
+        what: String,
+        /// What it printed last.
+        output: String,
+    },
+    /// The system refused something.
+    Io {
+        /// What was tried, and on what.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl LabError {
+    /// Wraps a system error with what was tried.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> LabError {
+        let what = what.into();
+        move |source| LabError::Io { what, source }
+    }
+
+    /// The same for `rustix`.
+    pub(crate) fn errno(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> LabError {
+        let what = what.into();
+        move |errno| LabError::Io { what, source: errno.into() }
+    }
+}
+
+impl fmt::Display for LabError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LabError::NotRoot => {
+                write!(f, "the lab makes network namespaces and cgroups, which needs root: run it with sudo")
+            }
+            LabError::MissingTool { tool, package } => {
+                write!(f, "the program `{tool}` is not installed: apt-get install {package}")
+            }
+            LabError::Cgroup(detail) => write!(f, "control groups: {detail}"),
+            LabError::BadOption(detail) => write!(f, "{detail}"),
+            LabError::Command { what, output } => write!(f, "`{what}` failed: {}", output.trim()),
+            LabError::NotReady { what, output } if output.trim().is_empty() => write!(f, "{what}"),
+            LabError::NotReady { what, output } => write!(f, "{what}; it printed: {}", output.trim()),
+            LabError::Io { what, source } => write!(f, "{what}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for LabError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LabError::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! A host: a network namespace with one interface, a core, a quota and its own CPU accounts.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::cgroup::HostGroup;
+use crate::process::{Confinement, Launch, Process};
+use crate::run::Run;
+use crate::tools::Tools;
+use crate::{HostCpu, InterfaceCounters, LabError, Offloads, Quota, namespace, napi};
+
+/// Settings of every host's namespace: no IPv6 chatter in the accounts, and room for thousands of connections.
+pub(crate) const SYSCTLS: [(&str, &str); 5] = [
+    ("net/ipv6/conf/all/disable_ipv6", "1"),
+    ("net/ipv6/conf/default/disable_ipv6", "1"),
+    ("net/core/somaxconn", "65535"),
+    ("net/ipv4/tcp_max_syn_backlog", "65535"),
+    ("net/ipv4/ip_local_port_range", "20000 65000"),
+];
+
+/// How a host is made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostOptions {
+    /// The core on which its processes and its interface's thread run; any, by default.
+    pub core: Option<usize>,
+    /// How much CPU its processes and its interface's thread may use together; no limit, by default.
+    pub quota: Option<Quota>,
+    /// Checksum offload of its sent packets, on by default. Off where they go through XDP or AF_XDP.
+    pub tx_checksums: bool,
+    /// More settings of the namespace, as `("net/ipv4/tcp_sack", "0")`. Only those below `net/`.
+    pub sysctls: Vec<(String, String)>,
+}
+
+impl Default for HostOptions {
+    fn default() -> HostOptions {
+        HostOptions { core: None, quota: None, tx_checksums: true, sysctls: Vec::new() }
+    }
+}
+
+/// A host of a [`Lab`](crate::Lab). Clones are handles to the same host; they do not keep the lab alive.
+#[derive(Clone, Debug)]
+pub struct Host(pub(crate) Arc<HostParts>);
+
+#[derive(Debug)]
+pub(crate) struct HostParts {
+    pub name: String,
+    pub namespace: String,
+    pub interface: String,
+    /// The bridge's namespace and the interface's other end there.
+    pub far: (String, String),
+    pub address: Ipv4Addr,
+    pub core: Option<usize>,
+    pub group: HostGroup,
+    pub run: Arc<Run>,
+    pub tools: Tools,
+}
+
+impl Host {
+    /// The name given to it.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its address on the lab's network.
+    pub fn address(&self) -> IpAddr {
+        self.0.address.into()
+    }
+
+    /// The name of its network namespace, for `ip netns exec`.
+    pub fn namespace(&self) -> &str {
+        &self.0.namespace
+    }
+
+    /// The name of its interface.
+    pub fn interface(&self) -> &str {
+        &self.0.interface
+    }
+
+    /// The core it is pinned to.
+    pub fn core(&self) -> Option<usize> {
+        self.0.core
+    }
+
+    /// Starts a process on the host: in its namespace, its quota and accounts, and on its core.
+    pub fn spawn(&self, launch: &Launch) -> Result<Process, LabError> {
+        let confinement = Confinement {
+            namespace: Some(namespace::open(&self.0.namespace)?),
+            entrances: self.0.group.process_entrances()?,
+            cores: self.0.core.map(napi::only).transpose()?,
+            directory: &self.0.run.directory,
+            place: self.0.name.clone(),
+        };
+        Process::start(launch, confinement)
+    }
+
+    /// Runs `work` in a thread inside the host's namespace and on its core, and returns its result. Sockets made there stay
+    /// in the namespace wherever they are used later.
+    ///
+    /// The thread's CPU time is *not* in the host's accounts, nor under its quota: cgroup v2 moves whole processes only.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        namespace::within(&self.0.namespace, || {
+            self.0.core.map(napi::pin_current).transpose()?;
+            Ok(work())
+        })
+    }
+
+    /// Like [`Host::enter`], but returns at once, with the thread's handle.
+    pub fn thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<Result<T, LabError>>, LabError> {
+        let handle = namespace::open(&self.0.namespace)?;
+        let core = self.0.core;
+        let inside = move || {
+            namespace::join(&handle).map_err(LabError::errno("cannot enter a network namespace"))?;
+            // Or the namespace would live as long as the thread.
+            drop(handle);
+            core.map(napi::pin_current).transpose()?;
+            Ok(work())
+        };
+        let name = format!("host-{}", self.0.name);
+        std::thread::Builder::new().name(name).spawn(inside).map_err(LabError::io("cannot start a thread"))
+    }
+
+    /// CPU time used so far by its processes and by its interface.
+    pub fn cpu(&self) -> Result<HostCpu, LabError> {
+        self.0.group.cpu()
+    }
+
+    /// Changes or lifts the quota.
+    pub fn set_quota(&self, quota: Option<Quota>) -> Result<(), LabError> {
+        self.0.group.set_quota(quota)
+    }
+
+    /// The offloads in force on its interface.
+    pub fn offloads(&self) -> Result<Offloads, LabError> {
+        let text = self.0.tools.ethtool(&self.0.namespace, &["-k", &self.0.interface])?;
+        Ok(Offloads::parse(&text))
+    }
+
+    /// The offloads in force on its interface's other end, at the bridge.
+    pub fn bridge_offloads(&self) -> Result<Offloads, LabError> {
+        let (namespace, interface) = &self.0.far;
+        let text = self.0.tools.ethtool(namespace, &["-k", interface])?;
+        Ok(Offloads::parse(&text))
+    }
+
+    /// What its interface has carried.
+    pub fn counters(&self) -> Result<InterfaceCounters, LabError> {
+        let text = namespace::within(&self.0.namespace, || {
+            let file = "/proc/thread-self/net/dev";
+            std::fs::read_to_string(file).map_err(LabError::io(format!("cannot read {file}")))
+        })?;
+        let missing = || io::Error::new(io::ErrorKind::NotFound, "it is not listed in /proc/net/dev");
+        InterfaceCounters::parse(&text, &self.0.interface)
+            .ok_or_else(missing)
+            .map_err(LabError::io(format!("interface {} of {}", self.0.interface, self.0.name)))
+    }
+
+    /// The kernel threads that do its interface's receive work.
+    pub fn interface_threads(&self) -> Vec<u32> {
+        napi::threads_of(&self.0.interface)
+    }
+
+    /// Finds the interface's threads again, pins them, and puts them into the host's quota and accounts. Needed after an XDP
+    /// program was attached or detached, which replaces them.
+    pub fn adopt_interface(&self) -> Result<(), LabError> {
+        adopt(&self.0.interface, self.0.core, &self.0.group)
+    }
+}
+
+/// Pins an interface's threads and puts them into a group.
+pub(crate) fn adopt(interface: &str, core: Option<usize>, group: &HostGroup) -> Result<(), LabError> {
+    let threads = napi::threads_of(interface);
+    if threads.is_empty() {
+        return Err(LabError::NotReady {
+            what: format!(
+                "interface {interface} got no NAPI thread: a kernel of 5.12 or later is needed, and generic receive \
+                 offload on the interface"
+            ),
+            output: String::new(),
+        });
+    }
+    for thread in threads {
+        group.adopt_interface_thread(thread)?;
+        if let Some(core) = core {
+            napi::pin(thread, core)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! Names: everything a run makes carries the run's name, so that what a killed run left can be found and removed.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::LabError;
+
+/// What every run's name begins with.
+const PREFIX: &str = "spillway";
+/// Hosts a run can have: one base-62 digit, and addresses of one octet.
+pub(crate) const HOSTS_MAX: usize = 62;
+/// Longest name of a lab or a host, in bytes.
+const NAME_BYTES_MAX: usize = 24;
+const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// One run: `spillway-NAME-PID-N`, where N counts the runs of one process.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RunName {
+    pub name: String,
+    pub pid: u32,
+    pub number: u32,
+}
+
+impl RunName {
+    /// A name that no other run on this machine has.
+    pub fn new(name: &str) -> Result<RunName, LabError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        check("lab", name)?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(RunName { name: name.to_owned(), pid: std::process::id(), number })
+    }
+
+    /// The run that something named `text` belongs to: a run's own name, or `RUN.host`. `None` if it is not ours.
+    pub fn parse(text: &str) -> Option<RunName> {
+        let run = text.split('.').next()?;
+        let rest = run.strip_prefix(PREFIX)?.strip_prefix('-')?;
+        let (rest, number) = rest.rsplit_once('-')?;
+        let (name, pid) = rest.rsplit_once('-')?;
+        check("lab", name).ok()?;
+        Some(RunName { name: name.to_owned(), pid: decimal(pid)?, number: decimal(number)? })
+    }
+
+    /// The name of a host's namespace.
+    pub fn namespace(&self, host: &str) -> String {
+        format!("{self}.{host}")
+    }
+
+    /// The names of a host's interface and of its other end at the bridge.
+    ///
+    /// Eight characters, unique on the machine: NAPI threads are found by their name, `napi/IF-ID`, which older kernels
+    /// cut at 15 characters, and they all share one process table whatever their namespace.
+    pub fn interfaces(&self, host: usize) -> (String, String) {
+        let digit = |n: usize| char::from(DIGITS[n % 62]);
+        let mut pid = self.pid as usize;
+        let mut stem = String::from("s");
+        for _ in 0..4 {
+            stem.push(digit(pid));
+            pid /= 62;
+        }
+        stem.push(digit(self.number as usize));
+        stem.push(digit(host));
+        (format!("{stem}h"), format!("{stem}b"))
+    }
+}
+
+impl fmt::Display for RunName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}-{}-{}-{}", self.name, self.pid, self.number)
+    }
+}
+
+/// Accepts lower-case letters, digits and inner hyphens: safe in file, cgroup and namespace names.
+pub(crate) fn check(kind: &str, name: &str) -> Result<(), LabError> {
+    let fits = !name.is_empty()
+        && name.len() <= NAME_BYTES_MAX
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    if fits {
+        return Ok(());
+    }
+    Err(LabError::BadOption(format!(
+        "a {kind} name is 1 to {NAME_BYTES_MAX} lower-case letters, digits and inner hyphens, not {name:?}"
+    )))
+}
+
+/// Plain digits only: `parse` alone would also take a sign.
+fn decimal(text: &str) -> Option<u32> {
+    if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_found_again_in_what_it_named() {
+        let run = RunName { name: "burst-relief".into(), pid: 4_194_303, number: 7 };
+        assert_eq!(run.to_string(), "spillway-burst-relief-4194303-7");
+        assert_eq!(RunName::parse(&run.to_string()), Some(run.clone()));
+        assert_eq!(RunName::parse(&run.namespace("server")), Some(run));
+    }
+
+    #[test]
+    fn names_of_others_are_not_ours() {
+        for other in [
+            "",
+            "spillway",
+            "spillway-helper",
+            "spillway-x-1",
+            "spillway--1-2",
+            "spillway-x-1-+2",
+            "spillwayx-a-1-2",
+        ] {
+            assert_eq!(RunName::parse(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn interface_names_fit_older_thread_names_and_differ() {
+        let mut seen = std::collections::BTreeSet::new();
+        for pid in [1, 61, 62, 4_194_303, 4_194_304] {
+            for number in 0..62 {
+                let run = RunName { name: "a".into(), pid, number };
+                for host in 0..HOSTS_MAX {
+                    let (inner, outer) = run.interfaces(host);
+                    assert!(inner.len() <= 8 && outer.len() <= 8);
+                    assert!(seen.insert(inner) && seen.insert(outer));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        for bad in ["", "a.b", "a/b", "A", "-a", "a-", "x y", &"n".repeat(NAME_BYTES_MAX + 1)] {
+            assert!(check("host", bad).is_err(), "{bad:?}");
+        }
+        assert!(check("host", &"n".repeat(NAME_BYTES_MAX)).is_ok());
+    }
+}

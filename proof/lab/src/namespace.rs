@@ -1,0 +1,170 @@
+//! Network namespaces by name: entering them, their settings, and their removal.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsmount, fsopen, unmount,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde::Serialize;
+
+use crate::LabError;
+
+/// Where iproute2 keeps the handles of named namespaces.
+const DIRECTORY: &str = "/run/netns";
+
+/// What an interface has carried since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InterfaceCounters {
+    /// Received, in bytes.
+    pub rx_bytes: u64,
+    /// Received, in packets as the stack saw them after offloads.
+    pub rx_packets: u64,
+    /// Received but dropped.
+    pub rx_dropped: u64,
+    /// Sent, in bytes.
+    pub tx_bytes: u64,
+    /// Sent, in packets as the stack gave them, before segmentation.
+    pub tx_packets: u64,
+    /// Not sent: on a veth, because the other end's ring of 256 packets was full.
+    pub tx_dropped: u64,
+}
+
+impl InterfaceCounters {
+    /// Reads the line of `interface` in the text of `/proc/net/dev`.
+    pub(crate) fn parse(text: &str, interface: &str) -> Option<InterfaceCounters> {
+        let line = text.lines().find_map(|l| l.trim_start().strip_prefix(interface)?.strip_prefix(':'))?;
+        let n: Vec<u64> = line.split_whitespace().map_while(|v| v.parse().ok()).collect();
+        let at = |index: usize| n.get(index).copied();
+        Some(InterfaceCounters {
+            rx_bytes: at(0)?,
+            rx_packets: at(1)?,
+            rx_dropped: at(3)?,
+            tx_bytes: at(8)?,
+            tx_packets: at(9)?,
+            tx_dropped: at(11)?,
+        })
+    }
+}
+
+/// Opens the handle of a named namespace.
+pub(crate) fn open(name: &str) -> Result<OwnedFd, LabError> {
+    let path = PathBuf::from(DIRECTORY).join(name);
+    File::open(&path)
+        .map(OwnedFd::from)
+        .map_err(LabError::io(format!("cannot open the network namespace {}", path.display())))
+}
+
+/// Moves the calling thread into a namespace, for the rest of its life.
+pub(crate) fn join(namespace: &OwnedFd) -> rustix::io::Result<()> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+}
+
+/// Runs `work` in a thread of its own inside a namespace and returns what it returned. A panic in it goes on in the
+/// caller.
+pub(crate) fn within<T: Send>(
+    name: &str,
+    work: impl FnOnce() -> Result<T, LabError> + Send,
+) -> Result<T, LabError> {
+    let namespace = open(name)?;
+    let inside = || {
+        join(&namespace).map_err(LabError::errno(format!("cannot enter the network namespace {name}")))?;
+        work()
+    };
+    match std::thread::scope(|scope| scope.spawn(inside).join()) {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Sets sysctls of the namespace the calling thread is in; other namespaces keep theirs.
+pub(crate) fn set_sysctls(settings: &[(&str, &str)]) -> Result<(), LabError> {
+    for (name, value) in settings {
+        if name.starts_with('/') || name.contains("..") || !name.starts_with("net/") {
+            return Err(LabError::BadOption(format!(
+                "only settings below net/ belong to a namespace alone, written with slashes; not {name:?}"
+            )));
+        }
+        let file = format!("/proc/sys/{name}");
+        fs::write(&file, value).map_err(LabError::io(format!("cannot write {value:?} to {file}")))?;
+    }
+    Ok(())
+}
+
+/// Writes a file under `/sys/class/net/` of the namespace the calling thread is in.
+///
+/// A sysfs shows the namespace of whoever mounted it, so one is made for the purpose, attached nowhere.
+pub(crate) fn write_interface_file(interface: &str, file: &str, value: &str) -> Result<(), LabError> {
+    let sysfs = || {
+        let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(context.as_fd())?;
+        let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let path = format!("class/net/{interface}/{file}");
+        openat(&mount, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+    };
+    let what = format!("cannot set {file} of interface {interface} to {value}");
+    let opened = sysfs().map_err(LabError::errno(what.clone()))?;
+    File::from(opened).write_all(value.as_bytes()).map_err(LabError::io(what))
+}
+
+/// Names of all named namespaces.
+pub(crate) fn names() -> Vec<String> {
+    let Ok(entries) = fs::read_dir(DIRECTORY) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Removes a name. The namespace itself goes once nothing uses it. Needs no other program, so that it works in a signal's
+/// wake too. Returns whether there was such a name.
+pub(crate) fn remove(name: &str) -> Result<bool, LabError> {
+    let path = PathBuf::from(DIRECTORY).join(name);
+    // Fails where a name was made but nothing mounted on it: the file is removed all the same.
+    let _ = unmount(&path, UnmountFlags::DETACH);
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(LabError::io(format!("cannot remove the network namespace {}", path.display()))(e)),
+    }
+}
+
+/// Kills one process. Returns whether there was such a one.
+pub(crate) fn kill(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counters_of_one_interface_are_read() {
+        let text = "Inter-|   Receive                    |  Transmit\n face |bytes ...\n\
+                    \x20   lo:  10 1 0 0 0 0 0 0 10 1 0 0 0 0 0 0\n\
+                    s0abh: 1000 20 0 3 0 0 0 0 4000 50 0 6 0 0 0 0\n";
+        let counters = InterfaceCounters::parse(text, "s0abh").unwrap();
+        let expected = InterfaceCounters {
+            rx_bytes: 1000,
+            rx_packets: 20,
+            rx_dropped: 3,
+            tx_bytes: 4000,
+            tx_packets: 50,
+            tx_dropped: 6,
+        };
+        assert_eq!(counters, expected);
+        assert_eq!(InterfaceCounters::parse(text, "s0ab"), None);
+        assert_eq!(InterfaceCounters::parse("lo: 1 2", "lo"), None);
+    }
+
+    #[test]
+    fn settings_of_the_whole_machine_are_refused() {
+        for name in ["kernel/sched_rt_runtime_us", "/proc/sys/net/x", "net/../kernel/x", "net.core.somaxconn"]
+        {
+            assert!(matches!(set_sysctls(&[(name, "1")]), Err(LabError::BadOption(_))), "{name}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! memcached.
+
+use std::net::SocketAddr;
+
+use super::{Common, Kind, Peer};
+use crate::{LabError, Launch, Place};
+
+/// How to start a memcached.
+///
+/// ```no_run
+/// # fn main() -> Result<(), spillway_lab::LabError> {
+/// use spillway_lab::{Place, peers::Memcached};
+/// let server = Memcached::default().threads(4).start(&Place::local()?)?;
+/// println!("memcached {} at {}", server.pid(), server.address());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memcached {
+    threads: usize,
+    memory_mib: usize,
+    connections: usize,
+    common: Common,
+}
+
+impl Default for Memcached {
+    /// One thread, 64 MiB, 8,192 connections, any free port.
+    fn default() -> Memcached {
+        Memcached { threads: 1, memory_mib: 64, connections: 8_192, common: Common::default() }
+    }
+}
+
+impl Memcached {
+    /// Worker threads (`-t`).
+    pub fn threads(mut self, threads: usize) -> Memcached {
+        self.threads = threads;
+        self
+    }
+
+    /// Memory for items (`-m`), in MiB.
+    pub fn memory_mib(mut self, mib: usize) -> Memcached {
+        self.memory_mib = mib;
+        self
+    }
+
+    /// Connections it accepts at once (`-c`).
+    pub fn connections(mut self, connections: usize) -> Memcached {
+        self.connections = connections;
+        self
+    }
+
+    /// A fixed port instead of any free one.
+    pub fn port(mut self, port: u16) -> Memcached {
+        self.common.port = Some(port);
+        self
+    }
+
+    /// More arguments for memcached.
+    pub fn args<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Memcached {
+        self.common.extra.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// A command to put in front, such as `["spillway", "run", "--link", ":11411", "--"]`.
+    pub fn wrapper<S: Into<String>>(mut self, words: impl IntoIterator<Item = S>) -> Memcached {
+        self.common.wrapper = words.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Memcached {
+        self.common.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts it and waits until it answers.
+    pub fn start(&self, place: &Place) -> Result<Peer, LabError> {
+        Peer::start(Box::new(self.clone()), place)
+    }
+}
+
+impl Kind for Memcached {
+    fn name(&self) -> &'static str {
+        "memcached"
+    }
+
+    fn package(&self) -> &'static str {
+        "memcached"
+    }
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn launch(&self, listen: SocketAddr) -> Launch {
+        let mut launch = Launch::new("memcached")
+            .args(["-l", &listen.ip().to_string(), "-p", &listen.port().to_string(), "-U", "0"])
+            .args(["-t", &self.threads.to_string(), "-m", &self.memory_mib.to_string()])
+            .args(["-c", &self.connections.to_string()]);
+        if rustix::process::geteuid().is_root() {
+            // A process that changes its user forgets that it is to die with its parent.
+            launch = launch.args(["-u", "root"]);
+        }
+        launch
+    }
+
+    fn question(&self) -> &'static [u8] {
+        b"stats\r\n"
+    }
+
+    fn pid_prefix(&self) -> &'static str {
+        "STAT pid "
+    }
+
+    fn last_line(&self) -> &'static str {
+        "END"
+    }
+}

@@ -1,0 +1,77 @@
+//! redis.
+
+use std::net::SocketAddr;
+
+use super::{Common, Kind, Peer};
+use crate::{LabError, Launch, Place};
+
+/// How to start a redis: in memory only, nothing written to disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Redis {
+    common: Common,
+}
+
+impl Redis {
+    /// A fixed port instead of any free one.
+    pub fn port(mut self, port: u16) -> Redis {
+        self.common.port = Some(port);
+        self
+    }
+
+    /// More arguments for redis-server, such as `["--io-threads", "2"]`.
+    pub fn args<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Redis {
+        self.common.extra.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// A command to put in front, such as `["spillway", "run", "--link", ":11411", "--"]`.
+    pub fn wrapper<S: Into<String>>(mut self, words: impl IntoIterator<Item = S>) -> Redis {
+        self.common.wrapper = words.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Redis {
+        self.common.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts it and waits until it answers.
+    pub fn start(&self, place: &Place) -> Result<Peer, LabError> {
+        Peer::start(Box::new(self.clone()), place)
+    }
+}
+
+impl Kind for Redis {
+    fn name(&self) -> &'static str {
+        "redis-server"
+    }
+
+    fn package(&self) -> &'static str {
+        "redis-server"
+    }
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn launch(&self, listen: SocketAddr) -> Launch {
+        Launch::new("redis-server")
+            .args(["--bind", &listen.ip().to_string(), "--port", &listen.port().to_string()])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            // It would refuse clients whose true address is not loopback, through helpers too.
+            .args(["--protected-mode", "no"])
+    }
+
+    fn question(&self) -> &'static [u8] {
+        b"INFO server\r\n"
+    }
+
+    fn pid_prefix(&self) -> &'static str {
+        "process_id:"
+    }
+
+    fn last_line(&self) -> &'static str {
+        "-"
+    }
+}

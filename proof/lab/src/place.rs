@@ -1,0 +1,101 @@
+//! Where a peer runs: on a host of a lab, or on this machine's loopback without any privilege.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::sync::Arc;
+
+use crate::process::{Confinement, Launch, Process};
+use crate::run::Run;
+use crate::{Host, LabError};
+
+/// A place for processes and connections.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// This machine's loopback.
+    Local(LocalPlace),
+    /// A host of a lab.
+    Host(Host),
+}
+
+/// Loopback, with a directory for what processes print. The directory goes when the last handle does.
+#[derive(Clone, Debug)]
+pub struct LocalPlace(Arc<LocalParts>);
+
+#[derive(Debug)]
+struct LocalParts(Arc<Run>);
+
+impl Place {
+    /// This machine's loopback.
+    pub fn local() -> Result<Place, LabError> {
+        let run = Run::open("local", None)?;
+        Ok(Place::Local(LocalPlace(Arc::new(LocalParts(run)))))
+    }
+
+    /// The address at which servers started here are reached.
+    pub fn address(&self) -> IpAddr {
+        match self {
+            Place::Local(_) => Ipv4Addr::LOCALHOST.into(),
+            Place::Host(host) => host.address(),
+        }
+    }
+
+    /// For messages.
+    pub fn name(&self) -> &str {
+        match self {
+            Place::Local(_) => "loopback",
+            Place::Host(host) => host.name(),
+        }
+    }
+
+    /// Starts a process here.
+    pub fn spawn(&self, launch: &Launch) -> Result<Process, LabError> {
+        match self {
+            Place::Host(host) => host.spawn(launch),
+            Place::Local(local) => {
+                let confinement = Confinement {
+                    namespace: None,
+                    entrances: Vec::new(),
+                    cores: None,
+                    directory: &local.0.0.directory,
+                    place: "loopback".into(),
+                };
+                Process::start(launch, confinement)
+            }
+        }
+    }
+
+    /// Runs `work` where servers of this place can be reached by [`Place::address`].
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        match self {
+            Place::Local(_) => Ok(work()),
+            Place::Host(host) => host.enter(work),
+        }
+    }
+
+    /// A TCP port that nobody used a moment ago. Somebody may be faster: be ready to try another.
+    pub fn free_port(&self) -> Result<u16, LabError> {
+        let address = self.address();
+        let port =
+            self.enter(|| TcpListener::bind((address, 0)).and_then(|l| l.local_addr()).map(|a| a.port()))?;
+        port.map_err(LabError::io(format!("no free port at {address}")))
+    }
+}
+
+impl From<&Host> for Place {
+    fn from(host: &Host) -> Place {
+        Place::Host(host.clone())
+    }
+}
+
+impl From<Host> for Place {
+    fn from(host: Host) -> Place {
+        Place::Host(host)
+    }
+}
+
+impl Drop for LocalParts {
+    fn drop(&mut self) {
+        if let Err(e) = self.0.close() {
+            eprintln!("lab: {e}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! One run: what it owns on the machine, and how that goes away again, whichever way the run ends.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+
+use rustix::fs::{FlockOperation, flock};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+use crate::cgroup::Layout;
+use crate::names::RunName;
+use crate::{LabError, namespace};
+
+/// The file that the owner of a run keeps locked while it lives.
+const OWNER: &str = "owner";
+
+/// A live run. Local places have one without namespaces and groups.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub name: RunName,
+    /// Holds what its processes print.
+    pub directory: PathBuf,
+    /// `None` for a run that only has a directory.
+    pub layout: Option<Layout>,
+    /// Held while something is added, so that removal never runs beside it.
+    open: Mutex<bool>,
+    _owner: File,
+}
+
+/// What [`remove`] found and removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Removed {
+    pub namespaces: usize,
+    pub groups: usize,
+    pub processes: usize,
+    pub directory: bool,
+}
+
+/// Live runs of this process, for signals and `exit`.
+static LIVE: Mutex<Vec<Arc<Run>>> = Mutex::new(Vec::new());
+
+impl Run {
+    /// Makes the directory and group of a new run, and sees to it that they go away again.
+    pub fn open(name: &str, layout: Option<Layout>) -> Result<Arc<Run>, LabError> {
+        watch_for_the_end();
+        let name = RunName::new(name)?;
+        let directory = directory_of(&name.to_string());
+        fs::create_dir(&directory).map_err(LabError::io(format!("cannot make {}", directory.display())))?;
+        let owner = directory.join(OWNER);
+        let owner = File::create(&owner)
+            .and_then(|file| {
+                flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+                Ok(file)
+            })
+            .map_err(LabError::io(format!("cannot lock {}", owner.display())))?;
+        let run = Arc::new(Run { name, directory, layout, open: Mutex::new(true), _owner: owner });
+        lock(&LIVE).push(Arc::clone(&run));
+        if let Some(layout) = &run.layout
+            && let Err(e) = layout.create_run(&run.name.to_string())
+        {
+            let _ = run.close();
+            return Err(e);
+        }
+        Ok(run)
+    }
+
+    /// Keeps the run from being removed while something is added to it.
+    pub fn adding(&self) -> Result<MutexGuard<'_, bool>, LabError> {
+        let open = lock(&self.open);
+        if *open { Ok(open) } else { Err(LabError::BadOption(format!("the lab {} has ended", self.name))) }
+    }
+
+    /// Removes all that the run has. Later calls find nothing left to do.
+    pub fn close(&self) -> Result<Removed, LabError> {
+        let mut open = lock(&self.open);
+        lock(&LIVE).retain(|run| run.name != self.name);
+        if !std::mem::replace(&mut *open, false) {
+            return Ok(Removed::default());
+        }
+        remove(&self.name.to_string(), self.layout.as_ref())
+    }
+}
+
+/// Where a run keeps its files.
+pub(crate) fn directory_of(run: &str) -> PathBuf {
+    std::env::temp_dir().join(run)
+}
+
+/// Whether a run's owner still lives. The lock says so even where its process id has been given to somebody else.
+pub(crate) fn owned(run: &RunName) -> bool {
+    match File::open(directory_of(&run.to_string()).join(OWNER)) {
+        Ok(owner) => flock(&owner, FlockOperation::NonBlockingLockExclusive).is_err(),
+        Err(_) => Path::new("/proc").join(run.pid.to_string()).exists(),
+    }
+}
+
+/// Removes what a run has, in an order in which nothing new can appear: processes and groups, namespaces, files. Goes on
+/// after a failure and returns the first.
+pub(crate) fn remove(run: &str, layout: Option<&Layout>) -> Result<Removed, LabError> {
+    let mut removed = Removed::default();
+    let mut failure = None;
+    if let Some(layout) = layout {
+        match layout.remove_run(run) {
+            Ok((processes, groups)) => (removed.processes, removed.groups) = (processes, groups),
+            Err(e) => failure = Some(e),
+        }
+    }
+    for name in namespace::names() {
+        if name.strip_prefix(run).is_some_and(|rest| rest.starts_with('.')) {
+            match namespace::remove(&name) {
+                Ok(there) => removed.namespaces += usize::from(there),
+                Err(e) => failure = failure.or(Some(e)),
+            }
+        }
+    }
+    let directory = directory_of(run);
+    match fs::remove_dir_all(&directory) {
+        Ok(()) => removed.directory = true,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => {
+            failure = failure.or(Some(LabError::io(format!("cannot remove {}", directory.display()))(e)));
+        }
+    }
+    failure.map_or(Ok(removed), Err)
+}
+
+/// A lock whose holder panicked still guards nothing but a list and a flag.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn close_all() {
+    let live = lock(&LIVE).clone();
+    for run in live {
+        if run.name.pid == std::process::id()
+            && let Err(e) = run.close()
+        {
+            eprintln!("lab: {e}");
+        }
+    }
+}
+
+/// Removes live runs on `exit` and on the signals that end a process.
+fn watch_for_the_end() {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        // SAFETY: `at_exit` is a plain function without captures that stays valid for the life of the process, and
+        // does not unwind.
+        unsafe { libc::atexit(at_exit) };
+        let ignored = ignored_signals();
+        let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+        let Ok(mut signals) = Signals::new(wanted) else { return };
+        let wait = move || {
+            for signal in signals.forever() {
+                close_all();
+                let _ = emulate_default_handler(signal);
+            }
+        };
+        // Without the thread a signal would be swallowed; `clean` is then what removes the run.
+        if let Err(e) = std::thread::Builder::new().name("lab-signals".into()).spawn(wait) {
+            eprintln!("lab: no thread for signals: {e}");
+        }
+    });
+}
+
+extern "C" fn at_exit() {
+    // Unwinding out of a C callback would abort: a failure to clean up must not change how the process ends.
+    let _ = std::panic::catch_unwind(close_all);
+}
+
+/// Signals this process was told to ignore, as under nohup: they stay ignored.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

@@ -1,0 +1,199 @@
+//! A lab leaves nothing, whichever way it ends. Needs root, and says so elsewhere.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use spillway_lab::{HostOptions, Lab, Launch, unavailable};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Set for the child that holds a lab, to the way in which it is to end.
+const HOLD: &str = "SPILLWAY_LAB_TEST_HOLD";
+
+fn skipped() -> bool {
+    let reason = unavailable();
+    if let Some(reason) = &reason {
+        println!("skipped: {reason}");
+    }
+    reason.is_some()
+}
+
+/// Everything on the machine that carries a run's name, or serves its interfaces.
+fn leavings(run: &str, marks: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    for directory in ["/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpuacct", "/tmp"]
+    {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name == run || name.starts_with(&format!("{run}.")) {
+                found.push(format!("{directory}/{name}"));
+            }
+        }
+    }
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let read = |file: &str| std::fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+        let (name, command) = (read("comm"), read("cmdline"));
+        if marks.iter().any(|mark| name.contains(mark.as_str()) || command.contains(mark.as_str())) {
+            found.push(format!("process {} {name}", entry.path().display()));
+        }
+    }
+    found
+}
+
+/// The kernel takes namespaces apart in the background, so their interface threads go a little later.
+fn wait_until_gone(run: &str, marks: &[String]) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = leavings(run, marks);
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "still there: {left:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_dropped_lab_leaves_nothing() {
+    if skipped() {
+        return;
+    }
+    let lab = Lab::new("drop").unwrap();
+    let run = lab.run_name();
+    let mut marks = Vec::new();
+    let mut processes = Vec::new();
+    for name in ["one", "two"] {
+        let host = lab.host(name, HostOptions::default()).unwrap();
+        let mark = format!("{run}-{name}-mark");
+        processes.push(host.spawn(&Launch::new("sh").args(["-c", "sleep 1000; :", &mark])).unwrap());
+        marks.extend([host.interface().to_owned(), mark]);
+    }
+    assert!(leavings(&run, &marks).len() >= 8);
+    drop(lab);
+    wait_until_gone(&run, &marks);
+    for mut process in processes {
+        assert_eq!(process.wait(PATIENCE).and_then(|status| status.signal()), Some(9));
+    }
+}
+
+#[test]
+fn a_panic_leaves_nothing() {
+    if skipped() {
+        return;
+    }
+    let mut seen = None;
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let lab = Lab::new("panic").unwrap();
+        let host = lab.host("one", HostOptions::default()).unwrap();
+        seen = Some((lab.run_name(), vec![host.interface().to_owned()]));
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err());
+    let (run, marks) = seen.unwrap();
+    wait_until_gone(&run, &marks);
+}
+
+#[test]
+fn a_setup_that_fails_half_way_leaves_nothing() {
+    if skipped() {
+        return;
+    }
+    let lab = Lab::new("half").unwrap();
+    let run = lab.run_name();
+    let sysctls = vec![("net/no/such/setting".to_owned(), "1".to_owned())];
+    assert!(lab.host("bad", HostOptions { sysctls, ..HostOptions::default() }).is_err());
+    drop(lab);
+    wait_until_gone(&run, &[]);
+}
+
+/// Not a test by itself: the child of the tests below, which holds a lab until it is ended.
+#[test]
+fn holder() {
+    let Some(end) = std::env::var_os(HOLD) else { return };
+    let lab = Lab::new("hold").unwrap();
+    let host = lab.host("one", HostOptions::default()).unwrap();
+    let mark = format!("{}-mark", lab.run_name());
+    // A grandchild that does not die with its parent: the harder case for `clean`.
+    let script = "setsid sh -c 'sleep 1000; :' \"$0\" & wait";
+    let process = host.spawn(&Launch::new("sh").args(["-c", script, &mark])).unwrap();
+    // On a line of its own, behind what the test harness prints.
+    println!("\nholding {} {} {mark}", lab.run_name(), host.interface());
+    if end == "exit" {
+        std::process::exit(0);
+    }
+    std::thread::sleep(PATIENCE * 10);
+    drop((process, lab));
+}
+
+/// A child with a lab, the lab's name, and marks of its processes.
+fn hold(end: &str) -> (Child, String, Vec<String>) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "holder", "--nocapture"])
+        .env(HOLD, end)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for line in lines.map_while(Result::ok) {
+        if let Some(rest) = line.strip_prefix("holding ") {
+            let mut words = rest.split(' ').map(str::to_owned);
+            let run = words.next().unwrap();
+            return (child, run, words.collect());
+        }
+    }
+    panic!("the holder ended: {:?}", child.wait());
+}
+
+#[test]
+fn a_terminated_lab_leaves_nothing() {
+    if skipped() {
+        return;
+    }
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let (mut child, run, marks) = hold("signal");
+        assert!(!leavings(&run, &marks).is_empty());
+        // SAFETY: `kill` has no memory effects; the child has not been waited for, so its id is still its own.
+        assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+        assert_eq!(
+            child.wait().unwrap().signal(),
+            Some(signal),
+            "it ends as if it had not handled the signal"
+        );
+        wait_until_gone(&run, &marks);
+    }
+}
+
+#[test]
+fn an_exit_without_unwinding_leaves_nothing() {
+    if skipped() {
+        return;
+    }
+    let (mut child, run, marks) = hold("exit");
+    assert!(child.wait().unwrap().success());
+    wait_until_gone(&run, &marks);
+}
+
+#[test]
+fn what_a_killed_lab_leaves_is_cleaned_and_nothing_else() {
+    if skipped() {
+        return;
+    }
+    let living = Lab::new("living").unwrap();
+    let host = living.host("one", HostOptions::default()).unwrap();
+    let (mut child, run, marks) = hold("signal");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(Path::new("/run/netns").join(format!("{run}.one")).exists(), "nobody cleaned up yet");
+
+    // Another test's clean may run at the same time and be faster; what counts is that nothing is left.
+    let report = spillway_lab::clean().unwrap();
+    println!("{report}\n{}", serde_json::to_string(&report).unwrap());
+    assert_eq!(report.failures, Vec::<String>::new());
+    let kept: Vec<_> = report.kept.iter().map(|kept| kept.run.as_str()).collect();
+    assert!(kept.contains(&living.run_name().as_str()), "{kept:?}");
+    wait_until_gone(&run, &marks);
+    assert!(host.cpu().is_ok());
+    assert!(host.enter(|| ()).is_ok());
+}

@@ -1,0 +1,187 @@
+//! Hosts for real: needs root, and says so elsewhere.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use spillway_lab::peers::Memcached;
+use spillway_lab::{
+    Burner, HostOptions, Lab, LabError, LabOptions, Launch, Output, Place, Quota, unavailable,
+};
+
+/// Long enough for any machine; conditions are waited for, never timed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn skipped() -> bool {
+    let reason = unavailable();
+    if let Some(reason) = &reason {
+        println!("skipped: {reason}");
+    }
+    reason.is_some()
+}
+
+#[test]
+fn two_hosts_reach_each_other_and_pay_for_their_own_receiving() {
+    if skipped() {
+        return;
+    }
+    let lab = Lab::with_options("pair", LabOptions { bridge_core: Some(0) }).unwrap();
+    let left = lab.host("left", HostOptions { core: Some(0), ..HostOptions::default() }).unwrap();
+    let right = lab.host("right", HostOptions::default()).unwrap();
+    for offloads in [left.offloads().unwrap(), right.bridge_offloads().unwrap()] {
+        assert!(offloads.gro && !offloads.tso && offloads.tx_checksums, "{offloads}");
+    }
+    assert_eq!(left.interface_threads().len(), 1);
+    assert_eq!(right.interface_threads().len(), 1);
+
+    let listener = left.enter(|| TcpListener::bind((left.address(), 0))).unwrap().unwrap();
+    let target = listener.local_addr().unwrap();
+    let sum = std::thread::spawn(move || {
+        let (mut stream, from) = listener.accept().unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        (from, bytes.iter().map(|b| u64::from(*b)).sum::<u64>())
+    });
+    let before = (left.cpu().unwrap(), lab.bridge_cpu().unwrap(), left.counters().unwrap());
+    let sent = right.enter(|| {
+        let mut stream = TcpStream::connect(target)?;
+        for _ in 0..256 {
+            stream.write_all(&[3; 65_536])?;
+        }
+        stream.local_addr()
+    });
+    let (from, sum) = sum.join().unwrap();
+    assert_eq!(sum, 3 * 256 * 65_536);
+    assert_eq!(from, sent.unwrap().unwrap());
+    assert_eq!(from.ip(), right.address());
+
+    let after = (left.cpu().unwrap(), lab.bridge_cpu().unwrap(), left.counters().unwrap());
+    assert!(after.0.since(&before.0).interface > Duration::ZERO, "the receiver pays for receiving");
+    assert!(after.1.since(&before.1).interface > Duration::ZERO, "the bridge has its own account");
+    assert_eq!(after.1.process, Duration::ZERO);
+    assert!(after.2.rx_bytes - before.2.rx_bytes >= 256 * 65_536);
+    lab.close().unwrap();
+}
+
+#[test]
+fn a_quota_holds_what_its_host_runs() {
+    if skipped() {
+        return;
+    }
+    let lab = Lab::new("quota").unwrap();
+    let quota = Quota { percent_of_core: 20.0, period: Duration::from_millis(5) };
+    let host = lab.host("small", HostOptions { quota: Some(quota), ..HostOptions::default() }).unwrap();
+    let begin = Instant::now();
+    let before = host.cpu().unwrap();
+    let spinner = Launch::new("sh").args(["-c", "while :; do :; done"]);
+    let mut spinner = host.spawn(&spinner).unwrap();
+    // An account, not a latency: however slow the machine, no more than a fifth may be used.
+    let used = loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let used = host.cpu().unwrap().since(&before);
+        if used.process > Duration::from_millis(200) || begin.elapsed() > PATIENCE {
+            break used;
+        }
+    };
+    let percent = used.percent_of_core(begin.elapsed());
+    assert!(used.process > Duration::from_millis(200), "the spinner got {used:?}");
+    assert!(percent <= 25.0, "a quota of 20 % let {percent:.1} % through");
+    assert!(used.throttled_periods > 0 && used.periods >= used.throttled_periods, "{used:?}");
+    assert!(!used.throttled_time.is_zero());
+
+    host.set_quota(None).unwrap();
+    let unlimited = host.cpu().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(host.cpu().unwrap().since(&unlimited).throttled_periods, 0);
+    assert!(spinner.exit().is_none());
+    spinner.kill();
+    assert!(spinner.exit().is_some());
+}
+
+#[test]
+fn memcached_on_a_host_answers_other_hosts_and_can_be_restarted() {
+    if skipped() {
+        return;
+    }
+    if std::process::Command::new("memcached").arg("-h").output().is_err() {
+        println!("skipped: memcached is not installed (apt-get install memcached)");
+        return;
+    }
+    let lab = Lab::new("cache").unwrap();
+    let server = lab.host("server", HostOptions::default()).unwrap();
+    let client = lab.host("client", HostOptions::default()).unwrap();
+    let mut peer = Memcached::default().wrapper(["env", "LAB=1"]).start(&Place::from(&server)).unwrap();
+    let set = b"set k 0 0 5\r\nhello\r\n";
+    assert_eq!(client.enter(|| talk(peer.address(), set, 8)).unwrap(), b"STORED\r\n");
+    let value = b"VALUE k 0 5\r\nhello\r\nEND\r\n";
+    assert_eq!(client.enter(|| talk(peer.address(), b"get k\r\n", value.len())).unwrap(), value);
+    assert!(server.cpu().unwrap().process > Duration::ZERO);
+
+    let (pid, address) = (peer.pid(), peer.address());
+    peer.restart().unwrap();
+    assert_ne!(peer.pid(), pid);
+    assert_eq!(peer.address(), address);
+    assert_eq!(client.enter(|| talk(address, b"get k\r\n", 5)).unwrap(), b"END\r\n", "it is empty now");
+    peer.kill();
+    let refused = client.enter(|| TcpStream::connect(address).map(drop)).unwrap();
+    assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn processes_run_where_they_were_told_to() {
+    if skipped() {
+        return;
+    }
+    let lab = Lab::new("spawn").unwrap();
+    let host = lab.host("only", HostOptions { core: Some(0), ..HostOptions::default() }).unwrap();
+    let script =
+        "grep Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; ulimit -n; ip -br -4 addr; cat";
+    let mut process = host
+        .spawn(&Launch::new("sh").args(["-c", script]).piped_stdin().open_files(1_000).output(Output::Files))
+        .unwrap();
+    drop(process.take_stdin());
+    assert!(process.wait(PATIENCE).unwrap().success(), "{}", process.tail());
+    let printed = process.stdout().unwrap();
+    assert!(printed.contains("Cpus_allowed_list:\t0\n"), "{printed}");
+    assert!(printed.contains(&format!("{}/only/processes", lab.run_name())), "{printed}");
+    assert!(printed.contains("\n1000\n"), "{printed}");
+    assert!(printed.contains("10.77.0.1/24"), "{printed}");
+    assert_eq!(process.stderr().unwrap(), "");
+
+    let missing = host.spawn(&Launch::new("no-such-program")).unwrap_err();
+    assert!(missing.to_string().contains("no-such-program"), "{missing}");
+    for taken in ["only", "bridge"] {
+        assert!(matches!(lab.host(taken, HostOptions::default()), Err(LabError::BadOption(_))), "{taken}");
+    }
+    let quota = Quota { percent_of_core: 10.0, period: Duration::from_millis(1) };
+    assert!(lab.host("tiny", HostOptions { quota: Some(quota), ..HostOptions::default() }).is_err());
+    assert!(lab.host("far", HostOptions { core: Some(9_999), ..HostOptions::default() }).is_err());
+    let options = HostOptions { tx_checksums: false, ..HostOptions::default() };
+    let plain = lab.host("plain", options).unwrap().offloads().unwrap();
+    assert!(plain.gro && !plain.tso && !plain.tx_checksums, "{plain}");
+}
+
+#[test]
+fn a_burner_takes_its_share() {
+    if skipped() {
+        return;
+    }
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let burner = Burner::start(cores - 1, Duration::from_micros(300), Duration::from_micros(1_000)).unwrap();
+    let begin = Instant::now();
+    while burner.burnt() < Duration::from_millis(100) && begin.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(burner.burnt() >= Duration::from_millis(100));
+    assert!(burner.percent_of_core() <= 35.0, "{}", burner.percent_of_core());
+    drop(burner);
+    assert!(Burner::start(0, Duration::from_micros(999), Duration::from_micros(1_000)).is_err());
+}
+
+fn talk(address: SocketAddr, request: &[u8], reply_bytes: usize) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request).unwrap();
+    let mut reply = vec![0; reply_bytes];
+    stream.read_exact(&mut reply).unwrap();
+    reply
+}

@@ -1,0 +1,84 @@
+//! Real peers on loopback: no privilege needed.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use spillway_lab::peers::{Memcached, Redis};
+use spillway_lab::{LabError, Launch, Output, Place};
+
+fn installed(program: &str) -> bool {
+    let there =
+        ["/usr/bin", "/usr/local/bin", "/bin"].iter().any(|d| std::path::Path::new(d).join(program).exists());
+    if !there {
+        println!("skipped: {program} is not installed");
+    }
+    there
+}
+
+#[test]
+fn memcached_starts_stops_and_restarts() {
+    if !installed("memcached") {
+        return;
+    }
+    let place = Place::local().unwrap();
+    let mut first = Memcached::default().start(&place).unwrap();
+    let second = Memcached::default().threads(4).memory_mib(32).args(["-v"]).start(&place).unwrap();
+    assert_ne!(first.address(), second.address());
+    let mut stream = TcpStream::connect(second.address()).unwrap();
+    stream.write_all(b"stats settings\r\nquit\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.contains("STAT num_threads 4\r\n") && text.contains("STAT maxbytes 33554432\r\n"), "{text}");
+
+    first.stop();
+    assert!(TcpStream::connect(first.address()).is_err());
+    first.restart().unwrap();
+    assert!(TcpStream::connect(first.address()).is_ok());
+}
+
+#[test]
+fn redis_starts_behind_a_wrapper() {
+    if !installed("redis-server") {
+        return;
+    }
+    let peer = Redis::default()
+        .wrapper(["sh", "-c", "\"$@\"; exit $?", "sh"])
+        .start(&Place::local().unwrap())
+        .unwrap();
+    let mut stream = TcpStream::connect(peer.address()).unwrap();
+    stream.write_all(b"PING\r\n").unwrap();
+    let mut reply = [0; 7];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+PONG\r\n");
+    assert!(std::path::Path::new("/proc").join(peer.pid().to_string()).exists());
+}
+
+#[test]
+fn a_taken_port_is_an_error_that_says_why() {
+    if !installed("memcached") {
+        return;
+    }
+    let place = Place::local().unwrap();
+    let taken = TcpListener::bind((place.address(), 0)).unwrap();
+    let error = Memcached::default().port(taken.local_addr().unwrap().port()).start(&place).unwrap_err();
+    assert!(matches!(error, LabError::NotReady { .. }));
+    assert!(error.to_string().contains("memcached"), "{error}");
+}
+
+#[test]
+fn output_goes_where_it_was_told_to() {
+    let place = Place::local().unwrap();
+    let echo = Launch::new("sh").args(["-c", "echo $WORD; echo no >&2; exit 3"]).env("WORD", "yes");
+    let mut process = place.spawn(&echo.clone()).unwrap();
+    assert_eq!(process.wait(std::time::Duration::from_secs(60)).unwrap().code(), Some(3));
+    assert_eq!(process.stdout().unwrap(), "yes\n");
+    assert_eq!(process.stderr().unwrap(), "no\n");
+    assert_eq!(process.tail(), "yes\n\nno\n");
+    assert!(process.signal(15).is_err(), "it has ended");
+
+    let mut process = place.spawn(&echo.output(Output::Piped)).unwrap();
+    let mut text = String::new();
+    process.take_stdout().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "yes\n");
+    assert!(process.stdout().is_err());
+}
