@@ -1,0 +1,38 @@
+# make demo   the main job on a real memcached, with its result
+# make test   lints and all tests
+# make bench  every experiment, quickly; BENCH=name for one of them
+# make lint   formatting and lints only
+# make setup  the Debian packages that the others need (they call it themselves)
+
+CARGO   ?= cargo
+BENCH   ?=
+DEMO    ?=
+DIST    := target/dist/spillway
+
+.PHONY: demo test bench lint setup build dist clean
+
+demo: setup dist
+	$(DIST) demo $(DEMO)
+
+test: setup lint build
+	$(CARGO) test --release --workspace --no-fail-fast
+
+bench: setup dist
+	$(if $(BENCH),$(DIST) bench $(BENCH),$(DIST) bench all --quick)
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+
+# The preload library is no dependency of the command, so a build of everything comes before tests that use it.
+build:
+	$(CARGO) build --release --workspace
+
+dist:
+	$(CARGO) build --profile dist -p spillway-cli -p spillway-shim
+
+setup:
+	@tools/setup
+
+clean:
+	$(CARGO) clean
