@@ -1,3 +1,30 @@
 //! The `spillway` command.
 
-fn main() {}
+mod commands;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+/// Relieves a suddenly overloaded server within milliseconds, without moving its data.
+#[derive(Debug, Parser)]
+#[command(name = "spillway", propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Lab(commands::lab::Args),
+}
+
+fn main() -> ExitCode {
+    let links = spillway_wire::preamble::VERSIONS;
+    let version = format!("{} (link versions {} to {})", env!("CARGO_PKG_VERSION"), links.start(), links.end());
+    let matches = Cli::command().version(version).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match cli.command {
+        Command::Lab(args) => commands::lab::run(args),
+    }
+}

@@ -1,0 +1,3 @@
+//! One file for each subcommand: what it takes, and the call that does it.
+
+pub(crate) mod lab;
