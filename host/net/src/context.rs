@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, eventfd};
 use spillway_transport::{Application, Conn, Event, LostReason, Time};
 
 use crate::connection::Read;
@@ -28,7 +28,7 @@ pub struct Context<A> {
     mailbox: Arc<Mailbox<A>>,
     /// Lent to the application for the duration of one event.
     buffer: Vec<u8>,
-    events: Vec<epoll::Event>,
+    events: Vec<libc::epoll_event>,
 }
 
 impl<A: Application> Context<A> {
@@ -92,7 +92,7 @@ impl<A: Application> Context<A> {
         self.tell_notes();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
-            self.handle_event(event.data.u64(), event.flags);
+            self.handle_event(event.u64, EventFlags::from_bits_retain(event.events));
         }
         self.events = events;
         self.read_ready();

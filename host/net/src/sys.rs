@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use libc::epoll_event;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// An epoll set that waits with nanosecond timeouts.
@@ -35,7 +36,7 @@ impl Epoll {
     }
 
     /// Waits for events, at most for `timeout`; none waits for ever. `events` has what came, up to its capacity.
-    pub fn wait(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+    pub fn wait(&mut self, events: &mut Vec<epoll_event>, timeout: Option<Duration>) -> io::Result<()> {
         events.clear();
         let timeout = timeout.map(timespec);
         match self.wait_once(events, timeout.as_ref()) {
@@ -44,7 +45,7 @@ impl Epoll {
         }
     }
 
-    fn wait_once(&mut self, events: &mut Vec<Event>, timeout: Option<&Timespec>) -> io::Result<()> {
+    fn wait_once(&mut self, events: &mut Vec<epoll_event>, timeout: Option<&Timespec>) -> io::Result<()> {
         if self.has_pwait2 {
             match epoll_pwait2(self.fd.as_raw_fd(), events, timeout) {
                 // Old kernels lack the call (5.11 has it); old container filters answer EPERM.
@@ -56,18 +57,16 @@ impl Epoll {
         }
         // `ppoll` has nanoseconds and an epoll set can be polled: one call more, but no rounding to milliseconds.
         poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], timeout)?;
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        epoll::wait(&self.fd, rustix::buffer::spare_capacity(events), Some(&zero))?;
-        Ok(())
+        epoll_take(self.fd.as_raw_fd(), events)
     }
 }
 
-fn epoll_pwait2(fd: RawFd, events: &mut Vec<Event>, timeout: Option<&Timespec>) -> io::Result<()> {
+fn epoll_pwait2(fd: RawFd, events: &mut Vec<epoll_event>, timeout: Option<&Timespec>) -> io::Result<()> {
     let timeout = timeout.map(|time| libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec });
     let spare = events.spare_capacity_mut();
     let room = i32::try_from(spare.len()).unwrap_or(i32::MAX);
-    // SAFETY: `Event` has the layout of the kernel's `epoll_event`; the kernel writes at most `room` of them into
-    // memory that `spare` owns; the timeout lives through the call and the signal mask may be null.
+    // SAFETY: the kernel writes at most `room` events into memory that `spare` owns; the timeout lives through the
+    // call and the signal mask may be null.
     let count = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -79,6 +78,18 @@ fn epoll_pwait2(fd: RawFd, events: &mut Vec<Event>, timeout: Option<&Timespec>) 
             0_usize,
         )
     };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has initialized the first `count` elements, and `count` is within the capacity.
+    unsafe { events.set_len(count) };
+    Ok(())
+}
+
+/// Takes the events that are there.
+fn epoll_take(fd: RawFd, events: &mut Vec<epoll_event>) -> io::Result<()> {
+    let spare = events.spare_capacity_mut();
+    let room = i32::try_from(spare.len()).unwrap_or(i32::MAX);
+    // SAFETY: the kernel writes at most `room` events into memory that `spare` owns.
+    let count = unsafe { libc::epoll_wait(fd, spare.as_mut_ptr().cast(), room, 0) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     // SAFETY: the kernel has initialized the first `count` elements, and `count` is within the capacity.
     unsafe { events.set_len(count) };
@@ -150,7 +161,7 @@ mod tests {
             epoll.add(&silent, 2, EventFlags::IN).unwrap();
             let mut events = Vec::with_capacity(4);
             epoll.wait(&mut events, None).unwrap();
-            let tokens: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
+            let tokens: Vec<u64> = events.iter().map(|event| event.u64).collect();
             assert_eq!(tokens, [1 << 40]);
             epoll.remove(&ready);
             epoll.remove(&ready);

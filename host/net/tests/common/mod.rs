@@ -1,0 +1,78 @@
+//! An echo application and a thread that runs it.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+
+use spillway_net::{Clock, Config, Context, Listeners, Notice, Remote};
+use spillway_transport::{Application, Conn, Event, Time, Transport};
+
+/// Sends back what it gets, and an end for an end.
+#[derive(Default)]
+pub struct Echo {
+    pub opened: u64,
+    pub lost: u64,
+    pub turns: u64,
+}
+
+impl Application for Echo {
+    fn handle<T: Transport>(&mut self, _: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        match event {
+            Event::Opened { .. } => {
+                self.opened += 1;
+                out.grant(conn, 100_000);
+            }
+            Event::Data { bytes, .. } => {
+                // Room for what was granted: clients of these tests read.
+                assert_eq!(out.send(conn, bytes), bytes.len());
+                out.grant(conn, u32::try_from(bytes.len()).expect("a buffer's length"));
+            }
+            Event::Finished => out.finish(conn),
+            Event::Lost(_) => self.lost += 1,
+            Event::Room | Event::Acknowledged { .. } => {}
+        }
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, _: Time, _: &mut T) {}
+
+    fn end_of_turn<T: Transport>(&mut self, _: Time, _: &mut T) {
+        self.turns += 1;
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+}
+
+/// Echo contexts on threads of their own, listening.
+pub struct Running {
+    pub address: SocketAddr,
+    pub remotes: Vec<Remote<Echo>>,
+    pub notices: Receiver<Notice>,
+    pub threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    pub fn start(config: &Config, contexts: usize) -> Running {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let bound = Listeners::bind(&[any], contexts, config).expect("loopback");
+        let (address, clock) = (bound.addresses()[0], Clock::start());
+        let (send, notices) = channel();
+        let mut running = Running { address, remotes: Vec::new(), notices, threads: Vec::new() };
+        for listeners in bound.into_contexts() {
+            let send = send.clone();
+            let hook = move |notice| drop(send.send(notice));
+            let mut context =
+                Context::new(config.clone(), listeners, clock, Echo::default(), hook).expect("descriptors");
+            context.command(|_, _, out| out.set_listening(0, true));
+            running.remotes.push(context.remote());
+            running.threads.push(std::thread::spawn(move || context.run().expect("turns")));
+        }
+        running
+    }
+
+    pub fn stop(self) {
+        self.remotes.iter().for_each(Remote::stop);
+        self.threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    }
+}

@@ -1,0 +1,94 @@
+//! When the process runs out of file descriptors. In a process of its own, because the limit is a process's.
+
+mod common;
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::Running;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use spillway_net::Config;
+
+const CHILD: &str = "SPILLWAY_TEST_DESCRIPTORS_CHILD";
+
+/// The server; does nothing when it runs as an ordinary test.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let running = Running::start(&Config::default(), 1);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(40), maximum: Some(40) }).expect("a lower limit");
+    println!("address {}", running.address);
+    for _ in std::io::stdin().lines() {
+        let turns = running.remotes[0].ask(|_, app, _| app.turns).expect("it runs");
+        let notice = running.notices.try_iter().map(|notice| format!("{notice:?} ")).collect::<String>();
+        println!("turns {turns} {notice}");
+    }
+    running.stop();
+}
+
+#[test]
+fn peers_are_reset_others_unharmed_and_nothing_spins() {
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .args(["child", "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this test runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut next = |word: &str| loop {
+        let line = lines.next().expect("the child speaks").expect("text");
+        // The test harness prints before the child does, on the same line.
+        if let Some((_, rest)) = line.split_once(word) {
+            return rest.trim().to_owned();
+        }
+    };
+    let address: SocketAddr = next("address ").parse().expect("an address");
+    let mut input = child.stdin.take().expect("piped");
+    let mut ask = || {
+        writeln!(input, "status").expect("the child reads");
+        let status = next("turns ");
+        let (turns, notices) = status.split_once(' ').unwrap_or((&status, ""));
+        (turns.parse::<u64>().expect("a number"), notices.to_owned())
+    };
+
+    let (mut served, mut reset) = (Vec::new(), 0);
+    for _ in 0..80 {
+        let mut stream = TcpStream::connect(address).expect("the kernel accepts");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        if echoes(&mut stream) { served.push(stream) } else { reset += 1 }
+    }
+    assert!(served.len() > 10 && reset > 20, "{} served, {reset} reset", served.len());
+    let (before, notices) = ask();
+    assert!(notices.contains("DescriptorsExhausted"), "{notices}");
+    std::thread::sleep(Duration::from_millis(300));
+    let (after, _) = ask();
+    assert!(after - before < 20, "{} turns while nothing happened", after - before);
+
+    assert!(served.iter_mut().all(echoes), "connections that were there are unharmed");
+    served.truncate(served.len() / 2);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let again = || TcpStream::connect(address).is_ok_and(|mut stream| echoes(&mut stream));
+    while !again() {
+        assert!(Instant::now() < deadline, "freed descriptors serve new peers");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(input);
+    assert!(child.wait().expect("the child ends").success());
+}
+
+fn echoes(stream: &mut TcpStream) -> bool {
+    let mut back = [0; 5];
+    match stream.write_all(b"hello").and_then(|()| stream.read_exact(&mut back)) {
+        Ok(()) => back == *b"hello",
+        Err(error) => {
+            let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::UnexpectedEof];
+            assert!(kinds.contains(&error.kind()), "{error}");
+            false
+        }
+    }
+}
