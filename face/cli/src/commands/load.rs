@@ -1,0 +1,271 @@
+//! `spillway load`: options in, a run of `spillway-load`, a table or JSON out.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use spillway_load::arrivals::Spacing;
+use spillway_load::config::{Assignment, Config, Fill, Helpers, Loop, Speech};
+use spillway_load::control::{Order, parse_duration};
+use spillway_load::{Error, Report, Surroundings, failed, output};
+
+/// Drive a server with verified load
+///
+/// Every reply is compared byte for byte. In the open loop (the default) requests are due at the times of a
+/// seeded process, and latency counts from then. The exit status is 1 when replies were wrong or lost or
+/// connections were reset, 2 when the run could not be done; slowness is no failure.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The server's ordinary port, or a helper's raw port
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    server: SocketAddr,
+    /// A helper's link port to move connections to; may be given several times
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    helper: Vec<SocketAddr>,
+    /// The clients' key for the server (with --helper)
+    #[arg(long, value_name = "FILE")]
+    client_key: Option<PathBuf>,
+    /// What to speak
+    #[arg(long, value_enum, default_value_t = Protocol::Memcached)]
+    protocol: Protocol,
+    /// Connections, each with at most one request outstanding
+    #[arg(short, long, value_name = "N", default_value_t = 50)]
+    connections: u32,
+    /// Threads, each with its share of the connections and of the rate
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: u32,
+    /// Open loop: requests a second over all connections
+    #[arg(short, long, value_name = "PER_SECOND", default_value_t = 1000.0, conflicts_with = "closed")]
+    rate: f64,
+    /// Closed loop: each connection sends its next request when it has its reply
+    #[arg(long)]
+    closed: bool,
+    /// How arrivals are spaced
+    #[arg(long, value_enum, default_value_t = Arrive::Poisson)]
+    arrivals: Arrive,
+    /// Which connection an arrival goes to
+    #[arg(long, value_enum, default_value_t = Assign::RoundRobin)]
+    assign: Assign,
+    /// From the start to the last arrival; `0s` means until `stop`, SIGINT or SIGTERM
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    duration: Duration,
+    /// Left out of the totals, from the start
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
+    warmup: Duration,
+    /// After the end, sent requests that remain unanswered for so long are lost
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    drain: Duration,
+    /// A reply later than this is late
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_duration)]
+    sla: Duration,
+    /// Number of keys
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    keys: u32,
+    /// Length of a key in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 32)]
+    key_size: usize,
+    /// Length of a value, or of an echo's payload, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    value_size: usize,
+    /// Exponent of the keys' popularity; 0 makes all keys equally likely
+    #[arg(long, value_name = "EXPONENT", default_value_t = 0.99)]
+    zipf: f64,
+    /// Fraction of gets; the others are sets
+    #[arg(long, value_name = "0..1", default_value_t = 1.0)]
+    get_ratio: f64,
+    /// Before the run: set and verify all keys, only verify them, or neither
+    #[arg(long, value_enum, default_value_t = Filling::Set)]
+    fill: Filling,
+    /// Several generators that set keys of one space: this one's number, from 0, and how many there are
+    #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = share)]
+    share: (u32, u32),
+    /// Of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Requests that may wait in the client for their busy connections
+    #[arg(long, value_name = "N", default_value_t = 1 << 18)]
+    queue: u32,
+    /// Time between the starts of two connections' moves
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_duration)]
+    pace: Duration,
+    /// Do something at a time after the start: `20s=rate:9600`, `20s=move:helper:pace=100us,mark:relief`
+    #[arg(long, value_name = "TIME=COMMANDS", value_parser = Order::parse)]
+    at: Vec<Vec<Order>>,
+    /// Read commands: `rate N`, `move helper|direct [pace=TIME] [count=N]`, `mark NAME`, `start`, `stop`
+    #[arg(long, value_enum, value_name = "FROM")]
+    control: Option<Control>,
+    /// Connect and fill, then wait for the command `start [MONOTONIC_NS]`
+    #[arg(long, requires = "control")]
+    hold: bool,
+    /// Connections that go away do not fail the run (for tests of faults)
+    #[arg(long)]
+    allow_resets: bool,
+    /// Width of the bins in the JSON outputs
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
+    bin: Duration,
+    /// Write the final report, with all bins, to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write events as JSON lines to standard output, instead of the table
+    #[arg(long)]
+    events: bool,
+    /// Write a line a second to standard error even if it is no terminal
+    #[arg(long)]
+    progress: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Protocol {
+    Memcached,
+    Echo,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Arrive {
+    Poisson,
+    Constant,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Assign {
+    RoundRobin,
+    Random,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Filling {
+    Set,
+    Verify,
+    Skip,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Control {
+    Stdin,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> ExitCode {
+    match load(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(why) => {
+            eprintln!("spillway load: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether the run was without failures.
+fn load(args: Args) -> Result<bool, Error> {
+    let system = |what: String| move |cause: io::Error| Error::System { what, cause };
+    // Opened before the run: nobody wants to learn after a minute that the report cannot be written.
+    let json = match &args.json {
+        Some(path) => {
+            let file = File::create(path).map_err(system(format!("cannot write {}", path.display())))?;
+            Some(BufWriter::new(file))
+        }
+        None => None,
+    };
+    let surroundings = Surroundings {
+        control: match args.control {
+            Some(Control::Stdin) => {
+                let input = io::stdin().as_fd().try_clone_to_owned();
+                Some(input.map_err(system("cannot read standard input".into()))?)
+            }
+            None => None,
+        },
+        events: args.events.then(|| Box::new(BufWriter::new(io::stdout())) as Box<dyn Write>),
+        progress: (args.progress || io::stderr().is_terminal())
+            .then(|| Box::new(io::stderr()) as Box<dyn Write>),
+        signals: true,
+    };
+    let events = args.events;
+    let config = config(args)?;
+    let report = spillway_load::run(&config, surroundings)?;
+    if let Some(mut file) = json {
+        let written = serde_json::to_writer(&mut file, &report).map_err(io::Error::from);
+        written
+            .and_then(|()| file.write_all(b"\n"))
+            .and_then(|()| file.flush())
+            .map_err(system("cannot write the report".into()))?;
+    }
+    if !events {
+        print(&report);
+    }
+    Ok(!failed(&config, &report))
+}
+
+fn print(report: &Report) {
+    // A closed pipe is no reason to fail.
+    let _ = io::stdout().write_all(output::table(report).as_bytes());
+}
+
+fn config(args: Args) -> Result<Config, Error> {
+    let key = match &args.client_key {
+        Some(path) => Some(std::fs::read(path).map_err(|cause| Error::System {
+            what: format!("cannot read the key file {}", path.display()),
+            cause,
+        })?),
+        None => None,
+    };
+    let spacing = match args.arrivals {
+        Arrive::Poisson => Spacing::Poisson,
+        Arrive::Constant => Spacing::Constant,
+    };
+    let mut schedule: Vec<Order> = args.at.into_iter().flatten().collect();
+    schedule.sort_by_key(|order| order.at_ns);
+    Ok(Config {
+        server: args.server,
+        helpers: Helpers { addresses: args.helper, key },
+        speech: match args.protocol {
+            Protocol::Memcached => Speech::Memcached,
+            Protocol::Echo => Speech::Echo,
+        },
+        connections: args.connections,
+        threads: args.threads,
+        pacing: if args.closed { Loop::Closed } else { Loop::Open { rate_per_s: args.rate, spacing } },
+        assignment: match args.assign {
+            Assign::RoundRobin => Assignment::RoundRobin,
+            Assign::Random => Assignment::Random,
+        },
+        duration: (!args.duration.is_zero()).then_some(args.duration),
+        warmup: args.warmup,
+        drain: args.drain,
+        keys: args.keys,
+        key_size: args.key_size,
+        value_size: args.value_size,
+        zipf: (args.zipf > 0.0).then_some(args.zipf),
+        get_ratio: args.get_ratio,
+        share: args.share,
+        fill: match args.fill {
+            Filling::Set => Fill::Set,
+            Filling::Verify => Fill::Verify,
+            Filling::Skip => Fill::Skip,
+        },
+        seed: args.seed,
+        sla: args.sla,
+        bin: args.bin,
+        queue: args.queue,
+        pace: args.pace,
+        schedule,
+        allow_resets: args.allow_resets,
+        hold: args.hold,
+    })
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found =
+        text.to_socket_addrs().map_err(|e| format!("{e}: give HOST:PORT, like 10.0.0.5:11211"))?;
+    found.next().ok_or_else(|| "this name has no address".into())
+}
+
+fn share(text: &str) -> Result<(u32, u32), String> {
+    let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+    numbers.ok_or_else(|| "give its number, from 0, and how many there are, like 0/4".into())
+}

@@ -1,0 +1,37 @@
+//! This machine's monotonic clock, which all processes and namespaces on it share.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds on the monotonic clock.
+pub fn monotonic_ns() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// CPU time of this process so far, in nanoseconds.
+pub fn cpu_ns() -> u64 {
+    nanoseconds(ClockId::ProcessCPUTime)
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    // Both clocks count from a start in the past: never negative.
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// Time since time zero of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    zero_ns: u64,
+}
+
+impl Clock {
+    /// Counts from `zero_ns` of the monotonic clock.
+    pub fn new(zero_ns: u64) -> Clock {
+        Clock { zero_ns }
+    }
+
+    /// Nanoseconds since time zero; 0 before.
+    pub fn now_ns(self) -> u64 {
+        monotonic_ns().saturating_sub(self.zero_ns)
+    }
+}

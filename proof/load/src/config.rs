@@ -1,0 +1,244 @@
+//! What a run is to do.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::arrivals::Spacing;
+use crate::control::Order;
+use crate::protocol::memcached::VERSIONED_VALUE_SIZE_MIN;
+
+/// The most connections of one generator: a client host has no more ports for one server.
+pub const CONNECTIONS_MAX: u32 = 60_000;
+/// The most threads.
+pub const THREADS_MAX: u32 = 64;
+/// The most keys: their table takes 8 bytes each.
+pub const KEYS_MAX: u32 = 1 << 26;
+
+/// What requests look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speech {
+    /// memcached's text protocol, get and set.
+    Memcached,
+    /// Payloads that come back.
+    Echo,
+}
+
+impl fmt::Display for Speech {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Speech::Memcached => "memcached",
+            Speech::Echo => "echo",
+        })
+    }
+}
+
+/// What makes a request be sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Loop {
+    /// Time: arrivals at `rate_per_s`, whatever the replies do.
+    Open {
+        /// Arrivals a second over all connections, until a command changes it.
+        rate_per_s: f64,
+        /// Their spacing.
+        spacing: Spacing,
+    },
+    /// The reply to the request before, on each connection.
+    Closed,
+}
+
+/// Which connection an arrival goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Assignment {
+    /// Each in turn.
+    RoundRobin,
+    /// Any, by the seed.
+    Random,
+}
+
+/// What is done about the key space before the run (memcached).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Every key is set, then read back and compared.
+    Set,
+    /// Every key is read and compared; another generator set them.
+    Verify,
+    /// Nothing.
+    Skip,
+}
+
+/// Helpers that connections can be moved to by the client library.
+#[derive(Clone, Debug, Default)]
+pub struct Helpers {
+    /// Their link ports; connections are spread over them in turn.
+    pub addresses: Vec<SocketAddr>,
+    /// The clients' key for the server.
+    pub key: Option<Vec<u8>>,
+}
+
+/// Everything about a run but where its output goes.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The server's ordinary port, or a helper's raw port.
+    pub server: SocketAddr,
+    /// For moves.
+    pub helpers: Helpers,
+    /// The protocol.
+    pub speech: Speech,
+    /// 1 to [`CONNECTIONS_MAX`].
+    pub connections: u32,
+    /// 1 to [`THREADS_MAX`], and no more than connections.
+    pub threads: u32,
+    /// Open or closed loop.
+    pub pacing: Loop,
+    /// Of arrivals to connections.
+    pub assignment: Assignment,
+    /// From time zero to the last arrival; without it, until a `stop`.
+    pub duration: Option<Duration>,
+    /// Left out of the totals.
+    pub warmup: Duration,
+    /// How long sent requests may remain unanswered after the end before they count as lost.
+    pub drain: Duration,
+    /// Number of keys, 1 to [`KEYS_MAX`].
+    pub keys: u32,
+    /// Length of a key, 8 to 250 bytes.
+    pub key_size: usize,
+    /// Length of a value or payload, 1 byte to 1 MiB.
+    pub value_size: usize,
+    /// Exponent of the Zipf law, below 10; without it all keys are equally likely.
+    pub zipf: Option<f64>,
+    /// Fraction of gets; the others are sets.
+    pub get_ratio: f64,
+    /// This generator is number `share.0` of `share.1` that set keys of the same space at the same time.
+    pub share: (u32, u32),
+    /// Before the run.
+    pub fill: Fill,
+    /// Of everything random.
+    pub seed: u64,
+    /// Later replies are late.
+    pub sla: Duration,
+    /// Width of the bins: 1 ms to 1 s, and a divisor of 1 s.
+    pub bin: Duration,
+    /// Requests that may wait in the client, over all connections.
+    pub queue: u32,
+    /// Time between two connections' moves, where a command does not say.
+    pub pace: Duration,
+    /// Commands by time.
+    pub schedule: Vec<Order>,
+    /// Connections that go away are no failure of the run.
+    pub allow_resets: bool,
+    /// Wait for the command `start` once everything is connected.
+    pub hold: bool,
+}
+
+impl Config {
+    /// A run against `server` with everything else at its default: memcached, 50 connections, open loop, 1000
+    /// requests a second for 10 seconds.
+    pub fn new(server: SocketAddr) -> Config {
+        Config {
+            server,
+            helpers: Helpers::default(),
+            speech: Speech::Memcached,
+            connections: 50,
+            threads: 1,
+            pacing: Loop::Open { rate_per_s: 1000.0, spacing: Spacing::Poisson },
+            assignment: Assignment::RoundRobin,
+            duration: Some(Duration::from_secs(10)),
+            warmup: Duration::ZERO,
+            drain: Duration::from_secs(5),
+            keys: 100_000,
+            key_size: 32,
+            value_size: 64,
+            zipf: Some(0.99),
+            get_ratio: 1.0,
+            share: (0, 1),
+            fill: Fill::Set,
+            seed: 1,
+            sla: Duration::from_millis(1),
+            bin: Duration::from_millis(100),
+            queue: 1 << 18,
+            pace: Duration::from_micros(100),
+            schedule: Vec::new(),
+            allow_resets: false,
+            hold: false,
+        }
+    }
+
+    /// Says what cannot be, and what to do about it.
+    pub fn check(&self) -> Result<(), String> {
+        let within = |what: &str, value: f64, low: f64, high: f64| match (low..=high).contains(&value) {
+            true => Ok(()),
+            false => Err(format!("{what} is {value}; give a value from {low} to {high}")),
+        };
+        within("--connections", self.connections.into(), 1.0, CONNECTIONS_MAX.into())?;
+        within("--threads", self.threads.into(), 1.0, THREADS_MAX.min(self.connections).into())?;
+        within("--keys", self.keys.into(), 1.0, KEYS_MAX.into())?;
+        within("--key-size", self.key_size as f64, 8.0, 250.0)?;
+        within("--value-size", self.value_size as f64, 1.0, 1_048_576.0)?;
+        within("--get-ratio", self.get_ratio, 0.0, 1.0)?;
+        within("--zipf", self.zipf.unwrap_or(0.99), 0.0, 10.0)?;
+        within("--queue", self.queue.into(), 1.0, f64::from(1 << 26))?;
+        if let Loop::Open { rate_per_s, .. } = self.pacing {
+            within("--rate", rate_per_s, 0.0, 1e8)?;
+        }
+        let bin_ns = self.bin.as_nanos();
+        if !(1_000_000..=1_000_000_000).contains(&bin_ns)
+            || !bin_ns.is_multiple_of(1_000_000)
+            || !1_000_000_000u128.is_multiple_of(bin_ns)
+        {
+            return Err(format!(
+                "--bin is {:?}; give whole milliseconds that divide 1 s, like 100ms",
+                self.bin
+            ));
+        }
+        let (index, of) = self.share;
+        if index >= of || u64::from(of) * u64::from(self.threads) > u64::from(self.keys) {
+            return Err(format!(
+                "--share is {index}/{of}; count from 0, and give at least a key to each thread"
+            ));
+        }
+        if self.speech == Speech::Memcached
+            && self.get_ratio < 1.0
+            && self.value_size < VERSIONED_VALUE_SIZE_MIN
+        {
+            return Err(format!(
+                "--value-size is {}, too short to check sets: give at least {VERSIONED_VALUE_SIZE_MIN}",
+                self.value_size
+            ));
+        }
+        let moves_to_helper = self.schedule.iter().any(|order| order.command.needs_helper());
+        if moves_to_helper && self.helpers.addresses.is_empty() {
+            return Err("the schedule moves connections to a helper: give its link port with --helper".into());
+        }
+        if !self.helpers.addresses.is_empty() && self.helpers.key.is_none() {
+            return Err("--helper needs the clients' key: give its file with --client-key".into());
+        }
+        if self.pacing == Loop::Closed && self.schedule.iter().any(|o| o.command.needs_open_loop()) {
+            return Err("a closed loop has no rate: leave --closed out, or `rate` out of the schedule".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_allowed_and_errors_name_the_option() {
+        let config = Config::new("127.0.0.1:11211".parse().unwrap());
+        assert_eq!(config.check(), Ok(()));
+        let complaint = |change: fn(&mut Config)| {
+            let mut config = config.clone();
+            change(&mut config);
+            config.check().unwrap_err()
+        };
+        assert!(complaint(|c| c.connections = 0).contains("--connections"));
+        assert!(complaint(|c| c.threads = 51).contains("--threads"));
+        assert!(complaint(|c| c.bin = Duration::from_millis(300)).contains("--bin"));
+        assert!(complaint(|c| c.share = (2, 2)).contains("--share"));
+        assert!(complaint(|c| (c.get_ratio, c.value_size) = (0.9, 7)).contains("--value-size"));
+        assert!(complaint(|c| c.schedule = Order::parse("1s=move:helper").unwrap()).contains("--helper"));
+        assert!(complaint(|c| c.helpers.addresses.push(c.server)).contains("--client-key"));
+    }
+}

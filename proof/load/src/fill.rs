@@ -1,0 +1,110 @@
+//! The key space before the run: every key set, then read back and compared.
+
+use std::io::{BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::protocol::excerpt;
+use crate::protocol::memcached::Space;
+
+/// Bytes of requests, or of expected replies, under way at a time: pipelined, but never more than the socket
+/// buffers of both ends hold, so that neither end can wait for the other for ever.
+const UNDER_WAY_MAX: usize = 32 * 1024;
+/// A server that says nothing for so long is given up. Generous: it may be small and busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Sets (if `set`) and then verifies all `keys` of `space` in version 0.
+pub fn fill(server: SocketAddr, space: &Space, keys: u32, set: bool) -> Result<(), Error> {
+    let stream = TcpStream::connect_timeout(&server, PATIENCE)
+        .and_then(|stream| {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(stream)
+        })
+        .map_err(|e| Error::server(server, format!("cannot connect to fill the key space: {e}")))?;
+    let mut filler = Filler { server, input: BufReader::with_capacity(1 << 16, &stream), output: &stream };
+    if set {
+        filler.exchange(space, keys, "set", |key, request, reply| {
+            space.push_set(key, 0, request);
+            reply.extend_from_slice(b"STORED\r\n");
+        })?;
+    }
+    filler.exchange(space, keys, "get", |key, request, reply| {
+        request.extend_from_slice(b"get ");
+        space.push_key(key, request);
+        request.extend_from_slice(b"\r\n");
+        space.push_value_line(key, reply);
+        space.push_value(key, 0, reply);
+        reply.extend_from_slice(b"\r\nEND\r\n");
+    })
+}
+
+struct Filler<'a> {
+    server: SocketAddr,
+    input: BufReader<&'a TcpStream>,
+    output: &'a TcpStream,
+}
+
+impl Filler<'_> {
+    /// Sends a request for every key, in portions, and compares all that comes back.
+    fn exchange(
+        &mut self,
+        space: &Space,
+        keys: u32,
+        what: &str,
+        mut push: impl FnMut(u32, &mut Vec<u8>, &mut Vec<u8>),
+    ) -> Result<(), Error> {
+        let (mut requests, mut expected, mut got) = (Vec::new(), Vec::new(), Vec::new());
+        let mut key = 0;
+        while key < keys {
+            requests.clear();
+            expected.clear();
+            while key < keys && requests.len().max(expected.len()) < UNDER_WAY_MAX {
+                push(key, &mut requests, &mut expected);
+                key += 1;
+            }
+            got.clear();
+            got.resize(expected.len(), 0);
+            let failed = |e| {
+                let hint = "is it a memcached, and does it have the memory for the key space?";
+                Error::server(self.server, format!("while filling the key space ({what}): {e}; {hint}"))
+            };
+            self.output.write_all(&requests).map_err(failed)?;
+            read_alike(&mut self.input, &expected, &mut got).map_err(failed)?;
+            if let Some(at) = (0..got.len()).find(|&at| got[at] != expected[at]) {
+                let line = |bytes: &[u8]| excerpt(&bytes[at.saturating_sub(40).min(bytes.len())..]);
+                let mut last = Vec::new();
+                space.push_key(key - 1, &mut last);
+                return Err(Error::server(
+                    self.server,
+                    format!(
+                        "wrong reply to a {what} at or before key {}: expected {}, got {}; is the server's \
+                         memory large enough for {keys} keys? do other values lie under these keys?",
+                        last.escape_ascii(),
+                        line(&expected),
+                        line(&got)
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads until `got` is full or differs from `expected`: after a difference there may be nothing more to come.
+fn read_alike(input: &mut impl Read, expected: &[u8], got: &mut [u8]) -> std::io::Result<()> {
+    let mut done = 0;
+    while done < got.len() {
+        let count = input.read(&mut got[done..])?;
+        if count == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        if got[done..done + count] != expected[done..done + count] {
+            return Ok(());
+        }
+        done += count;
+    }
+    Ok(())
+}

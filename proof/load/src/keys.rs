@@ -1,0 +1,106 @@
+//! Which key a request asks for: all alike, or a few asked for most of the time (Zipf).
+
+use std::sync::Arc;
+
+use crate::random::Random;
+
+/// Draws key numbers in O(1): one random number and one table entry (Walker's alias method), so that the
+/// draw costs the same for the hottest and the coldest key. Clones share the table.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    count: u32,
+    /// Empty for a uniform choice.
+    table: Arc<[Slot]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Of 2^32 draws of this slot, so many mean the slot's own key; the others mean `other`.
+    own: u32,
+    other: u32,
+}
+
+impl Keys {
+    /// Every one of `count` keys is equally likely. `count` must not be 0.
+    pub fn uniform(count: u32) -> Keys {
+        Keys { count, table: Arc::from([]) }
+    }
+
+    /// Key `k` (from 0) is asked for in proportion to 1 / (k + 1)^`exponent`. `count` must not be 0.
+    pub fn zipf(count: u32, exponent: f64) -> Keys {
+        let weights: Vec<f64> = (1..=count).map(|rank| f64::from(rank).powf(-exponent)).collect();
+        let total: f64 = weights.iter().sum();
+        let mut share: Vec<f64> = weights.iter().map(|w| w * f64::from(count) / total).collect();
+        let mut table: Vec<Slot> = (0..count).map(|key| Slot { own: u32::MAX, other: key }).collect();
+        let (mut small, mut large): (Vec<u32>, Vec<u32>) = (0..count).partition(|&k| share[k as usize] < 1.0);
+        while let (Some(&less), Some(&more)) = (small.last(), large.last()) {
+            small.pop();
+            table[less as usize] =
+                Slot { own: (share[less as usize] * (u32::MAX as f64)) as u32, other: more };
+            share[more as usize] -= 1.0 - share[less as usize];
+            if share[more as usize] < 1.0 {
+                large.pop();
+                small.push(more);
+            }
+        }
+        Keys { count, table: table.into() }
+    }
+
+    /// How many keys there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The next key number, below `count`.
+    pub fn draw(&self, random: &mut Random) -> u32 {
+        let slot = random.below(self.count);
+        match self.table.get(slot as usize) {
+            None => slot,
+            Some(entry) if (random.next_u64() >> 32) as u32 <= entry.own => slot,
+            Some(entry) => entry.other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(keys: &Keys, draws: u32) -> Vec<u32> {
+        let mut random = Random::new(42, 1);
+        let mut counts = vec![0u32; keys.count() as usize];
+        for _ in 0..draws {
+            counts[keys.draw(&mut random) as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn zipf_follows_its_law() {
+        let (count, exponent, draws) = (1000, 0.99, 1_000_000);
+        let counts = counts(&Keys::zipf(count, exponent), draws);
+        let total: f64 = (1..=count).map(|rank| f64::from(rank).powf(-exponent)).sum();
+        for rank in [1u32, 2, 3, 10, 50, 200] {
+            let expected = f64::from(draws) * f64::from(rank).powf(-exponent) / total;
+            let got = f64::from(counts[rank as usize - 1]);
+            // Five standard deviations of a binomial count.
+            assert!((got - expected).abs() < 5.0 * expected.sqrt(), "rank {rank}: {got} for {expected}");
+        }
+    }
+
+    #[test]
+    fn uniform_is_even_and_one_key_works() {
+        let counts = counts(&Keys::uniform(100), 1_000_000);
+        assert!(counts.iter().all(|&n| (9_400..10_600).contains(&n)));
+        assert_eq!(Keys::zipf(1, 0.99).draw(&mut Random::new(1, 1)), 0);
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_keys() {
+        let draw = || {
+            let (keys, mut random) = (Keys::zipf(100_000, 0.99), Random::new(3, 9));
+            (0..1000).map(|_| keys.draw(&mut random)).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(), draw());
+    }
+}

@@ -1,0 +1,138 @@
+//! How a thread that sends and receives tells what it saw: one word per request, sorted out elsewhere.
+
+use crate::report::{Bin, Bins, Target};
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Outcome {
+    /// A right reply within the SLA.
+    OnTime = 0,
+    /// A right reply, too late.
+    Late = 1,
+    /// A wrong reply.
+    Wrong = 2,
+    /// Sent, never answered.
+    Lost = 3,
+    /// Never sent: too many waited.
+    Dropped = 4,
+    /// Never sent: the run ended.
+    Unsent = 5,
+    /// Not an outcome: how long after the intended time an idle connection was used.
+    Lag = 6,
+    /// Not an outcome: a connection went away.
+    Reset = 7,
+}
+
+const VALUE_BITS: u32 = 36;
+const VALUE_MAX: u64 = (1 << VALUE_BITS) - 1;
+const BIN_MAX: u64 = (1 << 24) - 1;
+
+/// A request's bin, carrier, outcome and time in one word, so that sorting gathers what belongs together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sample(u64);
+
+impl Sample {
+    /// Bins above 2^24 and times above 19 hours are cut off there.
+    pub fn new(bin: u64, carrier: Target, outcome: Outcome, value_us: u64) -> Sample {
+        let carrier = u64::from(carrier == Target::Helper);
+        let head = bin.min(BIN_MAX) << 4 | carrier << 3 | outcome as u64;
+        Sample(head << VALUE_BITS | value_us.min(VALUE_MAX))
+    }
+
+    fn bin(self) -> u64 {
+        self.0 >> (VALUE_BITS + 4)
+    }
+}
+
+/// What one thread saw since it last told.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    /// In the order of events.
+    pub words: Vec<Sample>,
+    /// (bin, arrivals intended within it).
+    pub offered: Vec<(u64, u64)>,
+}
+
+impl Samples {
+    /// Counts one arrival in `bin`. Arrivals come in order of time, so bins come in runs.
+    pub fn offer(&mut self, bin: u64) {
+        match self.offered.last_mut() {
+            Some(last) if last.0 == bin => last.1 += 1,
+            _ => self.offered.push((bin, 1)),
+        }
+    }
+
+    /// Adds up everything into `bins`, whose width is `bin_ms`.
+    pub fn sort_into(&mut self, bin_ms: u64, bins: &mut Bins) {
+        for &(bin, count) in &self.offered {
+            bins.at(bin * bin_ms).offered += count;
+        }
+        self.words.sort_unstable();
+        for run in self.words.chunk_by(|a, b| a.bin() == b.bin()) {
+            let bin = bins.at(run[0].bin() * bin_ms);
+            for same in run.chunk_by(|a, b| a == b) {
+                add(bin, same[0], same.len() as u64);
+            }
+        }
+    }
+}
+
+fn add(bin: &mut Bin, sample: Sample, count: u64) {
+    let value_us = sample.0 & VALUE_MAX;
+    let carried = if sample.0 >> (VALUE_BITS + 3) & 1 == 1 { &mut bin.helped } else { &mut bin.direct };
+    match sample.0 >> VALUE_BITS & 7 {
+        0 | 1 => {
+            carried.answered += count;
+            carried.late += if sample.0 >> VALUE_BITS & 7 == 1 { count } else { 0 };
+            carried.latency_us.record(value_us, count);
+        }
+        2 => {
+            carried.answered += count;
+            carried.wrong += count;
+        }
+        3 => carried.lost += count,
+        4 => bin.dropped += count,
+        5 => bin.unsent += count,
+        6 => bin.lag_us.record(value_us, count),
+        _ => carried.resets += count,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_lands_in_its_bin_and_carrier() {
+        use Outcome::*;
+        let mut samples = Samples::default();
+        for (bin, carrier, outcome, value) in [
+            (7, Target::Helper, OnTime, 500),
+            (2, Target::Direct, Late, 70_000),
+            (2, Target::Direct, OnTime, 90),
+            (2, Target::Direct, OnTime, 90),
+            (2, Target::Direct, Wrong, 1),
+            (2, Target::Helper, Lost, 0),
+            (2, Target::Direct, Dropped, 0),
+            (2, Target::Direct, Unsent, 0),
+            (2, Target::Direct, Lag, 12),
+            (2, Target::Helper, Reset, 0),
+        ] {
+            samples.words.push(Sample::new(bin, carrier, outcome, value));
+        }
+        (0..9).for_each(|_| samples.offer(2));
+        samples.offer(7);
+        let mut bins = Bins::default();
+        samples.sort_into(100, &mut bins);
+        let bins = bins.into_vec();
+        assert_eq!(bins.iter().map(|b| (b.at_ms, b.offered)).collect::<Vec<_>>(), [(200, 9), (700, 1)]);
+        let first = &bins[0];
+        assert_eq!((first.dropped, first.unsent), (1, 1));
+        assert_eq!((first.direct.answered, first.direct.late, first.direct.wrong), (4, 1, 1));
+        assert_eq!(first.direct.latency_us.count(), 3);
+        assert_eq!((first.helped.lost, first.helped.resets, first.helped.answered), (1, 1, 0));
+        assert_eq!(first.lag_us.pairs(), [(12, 1)]);
+        assert_eq!(bins[1].helped.latency_us.pairs(), [(500, 1)]);
+    }
+}

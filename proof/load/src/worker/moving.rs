@@ -1,0 +1,144 @@
+//! Moves of connections between the server and a helper: paced, each at a moment without a pending reply.
+
+use std::time::Duration;
+
+use super::Worker;
+use crate::protocol::Protocol;
+use crate::report::{Move, Target};
+
+/// A move under way.
+#[derive(Debug)]
+pub(super) struct Mover {
+    /// `connections` is how many are concerned, `failed` how many of them failed so far.
+    report: Move,
+    given_ns: u64,
+    pace_ns: u64,
+    /// When the next connection may be told.
+    next_ns: u64,
+    /// Connections before this one have been told, or need not be.
+    next: usize,
+    /// Still to be told.
+    left: u32,
+    /// Told, no reply by the new carrier yet.
+    awaited: u32,
+}
+
+impl<P: Protocol> Worker<P> {
+    pub(super) fn begin_move(
+        &mut self,
+        id: u32,
+        target: Target,
+        given_ns: u64,
+        pace: Duration,
+        count: Option<u32>,
+    ) {
+        self.end_move();
+        let threads = self.setting.config.threads;
+        let elsewhere = self.connections.iter().filter(|c| c.wanted != target).count() as u32;
+        let share = |count: u32| count / threads + u32::from(self.setting.index < count % threads);
+        let left = count.map_or(elsewhere, share).min(elsewhere);
+        // Every thread tells one connection per pace × threads.
+        let pace_ns = u64::try_from(pace.as_nanos()).unwrap_or(u64::MAX).saturating_mul(threads.into());
+        self.mover = Some(Mover {
+            report: Move {
+                id,
+                target,
+                given_us: given_ns / 1000,
+                pace_us: pace.as_nanos() as f64 / 1000.0,
+                connections: left,
+                failed: 0,
+                first_replies_us: Vec::with_capacity(left as usize),
+                complete: false,
+            },
+            given_ns,
+            pace_ns,
+            next_ns: given_ns,
+            next: 0,
+            left,
+            awaited: 0,
+        });
+        self.end_move_if_over();
+    }
+
+    /// When the next connection is to be told, if one is.
+    pub(super) fn next_move_ns(&self) -> Option<u64> {
+        self.mover.as_ref().filter(|mover| mover.left > 0).map(|mover| mover.next_ns)
+    }
+
+    /// Tells the connections whose time has come. One that awaits a reply moves when it has it.
+    pub(super) fn start_moves(&mut self, now_ns: u64) {
+        while let Some(mover) = self.mover.as_mut().filter(|m| m.left > 0 && m.next_ns <= now_ns) {
+            let target = mover.report.target;
+            let later = self.connections.iter().skip(mover.next).position(|c| c.wanted != target);
+            let Some(offset) = later else {
+                mover.left = 0; // the others were lost, and are where they were to go
+                break;
+            };
+            let index = mover.next + offset;
+            mover.next = index + 1;
+            mover.left -= 1;
+            mover.next_ns = mover.next_ns.saturating_add(mover.pace_ns);
+            mover.awaited += 1;
+            self.connections[index].wanted = target;
+            self.connections[index].awaited = true;
+            self.go_on(index);
+        }
+        self.end_move_if_over();
+    }
+
+    /// A reply came: perhaps the first by the new carrier.
+    pub(super) fn first_reply(&mut self, index: usize, now_ns: u64) {
+        let connection = &mut self.connections[index];
+        let Some(mover) = self.mover.as_mut().filter(|m| m.report.target == connection.carrier) else {
+            return;
+        };
+        if std::mem::take(&mut connection.awaited) {
+            mover.awaited -= 1;
+            mover.report.first_replies_us.push(now_ns.saturating_sub(mover.given_ns).div_ceil(1000));
+            self.end_move_if_over();
+        }
+    }
+
+    /// This connection stays, or is again, direct.
+    pub(super) fn move_failed(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        connection.wanted = Target::Direct;
+        if std::mem::take(&mut connection.awaited)
+            && let Some(mover) = &mut self.mover
+        {
+            mover.awaited -= 1;
+            mover.report.failed += 1;
+            self.end_move_if_over();
+        }
+    }
+
+    fn end_move_if_over(&mut self) {
+        if self.mover.as_ref().is_some_and(|mover| mover.left == 0 && mover.awaited == 0) {
+            self.end_move();
+        }
+    }
+
+    /// Reports the move under way, finished or not.
+    pub(super) fn end_move(&mut self) {
+        if let Some(mut mover) = self.mover.take() {
+            mover.report.complete = mover.left == 0 && mover.awaited == 0;
+            mover.report.first_replies_us.sort_unstable();
+            self.connections.iter_mut().for_each(|c| c.awaited = false);
+            self.tell(super::FromWorker::Moved(mover.report));
+        }
+    }
+
+    /// The connection is idle and wanted elsewhere.
+    pub(super) fn change_carrier(&mut self, index: usize) {
+        self.move_failed(index);
+    }
+
+    /// The connection is lost; it will be opened again, direct.
+    pub(super) fn forget_carrier(&mut self, index: usize) {
+        if self.connections[index].carrier == Target::Helper {
+            self.helped_now -= 1;
+            self.connections[index].carrier = Target::Direct;
+            self.move_failed(index);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Requests out, replies in, each settled exactly once.
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::Worker;
+use super::connection::{Link, Pending};
+use crate::protocol::{Protocol, Request, Verdict};
+use crate::samples::Outcome;
+
+impl<P: Protocol> Worker<P> {
+    /// Gives an arrival to a connection: sends it if the connection is idle, lets it wait otherwise.
+    pub(super) fn dispatch(&mut self, index: usize, intended_ns: u64, request: Request) {
+        if self.connections[index].is_idle() {
+            let carrier = self.connections[index].carrier;
+            let sent_ns = self.send(index, intended_ns, request);
+            self.sample(intended_ns, carrier, Outcome::Lag, sent_ns.saturating_sub(intended_ns));
+        } else if self.pool.push(&mut self.connections[index].waiting, intended_ns, request) {
+            self.waiting += 1;
+        } else {
+            let carrier = self.connections[index].carrier;
+            self.sample(intended_ns, carrier, Outcome::Dropped, 0);
+        }
+    }
+
+    /// The connection is idle: moves it if that is wanted, or sends what waits, or (closed loop) the next.
+    pub(super) fn go_on(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        if !connection.is_open() || connection.pending.is_some() {
+            return;
+        }
+        if connection.wanted != connection.carrier {
+            self.change_carrier(index);
+            return;
+        }
+        let next = self.pool.pop(&mut connection.waiting);
+        if let Some((intended_ns, request)) = next {
+            self.waiting -= 1;
+            self.send(index, intended_ns, request);
+        } else if self.arrivals.is_none() {
+            let now_ns = self.clock.now_ns();
+            if now_ns < self.end_ns {
+                self.samples.offer(now_ns / self.bin_ns);
+                let request = self.protocol.draw();
+                self.send(index, now_ns, request);
+            }
+        }
+    }
+
+    /// Sends on an idle connection; tells when that was.
+    fn send(&mut self, index: usize, intended_ns: u64, request: Request) -> u64 {
+        self.encoded.clear();
+        let sent = self.protocol.encode(request, &mut self.encoded);
+        let sent_ns = self.clock.now_ns();
+        self.connections[index].pending = Some(Pending { sent, intended_ns });
+        self.outstanding += 1;
+        match self.connections[index].link.send(&self.encoded) {
+            Ok(count) if count == self.encoded.len() => {}
+            Ok(count) => {
+                self.connections[index].unsent.extend_from_slice(&self.encoded[count..]);
+                self.watch(index, EventFlags::IN | EventFlags::OUT);
+            }
+            Err(e) => self.lose(index, &format!("while sending: {e}")),
+        }
+        sent_ns
+    }
+
+    /// Something happened on a connection's socket.
+    pub(super) fn ready(&mut self, index: usize, flags: EventFlags) {
+        match self.connections.get(index).map(|c| &c.link) {
+            Some(Link::Opening { .. }) => self.opened(index),
+            Some(Link::Plain(_)) => {
+                if flags.contains(EventFlags::OUT) {
+                    self.send_rest(index);
+                }
+                if flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP) {
+                    self.receive(index);
+                }
+            }
+            // Closed while an earlier event of the same turn was handled.
+            Some(Link::Closed) | None => {}
+        }
+    }
+
+    fn send_rest(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        match connection.link.send(&connection.unsent) {
+            Ok(count) => {
+                connection.unsent.drain(..count);
+                if connection.unsent.is_empty() {
+                    self.watch(index, EventFlags::IN);
+                }
+            }
+            Err(e) => self.lose(index, &format!("while sending: {e}")),
+        }
+    }
+
+    fn watch(&mut self, index: usize, flags: EventFlags) {
+        if let Link::Plain(socket) = &self.connections[index].link {
+            let watched = epoll::modify(&self.epoll, socket, EventData::new_u64(index as u64), flags);
+            if let Err(e) = watched {
+                self.lose(index, &format!("while changing what to wait for: {e}"));
+            }
+        }
+    }
+
+    fn receive(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        match connection.link.receive(&mut self.received) {
+            Ok(0) => self.lose(index, "the other side closed it"),
+            Ok(count) if connection.partial.is_empty() => {
+                // Lent, so that the reply is judged where it was received.
+                let received = std::mem::take(&mut self.received);
+                self.judge(index, &received[..count]);
+                self.received = received;
+            }
+            Ok(count) => {
+                let mut partial = std::mem::take(&mut connection.partial);
+                partial.extend_from_slice(&self.received[..count]);
+                self.judge(index, &partial);
+                partial.clear();
+                // Keeps its memory for the next time; `judge` has put back what is still incomplete.
+                if self.connections[index].partial.is_empty() {
+                    self.connections[index].partial = partial;
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(e) => self.lose(index, &e.to_string()),
+        }
+    }
+
+    /// `reply` is everything received since the request was sent.
+    fn judge(&mut self, index: usize, reply: &[u8]) {
+        let now_ns = self.clock.now_ns();
+        let Some(pending) = self.connections[index].pending else {
+            let carrier = self.connections[index].carrier;
+            self.sample(now_ns, carrier, Outcome::Wrong, 0);
+            self.trouble(|| format!("connection {index}: {} bytes that nobody asked for", reply.len()));
+            self.lose(index, "closed by us after bytes that nobody asked for");
+            return;
+        };
+        let (right, length) = match self.protocol.check(&pending.sent, reply) {
+            Verdict::Incomplete => {
+                self.connections[index].partial.extend_from_slice(reply);
+                return;
+            }
+            Verdict::Right(length) => (length == reply.len(), length),
+            Verdict::Wrong(length) => (false, length),
+            Verdict::Garbled => (false, 0),
+        };
+        let latency_ns = now_ns.saturating_sub(pending.intended_ns);
+        let outcome = match (right, latency_ns <= self.sla_ns) {
+            (true, true) => Outcome::OnTime,
+            (true, false) => Outcome::Late,
+            (false, _) => Outcome::Wrong,
+        };
+        let carrier = self.connections[index].carrier;
+        self.sample(pending.intended_ns, carrier, outcome, latency_ns);
+        self.connections[index].pending = None;
+        self.outstanding -= 1;
+        self.first_reply(index, now_ns);
+        if !right {
+            let why = self.protocol.explain(&pending.sent, reply);
+            self.trouble(|| format!("connection {index}: wrong reply: {why}"));
+        }
+        if length == reply.len() {
+            self.go_on(index);
+        } else {
+            self.lose(index, "closed by us after a reply whose end cannot be told");
+        }
+    }
+
+    /// The connection is gone, and with it the reply that was awaited.
+    pub(super) fn lose(&mut self, index: usize, why: &str) {
+        let carrier = self.connections[index].carrier;
+        let now_ns = self.clock.now_ns();
+        self.sample(now_ns, carrier, Outcome::Reset, 0);
+        self.trouble(|| format!("connection {index} is lost: {why}"));
+        self.give_up_pending(index);
+        self.forget_carrier(index);
+        let connection = &mut self.connections[index];
+        connection.link = Link::Closed;
+        connection.unsent.clear();
+        connection.partial.clear();
+        self.pause(index);
+    }
+
+    /// Counts the request under way as lost.
+    pub(super) fn give_up_pending(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        let carrier = connection.carrier;
+        if let Some(pending) = connection.pending.take() {
+            self.outstanding -= 1;
+            self.sample(pending.intended_ns, carrier, Outcome::Lost, 0);
+        }
+    }
+
+    /// Counts all that waits for this connection as never sent.
+    pub(super) fn give_up_waiting(&mut self, index: usize) {
+        let carrier = self.connections[index].carrier;
+        while let Some((intended_ns, _)) = self.pool.pop(&mut self.connections[index].waiting) {
+            self.waiting -= 1;
+            self.sample(intended_ns, carrier, Outcome::Unsent, 0);
+        }
+    }
+}
+
+impl Link {
+    /// Sends what there is room for.
+    fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        let Link::Plain(socket) = self else { return Err(Errno::NOTCONN) };
+        match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            other => other,
+        }
+    }
+
+    fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let Link::Plain(socket) = self else { return Err(Errno::NOTCONN) };
+        rustix::net::recv(socket, buffer, RecvFlags::empty()).map(|(count, _)| count)
+    }
+}
