@@ -16,15 +16,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Load(Box<commands::load::Args>),
     Lab(commands::lab::Args),
 }
 
 fn main() -> ExitCode {
     let links = spillway_wire::preamble::VERSIONS;
-    let version = format!("{} (link versions {} to {})", env!("CARGO_PKG_VERSION"), links.start(), links.end());
+    let version =
+        format!("{} (link versions {} to {})", env!("CARGO_PKG_VERSION"), links.start(), links.end());
     let matches = Cli::command().version(version).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
+        Command::Load(args) => commands::load::run(*args),
         Command::Lab(args) => commands::lab::run(args),
     }
 }

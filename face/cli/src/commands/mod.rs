@@ -1,3 +1,4 @@
 //! One file for each subcommand: what it takes, and the call that does it.
 
 pub(crate) mod lab;
+pub(crate) mod load;
