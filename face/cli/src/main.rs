@@ -17,6 +17,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Load(Box<commands::load::Args>),
+    Key(commands::key::Args),
     Lab(commands::lab::Args),
 }
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
         Command::Load(args) => commands::load::run(*args),
+        Command::Key(args) => commands::key::run(args),
         Command::Lab(args) => commands::lab::run(args),
     }
 }

@@ -1,4 +1,5 @@
 //! One file for each subcommand: what it takes, and the call that does it.
 
+pub(crate) mod key;
 pub(crate) mod lab;
 pub(crate) mod load;
