@@ -9,7 +9,7 @@ use crate::report::{Bin, Bins, Report, Summary};
 /// Tells how the run goes, once a second. Figures are by *intended* time, so a second's line is written when
 /// its replies have had a moment to come; those that come later still count, in the final table.
 pub struct Progress {
-    out: Box<dyn Write>,
+    out: Box<dyn Write + Send>,
     connections: u32,
     seconds: Bins,
     next_s: u64,
@@ -21,7 +21,7 @@ const WAIT_MS: u64 = 200;
 
 impl Progress {
     /// Writes the head of the table.
-    pub fn new(out: Box<dyn Write>, config: &Config) -> Progress {
+    pub fn new(out: Box<dyn Write + Send>, config: &Config) -> Progress {
         let mut progress = Progress {
             out,
             connections: config.connections,

@@ -41,9 +41,9 @@ pub struct Surroundings {
     /// Lines of commands, as [`Command::parse`] reads them; its end is no command.
     pub control: Option<OwnedFd>,
     /// Gets [`Event`]s, one JSON line each.
-    pub events: Option<Box<dyn Write>>,
+    pub events: Option<Box<dyn Write + Send>>,
     /// Gets a line a second for people.
-    pub progress: Option<Box<dyn Write>>,
+    pub progress: Option<Box<dyn Write + Send>>,
     /// Obey SIGINT and SIGTERM (stop), SIGUSR1 (move to the helper) and SIGUSR2 (move back) of this process.
     pub signals: bool,
 }
@@ -163,7 +163,7 @@ struct Run<'a> {
     config: &'a Config,
     control: Option<OwnedFd>,
     line: Vec<u8>,
-    events: Option<Box<dyn Write>>,
+    events: Option<Box<dyn Write + Send>>,
     progress: Option<Progress>,
     signals: Option<Signals>,
     told: Arc<OwnedFd>,

@@ -180,9 +180,9 @@ fn load(args: Args) -> Result<bool, Error> {
             }
             None => None,
         },
-        events: args.events.then(|| Box::new(BufWriter::new(io::stdout())) as Box<dyn Write>),
+        events: args.events.then(|| Box::new(BufWriter::new(io::stdout())) as Box<dyn Write + Send>),
         progress: (args.progress || io::stderr().is_terminal())
-            .then(|| Box::new(io::stderr()) as Box<dyn Write>),
+            .then(|| Box::new(io::stderr()) as Box<dyn Write + Send>),
         signals: true,
     };
     let events = args.events;

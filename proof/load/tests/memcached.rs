@@ -1,0 +1,215 @@
+//! Against the real memcached.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use common::{Lines, Memcached, config, run};
+use spillway_load::config::{Config, Fill, Loop};
+use spillway_load::control::Order;
+use spillway_load::report::{Bins, Event};
+use spillway_load::{Surroundings, failed};
+
+fn assert_flawless(config: &Config, report: &spillway_load::Report) {
+    let total = &report.total;
+    assert!(!failed(config, report), "{:?}", report.troubles);
+    assert!(total.offered > 0);
+    assert_eq!(total.offered, total.answered + total.dropped + total.unsent, "{total:?}");
+    assert_eq!((total.wrong, total.lost, total.resets), (0, 0, 0));
+}
+
+#[test]
+fn open_loop_gets_and_sets_are_all_right() {
+    let Some(memcached) = Memcached::start() else { return };
+    let mut config = config(memcached.address);
+    (config.get_ratio, config.threads) = (0.8, 2);
+    config.schedule = Order::parse("300ms=rate:4000,mark:more").unwrap();
+    let report = run(&config);
+    assert_flawless(&config, &report);
+    assert_eq!(report.marks.len(), 1);
+    let offered = |from, to| report.span(from, to).offered;
+    assert!((200..400).contains(&offered(0, 300)), "{}", offered(0, 300));
+    assert!((1000..1400).contains(&offered(300, 600)), "{}", offered(300, 600));
+}
+
+#[test]
+fn the_same_seed_offers_the_same_in_every_bin() {
+    let Some(memcached) = Memcached::start() else { return };
+    let mut config = config(memcached.address);
+    config.schedule = Order::parse("200ms=rate:3000").unwrap();
+    let offered = |report: spillway_load::Report| {
+        report.bins.iter().map(|bin| (bin.at_ms, bin.offered)).filter(|b| b.1 > 0).collect::<Vec<_>>()
+    };
+    let first = offered(run(&config));
+    assert_eq!(first, offered(run(&config)));
+    config.seed = 2;
+    assert_ne!(first, offered(run(&config)));
+}
+
+#[test]
+fn closed_loop_and_other_sizes() {
+    let Some(memcached) = Memcached::start() else { return };
+    for (key_size, value_size, get_ratio) in [(8, 1, 1.0), (250, 8, 0.5), (32, 200_000, 0.9)] {
+        let mut config = config(memcached.address);
+        (config.key_size, config.value_size, config.get_ratio) = (key_size, value_size, get_ratio);
+        (config.keys, config.zipf) = (50, None);
+        (config.pacing, config.duration) = (Loop::Closed, Some(Duration::from_millis(200)));
+        assert_flawless(&config, &run(&config));
+    }
+}
+
+#[test]
+fn events_add_up_to_the_report() {
+    let Some(memcached) = Memcached::start() else { return };
+    let (mut control, theirs) = UnixStream::pair().unwrap();
+    let lines = Lines::default();
+    let mut config = config(memcached.address);
+    (config.duration, config.hold) = (None, true);
+    let surroundings = Surroundings {
+        control: Some(theirs.into()),
+        events: Some(Box::new(lines.clone())),
+        ..Surroundings::default()
+    };
+    let run = thread::spawn(move || spillway_load::run(&config, surroundings).unwrap());
+    let mut say = |word: &str| control.write_all(word.as_bytes()).unwrap();
+    lines.wait_for("ready", |event| matches!(event, Event::Ready { connections: 40 }));
+    say("rate 5\nstart\n");
+    lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
+    say("rate 2000\nma");
+    say("rk half\nmove helper\n");
+    lines.wait_for("bins", |event| matches!(event, Event::Bins { bins, .. } if bins[0].direct.answered > 50));
+    say("stop\n");
+    let report = run.join().unwrap();
+    let events = lines.events();
+    let mut told = Bins::default();
+    for event in &events {
+        if let Event::Bins { bins, .. } = event {
+            bins.iter().for_each(|bin| told.add(bin));
+        }
+    }
+    assert_eq!(told.into_vec(), report.bins);
+    let troubles: Vec<_> = events
+        .iter()
+        .filter_map(|e| if let Event::Trouble { what, .. } = e { Some(what) } else { None })
+        .collect();
+    assert_eq!(troubles.len(), 2, "{troubles:?}");
+    assert!(troubles[0].contains("not begun") && troubles[1].contains("--helper"), "{troubles:?}");
+    assert_eq!(report.marks[0].name, "half");
+    assert!(matches!(events.last(), Some(Event::End { report }) if report.bins.is_empty()));
+}
+
+#[test]
+fn two_generators_share_a_key_space_and_merge() {
+    let Some(memcached) = Memcached::start() else { return };
+    let mut parts = Vec::new();
+    for index in 0..2 {
+        let mut config = config(memcached.address);
+        (config.share, config.get_ratio, config.seed) = ((index, 2), 0.5, 1);
+        // One fills, then both set and get at the same time, each its own keys.
+        config.fill = if index == 0 { Fill::Set } else { Fill::Verify };
+        let (mut control, theirs) = UnixStream::pair().unwrap();
+        let lines = Lines::default();
+        config.hold = true;
+        let surroundings = Surroundings {
+            control: Some(theirs.into()),
+            events: Some(Box::new(lines.clone())),
+            ..Surroundings::default()
+        };
+        let run = thread::spawn(move || {
+            let report = spillway_load::run(&config, surroundings).unwrap();
+            assert_flawless(&config, &report);
+            report
+        });
+        lines.wait_for("ready", |event| matches!(event, Event::Ready { .. }));
+        parts.push((run, move |zero: u64| control.write_all(format!("start {zero}\n").as_bytes()).unwrap()));
+    }
+    let zero = spillway_load::monotonic_ns() + 50_000_000;
+    let runs: Vec<_> = parts
+        .into_iter()
+        .map(|(run, mut start)| {
+            start(zero);
+            run
+        })
+        .collect();
+    let mut reports = runs.into_iter().map(|run| run.join().unwrap());
+    let (mut merged, other) = (reports.next().unwrap(), reports.next().unwrap());
+    assert_eq!((merged.zero_monotonic_ns, other.zero_monotonic_ns), (zero, zero));
+    let both = merged.total.offered + other.total.offered;
+    merged.merge(&other);
+    assert_eq!((merged.connections, merged.total.offered), (80, both));
+}
+
+#[test]
+fn a_value_changed_behind_our_back_is_caught() {
+    let Some(memcached) = Memcached::start() else { return };
+    let mut config = config(memcached.address);
+    config.keys = 10;
+    assert_flawless(&config, &run(&config));
+    // Flip one bit of one value: find any key, and store what lies under it, altered.
+    let mut stream = TcpStream::connect(memcached.address).unwrap();
+    stream.write_all(b"lru_crawler metadump all\r\n").unwrap();
+    let mut dump = Vec::new();
+    while !dump.ends_with(b"END\r\n") {
+        let mut bytes = [0; 4096];
+        let count = stream.read(&mut bytes).unwrap();
+        dump.extend_from_slice(&bytes[..count]);
+    }
+    let dump = String::from_utf8(dump).unwrap();
+    let key = dump.split_whitespace().find_map(|word| word.strip_prefix("key=")).unwrap();
+    stream.write_all(format!("append {key} 0 0 1\r\nx\r\n").as_bytes()).unwrap();
+    let mut stored = [0; 8];
+    stream.read_exact(&mut stored).unwrap();
+    (config.fill, config.allow_resets) = (Fill::Skip, true);
+    let report = run(&config);
+    assert!(report.total.wrong > 0 && failed(&config, &report), "{:?}", report.total);
+    config.fill = Fill::Verify;
+    let complaint = spillway_load::run(&config, Surroundings::default()).unwrap_err().to_string();
+    assert!(complaint.contains("wrong reply"), "{complaint}");
+    stream.write_all(format!("delete {key}\r\n").as_bytes()).unwrap();
+    stream.read_exact(&mut [0; 9]).unwrap();
+    config.fill = Fill::Skip;
+    let report = run(&config);
+    assert!(report.total.wrong > 0 && report.total.resets == 0);
+    assert!(report.troubles[0].contains("missing"), "{:?}", report.troubles);
+}
+
+#[test]
+fn a_server_that_dies_costs_resets_and_one_that_returns_is_used_again() {
+    let Some(mut memcached) = Memcached::start() else { return };
+    let lines = Lines::default();
+    let (mut control, theirs) = UnixStream::pair().unwrap();
+    let mut config = config(memcached.address);
+    (config.duration, config.pacing) = (None, Loop::Closed);
+    // What returns is empty: only the connections count here, not the values.
+    config.keys = 1;
+    let run_config = config.clone();
+    let surroundings = Surroundings {
+        control: Some(theirs.into()),
+        events: Some(Box::new(lines.clone())),
+        ..Surroundings::default()
+    };
+    let run = thread::spawn(move || spillway_load::run(&run_config, surroundings).unwrap());
+    let answered = |wrong| {
+        move |event: &Event| match event {
+            Event::Bins { bins, .. } => {
+                bins.iter().any(|b| if wrong { b.direct.wrong > 0 } else { b.direct.answered > 0 })
+            }
+            _ => false,
+        }
+    };
+    lines.wait_for("answers", answered(false));
+    memcached.kill();
+    lines.wait_for("trouble", |event| matches!(event, Event::Trouble { .. }));
+    let address = memcached.address;
+    let _memcached = Memcached::start_on(address).unwrap();
+    lines.wait_for("(missing) answers by the new server", answered(true));
+    control.write_all(b"stop\n").unwrap();
+    let report = run.join().unwrap();
+    assert!(report.total.resets >= 40, "{:?}", report.total);
+    assert!(report.total.lost <= report.total.resets, "{:?}", report.total);
+    assert!(failed(&config, &report));
+}
