@@ -1,1 +1,47 @@
-//! The client library: direct connections and moves to a helper and back.
+//! The client library (PostMan §4.2): direct connections, helped ones, and moves between them.
+//!
+//! A [`Connection`] carries one ordered stream of bytes in each direction. *Direct*, it is plain TCP to the
+//! server's ordinary port. *Helped*, its bytes travel over a link to a helper's link port, or straight to the
+//! server's link port, in batches with those of other clients.
+//!
+//! Nothing here blocks: a connection lives in an epoll loop of the caller's, with thousands of others. For
+//! programs without such a loop there is [`blocking`].
+//!
+//! # A turn of the loop
+//! 1. Whatever was called on the connection, call [`Connection::watch_in`] after it: it keeps the loop's epoll
+//!    set right (and costs nothing when nothing changed).
+//! 2. For each event of the epoll set, [`split_token`] says which connection and which of its sockets are
+//!    meant; [`Connection::handle_ready`] does what the library has to do, and says whether to
+//!    [`receive`](Connection::receive).
+//! 3. Ask [`Connection::poll_event`] until `None`, after `handle_ready`, `send`, `receive` and
+//!    `handle_timeout`.
+//! 4. Wait no longer than [`Connection::poll_timeout`], which is `None` unless a move is under way; then call
+//!    [`Connection::handle_timeout`].
+//!
+//! # Moving
+//! The paper's simple way (§4.2): send no more, receive all replies that are still to come, then
+//! [`Connection::begin_move`], and go on at [`Event::Moved`]. Only the application knows which replies are still
+//! to come; the library refuses to move while bytes are unsent, or received and unread. With
+//! [`Connection::prepare_move`] the new carrier is made ready while the old one stays in use, and
+//! [`Connection::complete_move`] then takes no time at all.
+//!
+//! While helped, the direct connection stays open and idle, so that the way back is instant.
+#![forbid(unsafe_code)]
+
+pub mod blocking;
+mod connection;
+mod direct;
+mod error;
+mod event;
+mod link;
+mod moving;
+mod settings;
+mod socket;
+mod watch;
+
+pub use connection::Connection;
+pub use error::MoveError;
+pub use event::{Carrier, Event};
+pub use settings::{LinkTarget, Route, Settings};
+pub use spillway_auth::Key;
+pub use watch::{Ready, Slot, Watch, split_token};

@@ -1,0 +1,155 @@
+//! The same connection for programs without a loop of their own.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::connection::Connection;
+use crate::error::MoveError;
+use crate::event::{Carrier, Event};
+use crate::settings::{LinkTarget, Route, Settings};
+use crate::watch::{Interest, Ready, Slot};
+
+/// A [`Connection`] whose calls wait. Reads and writes as a `TcpStream` does.
+#[derive(Debug)]
+pub struct Client {
+    connection: Connection,
+}
+
+impl Client {
+    /// Connects to a server directly.
+    pub fn connect(server: SocketAddr, settings: Settings) -> Result<Client, MoveError> {
+        Client::settle(Connection::connect(Instant::now(), server, settings)?)
+    }
+
+    /// Connects through a link and waits until the server's application has accepted.
+    pub fn pm_connect(
+        target: &LinkTarget,
+        server: Option<SocketAddr>,
+        settings: Settings,
+    ) -> Result<Client, MoveError> {
+        Client::settle(Connection::pm_connect(Instant::now(), target, server, settings)?)
+    }
+
+    fn settle(connection: Connection) -> Result<Client, MoveError> {
+        let mut client = Client { connection };
+        client.await_move()?;
+        Ok(client)
+    }
+
+    /// Moves the connection. Read all replies that are still to come before.
+    pub fn move_to(&mut self, route: Route<'_>) -> Result<(), MoveError> {
+        self.connection.begin_move(Instant::now(), route)?;
+        self.await_move()
+    }
+
+    fn await_move(&mut self) -> Result<(), MoveError> {
+        loop {
+            while let Some(event) = self.connection.poll_event() {
+                match event {
+                    Event::Moved(_) => return Ok(()),
+                    Event::MoveFailed { why, .. } => return Err(why),
+                    _ => {}
+                }
+            }
+            self.wait()?;
+        }
+    }
+
+    /// What carries the bytes now.
+    pub fn carrier(&self) -> Option<Carrier> {
+        self.connection.carrier()
+    }
+
+    /// This end's address, as the server sees it.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.connection.local_address()
+    }
+
+    /// Sends no more; replies still come.
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.connection.finish()
+    }
+
+    /// Waits until something happened and has the connection handle it.
+    fn wait(&mut self) -> io::Result<()> {
+        let timeout = self.connection.poll_timeout().map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
+        });
+        let mut ready = [None; Slot::ALL.len()];
+        {
+            let connection = &self.connection;
+            let sockets =
+                connection.direct.iter().map(|direct| (Slot::Direct, &direct.socket, direct.interest()));
+            let links = [Slot::LinkA, Slot::LinkB].into_iter().zip(&connection.links);
+            let links =
+                links.filter_map(|(slot, link)| link.as_ref().map(|l| (slot, &l.socket, l.interest())));
+            let (slots, mut descriptors): (Vec<Slot>, Vec<PollFd<'_>>) = sockets
+                .chain(links)
+                .map(|(slot, socket, interest)| {
+                    (slot, PollFd::from_borrowed_fd(socket.as_fd(), flags(interest)))
+                })
+                .unzip();
+            match poll(&mut descriptors, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for ((slot, descriptor), ready) in slots.into_iter().zip(&descriptors).zip(&mut ready) {
+                *ready = Some((slot, descriptor.revents()));
+            }
+        }
+        let now = Instant::now();
+        for (slot, flags) in ready.into_iter().flatten().filter(|(_, flags)| !flags.is_empty()) {
+            // The caller tries to receive in any case.
+            self.connection.handle_ready(now, slot, of(flags));
+        }
+        self.connection.handle_timeout(now);
+        Ok(())
+    }
+}
+
+fn flags(interest: Interest) -> PollFlags {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN, interest.readable);
+    flags.set(PollFlags::OUT, interest.writable);
+    flags
+}
+
+fn of(flags: PollFlags) -> Ready {
+    let broken = flags.intersects(PollFlags::ERR | PollFlags::HUP);
+    Ready {
+        readable: broken || flags.contains(PollFlags::IN),
+        writable: broken || flags.contains(PollFlags::OUT),
+    }
+}
+
+impl Read for Client {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.connection.receive(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait()?,
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl Write for Client {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.connection.send(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait()?,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

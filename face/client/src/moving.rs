@@ -1,0 +1,259 @@
+//! How a connection moves from one carrier to another.
+
+use std::time::Instant;
+
+use crate::connection::{CarrierMut, Connection};
+use crate::direct::Direct;
+use crate::error::MoveError;
+use crate::event::{Carrier, Event};
+use crate::link::{Ended, Link};
+use crate::settings::{LinkTarget, Route};
+use crate::watch::Slot;
+
+/// A carrier that is being set up.
+#[derive(Debug)]
+pub(crate) struct Moving {
+    pub(crate) to: Slot,
+    target: Carrier,
+    /// The move ends by itself; meanwhile nothing is sent.
+    automatic: bool,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Connecting { deadline: Instant },
+    Accepting { deadline: Instant },
+    Prepared,
+}
+
+impl Moving {
+    pub(crate) fn is_automatic(&self) -> bool {
+        self.automatic
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Connecting { deadline } | Stage::Accepting { deadline } => Some(deadline),
+            Stage::Prepared => None,
+        }
+    }
+}
+
+impl Connection {
+    /// Moves the connection. The application has stopped sending and has received every reply that was to come;
+    /// `send` takes nothing until [`Event::Moved`] or [`Event::MoveFailed`] follows, which may be at once.
+    pub fn begin_move(&mut self, now: Instant, route: Route<'_>) -> Result<(), MoveError> {
+        self.check_quiet()?;
+        self.start(now, route, true)
+    }
+
+    /// Sets up a carrier while the old one stays in use. [`Event::Prepared`] or [`Event::MoveFailed`] follows;
+    /// after `Prepared`, call [`complete_move`](Self::complete_move) as soon as no reply is to come any more.
+    pub fn prepare_move(&mut self, now: Instant, route: Route<'_>) -> Result<(), MoveError> {
+        self.start(now, route, false)
+    }
+
+    /// Moves to what was prepared, at once. Refused while bytes are unsent or unread.
+    pub fn complete_move(&mut self) -> Result<(), MoveError> {
+        if self.moving.as_ref().is_none_or(|moving| moving.stage != Stage::Prepared) {
+            return Err(MoveError::NotPrepared);
+        }
+        self.check_quiet()?;
+        self.switch();
+        Ok(())
+    }
+
+    /// Calls a move off. What was in use stays in use.
+    pub fn cancel_move(&mut self) {
+        if let Some(moving) = self.moving.take() {
+            self.discard(moving.to);
+        }
+    }
+
+    /// Whether a move is under way or prepared.
+    pub fn is_moving(&self) -> bool {
+        self.moving.is_some()
+    }
+
+    /// Closes the idle direct connection, if there is one.
+    pub fn close_idle_direct(&mut self) {
+        let wanted = self.active == Some(Slot::Direct)
+            || self.moving.as_ref().is_some_and(|moving| moving.to == Slot::Direct);
+        if !wanted {
+            self.direct = None;
+        }
+    }
+
+    /// Whether the library knows of bytes that have not arrived.
+    fn check_quiet(&mut self) -> Result<(), MoveError> {
+        match self.active.map(|slot| self.carrier_mut(slot)) {
+            Some(CarrierMut::Direct(direct)) if direct.has_unread() => Err(MoveError::Unread),
+            Some(CarrierMut::Link(link)) => {
+                let (unsent, unread) = (link.unsent(), link.has_unread());
+                if unread {
+                    self.events.readable();
+                    Err(MoveError::Unread)
+                } else if unsent > 0 && link.poll_ended().is_none() {
+                    Err(MoveError::Unsent(unsent))
+                } else {
+                    Ok(())
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn start(&mut self, now: Instant, route: Route<'_>, automatic: bool) -> Result<(), MoveError> {
+        if self.moving.is_some() {
+            return Err(MoveError::Moving);
+        }
+        let (to, target) = match route {
+            Route::Direct => self.start_direct()?,
+            Route::Link(target) => self.start_link(now, target)?,
+        };
+        let stage = Stage::Connecting { deadline: now + self.settings.connect_timeout };
+        self.moving = Some(Moving { to, target, automatic, stage });
+        // On loopback, and with a direct connection that was kept, it may be there already.
+        self.advance_move(now);
+        Ok(())
+    }
+
+    fn start_direct(&mut self) -> Result<(Slot, Carrier), MoveError> {
+        let server = self.server.ok_or(MoveError::NoServer)?;
+        if self.active == Some(Slot::Direct) && self.direct.as_ref().is_some_and(Direct::is_usable) {
+            return Err(MoveError::AlreadyThere);
+        }
+        let kept = self.active != Some(Slot::Direct)
+            && self.direct.as_ref().is_some_and(|direct| direct.check_idle().is_ok());
+        if !kept {
+            self.direct = Some(Direct::start(server)?);
+            if self.active == Some(Slot::Direct) {
+                self.active = None;
+            }
+        }
+        Ok((Slot::Direct, Carrier::Direct(server)))
+    }
+
+    fn start_link(&mut self, now: Instant, target: &LinkTarget) -> Result<(Slot, Carrier), MoveError> {
+        let to = if self.active == Some(Slot::LinkA) { Slot::LinkB } else { Slot::LinkA };
+        let link = Link::start(self.time(now), target, &self.settings, spillway_keys::fresh_nonce()?)?;
+        if let Some(index) = to.link() {
+            self.links[index] = Some(Box::new(link));
+        }
+        Ok((to, Carrier::Link(target.address)))
+    }
+
+    /// Goes on with a move as far as possible without blocking.
+    pub(crate) fn advance_move(&mut self, now: Instant) {
+        let time = self.time(now);
+        let Some(Moving { to, stage, .. }) = &self.moving else { return };
+        let (to, stage) = (*to, *stage);
+        if stage == Stage::Prepared {
+            return self.check_prepared(to);
+        }
+        let outcome = match self.carrier_mut(to) {
+            CarrierMut::Direct(direct) => direct.advance().map_err(MoveError::from),
+            CarrierMut::Link(link) => link.advance(time),
+            CarrierMut::None => return,
+        };
+        match outcome {
+            Ok(true) => self.arrived(),
+            Ok(false) => self.note_connected(now, to),
+            Err(why) => self.fail_move(why),
+        }
+    }
+
+    /// Once TCP is connected, the time for being accepted begins.
+    fn note_connected(&mut self, now: Instant, to: Slot) {
+        let connected = matches!(self.carrier_mut(to), CarrierMut::Link(link) if link.is_connected());
+        let deadline = now + self.settings.accepted_timeout;
+        if let Some(Moving { stage, .. }) = &mut self.moving
+            && matches!(stage, Stage::Connecting { .. })
+            && connected
+        {
+            *stage = Stage::Accepting { deadline };
+        }
+    }
+
+    fn arrived(&mut self) {
+        let Some(moving) = &mut self.moving else { return };
+        moving.stage = Stage::Prepared;
+        if !moving.automatic {
+            let target = moving.target;
+            return self.events.settled(Event::Prepared(target));
+        }
+        match self.check_quiet() {
+            Ok(()) => self.switch(),
+            Err(why) => self.fail_move(why),
+        }
+    }
+
+    /// Something happened on a carrier that waits to be used: it may have ended.
+    fn check_prepared(&mut self, to: Slot) {
+        let failure = match self.carrier_mut(to) {
+            CarrierMut::Direct(direct) => direct.check_prepared().err().map(MoveError::from),
+            CarrierMut::Link(link) => {
+                // What the server says before it was asked is held for later.
+                link.has_unread();
+                match link.poll_ended() {
+                    Some(Ended::Refused(reason)) => Some(MoveError::Refused(reason)),
+                    Some(Ended::Broken(error)) => Some(MoveError::Link(error)),
+                    Some(_) => Some(MoveError::Closed),
+                    None => None,
+                }
+            }
+            CarrierMut::None => None,
+        };
+        if let Some(why) = failure {
+            self.fail_move(why);
+        }
+    }
+
+    fn switch(&mut self) {
+        let Some(moving) = self.moving.take() else { return };
+        match self.active.replace(moving.to) {
+            Some(Slot::Direct) if moving.to != Slot::Direct => {
+                let keep = self.settings.keep_direct && self.direct.as_ref().is_some_and(Direct::is_usable);
+                match &mut self.direct {
+                    Some(direct) if keep => direct.rest(),
+                    direct => *direct = None,
+                }
+            }
+            Some(link) if link != moving.to => self.discard(link),
+            _ => {}
+        }
+        if let Some(direct) = self.direct.as_mut().filter(|_| moving.to == Slot::Direct) {
+            direct.use_again();
+        }
+        self.events.settled(Event::Moved(moving.target));
+        self.collect(moving.to);
+    }
+
+    fn fail_move(&mut self, why: MoveError) {
+        if let Some(moving) = self.moving.take() {
+            self.discard(moving.to);
+            self.events.settled(Event::MoveFailed { to: moving.target, why });
+        }
+    }
+
+    fn discard(&mut self, slot: Slot) {
+        match slot.link() {
+            None => self.direct = None,
+            Some(index) => self.links[index] = None,
+        }
+    }
+
+    pub(crate) fn move_timeout(&mut self, now: Instant) {
+        let why = match self.moving.as_ref().map(|moving| moving.stage) {
+            Some(Stage::Connecting { deadline }) if deadline <= now => {
+                MoveError::ConnectTimeout(self.settings.connect_timeout)
+            }
+            Some(Stage::Accepting { deadline }) if deadline <= now => {
+                MoveError::AcceptedTimeout(self.settings.accepted_timeout)
+            }
+            _ => return,
+        };
+        self.fail_move(why);
+    }
+}

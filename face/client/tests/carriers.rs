@@ -1,0 +1,42 @@
+//! Both carriers and moves between them, against a server of few lines.
+
+mod support;
+
+use std::io::{Read, Write};
+
+use spillway_batch::Limits;
+use spillway_client::blocking::Client;
+use spillway_client::{Carrier, Route, Settings};
+use support::Server;
+
+fn round_trip(client: &mut Client, length: usize, seed: usize) {
+    let request: Vec<u8> = (0..length).map(|i| ((i * 7 + seed) % 251) as u8).collect();
+    client.write_all(&request).unwrap();
+    let mut reply = vec![0; length];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(reply, request);
+}
+
+fn there_and_back(host: &str) {
+    let server = Server::start(host, Limits::default());
+    let target = server.target();
+    let mut client = Client::connect(server.plain, Settings::default()).unwrap();
+    for round in 0..10 {
+        assert_eq!(client.carrier(), Some(Carrier::Direct(server.plain)));
+        (1..50).for_each(|length| round_trip(&mut client, length * 13, round));
+        client.move_to(Route::Link(&target)).unwrap();
+        assert_eq!(client.carrier(), Some(Carrier::Link(server.link)));
+        (1..50).for_each(|length| round_trip(&mut client, length * 13, round));
+        client.move_to(Route::Direct).unwrap();
+    }
+}
+
+#[test]
+fn there_and_back_again_over_ipv4() {
+    there_and_back("127.0.0.1");
+}
+
+#[test]
+fn there_and_back_again_over_ipv6() {
+    there_and_back("::1");
+}
