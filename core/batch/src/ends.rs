@@ -174,12 +174,27 @@ impl Ends {
         while let Some(id) = self.room.pop_front() {
             let room = self.room(id);
             let Some(connection) = self.get_mut(id) else { continue };
-            if connection.outgoing.wants_room && room > 0 {
+            if !connection.outgoing.wants_room {
+                continue;
+            }
+            if room > 0 {
                 connection.outgoing.wants_room = false;
                 return Some(id);
             }
+            // Credit came while too much waits for transmission: the next batch taken is the moment.
+            if connection.outgoing.credit() > 0 && !connection.outgoing.blocked {
+                connection.outgoing.blocked = true;
+                self.blocked.push(id);
+            }
         }
         None
+    }
+
+    /// `poll_room` is to name the connection when its credit rises.
+    pub(crate) fn want_room(&mut self, id: Id) {
+        if let Some(connection) = self.get_mut(id) {
+            connection.outgoing.wants_room = true;
+        }
     }
 
     pub(crate) fn consumed(&mut self, id: Id, bytes: usize) {

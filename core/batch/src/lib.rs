@@ -7,6 +7,7 @@
 //! - [`Assembler`]: frames gathered into a batch
 //! - [`OpenerLink`]: the end of a helper or a library client
 //! - [`ServerLink`]: the end of the server, on which the server library and the preload shim stand
+//! - [`Acceptor`]: the end of a helper towards a library client, whose frames it passes on
 //! - [`AddressRules`]: which client addresses a link may carry
 //!
 //! Nothing here does I/O or reads a clock: bytes and the time come in, events and batches go out.
@@ -15,6 +16,7 @@
 
 extern crate alloc;
 
+mod acceptor;
 mod addresses;
 mod assembler;
 mod connection;
@@ -27,6 +29,7 @@ mod server;
 
 pub mod policy;
 
+pub use acceptor::{Acceptor, AcceptorEvent};
 pub use addresses::{AddressRange, AddressRules, Forbidden, RangeError};
 pub use assembler::Assembler;
 pub use ends::{Limits, LinkCounters};

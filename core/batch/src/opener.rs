@@ -243,6 +243,8 @@ impl OpenerLink {
         match piece {
             Piece::Data { kind: Kind::Reply, id, bytes, last } => {
                 if self.is_relayed(id) {
+                    self.ends.counters.messages_received += u64::from(last);
+                    self.ends.counters.bytes_received += bytes.len() as u64;
                     return Ok(Some(OpenerEvent::RelayedData { id, bytes, last }));
                 }
                 let incoming = self.ends.incoming_data(id, bytes.len(), last);
@@ -316,6 +318,12 @@ impl OpenerLink {
     /// each batch taken.
     pub fn poll_room(&mut self) -> Option<Id> {
         self.ends.poll_room()
+    }
+
+    /// Asks [`poll_room`](Self::poll_room) to name this connection when the server next raises its credit: for a
+    /// caller that accepts from its client no more than `credit` allows.
+    pub fn want_room(&mut self, id: Id) {
+        self.ends.want_room(id);
     }
 
     /// This many bytes of a connection's replies are delivered: the server may send as many more.
