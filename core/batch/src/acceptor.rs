@@ -131,9 +131,10 @@ impl Acceptor {
         }
     }
 
-    /// Passes on a piece of a reply.
-    pub fn data(&mut self, id: Id, bytes: &[u8], last: bool) {
-        self.assembler.frame(Kind::Reply, id, bytes, !last);
+    /// Passes on a piece of a reply. Pieces that follow each other share a frame: streams are bytes, and whoever
+    /// does not read makes us hold few headers.
+    pub fn data(&mut self, id: Id, bytes: &[u8]) {
+        self.assembler.data(Kind::Reply, id, bytes);
     }
 
     /// Passes on a control message, or says one of our own.

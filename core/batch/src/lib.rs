@@ -39,4 +39,4 @@ pub use opener::{OpenError, OpenerConfig, OpenerEvent, OpenerLink};
 pub use policy::{Policy, PolicyKind};
 pub use server::{Info, ServerConfig, ServerEvent, ServerLink};
 pub use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role};
-pub use spillway_wire::{CloseReason, Control, Id, Kind, RefuseReason};
+pub use spillway_wire::{CloseReason, Connect, Control, Id, Kind, RefuseReason};

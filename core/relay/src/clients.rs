@@ -1,0 +1,199 @@
+//! Clients of both sorts: who is taken, how they leave, when they are cut off.
+
+use alloc::boxed::Box;
+use core::net::SocketAddr;
+
+use spillway_batch::{CloseReason, OpenError};
+use spillway_transport::{Conn, LostReason, Time, Transport};
+
+use crate::notice::{Cut, Notice, Refusal};
+use crate::raw::RawClient;
+use crate::relay::Relay;
+use crate::slots::{Holder, Leaving, Sort};
+use crate::upstream::Member;
+
+impl Relay {
+    /// Whether a client may come in; whatever its link says.
+    pub(crate) fn admit(&self, service: u16, peer: SocketAddr) -> Result<(), Refusal> {
+        let config = &self.config.services[usize::from(service)];
+        if self.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        if !config.clients.iter().any(|range| range.contains(peer.ip())) {
+            return Err(Refusal::Address);
+        }
+        if self.clients >= self.config.clients_max {
+            return Err(Refusal::ClientsMax);
+        }
+        if self.memory.is_scarce() {
+            return Err(Refusal::Memory);
+        }
+        Ok(())
+    }
+
+    /// The link of a service with the fewest connections, of those that take clients.
+    pub(crate) fn choose_link(&self, service: u16) -> Option<usize> {
+        let range = self.services[usize::from(service)].upstreams.clone();
+        let takes = range.filter(|index| self.upstreams[*index].takes_clients());
+        takes.min_by_key(|index| self.upstreams[*index].linked().map_or(0, |linked| linked.connections()))
+    }
+
+    pub(crate) fn refused(&mut self, service: u16, client: SocketAddr, why: Refusal) {
+        self.services[usize::from(service)].counters.refused.count(why);
+        self.notices.push(Notice::ClientRefused { service, client, why });
+    }
+
+    pub(crate) fn raw_opened<T: Transport>(
+        &mut self,
+        conn: Conn,
+        service: u16,
+        peer: SocketAddr,
+        out: &mut T,
+    ) {
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        if let Err(why) = self.admit(service, peer).and_then(|()| self.open_raw(conn, service, peer, out)) {
+            self.refused(service, peer, why);
+            out.abort(conn);
+        }
+    }
+
+    fn open_raw<T: Transport>(
+        &mut self,
+        conn: Conn,
+        service: u16,
+        peer: SocketAddr,
+        out: &mut T,
+    ) -> Result<(), Refusal> {
+        let upstream = self.choose_link(service).ok_or(Refusal::LinkDown)?;
+        let linked = self.upstreams[upstream].linked_mut().ok_or(Refusal::LinkDown)?;
+        let id = linked.opener.open(peer, None).map_err(|error| match error {
+            OpenError::NotEstablished => Refusal::LinkDown,
+            OpenError::Full => Refusal::LinkFull,
+        })?;
+        linked.set_member(id, Member::Client(conn));
+        let mut client = RawClient::new(service, upstream, id, peer);
+        client.grant(conn, linked, out);
+        self.put_client(conn, Holder::Raw(client));
+        self.services[usize::from(service)].counters.raw_clients += 1;
+        Ok(())
+    }
+
+    pub(crate) fn put_client(&mut self, conn: Conn, holder: Holder) {
+        if let Some((service, sort)) = holder.client_of() {
+            self.clients += 1;
+            *self.present(service, sort) += 1;
+        }
+        self.slots.put(conn, holder);
+    }
+
+    fn present(&mut self, service: u16, sort: Sort) -> &mut u32 {
+        let service = &mut self.services[usize::from(service)];
+        match sort {
+            Sort::Raw => &mut service.raw_clients,
+            Sort::Library => &mut service.library_clients,
+        }
+    }
+
+    /// Forgets a client's connection and what was buffered for it. Its virtual connection is the caller's.
+    pub(crate) fn drop_client(&mut self, conn: Conn) {
+        let mut holder = self.slots.take(conn);
+        let Some((service, sort)) = holder.client_of() else { return };
+        self.clients -= 1;
+        *self.present(service, sort) -= 1;
+        match &mut holder {
+            Holder::Raw(client) => client.over(&mut self.memory).clear(&mut self.memory),
+            Holder::Library(client) => client.over(&mut self.memory),
+            Holder::Leaving(leaving) => leaving.backlog.clear(&mut self.memory),
+            Holder::Free | Holder::Upstream(_) => {}
+        }
+    }
+
+    /// A client's connection is gone by itself: its virtual connection ends.
+    pub(crate) fn client_lost(&mut self, conn: Conn, reason: LostReason) {
+        let closed = if reason == LostReason::Closed { CloseReason::Normal } else { CloseReason::Reset };
+        self.end_virtual(conn, closed);
+        self.drop_client(conn);
+    }
+
+    /// A client is reset by us, and so is its virtual connection.
+    pub(crate) fn reset_client<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        self.end_virtual(conn, CloseReason::Reset);
+        self.drop_client(conn);
+        out.abort(conn);
+    }
+
+    fn end_virtual(&mut self, conn: Conn, reason: CloseReason) {
+        match self.slots.get(conn) {
+            Some(Holder::Raw(client)) => {
+                let (upstream, id) = (client.upstream, client.id);
+                if let Some(linked) = self.upstreams[upstream].linked_mut() {
+                    linked.opener.close(id, reason);
+                    linked.set_member(id, Member::Nobody);
+                }
+            }
+            // A library client says itself when it closes normally: whatever ends its link before is a reset.
+            Some(Holder::Library(_)) => self.orphan(conn),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn cut<T: Transport>(&mut self, conn: Conn, why: Cut, out: &mut T) {
+        let (service, client) = match self.slots.get(conn) {
+            Some(Holder::Raw(client)) => (client.service, client.peer),
+            Some(Holder::Library(client)) => (client.service, client.peer),
+            _ => return,
+        };
+        self.services[usize::from(service)].counters.cut.count(why);
+        self.notices.push(Notice::ClientCut { service, client, why });
+        self.reset_client(conn, out);
+    }
+
+    pub(crate) fn cut_for_memory<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        self.cut(conn, Cut::Memory, out);
+    }
+
+    /// The server has closed: the client gets what is left, then the end.
+    pub(crate) fn let_leave<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        let Some(holder) = self.slots.get_mut(conn) else { return };
+        let Holder::Raw(client) = holder else { return };
+        let backlog = client.over(&mut self.memory);
+        *holder = Holder::Leaving(Box::new(Leaving {
+            service: client.service,
+            sort: Sort::Raw,
+            left_before: usize::MAX,
+            backlog,
+        }));
+        self.start_lingering(now, conn);
+        self.send_rest(conn, out);
+    }
+
+    /// Sends what is left for a leaving client; after the last byte comes the end.
+    pub(crate) fn send_rest<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        let Some(Holder::Leaving(leaving)) = self.slots.get_mut(conn) else { return };
+        if !leaving.backlog.is_empty() {
+            let taken = out.send(conn, leaving.backlog.as_slice());
+            leaving.backlog.advance(taken, &mut self.memory);
+        }
+        if leaving.backlog.is_empty() {
+            out.finish(conn);
+        }
+    }
+
+    pub(crate) fn start_lingering(&mut self, now: Time, conn: Conn) {
+        let slots = &self.slots;
+        self.lingering.start(now, conn, |conn| matches!(slots.get(conn), Some(Holder::Leaving(_))));
+    }
+
+    /// A leaving client has time as long as it takes something in each of its periods.
+    pub(crate) fn linger_timeout<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        let Some(Holder::Leaving(leaving)) = self.slots.get_mut(conn) else { return };
+        let left = leaving.backlog.len() + out.queued(conn);
+        if left > 0 && left < leaving.left_before {
+            leaving.left_before = left;
+            self.start_lingering(now, conn);
+            return;
+        }
+        self.drop_client(conn);
+        out.abort(conn);
+    }
+}

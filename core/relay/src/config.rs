@@ -1,0 +1,194 @@
+//! What a helper is told when it starts.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{AddressRange, Limits, PolicyKind};
+
+/// Fills a buffer with bytes for nonces and jitter: unpredictable ones in production, those of a seeded generator
+/// in the simulator.
+pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
+
+/// All services of one relay, and what they share.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// At least one.
+    pub services: Vec<ServiceConfig>,
+    /// Clients of all services together; one more is reset.
+    pub clients_max: u32,
+    /// Bytes that all clients together may have buffered here. A client whose bytes would exceed it is reset: it
+    /// is one that does not read, or whose server does not.
+    pub memory_bytes_max: usize,
+    /// Bytes that wait for one library client. One that grants its server more and does not read is reset.
+    /// What waits for a plain client is bounded by [`Limits::window_bytes`].
+    pub connection_buffer_bytes: usize,
+    /// How long to wait.
+    pub timeouts: Timeouts,
+}
+
+impl Config {
+    /// These services with the default bounds.
+    pub fn new(services: Vec<ServiceConfig>) -> Config {
+        Config {
+            services,
+            clients_max: 50_000,
+            memory_bytes_max: 1 << 30,
+            connection_buffer_bytes: 1 << 20,
+            timeouts: Timeouts::default(),
+        }
+    }
+
+    /// Says what cannot be served.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.services.is_empty() {
+            return Err(ConfigError::NoServices);
+        }
+        let mut listeners = Vec::new();
+        for service in &self.services {
+            let name = || service.name.clone();
+            if service.links == 0 {
+                return Err(ConfigError::NoLinks(name()));
+            }
+            if service.key.is_none() && !service.server.ip().to_canonical().is_loopback() {
+                return Err(ConfigError::NoKey(name()));
+            }
+            for listener in service.raw_listeners.iter().chain(&service.link_listeners) {
+                if listeners.contains(listener) {
+                    return Err(ConfigError::ListenerTwice(*listener));
+                }
+                listeners.push(*listener);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One server that is relieved, and where its clients come in.
+#[derive(Clone, Debug)]
+pub struct ServiceConfig {
+    /// For status and log.
+    pub name: String,
+    /// The server's link port.
+    pub server: SocketAddr,
+    /// Other addresses by which library clients may ask for this server.
+    pub server_aliases: Vec<SocketAddr>,
+    /// Indexes of the transport's listeners where plain clients come in.
+    pub raw_listeners: Vec<u16>,
+    /// Indexes of the transport's listeners where library clients come in.
+    pub link_listeners: Vec<u16>,
+    /// This helper's key for the server. `None`: only a server on loopback is served.
+    pub key: Option<Key>,
+    /// Keys of library clients. `None`: only library clients on loopback are served.
+    pub client_keys: Option<KeyRing>,
+    /// Who may connect.
+    pub clients: Vec<AddressRange>,
+    /// Links to the server, of this relay.
+    pub links: u16,
+    /// When batches go.
+    pub policy: PolicyKind,
+    /// Bounds of each link and of its connections.
+    pub limits: Limits,
+}
+
+impl ServiceConfig {
+    /// A service with the defaults: one link, private client addresses, batches delayed by at most 200 µs.
+    pub fn new(name: impl Into<String>, server: SocketAddr) -> ServiceConfig {
+        ServiceConfig {
+            name: name.into(),
+            server,
+            server_aliases: Vec::new(),
+            raw_listeners: Vec::new(),
+            link_listeners: Vec::new(),
+            key: None,
+            client_keys: None,
+            clients: AddressRange::private(),
+            links: 1,
+            policy: PolicyKind::Adaptive { max_delay: Duration::from_micros(200), max_bytes: 64 * 1024 },
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// How long to wait for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For the server to take a link's connection. Authentication has [`Limits::handshake_timeout`].
+    pub connect: Duration,
+    /// For a library client to authenticate.
+    pub handshake: Duration,
+    /// For a client to take what is left for it, from one sign of progress to the next, and to close.
+    pub linger: Duration,
+    /// Before a lost link is opened again, at first. Doubles with every failure.
+    pub reconnect_min: Duration,
+    /// Before a lost link is opened again, at most.
+    pub reconnect_max: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            connect: Duration::from_secs(1),
+            handshake: Duration::from_secs(5),
+            linger: Duration::from_secs(10),
+            reconnect_min: Duration::from_millis(50),
+            reconnect_max: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Why a configuration cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// Nothing to do.
+    NoServices,
+    /// A service without links.
+    NoLinks(String),
+    /// No key for a server that is not on loopback.
+    NoKey(String),
+    /// Two uses of one listener.
+    ListenerTwice(u16),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::NoServices => f.write_str("no service to relay for: name at least one"),
+            ConfigError::NoLinks(name) => write!(f, "service {name} has no links: set at least one"),
+            ConfigError::NoKey(name) => write!(
+                f,
+                "service {name} has no key and its server is not on loopback: give it the server's helper key"
+            ),
+            ConfigError::ListenerTwice(index) => write!(f, "listener {index} is given to two uses"),
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn says_what_is_wrong() {
+        let service = |server: &str| ServiceConfig::new("cache", server.parse().unwrap());
+        assert_eq!(Config::new(vec![]).check(), Err(ConfigError::NoServices));
+        let local = service("127.0.0.1:11411");
+        assert_eq!(Config::new(vec![local.clone()]).check(), Ok(()));
+        let remote = service("10.0.0.5:11411");
+        assert_eq!(Config::new(vec![remote.clone()]).check(), Err(ConfigError::NoKey("cache".into())));
+        let keyed = ServiceConfig { key: Some(Key::from_secret([1; 32])), ..remote };
+        assert_eq!(Config::new(vec![keyed]).check(), Ok(()));
+        let twice = ServiceConfig { raw_listeners: vec![0, 1], link_listeners: vec![1], ..local.clone() };
+        assert_eq!(Config::new(vec![twice]).check(), Err(ConfigError::ListenerTwice(1)));
+        let linkless = ServiceConfig { links: 0, ..local };
+        assert_eq!(Config::new(vec![linkless]).check(), Err(ConfigError::NoLinks("cache".into())));
+    }
+}

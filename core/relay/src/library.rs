@@ -1,0 +1,132 @@
+//! A library client: speaks a link of its own, with one virtual connection, whose frames are passed on with the id
+//! rewritten. Its credit is end to end.
+
+use core::net::SocketAddr;
+
+use spillway_batch::{Acceptor, Connect, Id};
+use spillway_transport::{Chunk, Conn, Transport};
+
+use crate::backlog::Memory;
+use crate::raw::CLIENT_GRANT_BYTES;
+use crate::upstream::Linked;
+
+/// The only id on a library client's link.
+pub(crate) const CLIENT_ID: Id = Id(1);
+
+/// One library client.
+#[derive(Debug)]
+pub(crate) struct LibraryClient {
+    pub(crate) service: u16,
+    pub(crate) peer: SocketAddr,
+    pub(crate) acceptor: Acceptor,
+    /// Bytes of requests that each *connect* may be followed by: what the server's link said when this client's
+    /// began.
+    pub(crate) credit: u32,
+    pub(crate) passage: Option<Passage>,
+    /// Waits for the end of the turn to be sent its batch.
+    pub(crate) dirty: bool,
+    /// What the transport had no room for.
+    unsent: Option<Chunk>,
+    granted: usize,
+    starved: bool,
+    /// Of what waits for it, what is counted in the relay's memory.
+    counted: usize,
+}
+
+/// A virtual connection between a client's link and a server's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
+    /// Index of the server's link.
+    pub(crate) upstream: usize,
+    /// Its id there.
+    pub(crate) id: Id,
+    pub(crate) closed_by_client: bool,
+    pub(crate) closed_by_server: bool,
+}
+
+impl LibraryClient {
+    pub(crate) fn new(service: u16, peer: SocketAddr, acceptor: Acceptor, credit: u32) -> LibraryClient {
+        LibraryClient {
+            service,
+            peer,
+            acceptor,
+            credit,
+            passage: None,
+            dirty: false,
+            unsent: None,
+            granted: 0,
+            starved: false,
+            counted: 0,
+        }
+    }
+
+    /// Whether it speaks for its own address.
+    pub(crate) fn speaks_for_itself(&self, connect: &Connect) -> bool {
+        connect.client.ip().to_canonical() == self.peer.ip().to_canonical()
+            && connect.client.port() == self.peer.port()
+    }
+
+    /// Grants are for the client's link as a whole: what is under way when the server's link stalls is in them.
+    pub(crate) fn received(&mut self, bytes: usize) {
+        self.granted = self.granted.saturating_sub(bytes);
+    }
+
+    /// Grants more once half is used up, unless the server's link is stalled.
+    pub(crate) fn grant<T: Transport>(&mut self, conn: Conn, linked: Option<&mut Linked>, out: &mut T) {
+        if self.granted * 2 > CLIENT_GRANT_BYTES {
+            return;
+        }
+        if let Some(linked) = linked.filter(|linked| linked.is_congested()) {
+            if !self.starved {
+                self.starved = true;
+                linked.starved.push(conn);
+            }
+            return;
+        }
+        let more = CLIENT_GRANT_BYTES - self.granted;
+        self.granted += more;
+        out.grant(conn, more as u32); // at most CLIENT_GRANT_BYTES
+    }
+
+    pub(crate) fn link_drained<T: Transport>(&mut self, conn: Conn, linked: &mut Linked, out: &mut T) {
+        self.starved = false;
+        self.grant(conn, Some(linked), out);
+    }
+
+    /// Bytes that wait for it here.
+    pub(crate) fn pending(&self) -> usize {
+        self.acceptor.pending() + self.unsent.as_ref().map_or(0, Chunk::len)
+    }
+
+    /// Sends what waits, as far as there is room; the transport tells when there is more.
+    pub(crate) fn transmit<T: Transport>(&mut self, conn: Conn, memory: &mut Memory, out: &mut T) {
+        self.dirty = false;
+        if self.unsent.is_none() {
+            self.unsent = self.acceptor.flush();
+        }
+        while let Some(mut chunk) = self.unsent.take() {
+            let taken = out.send(conn, chunk.as_slice());
+            chunk.advance(taken);
+            if !chunk.is_empty() {
+                self.unsent = Some(chunk);
+                break;
+            }
+            self.acceptor.recycle(chunk);
+            self.unsent = self.acceptor.flush();
+        }
+        self.count(memory);
+    }
+
+    /// Brings the relay's memory up to date.
+    pub(crate) fn count(&mut self, memory: &mut Memory) {
+        let pending = self.pending();
+        memory.changed(self.counted, pending);
+        self.counted = pending;
+    }
+
+    /// It is over: nothing of it counts any more.
+    pub(crate) fn over(&mut self, memory: &mut Memory) {
+        memory.changed(self.counted, 0);
+        self.counted = 0;
+    }
+}

@@ -1,0 +1,273 @@
+//! Links to servers: opened at the start and kept; what comes over them; what happens when they are lost.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use spillway_auth::Key;
+use spillway_batch::{CloseReason, Id, OpenerConfig, OpenerEvent, OpenerLink, RefuseReason, Role};
+use spillway_transport::{Conn, Time, Transport};
+
+use crate::notice::{LinkDown, Notice, Refusal};
+use crate::relay::Relay;
+use crate::slots::Holder;
+use crate::status::add;
+use crate::upstream::{LINK_GRANT_BYTES, Linked, Member, State};
+
+impl Relay {
+    /// Listeners are open while a link is there to carry their clients; otherwise the host refuses them.
+    pub(crate) fn update_listening<T: Transport>(&mut self, service: usize, out: &mut T) {
+        let running = &self.services[service];
+        let takes = self.upstreams[running.upstreams.clone()].iter().any(|upstream| upstream.takes_clients());
+        let open = takes && !self.is_draining();
+        if running.listening == open {
+            return;
+        }
+        self.services[service].listening = open;
+        let config = &self.config.services[service];
+        for listener in config.raw_listeners.iter().chain(&config.link_listeners) {
+            out.set_listening(*listener, open);
+        }
+    }
+
+    pub(crate) fn link_timeout<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
+        match &mut self.upstreams[index].state {
+            State::Waiting { until } if *until <= now => self.connect_link(now, index, out),
+            State::Connecting { conn, deadline } if *deadline <= now => {
+                let conn = *conn;
+                out.abort(conn);
+                self.link_down(now, index, LinkDown::ConnectTimeout, out);
+            }
+            State::Linked(linked) => {
+                if let Err(error) = linked.opener.handle_timeout(now) {
+                    let conn = linked.conn;
+                    out.abort(conn);
+                    self.link_down(now, index, LinkDown::Link(error), out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn connect_link<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
+        let service = usize::from(self.upstreams[index].service);
+        match out.connect(now, self.config.services[service].server) {
+            Ok(conn) => {
+                self.slots.put(conn, Holder::Upstream(index));
+                let deadline = now + self.config.timeouts.connect;
+                self.upstreams[index].state = State::Connecting { conn, deadline };
+            }
+            Err(_) => self.link_down(now, index, LinkDown::HostFull, out),
+        }
+    }
+
+    pub(crate) fn link_opened<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        let Some(Holder::Upstream(index)) = self.slots.get(conn) else {
+            out.abort(conn);
+            return;
+        };
+        let index = *index;
+        let nonce = self.nonce();
+        let upstream = &mut self.upstreams[index];
+        let service = &self.config.services[usize::from(upstream.service)];
+        let config = OpenerConfig {
+            role: Role::Helper,
+            key: service.key.clone().unwrap_or_else(Key::loopback_only),
+            limits: service.limits,
+            policy: service.policy,
+        };
+        let opener = OpenerLink::new(&config, now, nonce);
+        upstream.state = State::Linked(Box::new(Linked::new(conn, opener)));
+        out.grant(conn, LINK_GRANT_BYTES);
+    }
+
+    pub(crate) fn nonce(&mut self) -> [u8; 16] {
+        let mut nonce = [0; 16];
+        (self.random)(&mut nonce);
+        nonce
+    }
+
+    pub(crate) fn link_data<T: Transport>(&mut self, now: Time, index: usize, bytes: &[u8], out: &mut T) {
+        let mut input = bytes;
+        loop {
+            let Some(linked) = self.upstreams[index].linked_mut() else { return };
+            match linked.opener.decompose(now, &mut input) {
+                Ok(Some(OpenerEvent::Data { id, bytes })) => self.reply(index, id, bytes, out),
+                Ok(Some(event)) => self.link_event(now, index, event, out),
+                Ok(None) => {
+                    out.grant(linked.conn, bytes.len() as u32); // at most what was granted
+                    return;
+                }
+                Err(error) => {
+                    out.abort(linked.conn);
+                    self.link_down(now, index, LinkDown::Link(error), out);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn reply<T: Transport>(&mut self, index: usize, id: Id, bytes: &[u8], out: &mut T) {
+        let Some(linked) = self.upstreams[index].linked_mut() else { return };
+        let Member::Client(conn) = linked.member(id) else { return };
+        let Some(Holder::Raw(client)) = self.slots.get_mut(conn) else { return };
+        client.reply(conn, bytes, linked, &mut self.memory, out);
+        if self.memory.is_exceeded() && !client.replies.is_empty() {
+            self.cut_for_memory(conn, out);
+        }
+    }
+
+    fn link_event<T: Transport>(&mut self, now: Time, index: usize, event: OpenerEvent<'_>, out: &mut T) {
+        match event {
+            OpenerEvent::Established { connections_max } => self.link_up(index, connections_max, out),
+            OpenerEvent::Accepted { .. } | OpenerEvent::Data { .. } => {}
+            OpenerEvent::Refused { id, reason } => self.raw_refused(index, id, reason, out),
+            OpenerEvent::Finished { id } => {
+                if let Some(conn) = self.member(index, id)
+                    && let Some(Holder::Raw(client)) = self.slots.get_mut(conn)
+                {
+                    client.server_finished(conn, out);
+                }
+            }
+            OpenerEvent::Closed { id, reason } => self.raw_closed(now, index, id, reason, out),
+            OpenerEvent::Drain { deadline_ms } => self.server_drains(index, deadline_ms, out),
+            OpenerEvent::RelayedData { id, bytes, .. } => self.passage_data(index, id, bytes, out),
+            OpenerEvent::RelayedControl { id, control } => self.passage_control(index, id, control),
+        }
+    }
+
+    pub(crate) fn member(&self, index: usize, id: Id) -> Option<Conn> {
+        match self.upstreams[index].linked()?.member(id) {
+            Member::Client(conn) => Some(conn),
+            Member::Nobody | Member::Orphan => None,
+        }
+    }
+
+    fn link_up<T: Transport>(&mut self, index: usize, connections_max: u32, out: &mut T) {
+        let upstream = &mut self.upstreams[index];
+        upstream.came_up();
+        if let Some(linked) = upstream.linked_mut() {
+            linked.up = true;
+        }
+        let (service, link) = (upstream.service, upstream.link);
+        self.services[usize::from(service)].counters.links_up += 1;
+        self.notices.push(Notice::LinkUp { service, link, connections_max });
+        self.update_listening(usize::from(service), out);
+    }
+
+    fn raw_refused<T: Transport>(&mut self, index: usize, id: Id, reason: RefuseReason, out: &mut T) {
+        let Some(conn) = self.member(index, id) else { return };
+        let Some(Holder::Raw(client)) = self.slots.get(conn) else { return };
+        let (service, peer) = (client.service, client.peer);
+        self.refused(service, peer, Refusal::Server(reason));
+        if let Some(linked) = self.upstreams[index].linked_mut() {
+            linked.set_member(id, Member::Nobody);
+        }
+        self.drop_client(conn);
+        out.abort(conn);
+    }
+
+    /// The server's application has closed a plain client's connection, or the connection is broken.
+    fn raw_closed<T: Transport>(
+        &mut self,
+        now: Time,
+        index: usize,
+        id: Id,
+        reason: CloseReason,
+        out: &mut T,
+    ) {
+        let Some(linked) = self.upstreams[index].linked_mut() else { return };
+        linked.opener.close(id, reason);
+        let Member::Client(conn) = linked.member(id) else { return };
+        linked.set_member(id, Member::Nobody);
+        if reason == CloseReason::Normal {
+            self.let_leave(now, conn, out);
+        } else {
+            self.drop_client(conn);
+            out.abort(conn);
+        }
+    }
+
+    fn server_drains<T: Transport>(&mut self, index: usize, deadline_ms: u32, out: &mut T) {
+        let upstream = &mut self.upstreams[index];
+        let (service, link) = (upstream.service, upstream.link);
+        let Some(linked) = upstream.linked_mut() else { return };
+        linked.draining = true;
+        let clients: Vec<Conn> = linked.clients().collect();
+        self.notices.push(Notice::ServerDrains { service, link, deadline_ms });
+        clients.into_iter().for_each(|conn| self.say_drain(conn, deadline_ms));
+        self.update_listening(usize::from(service), out);
+    }
+
+    /// Sends what is due, and lets those go on who waited for it.
+    pub(crate) fn link_turn<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
+        let Some(linked) = self.upstreams[index].linked_mut() else { return };
+        linked.transmit(now, out);
+        while let Some(id) = linked.opener.poll_room() {
+            if let Member::Client(conn) = linked.member(id)
+                && let Some(Holder::Raw(client)) = self.slots.get_mut(conn)
+            {
+                client.link_has_room(conn, linked, &mut self.memory, out);
+            }
+        }
+        if linked.is_congested() || linked.starved.is_empty() {
+            return;
+        }
+        for conn in core::mem::take(&mut linked.starved) {
+            match self.slots.get_mut(conn) {
+                Some(Holder::Raw(client)) => client.link_drained(conn, linked, out),
+                Some(Holder::Library(client)) => client.link_drained(conn, linked, out),
+                _ => {}
+            }
+        }
+    }
+
+    /// A link is lost, or did not come up. Its own connection is gone already.
+    pub(crate) fn link_down<T: Transport>(&mut self, now: Time, index: usize, why: LinkDown, out: &mut T) {
+        let mut random = [0; 2];
+        (self.random)(&mut random);
+        let timeouts = self.config.timeouts;
+        let upstream = &mut self.upstreams[index];
+        let (service, link) = (upstream.service, upstream.link);
+        let before = core::mem::replace(&mut upstream.state, State::Closed);
+        let random = u16::from_le_bytes(random);
+        let retry_in = upstream.wait(now, timeouts.reconnect_min, timeouts.reconnect_max, random);
+        let (mut clients, mut was_up) = (0, false);
+        match before {
+            State::Connecting { conn, .. } => drop(self.slots.take(conn)),
+            State::Linked(linked) => {
+                add(&mut upstream.past, linked.opener.counters());
+                was_up = linked.up;
+                drop(self.slots.take(linked.conn));
+                for conn in linked.clients() {
+                    self.drop_client(conn);
+                    out.abort(conn);
+                    clients += 1;
+                }
+            }
+            State::Waiting { .. } | State::Closed => {}
+        }
+        let counters = &mut self.services[usize::from(service)].counters;
+        counters.links_lost += u64::from(was_up);
+        counters.lost_with_link += u64::from(clients);
+        self.notices.push(Notice::LinkDown { service, link, why, clients, retry_in });
+        self.update_listening(usize::from(service), out);
+    }
+
+    /// The relay goes away: what is gathered leaves, then the link ends.
+    pub(crate) fn close_link<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
+        let upstream = &mut self.upstreams[index];
+        match core::mem::replace(&mut upstream.state, State::Closed) {
+            State::Linked(mut linked) => {
+                linked.transmit_all(now, out);
+                add(&mut upstream.past, linked.opener.counters());
+                drop(self.slots.take(linked.conn));
+                out.finish(linked.conn);
+            }
+            State::Connecting { conn, .. } => {
+                drop(self.slots.take(conn));
+                out.abort(conn);
+            }
+            State::Waiting { .. } | State::Closed => {}
+        }
+    }
+}

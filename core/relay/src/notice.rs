@@ -1,0 +1,207 @@
+//! What deserves a line in the log.
+
+use alloc::collections::VecDeque;
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use spillway_batch::{LinkError, RefuseReason};
+use spillway_transport::LostReason;
+
+/// One decision of the relay. `service` is the index in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A link to the server is authenticated: clients are taken.
+    LinkUp {
+        /// Of which service.
+        service: u16,
+        /// Which of its links.
+        link: u16,
+        /// Clients that the server lets it carry.
+        connections_max: u32,
+    },
+    /// A link to the server is down; its clients were reset.
+    LinkDown {
+        /// Of which service.
+        service: u16,
+        /// Which of its links.
+        link: u16,
+        /// Why.
+        why: LinkDown,
+        /// Clients that were on it.
+        clients: u32,
+        /// When it is opened again.
+        retry_in: Duration,
+    },
+    /// A client was not taken.
+    ClientRefused {
+        /// By which service.
+        service: u16,
+        /// The client.
+        client: SocketAddr,
+        /// Why.
+        why: Refusal,
+    },
+    /// A client was reset.
+    ClientCut {
+        /// Of which service.
+        service: u16,
+        /// The client.
+        client: SocketAddr,
+        /// Why.
+        why: Cut,
+    },
+    /// The server asks for its connections to be moved away; no more clients are put on this link.
+    ServerDrains {
+        /// Of which service.
+        service: u16,
+        /// Which of its links.
+        link: u16,
+        /// Within this time, in milliseconds.
+        deadline_ms: u32,
+    },
+    /// The drain deadline passed: the clients that were left have been reset.
+    DrainDeadline {
+        /// How many.
+        clients: u32,
+    },
+}
+
+/// Why a link is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkDown {
+    /// Its connection could not be opened, or was lost.
+    Lost(LostReason),
+    /// The server closed it.
+    ClosedByServer,
+    /// The server did not answer within the connect timeout.
+    ConnectTimeout,
+    /// This host has no room for another connection.
+    HostFull,
+    /// The two ends do not understand each other.
+    Link(LinkError),
+}
+
+impl fmt::Display for LinkDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkDown::Lost(LostReason::Refused) => {
+                f.write_str("the server refused the connection: is its link port open?")
+            }
+            LinkDown::Lost(LostReason::Reset) => f.write_str("the server reset the connection"),
+            LinkDown::Lost(LostReason::TimedOut) => f.write_str("the server stopped answering"),
+            LinkDown::Lost(LostReason::Failed) => f.write_str("the network reports an error"),
+            LinkDown::Lost(LostReason::Closed) | LinkDown::ClosedByServer => {
+                f.write_str("the server closed the connection")
+            }
+            LinkDown::ConnectTimeout => f.write_str("the server did not answer within the connect timeout"),
+            LinkDown::HostFull => {
+                f.write_str("this host has no room for a connection: raise its descriptor limit")
+            }
+            LinkDown::Link(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Why a client was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its address is outside the allowed ranges.
+    Address,
+    /// The relay has as many clients as it may.
+    ClientsMax,
+    /// The relay's buffers are nearly full.
+    Memory,
+    /// No link to the server is up.
+    LinkDown,
+    /// All ids of the links are in use.
+    LinkFull,
+    /// The relay is going away.
+    Draining,
+    /// A library client that does not authenticate.
+    Handshake(LinkError),
+    /// A library client that speaks for another address.
+    NotItsOwnAddress,
+    /// A library client that wants another server.
+    OtherServer,
+    /// The server refused it.
+    Server(RefuseReason),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Address => f.write_str("its address is outside the ranges of clients"),
+            Refusal::ClientsMax => f.write_str("the helper has as many clients as it may (max_connections)"),
+            Refusal::Memory => f.write_str("the helper's buffers are nearly full (max_memory)"),
+            Refusal::LinkDown => f.write_str("no link to the server is up"),
+            Refusal::LinkFull => {
+                f.write_str("the link to the server carries as many clients as the server lets it")
+            }
+            Refusal::Draining => f.write_str("the helper is going away"),
+            Refusal::Handshake(error) => error.fmt(f),
+            Refusal::NotItsOwnAddress => f.write_str("it speaks for an address that is not its own"),
+            Refusal::OtherServer => f.write_str("it wants a server that is not served here"),
+            Refusal::Server(reason) => reason.fmt(f),
+        }
+    }
+}
+
+/// Why a client was reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// The bytes that wait for it are too many: it does not read.
+    Buffer,
+    /// The relay's memory is used up, and this client has bytes waiting.
+    Memory,
+    /// A library client broke the protocol.
+    Protocol(LinkError),
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cut::Buffer => f.write_str("it does not read what it asked for"),
+            Cut::Memory => f.write_str("the helper's buffers are full and it does not read (max_memory)"),
+            Cut::Protocol(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Notices that nobody has taken yet: a bounded queue, whose newest are dropped when nobody takes any.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    queue: VecDeque<Notice>,
+    pub(crate) dropped: u64,
+}
+
+impl Notices {
+    const MAX: usize = 256;
+
+    pub(crate) fn push(&mut self, notice: Notice) {
+        if self.queue.len() < Notices::MAX {
+            self.queue.push_back(notice);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Notice> {
+        self.queue.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_is_bounded() {
+        let mut notices = Notices::default();
+        for clients in 0..300 {
+            notices.push(Notice::DrainDeadline { clients });
+        }
+        assert_eq!(notices.pop(), Some(Notice::DrainDeadline { clients: 0 }), "the oldest is kept");
+        assert_eq!(notices.dropped, 300 - Notices::MAX as u64);
+    }
+}

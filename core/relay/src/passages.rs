@@ -1,0 +1,331 @@
+//! Library clients: their links' beginning, and the passage of their frames to the server's link and back.
+
+use alloc::boxed::Box;
+use core::net::SocketAddr;
+
+use spillway_auth::KeyRing;
+use spillway_batch::{
+    Acceptor, AcceptorEvent, CloseReason, Connect, Control, Id, LinkError, OpenError, RefuseReason, Role,
+};
+use spillway_transport::{Conn, Time, Transport};
+
+use crate::backlog::Backlog;
+use crate::library::{CLIENT_ID, LibraryClient, Passage};
+use crate::notice::{Cut, Refusal};
+use crate::relay::Relay;
+use crate::slots::{Holder, Leaving, Sort};
+use crate::upstream::Member;
+
+impl Relay {
+    pub(crate) fn library_opened<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        service: u16,
+        peer: SocketAddr,
+        out: &mut T,
+    ) {
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let config = &self.config.services[usize::from(service)];
+        let trusted = config.client_keys.is_some() || peer.ip().is_loopback();
+        let admitted = if trusted { self.admit(service, peer) } else { Err(Refusal::Address) };
+        let credit = self.choose_link(service).and_then(|index| self.upstreams[index].linked());
+        let credit = credit.map(|linked| linked.opener.initial_credit()).ok_or(Refusal::LinkDown);
+        match admitted.and(credit) {
+            Ok(credit) => {
+                let deadline = now + self.config.timeouts.handshake;
+                let acceptor = Acceptor::new(credit, 1, deadline, self.nonce());
+                let mut client = LibraryClient::new(service, peer, acceptor, credit);
+                client.grant(conn, None, out);
+                self.put_client(conn, Holder::Library(Box::new(client)));
+                let slots = &self.slots;
+                self.handshakes.start(now, conn, |conn| is_authenticating(slots.get(conn)));
+            }
+            Err(why) => {
+                self.refused(service, peer, why);
+                out.abort(conn);
+            }
+        }
+    }
+
+    pub(crate) fn handshake_timeout<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        if let Some(Holder::Library(client)) = self.slots.get(conn)
+            && !client.acceptor.is_established()
+        {
+            let (service, peer) = (client.service, client.peer);
+            self.refused(service, peer, Refusal::Handshake(LinkError::HandshakeTimeout));
+            self.drop_client(conn);
+            out.abort(conn);
+        }
+    }
+
+    pub(crate) fn library_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+        if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
+            client.received(bytes.len());
+        }
+        let loopback = KeyRing::loopback_only;
+        let mut input = bytes;
+        loop {
+            let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+            let established = client.acceptor.is_established();
+            let event = match &self.config.services[usize::from(client.service)].client_keys {
+                Some(ring) => client.acceptor.decompose(now, ring, &mut input),
+                None if established => client.acceptor.decompose(now, &KeyRing::new(), &mut input),
+                None => client.acceptor.decompose(now, &loopback(), &mut input),
+            };
+            let passage = client.passage;
+            match event {
+                Ok(Some(AcceptorEvent::Data { id, bytes, last })) => self.request(passage, id, bytes, last),
+                Ok(Some(AcceptorEvent::Control { id, control })) => {
+                    if let Err(error) = self.library_control(conn, id, control) {
+                        self.cut(conn, Cut::Protocol(error), out);
+                        return;
+                    }
+                }
+                Ok(Some(AcceptorEvent::Established { role: Role::Client, .. })) => {
+                    if self.is_draining() {
+                        self.say_drain(conn, 0);
+                    }
+                }
+                Ok(Some(AcceptorEvent::Established { role: Role::Helper, key })) => {
+                    let error = LinkError::UnknownKey { role: Role::Helper, key };
+                    return self.reject(now, conn, error, out);
+                }
+                Ok(None) => break,
+                Err(error) if established => {
+                    self.cut(conn, Cut::Protocol(error), out);
+                    return;
+                }
+                Err(error) => return self.reject(now, conn, error, out),
+            }
+        }
+        self.after_library_data(now, conn, out);
+    }
+
+    fn after_library_data<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+        let upstream = client.passage.map(|passage| &mut self.upstreams[passage.upstream]);
+        let mut linked = upstream.and_then(|upstream| upstream.linked_mut());
+        if let Some(linked) = &mut linked {
+            linked.transmit_large(now, out);
+        }
+        client.grant(conn, linked, out);
+        if client.pending() > 0 {
+            self.mark_dirty(conn);
+        }
+    }
+
+    /// Whoever does not authenticate is told why, as far as the protocol has a word for it, and let go.
+    fn reject<T: Transport>(&mut self, now: Time, conn: Conn, error: LinkError, out: &mut T) {
+        let Some(holder) = self.slots.get_mut(conn) else { return };
+        let Holder::Library(client) = holder else { return };
+        let (service, peer) = (client.service, client.peer);
+        let mut backlog = Backlog::default();
+        if let Some(last_words) = client.acceptor.flush() {
+            backlog.push(last_words.as_slice(), &mut self.memory);
+        }
+        client.over(&mut self.memory);
+        *holder = Holder::Leaving(Box::new(Leaving {
+            service,
+            sort: Sort::Library,
+            backlog,
+            left_before: usize::MAX,
+        }));
+        self.refused(service, peer, Refusal::Handshake(error));
+        self.start_lingering(now, conn);
+        self.send_rest(conn, out);
+    }
+
+    /// A piece of a request. What comes after the end of its connection is passed over.
+    fn request(&mut self, passage: Option<Passage>, id: Id, bytes: &[u8], last: bool) {
+        if let Some(passage) = passage.filter(|passage| id == CLIENT_ID && !passage.closed_by_client)
+            && let Some(linked) = self.upstreams[passage.upstream].linked_mut()
+        {
+            linked.opener.relay_data(passage.id, bytes, last);
+        }
+    }
+
+    fn library_control(&mut self, conn: Conn, id: Id, control: Control) -> Result<(), LinkError> {
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return Ok(()) };
+        if let Control::Connect(connect) = control {
+            if id != CLIENT_ID || client.passage.is_some() {
+                return Err(LinkError::Id(id));
+            }
+            if let Err(why) = self.open_passage(conn, connect) {
+                self.refuse_passage(conn, why);
+            }
+            return Ok(());
+        }
+        let Some(passage) = client.passage.as_mut().filter(|_| id == CLIENT_ID) else { return Ok(()) };
+        if passage.closed_by_client {
+            return Ok(());
+        }
+        passage.closed_by_client = matches!(control, Control::Close(_));
+        let passage = *passage;
+        if let Some(linked) = self.upstreams[passage.upstream].linked_mut() {
+            linked.opener.relay_control(passage.id, control);
+        }
+        if passage.closed_by_client && passage.closed_by_server {
+            self.end_passage(conn, passage);
+        }
+        Ok(())
+    }
+
+    fn open_passage(&mut self, conn: Conn, connect: Connect) -> Result<(), Refusal> {
+        let Some(Holder::Library(client)) = self.slots.get(conn) else { return Ok(()) };
+        let service = client.service;
+        let config = &self.config.services[usize::from(service)];
+        if !client.speaks_for_itself(&connect) {
+            return Err(Refusal::NotItsOwnAddress);
+        }
+        let served = |wanted: SocketAddr| wanted == config.server || config.server_aliases.contains(&wanted);
+        if !connect.server.is_none_or(served) {
+            return Err(Refusal::OtherServer);
+        }
+        if self.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        let credit = client.credit;
+        let upstream = self.choose_link(service).ok_or(Refusal::LinkDown)?;
+        let linked = self.upstreams[upstream].linked_mut().ok_or(Refusal::LinkDown)?;
+        // The server was restarted with less credit since the client's link began: it must ask again.
+        if linked.opener.initial_credit() < credit {
+            return Err(Refusal::LinkDown);
+        }
+        // The server's link belongs to one server: which one was wanted is settled here.
+        let id =
+            linked.opener.open_relayed(Connect { server: None, ..connect }).map_err(|error| match error {
+                OpenError::NotEstablished => Refusal::LinkDown,
+                OpenError::Full => Refusal::LinkFull,
+            })?;
+        linked.relayed += 1;
+        linked.set_member(id, Member::Client(conn));
+        if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
+            client.passage = Some(Passage { upstream, id, closed_by_client: false, closed_by_server: false });
+        }
+        self.services[usize::from(service)].counters.library_connections += 1;
+        Ok(())
+    }
+
+    fn refuse_passage(&mut self, conn: Conn, why: Refusal) {
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+        let reason = match why {
+            Refusal::NotItsOwnAddress | Refusal::Address => RefuseReason::Forbidden,
+            Refusal::OtherServer => RefuseReason::UnknownServer,
+            Refusal::LinkFull | Refusal::ClientsMax | Refusal::Memory => RefuseReason::Full,
+            _ => RefuseReason::Unavailable,
+        };
+        client.acceptor.control(CLIENT_ID, Control::Refused(reason));
+        let (service, peer) = (client.service, client.peer);
+        self.refused(service, peer, why);
+        self.mark_dirty(conn);
+    }
+
+    /// Both sides have closed, or the server refused: the id is free.
+    fn end_passage(&mut self, conn: Conn, passage: Passage) {
+        self.release(passage.upstream, passage.id);
+        if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
+            client.passage = None;
+        }
+    }
+
+    fn release(&mut self, upstream: usize, id: Id) {
+        if let Some(linked) = self.upstreams[upstream].linked_mut() {
+            linked.set_member(id, Member::Nobody);
+            linked.opener.release_relayed(id);
+            linked.relayed -= 1;
+        }
+    }
+
+    /// The client is gone: the server is told, and the id stays until the server has closed too.
+    pub(crate) fn orphan(&mut self, conn: Conn) {
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+        let Some(passage) = client.passage.take() else { return };
+        let Some(linked) = self.upstreams[passage.upstream].linked_mut() else { return };
+        if !passage.closed_by_client {
+            linked.opener.relay_control(passage.id, Control::Close(CloseReason::Reset));
+        }
+        if passage.closed_by_server {
+            self.release(passage.upstream, passage.id);
+        } else {
+            linked.set_member(passage.id, Member::Orphan);
+        }
+    }
+
+    pub(crate) fn passage_data<T: Transport>(&mut self, upstream: usize, id: Id, bytes: &[u8], out: &mut T) {
+        let Some(conn) = self.member(upstream, id) else { return };
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+        if !client.passage.is_some_and(|passage| !passage.closed_by_client && !passage.closed_by_server) {
+            return;
+        }
+        client.acceptor.data(CLIENT_ID, bytes);
+        client.count(&mut self.memory);
+        if client.pending() > self.config.connection_buffer_bytes {
+            // What the turn has gathered may still go.
+            client.transmit(conn, &mut self.memory, out);
+            if client.pending() > self.config.connection_buffer_bytes {
+                return self.cut(conn, Cut::Buffer, out);
+            }
+        }
+        if self.memory.is_exceeded() {
+            return self.cut(conn, Cut::Memory, out);
+        }
+        self.mark_dirty(conn);
+    }
+
+    pub(crate) fn passage_control(&mut self, upstream: usize, id: Id, control: Control) {
+        let ends = matches!(control, Control::Close(_) | Control::Refused(_));
+        let Some(conn) = self.member(upstream, id) else {
+            if ends && self.is_orphan(upstream, id) {
+                self.release(upstream, id);
+            }
+            return;
+        };
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+        let (service, peer) = (client.service, client.peer);
+        let Some(passage) = client.passage.as_mut().filter(|passage| !passage.closed_by_server) else {
+            return;
+        };
+        client.acceptor.control(CLIENT_ID, control);
+        passage.closed_by_server = ends;
+        let passage = *passage;
+        self.mark_dirty(conn);
+        if let Control::Refused(reason) = control {
+            self.refused(service, peer, Refusal::Server(reason));
+            self.end_passage(conn, passage);
+        } else if passage.closed_by_client && passage.closed_by_server {
+            self.end_passage(conn, passage);
+        }
+    }
+
+    fn is_orphan(&self, upstream: usize, id: Id) -> bool {
+        self.upstreams[upstream].linked().is_some_and(|linked| linked.member(id) == Member::Orphan)
+    }
+
+    /// The client's link ends. What was open on it is reset.
+    pub(crate) fn library_finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        self.orphan(conn);
+        self.library_turn(conn, out);
+        let Some(holder) = self.slots.get_mut(conn) else { return };
+        let Holder::Library(client) = holder else { return };
+        client.over(&mut self.memory);
+        *holder = Holder::Leaving(Box::new(Leaving {
+            service: client.service,
+            sort: Sort::Library,
+            backlog: Backlog::default(),
+            left_before: usize::MAX,
+        }));
+        self.start_lingering(now, conn);
+        self.send_rest(conn, out);
+    }
+
+    pub(crate) fn library_turn<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
+            client.transmit(conn, &mut self.memory, out);
+        }
+    }
+}
+
+fn is_authenticating(holder: Option<&Holder>) -> bool {
+    matches!(holder, Some(Holder::Library(client)) if !client.acceptor.is_established())
+}

@@ -1,0 +1,170 @@
+//! A plain client: any TCP program that speaks to the relay as if it were the server.
+
+use core::net::SocketAddr;
+
+use spillway_batch::Id;
+use spillway_transport::{Conn, Transport};
+
+use crate::backlog::{Backlog, Memory};
+use crate::upstream::Linked;
+
+/// What a client may send before it is granted more: what we must be able to buffer when its link stalls.
+pub(crate) const CLIENT_GRANT_BYTES: usize = 64 * 1024;
+
+/// One plain client and its virtual connection.
+#[derive(Debug)]
+pub(crate) struct RawClient {
+    pub(crate) service: u16,
+    /// Index of the link that carries it.
+    pub(crate) upstream: usize,
+    pub(crate) id: Id,
+    pub(crate) peer: SocketAddr,
+    /// Granted and not yet received.
+    granted: usize,
+    /// Waits for a grant until the link has drained.
+    starved: bool,
+    client_finished: bool,
+    server_finished: bool,
+    /// What the link did not take. With what is granted, never more than [`CLIENT_GRANT_BYTES`].
+    requests: Backlog,
+    /// What the transport did not take: bounded by the window that the server sees.
+    pub(crate) replies: Backlog,
+}
+
+impl RawClient {
+    pub(crate) fn new(service: u16, upstream: usize, id: Id, peer: SocketAddr) -> RawClient {
+        RawClient {
+            service,
+            upstream,
+            id,
+            peer,
+            granted: 0,
+            starved: false,
+            client_finished: false,
+            server_finished: false,
+            requests: Backlog::default(),
+            replies: Backlog::default(),
+        }
+    }
+
+    /// The client has sent bytes.
+    pub(crate) fn request<T: Transport>(
+        &mut self,
+        conn: Conn,
+        bytes: &[u8],
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        self.granted = self.granted.saturating_sub(bytes.len());
+        let taken = if self.requests.is_empty() { linked.opener.compose(self.id, bytes) } else { 0 };
+        if taken < bytes.len() {
+            self.requests.push(&bytes[taken..], memory);
+        }
+        self.grant(conn, linked, out);
+    }
+
+    /// The client sends no more.
+    pub(crate) fn finished(&mut self, linked: &mut Linked) {
+        self.client_finished = true;
+        if self.requests.is_empty() {
+            linked.opener.finish(self.id);
+        }
+    }
+
+    /// The link has room or credit for this client.
+    pub(crate) fn link_has_room<T: Transport>(
+        &mut self,
+        conn: Conn,
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        if !self.requests.is_empty() {
+            let taken = linked.opener.compose(self.id, self.requests.as_slice());
+            self.requests.advance(taken, memory);
+            if self.client_finished && self.requests.is_empty() {
+                linked.opener.finish(self.id);
+            }
+        }
+        self.grant(conn, linked, out);
+    }
+
+    /// The link has drained: grants are given again.
+    pub(crate) fn link_drained<T: Transport>(&mut self, conn: Conn, linked: &mut Linked, out: &mut T) {
+        self.starved = false;
+        self.grant(conn, linked, out);
+    }
+
+    /// Grants as much as the server's credit and the bound allow, once half of it is used up.
+    pub(crate) fn grant<T: Transport>(&mut self, conn: Conn, linked: &mut Linked, out: &mut T) {
+        let allowed = linked.opener.credit(self.id).min(CLIENT_GRANT_BYTES);
+        let used = self.granted + self.requests.len();
+        if self.client_finished || used * 2 > allowed {
+            return;
+        }
+        if linked.is_congested() {
+            if !self.starved {
+                self.starved = true;
+                linked.starved.push(conn);
+            }
+            return;
+        }
+        let more = allowed - used;
+        if more > 0 {
+            self.granted += more;
+            out.grant(conn, more as u32); // at most CLIENT_GRANT_BYTES
+        }
+        if allowed < CLIENT_GRANT_BYTES {
+            linked.opener.want_room(self.id);
+        }
+    }
+
+    /// The server has sent bytes.
+    pub(crate) fn reply<T: Transport>(
+        &mut self,
+        conn: Conn,
+        bytes: &[u8],
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        let taken = if self.replies.is_empty() { out.send(conn, bytes) } else { 0 };
+        if taken > 0 {
+            linked.opener.consumed(self.id, taken);
+        }
+        if taken < bytes.len() {
+            self.replies.push(&bytes[taken..], memory);
+        }
+    }
+
+    /// The server sends no more.
+    pub(crate) fn server_finished<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        self.server_finished = true;
+        if self.replies.is_empty() {
+            out.finish(conn);
+        }
+    }
+
+    /// The client's connection has room.
+    pub(crate) fn client_has_room<T: Transport>(
+        &mut self,
+        conn: Conn,
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        let taken = out.send(conn, self.replies.as_slice());
+        linked.opener.consumed(self.id, taken);
+        self.replies.advance(taken, memory);
+        if self.server_finished && self.replies.is_empty() {
+            out.finish(conn);
+        }
+    }
+
+    /// It is over: what the server no longer takes is dropped. Returns what is left for the client.
+    pub(crate) fn over(&mut self, memory: &mut Memory) -> Backlog {
+        self.requests.clear(memory);
+        core::mem::take(&mut self.replies)
+    }
+}

@@ -1,0 +1,350 @@
+//! The relay as a whole: events to whom they concern, turns, timers, status, going away.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use spillway_batch::{Control, Id};
+use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
+
+use crate::backlog::Memory;
+use crate::config::{Config, ConfigError, Random, ServiceConfig};
+use crate::deadlines::Deadlines;
+use crate::notice::{LinkDown, Notice, Notices};
+use crate::slots::{Holder, Slots, Sort};
+use crate::status::{LinkState, LinkStatus, ServiceCounters, ServiceStatus, Status, add};
+use crate::upstream::{State, Upstream};
+
+/// A helper without I/O.
+pub struct Relay {
+    pub(crate) config: Config,
+    pub(crate) services: Vec<Service>,
+    pub(crate) upstreams: Vec<Upstream>,
+    pub(crate) slots: Slots,
+    pub(crate) clients: u32,
+    pub(crate) memory: Memory,
+    /// Library clients that have something to be sent at the end of the turn.
+    pub(crate) dirty: Vec<Conn>,
+    pub(crate) lingering: Deadlines,
+    pub(crate) handshakes: Deadlines,
+    pub(crate) notices: Notices,
+    pub(crate) random: Random,
+    listeners: Vec<Option<(u16, Sort)>>,
+    drain: Option<Drain>,
+}
+
+/// One service as it runs. Its configuration has the same index.
+#[derive(Debug, Default)]
+pub(crate) struct Service {
+    /// Indexes of its links.
+    pub(crate) upstreams: core::ops::Range<usize>,
+    pub(crate) listening: bool,
+    pub(crate) raw_clients: u32,
+    pub(crate) library_clients: u32,
+    pub(crate) counters: ServiceCounters,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Drain {
+    deadline: Time,
+    passed: bool,
+    links_closed: bool,
+}
+
+impl core::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Relay").field("services", &self.services).field("clients", &self.clients).finish()
+    }
+}
+
+impl Relay {
+    /// A relay that opens its links when its first timeout is handled, which is due at once.
+    pub fn new(config: Config, random: Random) -> Result<Relay, ConfigError> {
+        config.check()?;
+        let (mut services, mut upstreams, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, service) in (0_u16..).zip(&config.services) {
+            let first = upstreams.len();
+            upstreams.extend((0..service.links).map(|link| Upstream::new(index, link)));
+            services.push(Service { upstreams: first..upstreams.len(), ..Service::default() });
+            let raw = service.raw_listeners.iter().map(|listener| (*listener, Sort::Raw));
+            let library = service.link_listeners.iter().map(|listener| (*listener, Sort::Library));
+            for (listener, sort) in raw.chain(library) {
+                let position = usize::from(listener);
+                if listeners.len() <= position {
+                    listeners.resize(position + 1, None);
+                }
+                listeners[position] = Some((index, sort));
+            }
+        }
+        Ok(Relay {
+            memory: Memory::new(config.memory_bytes_max),
+            lingering: Deadlines::new(config.timeouts.linger),
+            handshakes: Deadlines::new(config.timeouts.handshake),
+            services,
+            upstreams,
+            listeners,
+            slots: Slots::default(),
+            clients: 0,
+            dirty: Vec::new(),
+            notices: Notices::default(),
+            random,
+            drain: None,
+            config,
+        })
+    }
+
+    /// The next decision for the log. Ask until `None`, after each turn.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop()
+    }
+
+    /// Goes away: takes no more clients, tells library clients to move, and resets those that are left after
+    /// `within`. A second call can only bring the deadline forward.
+    pub fn drain<T: Transport>(&mut self, now: Time, within: Duration, out: &mut T) {
+        let deadline = now + within;
+        if let Some(drain) = &mut self.drain {
+            drain.deadline = drain.deadline.min(deadline);
+            return;
+        }
+        self.drain = Some(Drain { deadline, passed: false, links_closed: false });
+        (0..self.services.len()).for_each(|service| self.update_listening(service, out));
+        let deadline_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+        for conn in self.slots.clients().collect::<Vec<_>>() {
+            self.say_drain(conn, deadline_ms);
+        }
+    }
+
+    pub(crate) fn say_drain(&mut self, conn: Conn, deadline_ms: u32) {
+        if let Some(Holder::Library(client)) = self.slots.get_mut(conn)
+            && client.acceptor.is_established()
+        {
+            client.acceptor.control(Id::LINK, Control::Drain { deadline_ms });
+            self.mark_dirty(conn);
+        }
+    }
+
+    /// Whether [`drain`](Self::drain) was called.
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_some()
+    }
+
+    /// Whether all clients and links are gone, so that the transport may be closed once it has sent what it has
+    /// queued.
+    pub fn is_drained(&self) -> bool {
+        self.drain.is_some_and(|drain| drain.links_closed)
+    }
+
+    /// Clients connected now, those that are only taking what is left for them included.
+    pub fn clients(&self) -> u32 {
+        self.clients
+    }
+
+    /// Bytes buffered for and from clients, beyond what waits in the links' batches.
+    pub fn buffered_bytes(&self) -> usize {
+        self.memory.held
+    }
+
+    /// A snapshot of everything.
+    pub fn status(&self) -> Status {
+        Status {
+            services: self
+                .services
+                .iter()
+                .zip(&self.config.services)
+                .map(|(s, c)| self.service_status(s, c))
+                .collect(),
+            clients: self.clients,
+            buffered_bytes: self.memory.held,
+            draining: self.is_draining(),
+            notices_dropped: self.notices.dropped,
+        }
+    }
+
+    fn service_status(&self, service: &Service, config: &ServiceConfig) -> ServiceStatus {
+        let upstreams = &self.upstreams[service.upstreams.clone()];
+        let mut traffic = spillway_batch::LinkCounters::default();
+        for upstream in upstreams {
+            add(&mut traffic, upstream.past);
+            if let Some(linked) = upstream.linked() {
+                add(&mut traffic, linked.opener.counters());
+            }
+        }
+        ServiceStatus {
+            name: config.name.clone(),
+            server: config.server,
+            listening: service.listening,
+            links: upstreams.iter().map(link_status).collect(),
+            raw_clients: service.raw_clients,
+            library_clients: service.library_clients,
+            counters: service.counters,
+            traffic,
+        }
+    }
+
+    pub(crate) fn mark_dirty(&mut self, conn: Conn) {
+        if let Some(Holder::Library(client)) = self.slots.get_mut(conn)
+            && !client.dirty
+        {
+            client.dirty = true;
+            self.dirty.push(conn);
+        }
+    }
+
+    fn opened<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        peer: core::net::SocketAddr,
+        listener: Option<u16>,
+        out: &mut T,
+    ) {
+        let Some(listener) = listener else {
+            return self.link_opened(now, conn, out);
+        };
+        match self.listeners.get(usize::from(listener)).copied().flatten() {
+            Some((service, Sort::Raw)) => self.raw_opened(conn, service, peer, out),
+            Some((service, Sort::Library)) => self.library_opened(now, conn, service, peer, out),
+            None => out.abort(conn),
+        }
+    }
+
+    fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+        match self.slots.get_mut(conn) {
+            Some(Holder::Raw(client)) => {
+                let Some(linked) = self.upstreams[client.upstream].linked_mut() else { return };
+                client.request(conn, bytes, linked, &mut self.memory, out);
+                linked.transmit_large(now, out);
+                if self.memory.is_exceeded() {
+                    self.cut_for_memory(conn, out);
+                }
+            }
+            Some(Holder::Library(_)) => self.library_data(now, conn, bytes, out),
+            Some(Holder::Upstream(upstream)) => {
+                let upstream = *upstream;
+                self.link_data(now, upstream, bytes, out);
+            }
+            // Whoever has closed is not interested: a program behind its own port would not be either.
+            Some(Holder::Leaving(_) | Holder::Free) | None => {}
+        }
+    }
+
+    fn room<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        match self.slots.get_mut(conn) {
+            Some(Holder::Raw(client)) => {
+                let Some(linked) = self.upstreams[client.upstream].linked_mut() else { return };
+                client.client_has_room(conn, linked, &mut self.memory, out);
+            }
+            Some(Holder::Library(client)) => client.transmit(conn, &mut self.memory, out),
+            Some(Holder::Leaving(_)) => self.send_rest(conn, out),
+            Some(Holder::Upstream(upstream)) => {
+                let upstream = *upstream;
+                self.link_turn(now, upstream, out);
+            }
+            Some(Holder::Free) | None => {}
+        }
+    }
+
+    fn finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        match self.slots.get_mut(conn) {
+            Some(Holder::Raw(client)) => {
+                let Some(linked) = self.upstreams[client.upstream].linked_mut() else { return };
+                client.finished(linked);
+            }
+            Some(Holder::Library(_)) => self.library_finished(now, conn, out),
+            Some(Holder::Upstream(upstream)) => {
+                let upstream = *upstream;
+                out.abort(conn);
+                self.link_down(now, upstream, LinkDown::ClosedByServer, out);
+            }
+            Some(Holder::Leaving(_) | Holder::Free) | None => {}
+        }
+    }
+
+    fn lost<T: Transport>(&mut self, now: Time, conn: Conn, reason: LostReason, out: &mut T) {
+        match self.slots.get(conn) {
+            Some(Holder::Upstream(upstream)) => {
+                let upstream = *upstream;
+                self.link_down(now, upstream, LinkDown::Lost(reason), out);
+            }
+            Some(_) => self.client_lost(conn, reason),
+            None => {}
+        }
+    }
+
+    /// The drain has come to an end by itself or by its deadline.
+    fn advance_drain<T: Transport>(&mut self, now: Time, out: &mut T) {
+        let Some(drain) = self.drain.filter(|drain| !drain.links_closed) else { return };
+        if drain.deadline <= now && !drain.passed && self.clients > 0 {
+            self.notices.push(Notice::DrainDeadline { clients: self.clients });
+            for conn in self.slots.clients().collect::<Vec<_>>() {
+                self.reset_client(conn, out);
+            }
+        }
+        let passed = drain.passed || drain.deadline <= now;
+        let links_closed = self.clients == 0;
+        if links_closed {
+            (0..self.upstreams.len()).for_each(|upstream| self.close_link(now, upstream, out));
+        }
+        self.drain = Some(Drain { passed, links_closed, ..drain });
+    }
+}
+
+fn link_status(upstream: &Upstream) -> LinkStatus {
+    let state = match &upstream.state {
+        State::Waiting { .. } => LinkState::Waiting,
+        State::Connecting { .. } => LinkState::Connecting,
+        State::Linked(linked) if !linked.up => LinkState::Connecting,
+        State::Linked(linked) if linked.draining => LinkState::Draining,
+        State::Linked(_) => LinkState::Up,
+        State::Closed => LinkState::Closed,
+    };
+    let linked = upstream.linked();
+    LinkStatus {
+        state,
+        connections: linked.map_or(0, |linked| linked.connections() as u32),
+        pending_bytes: linked.map_or(0, |linked| linked.pending()),
+    }
+}
+
+impl Application for Relay {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        match event {
+            Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
+            Event::Room => self.room(now, conn, out),
+            Event::Opened { peer, listener } => self.opened(now, conn, peer, listener, out),
+            Event::Finished => self.finished(now, conn, out),
+            Event::Lost(reason) => self.lost(now, conn, reason, out),
+            Event::Acknowledged { .. } => {}
+        }
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
+        for upstream in 0..self.upstreams.len() {
+            self.link_timeout(now, upstream, out);
+        }
+        while let Some(conn) = self.lingering.pop(now) {
+            self.linger_timeout(now, conn, out);
+        }
+        while let Some(conn) = self.handshakes.pop(now) {
+            self.handshake_timeout(conn, out);
+        }
+        self.advance_drain(now, out);
+    }
+
+    fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
+        for upstream in 0..self.upstreams.len() {
+            self.link_turn(now, upstream, out);
+        }
+        for index in 0..self.dirty.len() {
+            self.library_turn(self.dirty[index], out);
+        }
+        self.dirty.clear();
+        self.advance_drain(now, out);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let links = self.upstreams.iter().filter_map(Upstream::poll_timeout).min();
+        let drain =
+            self.drain.filter(|drain| !drain.passed && !drain.links_closed).map(|drain| drain.deadline);
+        [links, drain, self.lingering.next(), self.handshakes.next()].into_iter().flatten().min()
+    }
+}

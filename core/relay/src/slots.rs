@@ -1,0 +1,99 @@
+//! Who uses which connection of the transport.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use spillway_transport::Conn;
+
+use crate::backlog::Backlog;
+use crate::library::LibraryClient;
+use crate::raw::RawClient;
+
+/// What a connection is to the relay.
+#[derive(Debug)]
+pub(crate) enum Holder {
+    /// Nothing (any more).
+    Free,
+    /// The link to a server, by index.
+    Upstream(usize),
+    /// A plain client.
+    Raw(RawClient),
+    /// A library client.
+    Library(Box<LibraryClient>),
+    /// A client that is over, and takes what is left for it.
+    Leaving(Box<Leaving>),
+}
+
+impl Holder {
+    /// Of which service it is a client, and of which sort.
+    pub(crate) fn client_of(&self) -> Option<(u16, Sort)> {
+        match self {
+            Holder::Free | Holder::Upstream(_) => None,
+            Holder::Raw(client) => Some((client.service, Sort::Raw)),
+            Holder::Library(client) => Some((client.service, Sort::Library)),
+            Holder::Leaving(leaving) => Some((leaving.service, leaving.sort)),
+        }
+    }
+}
+
+/// The two sorts of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    Raw,
+    Library,
+}
+
+/// A client whose virtual connection has ended.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    pub(crate) service: u16,
+    pub(crate) sort: Sort,
+    pub(crate) backlog: Backlog,
+    /// Bytes that were left when its timer was started.
+    pub(crate) left_before: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    holder: Holder,
+}
+
+/// By [`Conn::slot`]. The transport keeps slots small and dense.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+}
+
+impl Slots {
+    pub(crate) fn get(&self, conn: Conn) -> Option<&Holder> {
+        let slot = self.slots.get(conn.slot as usize)?;
+        (slot.generation == conn.generation).then_some(&slot.holder)
+    }
+
+    pub(crate) fn get_mut(&mut self, conn: Conn) -> Option<&mut Holder> {
+        let slot = self.slots.get_mut(conn.slot as usize)?;
+        (slot.generation == conn.generation).then_some(&mut slot.holder)
+    }
+
+    /// A new user of a slot: the transport has freed it before.
+    pub(crate) fn put(&mut self, conn: Conn, holder: Holder) {
+        let index = conn.slot as usize;
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, || Slot { generation: 0, holder: Holder::Free });
+        }
+        self.slots[index] = Slot { generation: conn.generation, holder };
+    }
+
+    pub(crate) fn take(&mut self, conn: Conn) -> Holder {
+        self.get_mut(conn).map_or(Holder::Free, |holder| core::mem::replace(holder, Holder::Free))
+    }
+
+    /// All clients.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = Conn> + '_ {
+        (0_u32..)
+            .zip(&self.slots)
+            .filter(|(_, slot)| slot.holder.client_of().is_some())
+            .map(|(index, slot)| Conn { slot: index, generation: slot.generation })
+    }
+}

@@ -1,0 +1,175 @@
+//! What the relay has done and is doing, for the helper's status line.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use spillway_batch::LinkCounters;
+
+use crate::notice::{Cut, Refusal};
+
+/// A snapshot of everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// In the order of the configuration.
+    pub services: Vec<ServiceStatus>,
+    /// Clients of all services.
+    pub clients: u32,
+    /// Bytes buffered for and from clients.
+    pub buffered_bytes: usize,
+    /// The relay is going away.
+    pub draining: bool,
+    /// Notices that were dropped because nobody took them in time.
+    pub notices_dropped: u64,
+}
+
+/// One service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceStatus {
+    /// As configured.
+    pub name: String,
+    /// The server's link port.
+    pub server: SocketAddr,
+    /// Whether clients are taken.
+    pub listening: bool,
+    /// Its links.
+    pub links: Vec<LinkStatus>,
+    /// Plain clients connected now.
+    pub raw_clients: u32,
+    /// Library clients connected now.
+    pub library_clients: u32,
+    /// Since the start.
+    pub counters: ServiceCounters,
+    /// What its links have carried since the start, those lost since included.
+    pub traffic: LinkCounters,
+}
+
+impl ServiceStatus {
+    /// Data messages per batch to the server, on average since the start.
+    pub fn messages_per_batch(&self) -> f64 {
+        self.traffic.messages_sent as f64 / self.traffic.batches_sent.max(1) as f64
+    }
+}
+
+/// One link to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// What it does.
+    pub state: LinkState,
+    /// Virtual connections that have not ended on both sides.
+    pub connections: u32,
+    /// Bytes gathered that the transport has not taken.
+    pub pending_bytes: usize,
+}
+
+/// What a link does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// Waits before it connects.
+    Waiting,
+    /// Connects, or authenticates.
+    Connecting,
+    /// Carries clients.
+    Up,
+    /// Carries its clients, and gets no more: the server asked for it.
+    Draining,
+    /// Closed, because the relay goes away.
+    Closed,
+}
+
+/// What happened to a service's clients since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServiceCounters {
+    /// Plain clients taken.
+    pub raw_clients: u64,
+    /// Virtual connections of library clients passed on.
+    pub library_connections: u64,
+    /// Links that came up.
+    pub links_up: u64,
+    /// Links that were lost after they had come up.
+    pub links_lost: u64,
+    /// Clients reset because their link was lost.
+    pub lost_with_link: u64,
+    /// Clients refused.
+    pub refused: Refusals,
+    /// Clients reset because of what they did.
+    pub cut: Cuts,
+}
+
+/// Clients refused, by reason; see [`Refusal`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is a reason of `Refusal`")]
+pub struct Refusals {
+    pub address: u64,
+    pub clients_max: u64,
+    pub memory: u64,
+    pub link_down: u64,
+    pub link_full: u64,
+    pub draining: u64,
+    pub handshake: u64,
+    pub not_its_own_address: u64,
+    pub other_server: u64,
+    pub server: u64,
+}
+
+impl Refusals {
+    pub(crate) fn count(&mut self, why: Refusal) {
+        let counter = match why {
+            Refusal::Address => &mut self.address,
+            Refusal::ClientsMax => &mut self.clients_max,
+            Refusal::Memory => &mut self.memory,
+            Refusal::LinkDown => &mut self.link_down,
+            Refusal::LinkFull => &mut self.link_full,
+            Refusal::Draining => &mut self.draining,
+            Refusal::Handshake(_) => &mut self.handshake,
+            Refusal::NotItsOwnAddress => &mut self.not_its_own_address,
+            Refusal::OtherServer => &mut self.other_server,
+            Refusal::Server(_) => &mut self.server,
+        };
+        *counter += 1;
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.address
+            + self.clients_max
+            + self.memory
+            + self.link_down
+            + self.link_full
+            + self.draining
+            + self.handshake
+            + self.not_its_own_address
+            + self.other_server
+            + self.server
+    }
+}
+
+/// Clients reset, by reason; see [`Cut`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is a reason of `Cut`")]
+pub struct Cuts {
+    pub buffer: u64,
+    pub memory: u64,
+    pub protocol: u64,
+}
+
+impl Cuts {
+    pub(crate) fn count(&mut self, why: Cut) {
+        match why {
+            Cut::Buffer => self.buffer += 1,
+            Cut::Memory => self.memory += 1,
+            Cut::Protocol(_) => self.protocol += 1,
+        }
+    }
+}
+
+/// Adds what one link has done to what others did.
+pub(crate) fn add(total: &mut LinkCounters, link: LinkCounters) {
+    total.batches_sent += link.batches_sent;
+    total.messages_sent += link.messages_sent;
+    total.bytes_sent += link.bytes_sent;
+    total.messages_received += link.messages_received;
+    total.bytes_received += link.bytes_received;
+    total.strays += link.strays;
+    total.stalls += link.stalls;
+}
