@@ -1,0 +1,325 @@
+//! Library clients, step by step: a real opener's end, the relay, a real server's end.
+
+mod world;
+
+use core::time::Duration;
+
+use spillway_auth::Key;
+use spillway_batch::{
+    CloseReason, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, RefuseReason, Role,
+};
+use spillway_relay::{Config, Cut, Notice};
+use spillway_transport::{Application, Conn, Event, LostReason};
+use world::{Heard, World, client_key, config};
+
+const CLIENT: &str = "10.9.0.1:5000";
+
+/// The client's own end of its link.
+struct Client {
+    conn: Conn,
+    link: OpenerLink,
+    heard: Vec<String>,
+    got: Vec<u8>,
+}
+
+impl Client {
+    fn connecting(world: &mut World, key: Key, role: Role, limits: Limits) -> Client {
+        let conn = world.client(1, CLIENT);
+        let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+        let link = OpenerLink::new(&OpenerConfig { role, key, limits, policy }, world.now, [3; 16]);
+        Client { conn, link, heard: Vec::new(), got: Vec::new() }
+    }
+
+    /// A client whose link is up.
+    fn new(world: &mut World) -> Client {
+        let mut client = Client::connecting(world, client_key(), Role::Client, Limits::default());
+        client.exchange(world).unwrap();
+        assert_eq!(client.heard, ["established 1"]);
+        client.heard.clear();
+        client
+    }
+
+    fn open(&mut self) -> Id {
+        self.link.open(CLIENT.parse().unwrap(), None).unwrap()
+    }
+
+    /// Until neither the client nor the relay has more to say. The server is exchanged with apart.
+    fn exchange(&mut self, world: &mut World) -> Result<(), LinkError> {
+        loop {
+            let batch = self.link.flush(world.now);
+            if let Some(batch) = &batch {
+                world.data(self.conn, batch.as_slice());
+            }
+            let bytes = world.wires.take(self.conn);
+            if bytes.is_empty() && batch.is_none() {
+                return Ok(());
+            }
+            let mut input = bytes.as_slice();
+            while let Some(event) = self.link.decompose(world.now, &mut input)? {
+                let said = match event {
+                    OpenerEvent::Established { connections_max } => format!("established {connections_max}"),
+                    OpenerEvent::Accepted { .. } => "accepted".into(),
+                    OpenerEvent::Refused { reason, .. } => format!("refused {reason:?}"),
+                    OpenerEvent::Data { bytes, .. } => {
+                        self.got.extend_from_slice(bytes);
+                        continue;
+                    }
+                    OpenerEvent::Finished { .. } => "finished".into(),
+                    OpenerEvent::Closed { reason, .. } => format!("closed {reason:?}"),
+                    OpenerEvent::Drain { deadline_ms } => format!("drain {deadline_ms}"),
+                    OpenerEvent::RelayedData { .. } | OpenerEvent::RelayedControl { .. } => "relayed".into(),
+                };
+                self.heard.push(said);
+            }
+        }
+    }
+}
+
+fn connections(world: &World) -> u32 {
+    world.relay.status().services[0].links[0].connections
+}
+
+#[test]
+fn frames_pass_with_the_id_rewritten() {
+    let mut world = World::new(config());
+    // A plain client has taken id 1.
+    let raw = world.client(0, "10.9.0.2:1");
+    let mut client = Client::new(&mut world);
+    for round in 0..3_u32 {
+        let id = client.open();
+        assert_eq!(id, Id(1));
+        assert_eq!(client.link.compose(id, b"get x"), 5);
+        client.exchange(&mut world).unwrap();
+        let heard: Vec<Heard> = world.exchange();
+        let there = 2 + round;
+        let connect = Heard::Connect(there, CLIENT.parse().unwrap());
+        assert_eq!(heard[heard.len() - 2..], [connect, Heard::Data(there, b"get x".to_vec())]);
+        world.server.accept(Id(there));
+        world.server.compose(Id(there), b"END");
+        world.server.finish(Id(there));
+        world.exchange();
+        client.exchange(&mut world).unwrap();
+        assert_eq!(client.heard, ["accepted", "finished"]);
+        assert_eq!(client.got, b"END");
+        client.link.finish(id);
+        client.link.close(id, CloseReason::Normal);
+        client.exchange(&mut world).unwrap();
+        let ends = [Heard::Finished(there), Heard::Closed(there, CloseReason::Normal)];
+        assert_eq!(world.exchange(), ends);
+        assert_eq!(connections(&world), 2, "the id is used until the server has closed");
+        world.server.close(Id(there), CloseReason::Normal);
+        world.exchange();
+        client.exchange(&mut world).unwrap();
+        assert_eq!((connections(&world), client.link.connections()), (1, 0));
+        client.heard.clear();
+        client.got.clear();
+    }
+    assert!(!world.wires.line(raw).aborted);
+    assert_eq!(world.relay.status().services[0].counters.library_connections, 3);
+}
+
+#[test]
+fn credit_is_end_to_end() {
+    let limits = Limits { window_bytes: 1000, ..Limits::default() };
+    let mut world = World::with_server(config(), limits);
+    let mut client = Client::new(&mut world);
+    let id = client.open();
+    assert_eq!(client.link.compose(id, &[7; 5000]), 1000, "the server's credit, told in the relay's welcome");
+    client.exchange(&mut world).unwrap();
+    world.exchange();
+    world.server.consumed(Id(1), 600);
+    world.exchange();
+    client.exchange(&mut world).unwrap();
+    assert_eq!(client.link.compose(id, &[7; 5000]), 600);
+    // The other way: the client's window, not the relay's.
+    let window = Limits::default().window_bytes as usize;
+    assert_eq!(world.server.compose(Id(1), &vec![1; 2 * window]), window);
+    world.exchange();
+    client.exchange(&mut world).unwrap();
+    assert_eq!(client.got.len(), window);
+    client.link.consumed(id, window);
+    client.exchange(&mut world).unwrap();
+    world.exchange();
+    assert_eq!(world.server.room(Id(1)), window);
+}
+
+#[test]
+fn who_does_not_authenticate_is_told_and_let_go() {
+    let wrong = Key::from_secret([9; 32]);
+    for (key, role) in
+        [(wrong, Role::Client), (client_key(), Role::Helper), (world::helper_key(), Role::Helper)]
+    {
+        let mut world = World::new(config());
+        let mut client = Client::connecting(&mut world, key, role, Limits::default());
+        let error = client.exchange(&mut world).unwrap_err();
+        assert!(matches!(error, LinkError::RefusedByServer(_)), "{error}");
+        assert!(world.wires.line(client.conn).finished);
+        assert_eq!(world.relay.status().services[0].counters.refused.handshake, 1);
+        world.now = world.now + Duration::from_secs(10);
+        world.relay.handle_timeout(world.now, &mut world.wires);
+        assert_eq!(world.relay.clients(), 0);
+    }
+    // One that says nothing at all.
+    let mut world = World::new(config());
+    let silent = world.client(1, CLIENT);
+    assert_eq!(world.relay.poll_timeout(), Some(world.now + Duration::from_secs(5)));
+    world.now = world.now + Duration::from_secs(5);
+    world.relay.handle_timeout(world.now, &mut world.wires);
+    assert!(world.wires.line(silent).aborted);
+    // Without keys, only loopback is trusted.
+    let mut open = config();
+    open.services[0].client_keys = None;
+    let mut world = World::new(open);
+    let foreign = world.client(1, CLIENT);
+    assert!(world.wires.line(foreign).aborted);
+    let local = world.client(1, "127.0.0.1:5");
+    assert!(!world.wires.line(local).aborted);
+}
+
+#[test]
+fn a_client_speaks_for_itself_and_to_this_server() {
+    let mut world = World::new(config());
+    for (client_address, server, reason) in [
+        ("10.9.0.1:5001", None, "refused Forbidden"),
+        ("10.9.0.9:5000", None, "refused Forbidden"),
+        (CLIENT, Some("10.0.0.6:11411"), "refused UnknownServer"),
+        (CLIENT, Some(world::SERVER), "accepted"),
+    ] {
+        let mut client = Client::new(&mut world);
+        let server = server.map(|text: &str| text.parse().unwrap());
+        client.link.open(client_address.parse().unwrap(), server).unwrap();
+        client.exchange(&mut world).unwrap();
+        for heard in world.exchange() {
+            if let Heard::Connect(id, _) = heard {
+                world.server.accept(Id(id));
+            }
+        }
+        world.exchange();
+        client.exchange(&mut world).unwrap();
+        assert_eq!(client.heard, [reason]);
+    }
+    let refused = world.relay.status().services[0].counters.refused;
+    assert_eq!((refused.not_its_own_address, refused.other_server), (2, 1));
+}
+
+#[test]
+fn a_lost_client_leaves_its_id_until_the_server_has_closed() {
+    let mut world = World::new(config());
+    let mut client = Client::new(&mut world);
+    client.open();
+    client.exchange(&mut world).unwrap();
+    world.exchange();
+    world.event(client.conn, Event::Lost(LostReason::Reset));
+    assert_eq!(world.exchange(), [Heard::Closed(1, CloseReason::Reset)]);
+    assert_eq!((connections(&world), world.relay.clients()), (1, 0));
+    world.server.compose(Id(1), b"to nobody");
+    world.server.close(Id(1), CloseReason::Reset);
+    world.exchange();
+    assert_eq!(connections(&world), 0);
+}
+
+#[test]
+fn a_refusal_by_the_server_frees_the_id() {
+    let mut world = World::new(config());
+    let mut client = Client::new(&mut world);
+    client.open();
+    client.exchange(&mut world).unwrap();
+    world.exchange();
+    world.server.refuse(Id(1), RefuseReason::Full);
+    world.exchange();
+    client.exchange(&mut world).unwrap();
+    assert_eq!(client.heard, ["refused Full"]);
+    assert_eq!(connections(&world), 0);
+    client.open();
+    client.exchange(&mut world).unwrap();
+    assert_eq!(world.exchange(), [Heard::Connect(2, CLIENT.parse().unwrap())], "the same link goes on");
+}
+
+#[test]
+fn a_lost_server_link_resets_library_clients_too() {
+    let mut world = World::new(config());
+    let mut client = Client::new(&mut world);
+    client.open();
+    client.exchange(&mut world).unwrap();
+    let idle = Client::new(&mut world);
+    world.event(world.link, Event::Lost(LostReason::Reset));
+    assert!(world.wires.line(client.conn).aborted);
+    assert!(!world.wires.line(idle.conn).aborted, "it has nothing on that link");
+    assert_eq!(world.relay.clients(), 1);
+}
+
+#[test]
+fn absurd_credit_is_bounded_by_the_connection_buffer() {
+    let mut world = World::new(Config { connection_buffer_bytes: 100_000, ..config() });
+    let greedy = Limits { window_bytes: u32::MAX, ..Limits::default() };
+    let mut client = Client::connecting(&mut world, client_key(), Role::Client, greedy);
+    client.exchange(&mut world).unwrap();
+    client.open();
+    client.exchange(&mut world).unwrap();
+    world.exchange();
+    world.wires.line(client.conn).room = 0;
+    let mut steps = 0;
+    while !world.wires.line(client.conn).aborted {
+        assert!(world.relay.buffered_bytes() <= 100_000);
+        world.server.compose(Id(1), &[1; 10_000]);
+        world.exchange();
+        steps += 1;
+        assert!(steps < 20, "it should have been cut");
+    }
+    assert_eq!(world.relay.buffered_bytes(), 0);
+    let notices: Vec<Notice> = std::iter::from_fn(|| world.relay.poll_notice()).collect();
+    assert!(matches!(notices.last(), Some(Notice::ClientCut { why: Cut::Buffer, .. })), "{notices:?}");
+}
+
+#[test]
+fn broken_frames_cut_only_their_client() {
+    let mut world = World::new(config());
+    let mut good = Client::new(&mut world);
+    good.open();
+    let bad = Client::new(&mut world);
+    world.data(bad.conn, &[0x7f; 50]);
+    assert!(world.wires.line(bad.conn).aborted);
+    good.exchange(&mut world).unwrap();
+    assert_eq!(world.exchange().len(), 1);
+    assert_eq!(world.relay.status().services[0].counters.cut.protocol, 1);
+}
+
+#[test]
+fn a_drain_is_told_and_new_connections_are_refused() {
+    let mut world = World::new(config());
+    let mut client = Client::new(&mut world);
+    world.relay.drain(world.now, Duration::from_secs(30), &mut world.wires);
+    client.open();
+    client.exchange(&mut world).unwrap();
+    assert_eq!(client.heard, ["drain 30000", "refused Unavailable"]);
+    assert_eq!(world.relay.status().services[0].counters.refused.draining, 1);
+    world.event(client.conn, Event::Finished);
+    world.event(client.conn, Event::Lost(LostReason::Closed));
+    assert!(world.relay.is_drained());
+}
+
+/// A stalled server's link: a library client gets no new grants, then everything arrives.
+#[test]
+fn a_stalled_link_stops_a_library_clients_grants() {
+    let mut world = World::with_server(config(), Limits { window_bytes: 1 << 20, ..Limits::default() });
+    let mut client = Client::new(&mut world);
+    let id = client.open();
+    client.exchange(&mut world).unwrap();
+    world.exchange();
+    world.wires.line(world.link).room = 0;
+    assert_eq!(client.link.compose(id, &[5; 5_000]), 5_000);
+    client.exchange(&mut world).unwrap();
+    let granted = world.wires.line(client.conn).granted;
+    assert_eq!(client.link.compose(id, &[5; 50_000]), 50_000);
+    client.exchange(&mut world).unwrap();
+    assert_eq!(world.wires.line(client.conn).granted, granted);
+    world.wires.line(world.link).room = 1 << 20;
+    world.event(world.link, Event::Room);
+    let got: usize = world
+        .exchange()
+        .iter()
+        .map(|heard| if let Heard::Data(_, bytes) = heard { bytes.len() } else { 0 })
+        .sum();
+    assert_eq!(got, 55_000);
+    assert!(world.wires.line(client.conn).granted > granted);
+}
