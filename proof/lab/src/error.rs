@@ -6,7 +6,7 @@ use std::io;
 /// Why the laboratory could not do what it was asked.
 #[derive(Debug)]
 pub enum LabError {
-    /// Not run by root, and namespaces, cgroups and real-time threads need it.
+    /// Not run by root with its capabilities, which namespaces and cgroups need.
     NotRoot,
     /// A program that the lab runs is not installed.
     MissingTool {
@@ -60,7 +60,10 @@ impl fmt::Display for LabError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LabError::NotRoot => {
-                write!(f, "the lab makes network namespaces and cgroups, which needs root: run it with sudo")
+                write!(
+                    f,
+                    "the lab makes network namespaces and cgroups: run it as root, in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+                )
             }
             LabError::MissingTool { tool, package } => {
                 write!(f, "the program `{tool}` is not installed: apt-get install {package}")

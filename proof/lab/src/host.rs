@@ -17,7 +17,7 @@ pub(crate) const SYSCTLS: [(&str, &str); 5] = [
     ("net/ipv6/conf/default/disable_ipv6", "1"),
     ("net/core/somaxconn", "65535"),
     ("net/ipv4/tcp_max_syn_backlog", "65535"),
-    ("net/ipv4/ip_local_port_range", "20000 65000"),
+    ("net/ipv4/ip_local_port_range", "20000 64999"),
 ];
 
 /// How a host is made.

@@ -3,6 +3,8 @@
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::thread::{CapabilitySet, capabilities};
+
 use crate::cgroup::{HostGroup, Layout};
 use crate::host::{Host, HostOptions, HostParts, SYSCTLS, adopt};
 use crate::names::{self, HOSTS_MAX};
@@ -37,7 +39,10 @@ pub fn unavailable() -> Option<String> {
 }
 
 fn requirements() -> Result<(Tools, Layout), LabError> {
-    if !rustix::process::geteuid().is_root() {
+    // In a container root may lack them.
+    let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
+    let ours = capabilities(None).map_err(LabError::errno("cannot read this process's capabilities"))?;
+    if !rustix::process::geteuid().is_root() || !ours.effective.contains(needed) {
         return Err(LabError::NotRoot);
     }
     Ok((Tools::find()?, Layout::detect()?))

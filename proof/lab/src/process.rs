@@ -4,13 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getppid, kill_process_group};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getppid, kill_process_group, waitid,
+};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::{LabError, namespace, spawner};
@@ -128,6 +130,7 @@ pub struct Process {
     name: String,
     child: Child,
     ended: Option<ExitStatus>,
+    reaped: bool,
     out: Option<PathBuf>,
     err: Option<PathBuf>,
 }
@@ -177,10 +180,10 @@ impl Process {
         }
         confine(&mut command, confinement, launch.open_files);
         let child = spawner::spawn(command).map_err(LabError::io(format!("cannot start {name}")))?;
-        Ok(Process { name, child, ended: None, out, err })
+        Ok(Process { name, child, ended: None, reaped: false, out, err })
     }
 
-    /// The process's id. It may have been given to somebody else once [`Process::exit`] has returned a status.
+    /// The process's id, which nobody else gets before [`Process::stop`], [`Process::kill`] or the drop.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -193,8 +196,14 @@ impl Process {
     /// Its exit status, if it has ended.
     pub fn exit(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
-            // An error means that somebody else reaped it; it is then as good as ended, but its status is unknown.
-            self.ended = self.child.try_wait().ok().flatten();
+            // Only looked at, not reaped: as long as the id is taken, signals to its group reach what it left running, and
+            // nobody else.
+            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            self.ended =
+                self.id().and_then(|id| waitid(WaitId::Pid(id), look).ok().flatten()).map(|status| {
+                    let signal = status.terminating_signal().unwrap_or(0);
+                    ExitStatus::from_raw(status.exit_status().map_or(signal, |code| (code & 0xff) << 8))
+                });
         }
         self.ended
     }
@@ -224,20 +233,21 @@ impl Process {
         self.to_group(signal).map_err(LabError::errno(what))
     }
 
-    /// Asks it to end (SIGTERM), kills it when it has not after `grace`, and returns its status.
+    /// Asks it to end (SIGTERM), kills it when it has not after `grace`, and returns its status. Nothing of its group is
+    /// left then.
     pub fn stop(&mut self, grace: Duration) -> Option<ExitStatus> {
         if self.exit().is_none() {
+            // Should it end just now, the wait tells.
             let _ = self.to_group(Signal::TERM);
-            if self.wait(grace).is_none() {
-                self.kill();
-            }
+            self.wait(grace);
         }
+        self.kill();
         self.ended
     }
 
     /// Kills it and its group, and waits until it is gone.
     pub fn kill(&mut self) {
-        if self.exit().is_none() {
+        if !std::mem::replace(&mut self.reaped, true) {
             let _ = self.to_group(Signal::KILL);
             self.ended = self.child.wait().ok();
         }
@@ -271,8 +281,11 @@ impl Process {
 
     /// Every process of the lab leads a group of its own, so that wrappers and Ctrl-C behave.
     fn to_group(&self, signal: Signal) -> rustix::io::Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        pid.map_or(Err(rustix::io::Errno::SRCH), |pid| kill_process_group(pid, signal))
+        self.id().map_or(Err(rustix::io::Errno::SRCH), |id| kill_process_group(id, signal))
+    }
+
+    fn id(&self) -> Option<Pid> {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }
 }
 

@@ -16,6 +16,8 @@ use crate::{LabError, namespace};
 
 /// The file that the owner of a run keeps locked while it lives.
 const OWNER: &str = "owner";
+/// Names tried until one is found of which nothing is there.
+const NAMES_TRIED: usize = 60;
 
 /// A live run. Local places have one without namespaces and groups.
 #[derive(Debug)]
@@ -46,16 +48,8 @@ impl Run {
     /// Makes the directory and group of a new run, and sees to it that they go away again.
     pub fn open(name: &str, layout: Option<Layout>) -> Result<Arc<Run>, LabError> {
         watch_for_the_end();
-        let name = RunName::new(name)?;
-        let directory = directory_of(&name.to_string());
-        fs::create_dir(&directory).map_err(LabError::io(format!("cannot make {}", directory.display())))?;
-        let owner = directory.join(OWNER);
-        let owner = File::create(&owner)
-            .and_then(|file| {
-                flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-                Ok(file)
-            })
-            .map_err(LabError::io(format!("cannot lock {}", owner.display())))?;
+        let (name, directory) = fresh(name, layout.as_ref())?;
+        let owner = lock_owner(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
         let run = Arc::new(Run { name, directory, layout, open: Mutex::new(true), _owner: owner });
         lock(&LIVE).push(Arc::clone(&run));
         if let Some(layout) = &run.layout
@@ -82,6 +76,37 @@ impl Run {
         }
         remove(&self.name.to_string(), self.layout.as_ref())
     }
+}
+
+/// A name of which nothing is there, not even of a killed run whose process id has come round again; and its directory.
+fn fresh(name: &str, layout: Option<&Layout>) -> Result<(RunName, PathBuf), LabError> {
+    for _ in 0..NAMES_TRIED {
+        let name = RunName::new(name)?;
+        let groups = layout.map(Layout::top_groups).unwrap_or_default();
+        let mut there =
+            namespace::names().into_iter().chain(groups).filter_map(|other| RunName::parse(&other));
+        if there.any(|other| other == name) {
+            continue;
+        }
+        let directory = directory_of(&name.to_string());
+        match fs::create_dir(&directory) {
+            Ok(()) => return Ok((name, directory)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(LabError::io(format!("cannot make {}", directory.display()))(e)),
+        }
+    }
+    Err(LabError::BadOption("killed runs have left too much behind: run `spillway lab clean`".into()))
+}
+
+/// Takes the lock that says a run's owner lives.
+fn lock_owner(directory: &Path) -> Result<File, LabError> {
+    let path = directory.join(OWNER);
+    let take = || {
+        let file = File::create(&path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(file)
+    };
+    take().map_err(LabError::io(format!("cannot lock {}", path.display())))
 }
 
 /// Where a run keeps its files.

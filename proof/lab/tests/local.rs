@@ -82,3 +82,17 @@ fn output_goes_where_it_was_told_to() {
     assert_eq!(text, "yes\n");
     assert!(process.stdout().is_err());
 }
+
+#[test]
+fn a_stopped_process_leaves_nothing_of_its_group() {
+    let place = Place::local().unwrap();
+    // The shell ends at once and leaves a child, which keeps the pipe open for as long as it lives.
+    let script = Launch::new("sh").args(["-c", "sleep 1000 & exit 0"]).output(Output::Piped);
+    let mut process = place.spawn(&script).unwrap();
+    let mut pipe = process.take_stdout().unwrap();
+    assert!(process.wait(std::time::Duration::from_secs(60)).unwrap().success());
+    assert!(process.stop(std::time::Duration::ZERO).unwrap().success());
+    let mut text = String::new();
+    pipe.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "");
+}
