@@ -27,6 +27,8 @@ const PROCESSES: &str = "processes";
 const INTERFACE: &str = "interface";
 /// How long groups may take to empty after their processes were killed.
 const EMPTY_WITHIN: Duration = Duration::from_secs(5);
+/// How long a new kernel thread may take until it first runs.
+const BORN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Where this machine has the cpu controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,11 +228,21 @@ impl HostGroup {
     pub fn adopt_interface_thread(&self, task: u32) -> Result<(), LabError> {
         for directory in self.memberships(INTERFACE) {
             let file = directory.join(self.layout.entrance());
-            fs::write(&file, task.to_string()).map_err(LabError::io(format!(
-                "cannot move the interface's kernel thread {task} into {} (a thread that the kernel bound to a core, or a \
-                 real-time one, cannot be moved)",
-                directory.display()
-            )))?;
+            let deadline = Instant::now() + BORN_WITHIN;
+            loop {
+                match fs::write(&file, task.to_string()) {
+                    Ok(()) => break,
+                    // A kernel thread that has not run yet cannot be moved, nor ever one that is bound to a core.
+                    Err(e) if e.raw_os_error() == Some(libc::EINVAL) && Instant::now() < deadline => {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Err(e) => {
+                        let group = directory.display();
+                        let what = format!("cannot move the interface's kernel thread {task} into {group}");
+                        return Err(LabError::io(what)(e));
+                    }
+                }
+            }
         }
         Ok(())
     }

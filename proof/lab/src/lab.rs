@@ -122,7 +122,7 @@ impl Lab {
 
     /// Ends all processes and removes everything, and reports a failure to do so; dropping only prints it.
     pub fn close(self) -> Result<(), LabError> {
-        self.run.close().map(drop)
+        self.run.close()
     }
 
     /// Makes a host's namespace and its cable to the bridge.

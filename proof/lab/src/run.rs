@@ -41,8 +41,14 @@ pub(crate) struct Removed {
     pub directory: bool,
 }
 
-/// Live runs of this process, for signals and `exit`.
-static LIVE: Mutex<Vec<Arc<Run>>> = Mutex::new(Vec::new());
+/// The runs of this process, for signals and `exit`.
+static LIVE: Mutex<Live> = Mutex::new(Live { runs: Vec::new(), ending: false });
+
+struct Live {
+    runs: Vec<Arc<Run>>,
+    /// The process is about to end: a run that began now would be left behind.
+    ending: bool,
+}
 
 impl Run {
     /// Makes the directory and group of a new run, and sees to it that they go away again.
@@ -51,30 +57,49 @@ impl Run {
         let (name, directory) = fresh(name, layout.as_ref())?;
         let owner = lock_owner(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
         let run = Arc::new(Run { name, directory, layout, open: Mutex::new(true), _owner: owner });
-        lock(&LIVE).push(Arc::clone(&run));
-        if let Some(layout) = &run.layout
-            && let Err(e) = layout.create_run(&run.name.to_string())
         {
-            let _ = run.close();
-            return Err(e);
+            let mut live = lock(&LIVE);
+            if live.ending {
+                drop(fs::remove_dir_all(&run.directory));
+                return Err(run.ended());
+            }
+            live.runs.push(Arc::clone(&run));
         }
-        Ok(run)
+        match run.create_groups() {
+            Ok(()) => Ok(run),
+            Err(e) => {
+                let _ = run.close();
+                Err(e)
+            }
+        }
     }
 
     /// Keeps the run from being removed while something is added to it.
     pub fn adding(&self) -> Result<MutexGuard<'_, bool>, LabError> {
         let open = lock(&self.open);
-        if *open { Ok(open) } else { Err(LabError::BadOption(format!("the lab {} has ended", self.name))) }
+        if *open { Ok(open) } else { Err(self.ended()) }
+    }
+
+    fn ended(&self) -> LabError {
+        LabError::BadOption(format!("the lab {} has ended", self.name))
+    }
+
+    fn create_groups(&self) -> Result<(), LabError> {
+        let _adding = self.adding()?;
+        self.layout.as_ref().map_or(Ok(()), |layout| layout.create_run(&self.name.to_string()))
     }
 
     /// Removes all that the run has. Later calls find nothing left to do.
-    pub fn close(&self) -> Result<Removed, LabError> {
+    pub fn close(&self) -> Result<(), LabError> {
         let mut open = lock(&self.open);
-        lock(&LIVE).retain(|run| run.name != self.name);
-        if !std::mem::replace(&mut *open, false) {
-            return Ok(Removed::default());
-        }
-        remove(&self.name.to_string(), self.layout.as_ref())
+        let closed = if std::mem::replace(&mut *open, false) {
+            remove(&self.name.to_string(), self.layout.as_ref()).map(drop)
+        } else {
+            Ok(())
+        };
+        // Only now: `exit` must wait for a removal that another thread has begun.
+        lock(&LIVE).runs.retain(|run| run.name != self.name);
+        closed
     }
 }
 
@@ -158,7 +183,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn close_all() {
-    let live = lock(&LIVE).clone();
+    let live = {
+        let mut live = lock(&LIVE);
+        live.ending = true;
+        live.runs.clone()
+    };
     for run in live {
         if run.name.pid == std::process::id()
             && let Err(e) = run.close()
