@@ -16,6 +16,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Helper(Box<commands::helper::Args>),
+    Status(commands::status::Args),
     Load(Box<commands::load::Args>),
     Key(commands::key::Args),
     Lab(commands::lab::Args),
@@ -28,6 +30,8 @@ fn main() -> ExitCode {
     let matches = Cli::command().version(version).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
+        Command::Helper(args) => commands::helper::run(*args),
+        Command::Status(args) => commands::status::run(args),
         Command::Load(args) => commands::load::run(*args),
         Command::Key(args) => commands::key::run(args),
         Command::Lab(args) => commands::lab::run(args),

@@ -1,5 +1,9 @@
 //! One file for each subcommand: what it takes, and the call that does it.
 
+pub(crate) mod helper;
 pub(crate) mod key;
 pub(crate) mod lab;
 pub(crate) mod load;
+mod logging;
+mod services;
+pub(crate) mod status;

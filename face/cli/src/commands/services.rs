@@ -1,0 +1,242 @@
+//! Services on the command line: `--service NAME=ADDR`, each followed by its `--listen` and `--link-listen`.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use spillway_helper::Service;
+
+/// The services as given. Which listener belongs to which service is told by the order of the arguments, so this
+/// reads them itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Services(Vec<Given>);
+
+#[derive(Clone, Debug, Default)]
+struct Given {
+    name: String,
+    server: String,
+    listen: Vec<String>,
+    link_listen: Vec<String>,
+}
+
+impl clap::Args for Services {
+    fn augment_args(command: Command) -> Command {
+        let option = |name, value, help| {
+            Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Append)
+        };
+        command
+            .arg(
+                option(
+                    "service",
+                    "NAME=ADDR",
+                    "A server to relieve: a name of your choice, and its link port",
+                )
+                .required(true),
+            )
+            .arg(option(
+                "listen",
+                "[NAME=]ADDR",
+                "Take plain clients here, for the service named, or the one before",
+            ))
+            .arg(option(
+                "link-listen",
+                "[NAME=]ADDR",
+                "Take library clients here, for the service named, or the one before",
+            ))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Services::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for Services {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Services, clap::Error> {
+        let mut words = Vec::new();
+        for option in ["service", "listen", "link-listen"] {
+            let values = matches.get_many::<String>(option).into_iter().flatten();
+            let places = matches.indices_of(option).into_iter().flatten();
+            words.extend(places.zip(values).map(|(place, value)| (place, option, value.as_str())));
+        }
+        words.sort_unstable();
+        gather(words.into_iter().map(|(_, option, value)| (option, value)))
+            .map_err(|text| clap::Error::raw(ErrorKind::ValueValidation, format!("{text}\n")))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Services::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn gather<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Services, String> {
+    let mut services: Vec<Given> = Vec::new();
+    let mut named = Vec::new();
+    for (option, value) in words {
+        let split = value.split_once('=');
+        if option == "service" {
+            let Some((name, server)) = split.filter(|(name, server)| !name.is_empty() && !server.is_empty())
+            else {
+                return Err(format!(
+                    "--service {value}: give a name and the server's link port, NAME=HOST:PORT"
+                ));
+            };
+            services.push(Given { name: name.into(), server: server.into(), ..Given::default() });
+        } else if let Some((name, address)) = split {
+            // It may name a service that comes later.
+            named.push((option, name, address));
+        } else {
+            let before = services.last_mut();
+            let service =
+                before.ok_or_else(|| format!("--{option} {value}: give its --service before it"))?;
+            service.add(option, value);
+        }
+    }
+    for (option, name, address) in named {
+        let service = services.iter_mut().find(|service| service.name == name);
+        let service =
+            service.ok_or_else(|| format!("--{option} {name}={address}: there is no --service {name}=…"))?;
+        service.add(option, address);
+    }
+    Ok(Services(services))
+}
+
+impl Given {
+    fn add(&mut self, option: &str, address: &str) {
+        let list = if option == "listen" { &mut self.listen } else { &mut self.link_listen };
+        list.push(address.to_owned());
+    }
+}
+
+impl Services {
+    /// Looks names up.
+    pub(crate) fn resolve(&self) -> Result<Vec<Service>, AddressError> {
+        let service = |given: &Given| {
+            let mut service = Service::new(given.name.clone(), server_address(&given.server)?);
+            for text in &given.listen {
+                service.listen.extend(listen_addresses(text)?);
+            }
+            for text in &given.link_listen {
+                service.link_listen.extend(listen_addresses(text)?);
+            }
+            Ok(service)
+        };
+        self.0.iter().map(service).collect()
+    }
+}
+
+/// An address that cannot be used.
+#[derive(Debug)]
+pub(crate) struct AddressError {
+    text: String,
+    problem: Problem,
+}
+
+#[derive(Debug)]
+enum Problem {
+    NotAnAddress,
+    NoPort,
+    Lookup(io::Error),
+    NotFound,
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = &self.text;
+        match &self.problem {
+            Problem::NotAnAddress => write!(f, "{text} is no address: give HOST:PORT, :PORT or PORT"),
+            Problem::NoPort => write!(f, "{text} has no port: give HOST:PORT"),
+            Problem::Lookup(error) => write!(f, "cannot look up {text}: {error}"),
+            Problem::NotFound => write!(f, "{text} has no address"),
+        }
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+fn server_address(text: &str) -> Result<SocketAddr, AddressError> {
+    let error = |problem| AddressError { text: text.to_owned(), problem };
+    if text.starts_with(':') || text.parse::<u16>().is_ok() {
+        let loopback = format!("127.0.0.1:{}", text.trim_start_matches(':'));
+        return loopback.parse().map_err(|_| error(Problem::NotAnAddress));
+    }
+    look_up(text)?.into_iter().next().ok_or_else(|| error(Problem::NotFound))
+}
+
+fn listen_addresses(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
+    let error = |problem| AddressError { text: text.to_owned(), problem };
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(vec![(Ipv4Addr::LOCALHOST, port).into()]);
+    }
+    if let Some(port) = text.strip_prefix(':') {
+        let port = port.parse::<u16>().map_err(|_| error(Problem::NotAnAddress))?;
+        let mut all: Vec<SocketAddr> = vec![(Ipv4Addr::UNSPECIFIED, port).into()];
+        // A host may have no IPv6.
+        if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            all.push((Ipv6Addr::UNSPECIFIED, port).into());
+        }
+        return Ok(all);
+    }
+    let found = look_up(text)?;
+    if found.is_empty() { Err(error(Problem::NotFound)) } else { Ok(found) }
+}
+
+fn look_up(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
+    let error = |problem| AddressError { text: text.to_owned(), problem };
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(vec![address]);
+    }
+    let Some((host, port)) = text.rsplit_once(':') else { return Err(error(Problem::NoPort)) };
+    if host.is_empty() || host.contains([':', '[', ']']) || port.parse::<u16>().is_err() {
+        return Err(error(Problem::NotAnAddress));
+    }
+    let found = text.to_socket_addrs().map_err(|lookup| error(Problem::Lookup(lookup)))?;
+    Ok(found.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_belong_to_the_service_before_or_the_one_named() {
+        let words = [
+            ("listen", "b=0.0.0.0:3"),
+            ("service", "a=10.0.0.1:1"),
+            ("listen", "1001"),
+            ("link-listen", ":1002"),
+            ("service", "b=10.0.0.2:2"),
+            ("listen", "a=[::1]:5"),
+            ("link-listen", "127.0.0.1:6"),
+        ];
+        let services = gather(words.into_iter()).unwrap().resolve().unwrap();
+        let text = |addresses: &[SocketAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(text(&services[0].listen), ["127.0.0.1:1001", "[::1]:5"]);
+        assert_eq!(text(&services[0].link_listen)[0], "0.0.0.0:1002");
+        assert_eq!(text(&services[1].listen), ["0.0.0.0:3"]);
+        assert_eq!(text(&services[1].link_listen), ["127.0.0.1:6"]);
+        assert_eq!((services[1].name.as_str(), services[1].server.to_string()), ("b", "10.0.0.2:2".into()));
+    }
+
+    #[test]
+    fn says_what_is_missing() {
+        let error = |words: &[(&str, &str)]| gather(words.iter().copied()).unwrap_err();
+        assert!(error(&[("listen", "1001")]).contains("--service before it"));
+        assert!(error(&[("service", "10.0.0.1:1")]).contains("NAME=HOST:PORT"));
+        assert!(error(&[("service", "=10.0.0.1:1")]).contains("NAME=HOST:PORT"));
+        assert!(error(&[("service", "a=h:1"), ("listen", "b=1")]).contains("no --service b="));
+        for (text, why) in [
+            ("10.0.0.1", "no port"),
+            ("a:b:1", "no address"),
+            ("host:port", "no address"),
+            (":x", "no address"),
+        ] {
+            let error = listen_addresses(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(server_address("no.such.host.invalid:1").unwrap_err().to_string().contains("look up"));
+        assert_eq!(server_address("11411").unwrap().to_string(), "127.0.0.1:11411");
+    }
+}

@@ -1,0 +1,34 @@
+//! A relay with its notices taken: the application of one network thread.
+
+use spillway_relay::Relay;
+use spillway_transport::{Application, Conn, Event, Time, Transport};
+
+use crate::log::{Entry, Log};
+
+/// The relay of one thread.
+pub struct Relaying {
+    pub relay: Relay,
+    pub thread: usize,
+    pub log: Log,
+}
+
+impl Application for Relaying {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        self.relay.handle(now, conn, event, out);
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
+        self.relay.handle_timeout(now, out);
+    }
+
+    fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
+        self.relay.end_of_turn(now, out);
+        while let Some(notice) = self.relay.poll_notice() {
+            self.log.put(Entry::Relay { thread: self.thread, notice });
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.relay.poll_timeout()
+    }
+}

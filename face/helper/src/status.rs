@@ -1,0 +1,245 @@
+//! What a helper is doing, for operators and programs.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use spillway_relay::{LinkState, Status};
+
+use crate::config::Service;
+
+/// A snapshot of a helper. Its JSON form is what the status socket answers; fields may be added to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HelperStatus {
+    /// Of the program.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Milliseconds since the start.
+    pub uptime_ms: u64,
+    /// It has been told to go, and lets its clients finish.
+    pub draining: bool,
+    /// Network threads.
+    pub threads: usize,
+    /// Threads that did not answer; their clients are missing here.
+    pub threads_silent: usize,
+    /// Clients of all services.
+    pub clients: u32,
+    /// As configured.
+    pub max_connections: u32,
+    /// Bytes buffered for and from clients.
+    pub buffered_bytes: u64,
+    /// In the order of the configuration.
+    pub services: Vec<ServiceStatus>,
+}
+
+/// One service, all threads together. Counters are since the start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    /// As configured.
+    pub name: String,
+    /// The server's link port.
+    pub server: String,
+    /// Where plain clients come in.
+    pub listen: Vec<SocketAddr>,
+    /// Where library clients come in.
+    pub link_listen: Vec<SocketAddr>,
+    /// Threads that take clients now: those with a link that is up.
+    pub threads_listening: usize,
+    /// Links to the server.
+    pub links: Vec<LinkStatus>,
+    /// Plain clients connected now.
+    pub raw_clients: u32,
+    /// Library clients connected now.
+    pub library_clients: u32,
+    /// Data messages for each batch to the server.
+    pub messages_per_batch: f64,
+    /// Batches sent to the server.
+    pub batches_sent: u64,
+    /// Data messages sent to the server.
+    pub messages_sent: u64,
+    /// Bytes sent to the server, headers and control included.
+    pub bytes_sent: u64,
+    /// Data messages received from the server.
+    pub messages_received: u64,
+    /// Bytes of data received from the server.
+    pub bytes_received: u64,
+    /// How often a client had to wait because a link took no more.
+    pub stalls: u64,
+    /// Plain clients taken.
+    pub raw_clients_taken: u64,
+    /// Virtual connections of library clients passed on.
+    pub library_connections_taken: u64,
+    /// Links that came up.
+    pub links_up: u64,
+    /// Links that were lost after they had come up.
+    pub links_lost: u64,
+    /// Clients reset because their link was lost.
+    pub clients_lost_with_link: u64,
+    /// Clients refused.
+    pub refused: Refused,
+    /// Clients reset because of what they did.
+    pub cut: Cut,
+}
+
+/// One link of one thread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// Of which thread.
+    pub thread: usize,
+    /// `waiting`, `connecting`, `up`, `draining` or `closed`.
+    pub state: String,
+    /// Virtual connections on it.
+    pub connections: u32,
+    /// Bytes gathered that the host's sockets have not taken.
+    pub pending_bytes: u64,
+}
+
+/// Clients refused, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "each is a reason as of the relay's `Refusal`")]
+pub struct Refused {
+    pub total: u64,
+    pub address: u64,
+    pub clients_max: u64,
+    pub memory: u64,
+    pub link_down: u64,
+    pub link_full: u64,
+    pub draining: u64,
+    pub handshake: u64,
+    pub not_its_own_address: u64,
+    pub other_server: u64,
+    pub server: u64,
+}
+
+/// Clients reset because of what they did, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "each is a reason as of the relay's `Cut`")]
+pub struct Cut {
+    pub total: u64,
+    pub buffer: u64,
+    pub memory: u64,
+    pub protocol: u64,
+}
+
+impl HelperStatus {
+    /// The JSON form.
+    pub fn to_json(&self) -> String {
+        // Strings, numbers and lists always have one.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Adds what one thread's relay does.
+    pub(crate) fn add(&mut self, thread: usize, status: &Status) {
+        self.draining |= status.draining;
+        self.clients += status.clients;
+        self.buffered_bytes += status.buffered_bytes as u64;
+        for (total, service) in self.services.iter_mut().zip(&status.services) {
+            total.add(thread, service);
+        }
+    }
+}
+
+impl ServiceStatus {
+    pub(crate) fn new(
+        service: &Service,
+        listen: Vec<SocketAddr>,
+        link_listen: Vec<SocketAddr>,
+    ) -> ServiceStatus {
+        let (name, server) = (service.name.clone(), service.server.to_string());
+        ServiceStatus { name, server, listen, link_listen, ..ServiceStatus::default() }
+    }
+
+    /// Links that carry clients.
+    pub fn links_that_are_up(&self) -> usize {
+        self.links.iter().filter(|link| link.state == "up" || link.state == "draining").count()
+    }
+
+    fn add(&mut self, thread: usize, service: &spillway_relay::ServiceStatus) {
+        self.threads_listening += usize::from(service.listening);
+        self.links.extend(service.links.iter().map(|link| LinkStatus {
+            thread,
+            state: state_name(link.state).to_owned(),
+            connections: link.connections,
+            pending_bytes: link.pending_bytes as u64,
+        }));
+        self.raw_clients += service.raw_clients;
+        self.library_clients += service.library_clients;
+        let traffic = &service.traffic;
+        self.batches_sent += traffic.batches_sent;
+        self.messages_sent += traffic.messages_sent;
+        self.bytes_sent += traffic.bytes_sent;
+        self.messages_received += traffic.messages_received;
+        self.bytes_received += traffic.bytes_received;
+        self.stalls += traffic.stalls;
+        self.messages_per_batch = self.messages_sent as f64 / self.batches_sent.max(1) as f64;
+        let counters = &service.counters;
+        self.raw_clients_taken += counters.raw_clients;
+        self.library_connections_taken += counters.library_connections;
+        self.links_up += counters.links_up;
+        self.links_lost += counters.links_lost;
+        self.clients_lost_with_link += counters.lost_with_link;
+        self.refused.add(&counters.refused);
+        self.cut.add(&counters.cut);
+    }
+}
+
+impl Refused {
+    fn add(&mut self, refused: &spillway_relay::Refusals) {
+        self.total += refused.total();
+        self.address += refused.address;
+        self.clients_max += refused.clients_max;
+        self.memory += refused.memory;
+        self.link_down += refused.link_down;
+        self.link_full += refused.link_full;
+        self.draining += refused.draining;
+        self.handshake += refused.handshake;
+        self.not_its_own_address += refused.not_its_own_address;
+        self.other_server += refused.other_server;
+        self.server += refused.server;
+    }
+}
+
+impl Cut {
+    fn add(&mut self, cut: &spillway_relay::Cuts) {
+        self.total += cut.buffer + cut.memory + cut.protocol;
+        self.buffer += cut.buffer;
+        self.memory += cut.memory;
+        self.protocol += cut.protocol;
+    }
+}
+
+fn state_name(state: LinkState) -> &'static str {
+    match state {
+        LinkState::Waiting => "waiting",
+        LinkState::Connecting => "connecting",
+        LinkState::Up => "up",
+        LinkState::Draining => "draining",
+        LinkState::Closed => "closed",
+    }
+}
+
+/// One line for each service.
+impl fmt::Display for HelperStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.draining { "draining" } else { "running" };
+        write!(f, "helper {} {state} for {} s", self.pid, self.uptime_ms / 1000)?;
+        write!(f, ", {} clients of {}", self.clients, self.max_connections)?;
+        write!(f, ", {} KiB buffered", self.buffered_bytes / 1024)?;
+        if self.threads_silent > 0 {
+            write!(f, ", {} of {} threads do not answer", self.threads_silent, self.threads)?;
+        }
+        self.services.iter().try_for_each(|service| write!(f, "\n{service}"))
+    }
+}
+
+impl fmt::Display for ServiceStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let takes = if self.threads_listening > 0 { "taking clients" } else { "refusing clients" };
+        write!(f, "{} at {}: {takes}", self.name, self.server)?;
+        write!(f, ", {} of {} links up", self.links_that_are_up(), self.links.len())?;
+        write!(f, ", {} plain and {} library clients", self.raw_clients, self.library_clients)?;
+        write!(f, ", {:.1} messages a batch", self.messages_per_batch)?;
+        write!(f, ", {} refused, {} reset", self.refused.total, self.cut.total + self.clients_lost_with_link)
+    }
+}

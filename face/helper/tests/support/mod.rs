@@ -1,0 +1,201 @@
+//! A server for tests: echoes what comes over its links, on a thread of its own.
+#![allow(dead_code)] // each test program uses a part of it
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{Id, Limits, Role, ServerConfig, ServerEvent, ServerLink};
+use spillway_net::{Clock, Config, Context, Listeners, Remote};
+use spillway_transport::{Application, Conn, Event, Time, Transport};
+
+/// Bytes of a link that may be under way.
+const LINK_GRANT: u32 = 1 << 20;
+
+pub fn helper_key() -> Key {
+    Key::from_secret([1; 32])
+}
+
+pub fn client_key() -> Key {
+    Key::from_secret([2; 32])
+}
+
+pub struct EchoServer {
+    pub address: SocketAddr,
+    remote: Remote<LinkEcho>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EchoServer {
+    pub fn start() -> EchoServer {
+        EchoServer::start_at("127.0.0.1:0".parse().expect("an address"))
+    }
+
+    /// At a given address: a server that is restarted.
+    pub fn start_at(address: SocketAddr) -> EchoServer {
+        // Links carry as many clients as tests want; the kernel's queue is not what they test.
+        let config = Config { queued_bytes_max: 64 << 20, ..Config::default() };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let bound = loop {
+            match Listeners::bind(&[address], 1, &config) {
+                Ok(bound) => break bound,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+        };
+        let address = bound.addresses()[0];
+        let app = LinkEcho::new(address);
+        let listeners = bound.into_contexts().remove(0);
+        let mut context = Context::new(config, listeners, Clock::start(), app, |_| ()).expect("descriptors");
+        context.command(|_, _, out| out.set_listening(0, true));
+        let remote = context.remote();
+        let thread = Some(std::thread::spawn(move || context.run().expect("turns")));
+        EchoServer { address, remote, thread }
+    }
+
+    /// Whether requests are echoed; otherwise they are only read.
+    pub fn set_echo(&self, on: bool) {
+        self.remote.run(move |_, app, _| app.echo = on).expect("it runs");
+    }
+
+    pub fn connections(&self) -> usize {
+        let count = |_, app: &mut LinkEcho, _: &mut _| app.links.values().map(ServerLink::connections).sum();
+        self.remote.ask(count).expect("it runs")
+    }
+}
+
+impl Drop for EchoServer {
+    fn drop(&mut self) {
+        self.remote.stop();
+        self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+pub struct LinkEcho {
+    config: Arc<ServerConfig>,
+    local: SocketAddr,
+    links: BTreeMap<Conn, ServerLink>,
+    /// Replies that had no credit; their requests are not consumed yet, which bounds them.
+    waiting: BTreeMap<(Conn, Id), Vec<u8>>,
+    nonces: u8,
+    echo: bool,
+}
+
+impl LinkEcho {
+    fn new(local: SocketAddr) -> LinkEcho {
+        let mut ring = KeyRing::new();
+        ring.accept(Role::Helper, helper_key());
+        ring.accept(Role::Client, client_key());
+        let config = Arc::new(ServerConfig { ring, limits: Limits::default(), ..ServerConfig::default() });
+        let (links, waiting) = (BTreeMap::new(), BTreeMap::new());
+        LinkEcho { config, local, links, waiting, nonces: 0, echo: true }
+    }
+
+    fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+        let Some(link) = self.links.get_mut(&conn) else { return };
+        let mut input = bytes;
+        loop {
+            match link.decompose(now, &mut input) {
+                Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
+                Ok(Some(ServerEvent::Data { id, bytes })) => {
+                    if self.echo {
+                        self.waiting.entry((conn, id)).or_default().extend_from_slice(bytes);
+                        reply(link, id, self.waiting.entry((conn, id)).or_default());
+                    } else {
+                        link.consumed(id, bytes.len());
+                    }
+                }
+                Ok(Some(ServerEvent::Finished { id })) => link.finish(id),
+                Ok(Some(ServerEvent::Closed { id, reason })) => {
+                    self.waiting.remove(&(conn, id));
+                    link.close(id, reason);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    while let Some(id) = link.poll_room() {
+                        reply(link, id, self.waiting.entry((conn, id)).or_default());
+                    }
+                    return out.grant(conn, u32::try_from(bytes.len()).expect("within the grant"));
+                }
+                Err(_) => return out.finish(conn),
+            }
+        }
+    }
+}
+
+fn reply(link: &mut ServerLink, id: Id, waiting: &mut Vec<u8>) {
+    let taken = link.compose(id, waiting);
+    waiting.drain(..taken);
+    link.consumed(id, taken);
+}
+
+impl Application for LinkEcho {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        match event {
+            Event::Opened { peer, .. } => {
+                self.nonces = self.nonces.wrapping_add(1);
+                let link =
+                    ServerLink::new(Arc::clone(&self.config), now, peer, self.local, [self.nonces; 16]);
+                self.links.insert(conn, link);
+                out.grant(conn, LINK_GRANT);
+            }
+            Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
+            Event::Finished => out.finish(conn),
+            Event::Lost(_) => {
+                self.links.remove(&conn);
+                self.waiting.retain(|(of, _), _| *of != conn);
+            }
+            Event::Room | Event::Acknowledged { .. } => {}
+        }
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, _: Time, _: &mut T) {}
+
+    fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
+        for (conn, link) in &mut self.links {
+            if let Some(chunk) = link.flush(now) {
+                out.send_chunk(*conn, chunk).expect("room: helpers read");
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+}
+
+/// Waits for a condition.
+pub fn wait(what: &str, mut until: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !until() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("the helper listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    stream
+}
+
+/// Sends bytes that only this call sends, and wants them back.
+pub fn echo(stream: &mut TcpStream, seed: usize, length: usize) {
+    let bytes: Vec<u8> =
+        (0..length).map(|i| (i.wrapping_mul(31) ^ seed.wrapping_mul(131)).to_le_bytes()[0]).collect();
+    stream.write_all(&bytes).expect("a live connection");
+    let mut back = vec![0; length];
+    stream.read_exact(&mut back).expect("an answer");
+    assert_eq!(back, bytes);
+}
+
+/// Whether a client is served; otherwise it is refused, or reset.
+pub fn is_served(address: SocketAddr) -> bool {
+    let Ok(mut stream) = TcpStream::connect(address) else { return false };
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    let mut back = [0; 2];
+    stream.write_all(b"hi").is_ok() && stream.read_exact(&mut back).is_ok()
+}
