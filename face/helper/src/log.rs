@@ -13,6 +13,8 @@ use tracing::{info, warn};
 const WAITING_MAX: usize = 1024;
 /// Lines about single clients: at most one of a kind in this time.
 const CLIENT_INTERVAL: Duration = Duration::from_secs(1);
+/// Lines about a link that still cannot be opened, for the same reason: at most one in this time.
+const LINK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// One decision.
 #[derive(Debug)]
@@ -70,26 +72,35 @@ pub fn write(lines: &Lines, services: &[String]) {
 
 fn write_relay(thread: usize, notice: &Notice, services: &[String], limiter: &mut ByKind) {
     let name = |service: u16| services.get(usize::from(service)).map_or("?", String::as_str);
+    let now = Instant::now();
     match notice {
         Notice::LinkUp { service, link, connections_max } => {
+            limiter.forget_link(*service, thread, *link);
             info!(thread, link, "{}: link up, for {connections_max} clients; taking clients", name(*service));
         }
         Notice::LinkDown { service, link, why, clients, retry_in } => {
-            let (service, retry_ms) = (name(*service), retry_in.as_millis());
-            warn!(
-                thread,
-                link, "{service}: link down: {why}; {clients} clients reset, retry in {retry_ms} ms"
-            );
+            let kind = (*service, "link", thread, *link, discriminant_name(why));
+            let interval = if *clients > 0 { Duration::ZERO } else { LINK_INTERVAL };
+            if let Some(more) = limiter.count(kind, now, interval) {
+                let (service, retry_ms) = (name(*service), retry_in.as_millis());
+                warn!(
+                    thread,
+                    link,
+                    "{service}: link down: {why}; {clients} clients reset, refusing clients, retry in {retry_ms} \
+                     ms{}",
+                    Also(more)
+                );
+            }
         }
         Notice::ClientRefused { service, client, why } => {
-            let kind = (*service, "refused", discriminant_name(why));
-            if let Some(more) = limiter.count(kind, Instant::now()) {
+            let kind = (*service, "refused", 0, 0, discriminant_name(why));
+            if let Some(more) = limiter.count(kind, now, CLIENT_INTERVAL) {
                 warn!(thread, "{}: client {client} refused: {why}{}", name(*service), Also(more));
             }
         }
         Notice::ClientCut { service, client, why } => {
-            let kind = (*service, "cut", discriminant_name(why));
-            if let Some(more) = limiter.count(kind, Instant::now()) {
+            let kind = (*service, "cut", 0, 0, discriminant_name(why));
+            if let Some(more) = limiter.count(kind, now, CLIENT_INTERVAL) {
                 warn!(thread, "{}: client {client} reset: {why}{}", name(*service), Also(more));
             }
         }
@@ -118,9 +129,10 @@ impl std::fmt::Display for Also {
     }
 }
 
-type Kind = (u16, &'static str, String);
+/// Service, what happened, thread and link where it is about a link, reason.
+type Kind = (u16, &'static str, usize, u16, String);
 
-/// Limits lines by kind. Kinds are few: reasons times services.
+/// Limits lines by kind. Kinds are few: reasons times services, and times links.
 #[derive(Debug, Default)]
 struct ByKind {
     kinds: BTreeMap<Kind, (Instant, u64)>,
@@ -128,17 +140,23 @@ struct ByKind {
 
 impl ByKind {
     /// Some when it is time for a line: how many were left out since the last one.
-    fn count(&mut self, kind: Kind, now: Instant) -> Option<u64> {
+    fn count(&mut self, kind: Kind, now: Instant, interval: Duration) -> Option<u64> {
         let Some((last, left_out)) = self.kinds.get_mut(&kind) else {
             self.kinds.insert(kind, (now, 0));
             return Some(0);
         };
-        if now.saturating_duration_since(*last) < CLIENT_INTERVAL {
+        if now.saturating_duration_since(*last) < interval {
             *left_out += 1;
             return None;
         }
         *last = now;
         Some(std::mem::take(left_out))
+    }
+
+    /// The link is up: whatever is wrong with it next is news.
+    fn forget_link(&mut self, service: u16, thread: usize, link: u16) {
+        let is_it = |kind: &Kind| (kind.0, kind.1, kind.2, kind.3) == (service, "link", thread, link);
+        self.kinds.retain(|kind, _| !is_it(kind));
     }
 }
 
@@ -147,15 +165,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_of_a_kind_in_a_second() {
+    fn one_line_of_a_kind_in_an_interval() {
         let mut limiter = ByKind::default();
         let start = Instant::now();
-        let kind = |name: &str| (0, "refused", name.to_owned());
-        assert_eq!(limiter.count(kind("Address"), start), Some(0));
-        assert_eq!(limiter.count(kind("Address"), start), None);
-        assert_eq!(limiter.count(kind("Memory"), start), Some(0));
-        assert_eq!(limiter.count(kind("Address"), start + Duration::from_millis(999)), None);
-        assert_eq!(limiter.count(kind("Address"), start + CLIENT_INTERVAL), Some(2));
+        let mut count = |name: &str, millis| {
+            let now = start + Duration::from_millis(millis);
+            limiter.count((0, "refused", 0, 0, name.to_owned()), now, CLIENT_INTERVAL)
+        };
+        assert_eq!(count("Address", 0), Some(0));
+        assert_eq!(count("Address", 0), None);
+        assert_eq!(count("Memory", 0), Some(0));
+        assert_eq!(count("Address", 999), None);
+        assert_eq!(count("Address", 1000), Some(2));
+    }
+
+    #[test]
+    fn a_link_that_was_up_is_news_again() {
+        let mut limiter = ByKind::default();
+        let now = Instant::now();
+        let kind = |link| (0, "link", 1, link, "Lost".to_owned());
+        assert_eq!(limiter.count(kind(0), now, LINK_INTERVAL), Some(0));
+        assert_eq!(limiter.count(kind(1), now, LINK_INTERVAL), Some(0));
+        limiter.forget_link(0, 1, 0);
+        assert_eq!(limiter.count(kind(0), now, LINK_INTERVAL), Some(0));
+        assert_eq!(limiter.count(kind(1), now, LINK_INTERVAL), None);
     }
 
     #[test]

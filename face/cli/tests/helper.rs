@@ -1,0 +1,229 @@
+//! The `spillway helper` command as a process: start, signals, status, and what keeps it from starting.
+
+#[path = "../../helper/tests/support/mod.rs"]
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{EchoServer, connect, echo, helper_key, wait};
+
+fn spillway(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_spillway")).args(arguments).output().expect("the command runs")
+}
+
+/// A directory of this test's own, removed when it is done.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("spillway-cli-helper-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).expect("a directory");
+        Directory(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("text").to_owned()
+    }
+
+    fn key(&self) -> String {
+        let path = self.file("server.key");
+        std::fs::write(&path, helper_key().to_text().as_bytes()).expect("a file");
+        set_mode(&path, 0o600);
+        path
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn set_mode(path: &str, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("our file");
+}
+
+struct HelperProcess {
+    child: Child,
+    socket: String,
+    lines: Receiver<String>,
+}
+
+impl HelperProcess {
+    fn start(directory: &Directory, server: SocketAddr, more: &[&str]) -> HelperProcess {
+        let socket = directory.file("helper.sock");
+        let service = format!("cache={server}");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_spillway"))
+            .args(["helper", "--service", &service, "--listen", "127.0.0.1:0", "--threads", "2"])
+            .args(["--key", &directory.key(), "--status-socket", &socket])
+            .args(more)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command runs");
+        let (send, lines) = channel();
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        std::thread::spawn(move || {
+            stderr
+                .lines()
+                .map_while(Result::ok)
+                .take_while(|line| send.send(line.clone()).is_ok())
+                .for_each(drop);
+        });
+        HelperProcess { child, socket, lines }
+    }
+
+    fn status(&self) -> Option<serde_json::Value> {
+        let output = spillway(&["status", "--json", "--socket", &self.socket]);
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON"))
+    }
+
+    /// Waits for both links, and says where clients come in.
+    fn port(&self) -> SocketAddr {
+        let mut port = None;
+        wait("the links", || {
+            let Some(status) = self.status() else { return false };
+            let service = &status["services"][0];
+            port = service["listen"][0].as_str().and_then(|address| address.parse().ok());
+            service["threads_listening"] == 2
+        });
+        port.expect("a port")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
+    /// Waits for a line that has these words.
+    fn line(&self, words: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(Duration::from_secs(30));
+            let line = line.unwrap_or_else(|_| panic!("no line says: {words}"));
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait("its end", || {
+            status = self.child.try_wait().expect("our child");
+            status.is_some()
+        });
+        status.expect("it ended")
+    }
+}
+
+impl Drop for HelperProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn helps_reports_and_drains() {
+    let (directory, server) = (Directory::new("life"), EchoServer::start());
+    let mut helper = HelperProcess::start(&directory, server.address, &[]);
+    helper.line("opening links");
+    let port = helper.port();
+    helper.line("link up");
+    let mut client = connect(port);
+    echo(&mut client, 1, 10_000);
+
+    helper.signal(Signal::USR1);
+    let line = helper.line("cache at");
+    assert!(line.contains("2 of 2 links up") && line.contains("1 plain"), "{line}");
+    let text = spillway(&["status", "--socket", &helper.socket]);
+    let text = String::from_utf8(text.stdout).expect("text");
+    assert!(text.contains("cache at") && text.contains("2 of 2 links up"), "{text}");
+
+    helper.signal(Signal::TERM);
+    helper.line("told to go");
+    wait("no new clients", || TcpStream::connect(port).is_err());
+    echo(&mut client, 2, 10_000);
+    client.shutdown(std::net::Shutdown::Write).expect("a live connection");
+    assert_eq!(client.read(&mut [0; 1]).expect("an end"), 0);
+    assert!(helper.end().success());
+    assert!(!Path::new(&helper.socket).exists());
+    let text = spillway(&["status", "--socket", &helper.socket]);
+    let error = String::from_utf8(text.stderr).expect("text");
+    assert!(!text.status.success() && error.contains("--status-socket"), "{error}");
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let (directory, server) = (Directory::new("twice"), EchoServer::start());
+    let mut helper = HelperProcess::start(&directory, server.address, &[]);
+    let mut client = connect(helper.port());
+    echo(&mut client, 1, 100);
+    helper.signal(Signal::TERM);
+    helper.line("told to go");
+    helper.signal(Signal::TERM);
+    helper.line("second time");
+    assert!(helper.end().success());
+    // Ended or reset, as it comes: the client is told.
+    assert!(matches!(client.read(&mut [0; 1]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn a_server_that_was_away_is_found_again() {
+    let (directory, server) = (Directory::new("away"), EchoServer::start());
+    let address = server.address;
+    let helper = HelperProcess::start(&directory, address, &["--max-delay", "0", "--batch", "fixed"]);
+    let port = helper.port();
+    drop(server);
+    helper.line("link down");
+    wait("refused by the host", || TcpStream::connect(port).is_err());
+    let _server = EchoServer::start_at(address);
+    helper.line("link up");
+    echo(&mut connect(helper.port()), 1, 100);
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_said() {
+    let directory = Directory::new("errors");
+    let key = directory.key();
+    let open = directory.file("open.key");
+    std::fs::copy(&key, &open).expect("a copy");
+    set_mode(&open, 0o644);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let taken = listener.local_addr().expect("bound").to_string();
+    let any = ["--listen", "127.0.0.1:0"];
+    for (arguments, words) in [
+        (&["--key", &open][..], "chmod"),
+        (&["--key", "/no/such/file"], "/no/such/file"),
+        (&["--listen", &taken], "another program listens there"),
+        (&["--link-listen", "0.0.0.0:0"], "--client-key"),
+        (&["--listen", "b=1"], "no --service b="),
+        (&["--max-delay", "5"], "has a unit"),
+        (&["--allow-clients", "10.0.0.1/8"], "after the prefix"),
+        (&["--status-socket", "/no/such/directory/socket"], "create its directory"),
+        (&["--service", "far=192.0.2.5:11411", "--listen", "far=0"], "no key"),
+        (&["--service", "mute=127.0.0.1:1"], "has no port for clients"),
+    ] {
+        let output = spillway(&[&["helper", "--service", "cache=127.0.0.1:1"], &any[..], arguments].concat());
+        let error = String::from_utf8(output.stderr).expect("text");
+        assert!(!output.status.success() && error.contains(words), "{arguments:?} says: {error}");
+    }
+}
+
+#[test]
+fn keys_are_made_for_their_owner_and_never_overwritten() {
+    let directory = Directory::new("keys");
+    let path = directory.file("new.key");
+    assert!(spillway(&["key", "new", &path]).status.success());
+    let made = std::fs::read(&path).expect("a key file");
+    assert_eq!(std::fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
+    let again = spillway(&["key", "new", &path]);
+    let error = String::from_utf8(again.stderr).expect("text");
+    assert!(!again.status.success() && error.contains("exists"), "{error}");
+    assert_eq!(std::fs::read(&path).expect("a key file"), made);
+}
