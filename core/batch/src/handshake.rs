@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use spillway_auth::{Key, KeyRing, Prover, prove, verify};
 use spillway_wire::preamble::{
-    HELLO_BYTES, Hello, KeyId, NONCE_BYTES, PROOF_BYTES, Role, VERSIONS, Verdict, WELCOME_BYTES, Welcome,
-    transcript,
+    HELLO_BYTES, Hello, KeyId, MAGIC, NONCE_BYTES, PROOF_BYTES, PreambleError, Role, VERSIONS, Verdict,
+    WELCOME_BYTES, Welcome, transcript,
 };
 
 use crate::error::LinkError;
@@ -24,6 +24,12 @@ impl Gather {
         let message = self.held.as_slice().try_into().ok()?;
         self.held.clear();
         Some(message)
+    }
+
+    /// A peer that is no link is told apart by its first bytes: it may never send as many as a message has.
+    fn check_magic(&self) -> Result<(), PreambleError> {
+        let length = self.held.len().min(MAGIC.len());
+        if self.held[..length] == MAGIC[..length] { Ok(()) } else { Err(PreambleError::Magic) }
     }
 }
 
@@ -60,7 +66,10 @@ impl Opening {
         &mut self,
         input: &mut &[u8],
     ) -> Result<Option<(Settled, [u8; PROOF_BYTES])>, LinkError> {
-        let Some(bytes) = self.gather.take::<WELCOME_BYTES>(input) else { return Ok(None) };
+        let Some(bytes) = self.gather.take::<WELCOME_BYTES>(input) else {
+            self.gather.check_magic()?;
+            return Ok(None);
+        };
         let welcome = Welcome::parse(&bytes)?;
         if welcome.verdict != Verdict::Proceed {
             return Err(LinkError::RefusedByServer(welcome.verdict));
@@ -134,7 +143,10 @@ impl Accepting {
             }
             return Ok(Accepted::Done { role: proving.role, key: proving.key.id() });
         }
-        let Some(bytes) = self.gather.take::<HELLO_BYTES>(input) else { return Ok(Accepted::NeedsInput) };
+        let Some(bytes) = self.gather.take::<HELLO_BYTES>(input) else {
+            self.gather.check_magic().map_err(Rejected::silently)?;
+            return Ok(Accepted::NeedsInput);
+        };
         let hello = Hello::parse(&bytes).map_err(Rejected::silently)?;
         let Some(version) = hello.common_version() else {
             let error = LinkError::Version { min: hello.version_min, max: hello.version_max };

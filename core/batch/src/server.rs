@@ -337,6 +337,11 @@ impl ServerLink {
         })
     }
 
+    /// Whether bytes still pass: neither end has closed, and no rule was broken.
+    pub fn is_open(&self, id: Id) -> bool {
+        self.ends.get(id).is_some_and(Connection::is_open)
+    }
+
     /// All connections that have not ended.
     pub fn ids(&self) -> impl Iterator<Item = Id> + '_ {
         self.ends.ids()

@@ -143,7 +143,10 @@ impl Write for Client {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.connection.send(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait()?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait()?;
+                    self.connection.absorb();
+                }
                 outcome => return outcome,
             }
         }

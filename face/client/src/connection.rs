@@ -93,6 +93,8 @@ impl Connection {
     /// Sends a prefix of `bytes` and returns its length. `WouldBlock` when there is no room, or while a move is
     /// under way. After it took less than all, [`Event::Room`] tells when it is worth trying again (after a
     /// move: [`Event::Moved`]). One system call.
+    ///
+    /// On a link, what gives room comes on the same stream as replies: keep receiving while you wait for it.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.moving.as_ref().is_some_and(Moving::is_automatic) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -184,6 +186,17 @@ impl Connection {
         }
         if let Some(deadline_ms) = link.poll_drain() {
             self.events.drain(deadline_ms);
+        }
+    }
+
+    /// Takes in what has arrived and keeps it, as far as the window goes, so that room is noticed by an application
+    /// that sends without receiving.
+    pub(crate) fn absorb(&mut self) {
+        if let Some(slot) = self.active
+            && let CarrierMut::Link(link) = self.carrier_mut(slot)
+        {
+            link.absorb();
+            self.collect(slot);
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct Link {
     ended: Option<Ended>,
     /// Nothing goes out any more.
     finished: bool,
+    /// It carries the application's bytes now.
+    pub(crate) in_use: bool,
     /// `send` took less than it was given.
     wants_room: bool,
     /// The other side's wish, until it was told.
@@ -104,6 +106,7 @@ impl Link {
             held_start: 0,
             ended: None,
             finished: false,
+            in_use: false,
             wants_room: false,
             drain_ms: None,
             watched: None,
@@ -118,7 +121,8 @@ impl Link {
     pub(crate) fn interest(&self) -> Interest {
         let connected = self.is_connected();
         Interest {
-            readable: connected && self.held.is_empty() && !self.is_dead(),
+            // Before it is in use, nobody takes what is held: one buffer of it is enough.
+            readable: connected && (self.in_use || self.held.is_empty()) && !self.is_dead(),
             writable: !connected || !self.unsent.is_empty(),
         }
     }

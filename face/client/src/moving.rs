@@ -223,8 +223,10 @@ impl Connection {
             Some(link) if link != moving.to => self.discard(link),
             _ => {}
         }
-        if let Some(direct) = self.direct.as_mut().filter(|_| moving.to == Slot::Direct) {
-            direct.use_again();
+        match self.carrier_mut(moving.to) {
+            CarrierMut::Direct(direct) => direct.use_again(),
+            CarrierMut::Link(link) => link.in_use = true,
+            CarrierMut::None => {}
         }
         self.events.settled(Event::Moved(moving.target));
         self.collect(moving.to);

@@ -1,1 +1,37 @@
-//! The server library: serves plain and helped clients on one event loop.
+//! The server library (PostMan §4.2): helped clients on the event loop of the application.
+//!
+//! An application keeps its ordinary port and its loop as they are, and adds [`Links`]: a link port, and the links
+//! that helpers (and clients that speak links themselves) open to it. Each link carries *virtual connections*;
+//! a [`Client`] names one. The verbs are the paper's: [`decompose`](Links::decompose) takes what a link received
+//! apart into events, [`compose`](Links::compose) puts replies into the next batch, and
+//! [`info`](Links::info) is *get_info*.
+//!
+//! # A turn of the loop
+//! 1. [`Links::watch_in`] keeps the loop's epoll set right; [`Links::poll_timeout`] bounds the wait.
+//! 2. For each event of the epoll set that [`Links::owns`], [`Links::handle_ready`] accepts and sends, and names
+//!    the link to read from, if any: [`Links::receive`] into a buffer of the application's, then
+//!    [`Links::decompose`] until `None`.
+//! 3. [`Links::handle_timeout`].
+//! 4. [`Links::poll_event`] until `None`: what happened outside `decompose`.
+//! 5. [`Links::flush`]: everything composed in this turn leaves, in one batch for each link.
+//!
+//! `examples/echo.rs` is a whole server, for plain and helped clients.
+#![forbid(unsafe_code)]
+
+mod event;
+mod link;
+mod links;
+mod listener;
+mod settings;
+mod table;
+mod watch;
+
+pub use event::{Client, Event, LinkEnd, LinkId};
+pub use links::Links;
+pub use settings::{BindError, Settings};
+pub use spillway_auth::{Key, KeyRing};
+pub use spillway_batch::{
+    AddressRange, AddressRules, CloseReason, Forbidden, Info, Limits, LinkCounters, RangeError, RefuseReason,
+    Role,
+};
+pub use spillway_keys::{KeyFileError, read_key_file};

@@ -15,7 +15,7 @@ use crate::socket;
 const ANY_TIME: Time = Time::ZERO;
 
 /// What arrives on a link between two requests is control: a few dozen bytes.
-const CONTROL_BYTES: usize = 2048;
+const TAKE_IN_BYTES: usize = 2048;
 
 impl Link {
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -176,21 +176,35 @@ impl Link {
 
     /// Whether replies have arrived that nobody has received. Takes in all control that has arrived.
     pub(crate) fn has_unread(&mut self) -> bool {
-        let mut buffer = [0; CONTROL_BYTES];
-        while self.held.is_empty() && self.ended.is_none() {
-            match socket::receive(&self.socket, &mut buffer) {
-                Ok(0) => self.fail(Ended::LinkLost),
-                Ok(received) => {
-                    if let Err(error) = self.digest(ANY_TIME, &buffer[..received]) {
-                        self.fail(Ended::Broken(error));
-                    }
-                    let _ = self.push_or_fail();
-                }
-                Err(error) if socket::is_later(&error) => break,
-                Err(error) => self.fail(Ended::Socket(error.kind())),
-            }
-        }
+        while self.held.is_empty() && self.take_in() {}
         !self.held.is_empty()
+    }
+
+    /// Takes in all that has arrived, for an application that does not receive before it has sent: what allows it
+    /// to send comes on the same stream as replies, behind them. Holds at most the window.
+    pub(crate) fn absorb(&mut self) {
+        while self.take_in() {}
+    }
+
+    /// Takes in some of what has arrived; whether there may be more.
+    fn take_in(&mut self) -> bool {
+        if self.ended.is_some() {
+            return false;
+        }
+        let mut buffer = [0; TAKE_IN_BYTES];
+        match socket::receive(&self.socket, &mut buffer) {
+            Ok(0) => self.fail(Ended::LinkLost),
+            Ok(received) => {
+                if let Err(error) = self.digest(ANY_TIME, &buffer[..received]) {
+                    self.fail(Ended::Broken(error));
+                }
+                while self.end.poll_room().is_some() {}
+                let _ = self.push_or_fail();
+            }
+            Err(error) if socket::is_later(&error) => return false,
+            Err(error) => self.fail(Ended::Socket(error.kind())),
+        }
+        true
     }
 
     /// Why a link that is prepared and not yet in use cannot be used any more.

@@ -1,0 +1,124 @@
+//! What the links tell the application.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use spillway_batch::{CloseReason, Forbidden, Id, LinkError, Role};
+
+/// A link. Slots are reused; the generation tells their users apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// A virtual connection. Good as a key: no other has the same until this one is closed on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Client {
+    pub(crate) link: LinkId,
+    pub(crate) id: Id,
+}
+
+impl Client {
+    /// The link that carries it.
+    pub fn link(self) -> LinkId {
+        self.link
+    }
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A client connects: answer with [`accept`](crate::Links::accept) or [`refuse`](crate::Links::refuse), now
+    /// or later. Its requests may come before the answer.
+    Connected {
+        /// The new connection.
+        client: Client,
+        /// The client's own address.
+        address: SocketAddr,
+    },
+    /// Bytes of a client, cut anywhere. Say [`consumed`](crate::Links::consumed) when they are dealt with: until
+    /// then they count against the client's window.
+    Data {
+        /// Whose.
+        client: Client,
+        /// Never empty.
+        bytes: &'a [u8],
+    },
+    /// The client sends no more. Replies still reach it.
+    Finished {
+        /// Which.
+        client: Client,
+    },
+    /// The connection has ended. Forget it, and call [`close`](crate::Links::close).
+    Closed {
+        /// Which.
+        client: Client,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// `compose` took less than it was given, and would take more now.
+    Room {
+        /// Whose.
+        client: Client,
+    },
+    /// A link has authenticated. For the log.
+    LinkOpened {
+        /// Which.
+        link: LinkId,
+        /// The other end of its TCP connection.
+        peer: SocketAddr,
+        /// Who it is.
+        role: Role,
+    },
+    /// A link is gone; each of its connections was told as closed before. For the log.
+    LinkLost {
+        /// Which.
+        link: LinkId,
+        /// The other end of its TCP connection.
+        peer: SocketAddr,
+        /// Why.
+        why: LinkEnd,
+    },
+    /// A link claimed a client address that it may not carry. That connection was refused. For the log.
+    Forbidden {
+        /// Which link.
+        link: LinkId,
+        /// The address claimed.
+        address: SocketAddr,
+        /// Why not.
+        why: Forbidden,
+    },
+    /// A helper wants to go away within this time, in milliseconds; it moves its clients itself. For the log.
+    Drain {
+        /// Which link.
+        link: LinkId,
+        /// 0 is at once.
+        deadline_ms: u32,
+    },
+}
+
+/// Why a link is gone.
+#[derive(Debug)]
+pub enum LinkEnd {
+    /// The other side closed it.
+    Closed,
+    /// Its socket failed.
+    Socket(io::Error),
+    /// The other side broke the rules of links, or did not authenticate.
+    Broken(LinkError),
+    /// Too many links had not authenticated, and this was the oldest.
+    Crowded,
+}
+
+impl fmt::Display for LinkEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkEnd::Closed => f.write_str("closed by the other side"),
+            LinkEnd::Socket(error) => error.fmt(f),
+            LinkEnd::Broken(error) => error.fmt(f),
+            LinkEnd::Crowded => f.write_str("too many links had not authenticated yet; this was the oldest"),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A link port and its links.
+
+mod turn;
+mod verbs;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use spillway_auth::KeyRing;
+use spillway_batch::ServerConfig;
+use spillway_transport::Time;
+
+use crate::event::{Client, LinkId};
+use crate::link::Link;
+use crate::listener::Listener;
+use crate::settings::{BindError, Settings};
+use crate::table::Table;
+
+/// A link port and the links that were opened to it. See the crate's documentation for the order of calls.
+#[derive(Debug)]
+pub struct Links {
+    /// What the core's time counts from.
+    epoch: Instant,
+    config: Arc<ServerConfig>,
+    listener: Listener,
+    address: SocketAddr,
+    table: Table<Link>,
+    /// Links that have not authenticated, oldest first, so that their deadlines are in order. Those that have
+    /// meanwhile are passed over.
+    unauthenticated: VecDeque<(Instant, LinkId)>,
+    unauthenticated_max: usize,
+    /// Links that have something to send, or whose watch has changed.
+    touched: Vec<LinkId>,
+    /// Links that are gone and whose connections have to be told.
+    lost: VecDeque<LinkId>,
+    /// Connections that have room again.
+    room: VecDeque<Client>,
+}
+
+impl Links {
+    /// Opens a link port. Without any key, the address must be a loopback one.
+    pub fn bind(now: Instant, address: SocketAddr, settings: Settings) -> Result<Links, BindError> {
+        let ring = match settings.ring.is_empty() {
+            true if !address.ip().to_canonical().is_loopback() => return Err(BindError::NeedsKey(address)),
+            true => KeyRing::loopback_only(),
+            false => settings.ring,
+        };
+        let config = ServerConfig { ring, rules: settings.rules, limits: settings.limits };
+        let listener = Listener::bind(address).map_err(|error| BindError::Listen(address, error))?;
+        let address = listener.local_address().map_err(|error| BindError::Listen(address, error))?;
+        Ok(Links {
+            epoch: now,
+            config: Arc::new(config),
+            listener,
+            address,
+            table: Table::new(settings.links_max),
+            unauthenticated: VecDeque::new(),
+            unauthenticated_max: settings.unauthenticated_max.max(1),
+            touched: Vec::new(),
+            lost: VecDeque::new(),
+            room: VecDeque::new(),
+        })
+    }
+
+    /// The link port's address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many links there are, those that have not authenticated yet included.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there are no links.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn time(&self, now: Instant) -> Time {
+        Time::ZERO + now.saturating_duration_since(self.epoch)
+    }
+
+    /// A link and, if something was done to it that has to be sent, a note to send it.
+    fn with<T>(&mut self, link: LinkId, act: impl FnOnce(&mut Link) -> T) -> Option<T> {
+        let entry = self.table.get_mut(link).filter(|entry| entry.lost.is_none())?;
+        let result = act(entry);
+        if !entry.touched && entry.end.pending() > 0 {
+            entry.touched = true;
+            self.touched.push(link);
+        }
+        Some(result)
+    }
+}

@@ -1,0 +1,216 @@
+//! What a turn of the application's loop does with the link port.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use spillway_batch::{CloseReason, LinkError, ServerLink};
+use spillway_transport::Time;
+use spillway_wire::preamble::{Verdict, Welcome};
+
+use super::Links;
+use crate::event::{Client, Event, LinkEnd, LinkId};
+use crate::link::Link;
+use crate::listener::Accepted;
+use crate::watch::{Interest, LISTENER, join, split};
+
+/// Links accepted in one turn, so that those there are already do not wait for a crowd.
+const ACCEPTED_PER_TURN: usize = 64;
+
+impl Links {
+    /// Brings an epoll set up to date. Events carry `mark` in the upper 32 bits of their data; [`owns`](Self::owns)
+    /// tells them from the application's own. Call it after `bind`, and then after each turn.
+    pub fn watch_in(&mut self, epoll: impl AsFd, mark: u32) -> io::Result<()> {
+        let epoll = epoll.as_fd();
+        let interest = self.listener.interest();
+        let before = self.listener.watched.replace(interest);
+        watch(epoll, self.listener.descriptor(), join(mark, LISTENER), before, interest)?;
+        let mut kept = 0;
+        for index in 0..self.touched.len() {
+            let link = self.touched[index];
+            let Some(entry) = self.table.get_mut(link) else { continue };
+            let interest = entry.interest();
+            let before = entry.watched.replace(interest);
+            // What was composed after the flush is not forgotten.
+            entry.touched = entry.lost.is_none() && entry.end.pending() > 0 && !interest.writable;
+            if entry.touched {
+                self.touched[kept] = link;
+                kept += 1;
+            }
+            watch(epoll, entry.socket.as_fd(), join(mark, link.slot + 1), before, interest)?;
+        }
+        self.touched.truncate(kept);
+        Ok(())
+    }
+
+    /// Whether an event of the epoll set is ours.
+    pub fn owns(mark: u32, data: u64) -> bool {
+        split(data).0 == mark
+    }
+
+    /// The epoll set says that something of ours is ready: accepts, or sends what waited. Returns the link to
+    /// [`receive`](Self::receive) from, if one can be read. A word too many does no harm.
+    pub fn handle_ready(&mut self, now: Instant, data: u64, flags: EventFlags) -> Option<LinkId> {
+        let (_, place) = split(data);
+        if place == LISTENER {
+            self.accept_links(now);
+            return None;
+        }
+        let link = self.table.at(place - 1)?;
+        let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+        if broken || flags.contains(EventFlags::OUT) {
+            self.push(self.time(now), link);
+        }
+        (broken || flags.contains(EventFlags::IN)).then_some(link)
+    }
+
+    fn accept_links(&mut self, now: Instant) {
+        for _ in 0..ACCEPTED_PER_TURN {
+            let Some(accepted) = self.listener.accept(now) else { return };
+            if self.unauthenticated.len() >= self.unauthenticated_max {
+                self.make_room();
+            }
+            self.add(now, accepted);
+        }
+    }
+
+    /// The oldest link that has not authenticated gives way, so that strangers cannot shut helpers out.
+    fn make_room(&mut self) {
+        let table = &self.table;
+        self.unauthenticated
+            .retain(|(_, link)| table.get(*link).is_some_and(|l| !l.authenticated && l.lost.is_none()));
+        if self.unauthenticated.len() >= self.unauthenticated_max
+            && let Some((_, oldest)) = self.unauthenticated.pop_front()
+        {
+            self.lose(oldest, LinkEnd::Crowded);
+        }
+    }
+
+    fn add(&mut self, now: Instant, accepted: Accepted) {
+        // Without random bytes no link is safe; the peer sees a closed connection and tries again.
+        let Ok(nonce) = spillway_keys::fresh_nonce() else { return };
+        let (time, limits) = (self.time(now), self.config.limits);
+        let end = ServerLink::new(self.config.clone(), time, accepted.peer, accepted.local, nonce);
+        let mut link = Link::new(accepted, end, limits.pending_bytes_max);
+        link.touched = true;
+        if self.table.is_full() {
+            refuse(&link);
+        } else if let Some(link) = self.table.insert(link) {
+            self.unauthenticated.push_back((now + limits.handshake_timeout, link));
+            self.touched.push(link);
+        }
+    }
+
+    /// Receives from a link into a buffer of the application's: 64 KiB is a good size. Returns how many bytes to
+    /// [`decompose`](Self::decompose); 0 when there are none now. One system call.
+    pub fn receive(&mut self, link: LinkId, buffer: &mut [u8]) -> usize {
+        match self.table.get_mut(link).map(|entry| entry.receive(buffer)) {
+            Some(Ok(received)) => received,
+            Some(Err(why)) => {
+                self.lose(link, why);
+                0
+            }
+            None => 0,
+        }
+    }
+
+    /// Sends everything that was composed, in one batch and one system call for each link. Call it at the end of a
+    /// turn.
+    pub fn flush(&mut self, now: Instant) {
+        let time = self.time(now);
+        for index in 0..self.touched.len() {
+            self.push(time, self.touched[index]);
+        }
+    }
+
+    pub(super) fn push(&mut self, time: Time, link: LinkId) {
+        let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) else { return };
+        let outcome = entry.push(time);
+        if !entry.touched && entry.watched != Some(entry.interest()) {
+            entry.touched = true;
+            self.touched.push(link);
+        }
+        match outcome {
+            Ok(()) => self.collect_room(link),
+            Err(error) => self.lose(link, LinkEnd::Socket(error)),
+        }
+    }
+
+    pub(super) fn collect_room(&mut self, link: LinkId) {
+        let Some(entry) = self.table.get_mut(link) else { return };
+        while let Some(id) = entry.end.poll_room() {
+            self.room.push_back(Client { link, id });
+        }
+    }
+
+    pub(super) fn lose(&mut self, link: LinkId, why: LinkEnd) {
+        if let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) {
+            entry.lose(why);
+            self.lost.push_back(link);
+        }
+    }
+
+    /// What happened outside `decompose`. Ask until `None`, after all of a turn's readiness.
+    pub fn poll_event(&mut self) -> Option<Event<'static>> {
+        if let Some(client) = self.room.pop_front() {
+            return Some(Event::Room { client });
+        }
+        let link = *self.lost.front()?;
+        if let Some(id) = self.table.get_mut(link).and_then(|entry| entry.orphans.pop()) {
+            return Some(Event::Closed { client: Client { link, id }, reason: CloseReason::Reset });
+        }
+        self.lost.pop_front();
+        let entry = self.table.remove(link)?;
+        let peer = entry.peer();
+        entry.lost.map(|why| Event::LinkLost { link, peer, why })
+    }
+
+    /// How long to wait at most before the next turn, asked after [`watch_in`](Self::watch_in). In the past when
+    /// something is left to do: an event to ask for, or a batch to flush.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if !(self.room.is_empty() && self.lost.is_empty() && self.touched.is_empty()) {
+            return Some(self.epoch);
+        }
+        let handshake = self.unauthenticated.front().map(|(deadline, _)| *deadline);
+        [handshake, self.listener.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Drops links that have not authenticated in time.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.listener.handle_timeout(now);
+        while let Some(&(_, link)) = self.unauthenticated.front().filter(|(deadline, _)| *deadline <= now) {
+            self.unauthenticated.pop_front();
+            if self.table.get(link).is_some_and(|entry| !entry.authenticated) {
+                self.lose(link, LinkEnd::Broken(LinkError::HandshakeTimeout));
+            }
+        }
+    }
+}
+
+/// Tells one link too many why it is closed.
+fn refuse(link: &Link) {
+    let _ = rustix::net::send(
+        &link.socket,
+        &Welcome::refusal(Verdict::Full).emit(),
+        rustix::net::SendFlags::NOSIGNAL,
+    );
+}
+
+fn watch(
+    epoll: std::os::fd::BorrowedFd<'_>,
+    socket: std::os::fd::BorrowedFd<'_>,
+    data: u64,
+    before: Option<Interest>,
+    interest: Interest,
+) -> io::Result<()> {
+    let mut flags = EventFlags::empty();
+    flags.set(EventFlags::IN, interest.readable);
+    flags.set(EventFlags::OUT, interest.writable);
+    let data = EventData::new_u64(data);
+    match before {
+        None => Ok(epoll::add(epoll, socket, data, flags)?),
+        Some(before) if before != interest => Ok(epoll::modify(epoll, socket, data, flags)?),
+        Some(_) => Ok(()),
+    }
+}

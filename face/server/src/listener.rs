@@ -1,0 +1,90 @@
+//! The link port.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::watch::Interest;
+
+/// Links that the kernel has connected and that wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// How long to leave the port alone when the process or the system is out of descriptors or memory.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts links.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: OwnedFd,
+    paused_until: Option<Instant>,
+    pub(crate) watched: Option<Interest>,
+}
+
+/// A socket, and both its addresses.
+pub(crate) struct Accepted {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+}
+
+impl Listener {
+    pub(crate) fn bind(address: SocketAddr) -> io::Result<Listener> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        net::bind(&socket, &address)?;
+        net::listen(&socket, BACKLOG)?;
+        Ok(Listener { socket, paused_until: None, watched: None })
+    }
+
+    pub(crate) fn local_address(&self) -> io::Result<SocketAddr> {
+        Ok(net::getsockname(&self.socket)?.try_into()?)
+    }
+
+    /// The next one that waits.
+    pub(crate) fn accept(&mut self, now: Instant) -> Option<Accepted> {
+        while self.paused_until.is_none() {
+            match self.try_accept() {
+                Ok(accepted) => return Some(accepted),
+                Err(Errno::AGAIN) => return None,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.paused_until = Some(now + PAUSE);
+                }
+                // The one that waited has failed meanwhile, of which accept(2) names many ways: on to the next.
+                Err(_) => {}
+            }
+        }
+        None
+    }
+
+    fn try_accept(&self) -> Result<Accepted, Errno> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (socket, peer) = net::acceptfrom_with(&self.socket, flags)?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        let peer = peer.ok_or(Errno::NOTCONN)?.try_into()?;
+        let local = net::getsockname(&socket)?.try_into()?;
+        Ok(Accepted { socket, peer, local })
+    }
+
+    pub(crate) fn interest(&self) -> Interest {
+        Interest { readable: self.paused_until.is_none(), writable: false }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.paused_until
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
+        }
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

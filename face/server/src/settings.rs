@@ -1,0 +1,67 @@
+//! What a link port accepts.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use spillway_auth::KeyRing;
+use spillway_batch::{AddressRules, Limits};
+
+/// What a link port accepts, and its bounds.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Keys of helpers and of clients. Empty: only a loopback address can be bound, and everybody on this machine
+    /// is accepted.
+    pub ring: KeyRing,
+    /// Which client addresses helpers may carry.
+    pub rules: AddressRules,
+    /// Bounds of each link.
+    pub limits: Limits,
+    /// Links at a time. One for each helper thread, and one for each client that speaks links itself.
+    pub links_max: usize,
+    /// Links at a time that have not authenticated yet. When there are more, the oldest is dropped.
+    pub unauthenticated_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            ring: KeyRing::new(),
+            rules: AddressRules::default(),
+            limits: Limits::default(),
+            links_max: 16_384,
+            unauthenticated_max: 1024,
+        }
+    }
+}
+
+/// A link port cannot be opened.
+#[derive(Debug)]
+pub enum BindError {
+    /// Without a key, a link port must stay on loopback.
+    NeedsKey(SocketAddr),
+    /// The address cannot be listened on.
+    Listen(SocketAddr, io::Error),
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BindError::NeedsKey(address) => write!(
+                f,
+                "link port {address} can be reached from other machines, so it needs a key: \
+                 make one with `spillway key new FILE`, or bind it to 127.0.0.1"
+            ),
+            BindError::Listen(address, error) => write!(f, "cannot listen on link port {address}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for BindError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            BindError::NeedsKey(_) => None,
+            BindError::Listen(_, error) => Some(error),
+        }
+    }
+}

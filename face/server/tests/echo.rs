@@ -1,0 +1,137 @@
+//! The echo example with plain clients, and with clients that speak links to it.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Duration;
+
+use spillway_client::blocking::Client;
+use spillway_client::{Carrier, LinkTarget, MoveError, Route, Settings};
+use support::{Echo, Keys, round_trip};
+
+#[test]
+fn serves_plain_and_helped_clients_at_once() {
+    let keys = Keys::new();
+    for host in ["127.0.0.1", "[::1]"] {
+        let echo = Echo::start(&keys, host);
+        let mut plain: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(echo.plain).unwrap()).collect();
+        let helped =
+            || Client::pm_connect(&echo.target(&keys), Some(echo.plain), Settings::default()).unwrap();
+        let mut helped: Vec<Client> = (0..20).map(|_| helped()).collect();
+        for round in 0..20 {
+            plain.iter_mut().for_each(|client| round_trip(client, 64 + round, round));
+            helped.iter_mut().for_each(|client| round_trip(client, 64 + round, round));
+        }
+    }
+}
+
+#[test]
+fn moves_forth_and_back() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let target = echo.target(&keys);
+    let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
+    for round in 0..20 {
+        round_trip(&mut client, 1000, round);
+        client.move_to(Route::Link(&target)).unwrap();
+        assert_eq!(client.carrier(), Some(Carrier::Link(echo.link)));
+        round_trip(&mut client, 1000, round);
+        // From one link to another.
+        client.move_to(Route::Link(&target)).unwrap();
+        round_trip(&mut client, 1000, round);
+        client.move_to(Route::Direct).unwrap();
+        assert_eq!(client.carrier(), Some(Carrier::Direct(echo.plain)));
+    }
+}
+
+#[test]
+fn much_data_both_ways_keeps_within_windows() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let client = Client::pm_connect(&echo.target(&keys), None, Settings::default()).unwrap();
+    much_data(client);
+    let small = Settings { window_bytes: 10, ..Settings::default() };
+    let mut client = Client::pm_connect(&echo.target(&keys), None, small).unwrap();
+    round_trip(&mut client, 5000, 1);
+}
+
+/// Far more than all windows and socket buffers, without reading meanwhile what comes back.
+fn much_data(mut client: Client) {
+    const BYTES: usize = 8 << 20;
+    let request: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
+    let (mut sent, mut reply, mut buffer) = (0, Vec::new(), vec![0; 1 << 16]);
+    while reply.len() < BYTES {
+        if sent < BYTES && sent < reply.len() + (200 << 10) {
+            sent += client.write(&request[sent..BYTES.min(sent + 50_000)]).unwrap();
+        } else {
+            let received = client.read(&mut buffer).unwrap();
+            assert!(received > 0);
+            reply.extend_from_slice(&buffer[..received]);
+        }
+    }
+    assert!(reply == request);
+}
+
+#[test]
+fn a_half_closed_client_gets_its_replies() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let mut plain = TcpStream::connect(echo.plain).unwrap();
+    plain.write_all(b"last words").unwrap();
+    plain.shutdown(Shutdown::Write).unwrap();
+    let mut reply = Vec::new();
+    plain.read_to_end(&mut reply).unwrap();
+    assert_eq!(reply, b"last words");
+
+    let mut helped = Client::pm_connect(&echo.target(&keys), None, Settings::default()).unwrap();
+    helped.write_all(b"last words").unwrap();
+    helped.finish().unwrap();
+    let mut reply = Vec::new();
+    helped.read_to_end(&mut reply).unwrap();
+    assert_eq!(reply, b"last words");
+}
+
+#[test]
+fn a_wrong_key_is_named_and_the_direct_connection_stays() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
+    // Neither a key that nobody knows nor a helper's key is good for a client.
+    for key in [spillway_client::Key::from_secret([9; 32]), keys.helper.clone()] {
+        let target = LinkTarget { key, ..echo.target(&keys) };
+        let error = client.move_to(Route::Link(&target)).unwrap_err();
+        assert!(error.to_string().contains("does not accept our key"), "{error}");
+        round_trip(&mut client, 100, 1);
+    }
+}
+
+#[test]
+fn a_port_that_is_no_link_port_is_an_error() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    // Somebody else's service, which says less than a welcome has bytes, and waits.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = LinkTarget { address: other.local_addr().unwrap(), ..echo.target(&keys) };
+    let service = std::thread::spawn(move || {
+        let (mut stream, _) = other.accept().unwrap();
+        stream.write_all(b"-ERR what?\r\n").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let error = Client::pm_connect(&target, None, Settings::default()).unwrap_err();
+    assert!(matches!(error, MoveError::Link(_)), "{error}");
+    service.join().unwrap();
+    // The echo server's plain port says our own hello again: the beginning of a link, and then nothing.
+    let target = LinkTarget { address: echo.plain, ..echo.target(&keys) };
+    let hasty = Settings { accepted_timeout: Duration::from_millis(50), ..Settings::default() };
+    let error = Client::pm_connect(&target, None, hasty).unwrap_err();
+    assert!(matches!(error, MoveError::AcceptedTimeout(_)), "{error}");
+    // Nobody listens on a port that was just given up.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let target = LinkTarget { address: nobody, ..echo.target(&keys) };
+    let error = Client::pm_connect(&target, None, Settings::default()).unwrap_err();
+    assert!(
+        matches!(&error, MoveError::System(e) if e.kind() == std::io::ErrorKind::ConnectionRefused),
+        "{error}"
+    );
+}

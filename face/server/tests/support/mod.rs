@@ -1,0 +1,98 @@
+//! The echo example as a process, with keys of its own.
+#![allow(dead_code)] // each test program uses a part of it
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use spillway_client::{Key, LinkTarget};
+use spillway_keys::write_new_key_file;
+
+/// A directory with a key for helpers and one for clients, removed when dropped.
+pub struct Keys {
+    directory: PathBuf,
+    pub helper: Key,
+    pub client: Key,
+}
+
+impl Keys {
+    pub fn new() -> Keys {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("spillway-server-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        let key = |name| write_new_key_file(directory.join(name)).unwrap();
+        Keys { helper: key("helper.key"), client: key("client.key"), directory }
+    }
+
+    pub fn helper_file(&self) -> PathBuf {
+        self.directory.join("helper.key")
+    }
+
+    pub fn client_file(&self) -> PathBuf {
+        self.directory.join("client.key")
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A running echo server; it ends when dropped.
+pub struct Echo {
+    process: Child,
+    pub plain: SocketAddr,
+    pub link: SocketAddr,
+}
+
+impl Echo {
+    /// On free ports of `host`.
+    pub fn start(keys: &Keys, host: &str) -> Echo {
+        Echo::start_on(keys, &format!("{host}:0"), &format!("{host}:0"))
+    }
+
+    pub fn start_on(keys: &Keys, listen: &str, link: &str) -> Echo {
+        // Examples are built next to the tests: target/PROFILE/examples beside target/PROFILE/deps.
+        let tests = std::env::current_exe().unwrap();
+        let program = tests.ancestors().nth(2).unwrap().join("examples/echo");
+        let mut process = Command::new(&program)
+            .args(["--listen", listen, "--link", link, "--key"])
+            .arg(keys.helper_file())
+            .arg("--client-key")
+            .arg(keys.client_file())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}; `cargo test` builds it", program.display()));
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ports = line.trim().strip_prefix("listening on ").and_then(|rest| rest.split_once(", links on "));
+        let (plain, link) = ports.unwrap_or_else(|| panic!("the echo server says {line:?}"));
+        Echo { process, plain: plain.parse().unwrap(), link: link.parse().unwrap() }
+    }
+
+    pub fn target(&self, keys: &Keys) -> LinkTarget {
+        LinkTarget { address: self.link, key: keys.client.clone(), server: None }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Sends bytes that no other round has and awaits them back.
+pub fn round_trip(client: &mut (impl Read + Write), length: usize, seed: usize) {
+    let request: Vec<u8> = (0..length).map(|i| ((i * 31 + seed * 17) % 253) as u8).collect();
+    client.write_all(&request).unwrap();
+    let mut reply = vec![0; length];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(reply, request);
+}
