@@ -1,0 +1,125 @@
+//! Measures what a GET costs memcached: over a link in batches, and over plain connections.
+//!
+//! `link_driver [threads] [batch]... [--helped-only]`; prints CPU time of the server (schedstat) per GET.
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use support::driver::Driver;
+use support::server::Memcached;
+
+const ROUND: Duration = Duration::from_secs(3);
+const KEYS: usize = 1000;
+
+fn key(number: usize) -> String {
+    format!("key-{:028}", number % KEYS)
+}
+
+fn value(number: usize) -> String {
+    format!("{:064}", number % KEYS)
+}
+
+fn reply(number: usize) -> Vec<u8> {
+    format!("VALUE {} 0 64\r\n{}\r\nEND\r\n", key(number), value(number)).into_bytes()
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let helped_only = arguments.iter().any(|argument| argument == "--helped-only");
+    let mut numbers = arguments.iter().filter_map(|argument| argument.parse::<usize>().ok());
+    let threads = numbers.next().unwrap_or(1).to_string();
+    let mut batches: Vec<usize> = numbers.collect();
+    if batches.is_empty() {
+        batches = vec![1, 20, 200];
+    }
+    let server = Memcached::start(&["-t", &threads, "-c", "8192"], &[]);
+    fill(&server);
+    println!("memcached -t {threads}, pid {}", server.pid());
+    for batch in batches {
+        let helped = helped(&server, batch);
+        if helped_only {
+            println!("batch {batch:4}: helped {helped:6.3} us/GET");
+            continue;
+        }
+        let plain = plain(&server, batch);
+        println!(
+            "batch {batch:4}: plain {plain:6.3} us/GET, helped {helped:6.3} us/GET, {:.1}x",
+            plain / helped
+        );
+    }
+}
+
+fn fill(server: &Memcached) {
+    let mut stream = TcpStream::connect(server.plain).expect("memcached listens");
+    for number in 0..KEYS {
+        let set = format!("set {} 0 0 64\r\n{}\r\n", key(number), value(number));
+        stream.write_all(set.as_bytes()).expect("it takes a set");
+        let mut stored = [0; 8];
+        stream.read_exact(&mut stored).expect("it answers");
+        assert_eq!(&stored, b"STORED\r\n");
+    }
+}
+
+fn helped(server: &Memcached, batch: usize) -> f64 {
+    let mut driver = Driver::loopback(server.link);
+    let ids: Vec<_> = (0..batch).map(|_| driver.connect()).collect();
+    let (gets, replies): (Vec<_>, Vec<_>) =
+        (0..batch).map(|number| (format!("get {}\r\n", key(number)), reply(number))).unzip();
+    let mut round = |driver: &mut Driver| {
+        for (id, get) in ids.iter().zip(&gets) {
+            driver.send(*id, get.as_bytes());
+        }
+        driver.flush();
+        let mut done = 0;
+        while done < batch {
+            let id = ids[done];
+            if driver.connections[&id].received.len() >= replies[done].len() {
+                assert_eq!(driver.take(id), replies[done]);
+                done += 1;
+            } else {
+                assert!(driver.lost.is_none(), "{:?}", driver.lost);
+                driver.receive(Duration::from_secs(1));
+            }
+        }
+    };
+    round(&mut driver);
+    let (began, before, mut gets_done) = (Instant::now(), server.cpu_ns(), 0);
+    while began.elapsed() < ROUND {
+        round(&mut driver);
+        gets_done += batch;
+    }
+    (server.cpu_ns() - before) as f64 / 1000.0 / gets_done as f64
+}
+
+fn plain(server: &Memcached, batch: usize) -> f64 {
+    let mut streams: Vec<TcpStream> = (0..batch)
+        .map(|_| {
+            let stream = TcpStream::connect(server.plain).expect("memcached listens");
+            stream.set_nodelay(true).expect("an option of TCP");
+            stream
+        })
+        .collect();
+    let replies: Vec<_> = (0..batch).map(reply).collect();
+    let mut buffer = vec![0; 1024];
+    let mut round = || {
+        for (number, stream) in streams.iter_mut().enumerate() {
+            stream.write_all(format!("get {}\r\n", key(number)).as_bytes()).expect("it takes a get");
+        }
+        for (stream, reply) in streams.iter_mut().zip(&replies) {
+            let buffer = &mut buffer[..reply.len()];
+            stream.read_exact(buffer).expect("it answers");
+            assert_eq!(buffer, &reply[..]);
+        }
+    };
+    round();
+    let (began, before, mut gets_done) = (Instant::now(), server.cpu_ns(), 0);
+    while began.elapsed() < ROUND {
+        round();
+        gets_done += batch;
+    }
+    (server.cpu_ns() - before) as f64 / 1000.0 / gets_done as f64
+}

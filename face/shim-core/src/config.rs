@@ -1,0 +1,207 @@
+//! What `spillway run` tells the shim, by the environment.
+
+use core::ffi::CStr;
+use core::net::{IpAddr, SocketAddr};
+use std::ffi::CString;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{AddressRange, AddressRules, Limits, Role, ServerConfig};
+
+use crate::log::Reason;
+pub use crate::port::LinkAddress;
+use crate::sys::{self, PrivateFileError};
+
+/// Where the link port is: `HOST:PORT`, or `:PORT` for all addresses.
+pub const LINK: &CStr = c"SPILLWAY_LINK";
+/// Key files of helpers, one a line.
+pub const KEYS: &CStr = c"SPILLWAY_KEYS";
+/// Key files of library clients, one a line.
+pub const CLIENT_KEYS: &CStr = c"SPILLWAY_CLIENT_KEYS";
+/// Ranges of client addresses that helpers may carry, separated by commas.
+pub const ALLOW_CLIENTS: &CStr = c"SPILLWAY_ALLOW_CLIENTS";
+/// The application's port to serve; the first that it polls when this is not set.
+pub const PORT: &CStr = c"SPILLWAY_PORT";
+/// `1`: end the server rather than run it without help.
+pub const REQUIRE: &CStr = c"SPILLWAY_REQUIRE";
+/// `1`: the shim does nothing at all.
+pub const OFF: &CStr = c"SPILLWAY_OFF";
+
+/// A key file is shorter than this.
+const KEY_FILE_BYTES_MAX: usize = 4096;
+
+/// Bytes of each connection that may be received and not yet read.
+const WINDOW_BYTES: u32 = 64 * 1024;
+
+/// The configuration of one server process.
+#[derive(Debug)]
+pub struct Config {
+    /// Where helpers connect.
+    pub link: LinkAddress,
+    /// Keys of helpers and clients.
+    pub ring: KeyRing,
+    /// Client addresses that may be carried; `None` for the usual private ranges.
+    pub allow: Option<Vec<AddressRange>>,
+    /// The application's port to serve.
+    pub port: Option<u16>,
+    /// Rather no server than one without help.
+    pub require: bool,
+}
+
+/// The shim cannot do what it was asked to.
+#[derive(Debug)]
+pub struct ConfigError {
+    /// What is wrong and what to do.
+    pub what: String,
+    /// Rather no server than one without help.
+    pub require: bool,
+}
+
+impl Config {
+    pub(crate) fn server_config(&self) -> ServerConfig {
+        ServerConfig {
+            ring: self.ring.clone(),
+            rules: self.allow.clone().map_or_else(AddressRules::default, |allow| AddressRules { allow }),
+            limits: Limits { window_bytes: WINDOW_BYTES, ..Limits::default() },
+        }
+    }
+}
+
+/// Reads the environment and the key files, while the process may still have the rights to. `None` when the shim
+/// is not wanted.
+pub fn from_environment() -> Result<Option<Config>, ConfigError> {
+    let is_on = |name| variable(name).is_some_and(|value| value == "1");
+    if is_on(OFF) {
+        return Ok(None);
+    }
+    let Some(link) = variable(LINK) else { return Ok(None) };
+    let require = is_on(REQUIRE);
+    read(&link, require).map(Some).map_err(|what| ConfigError { what, require })
+}
+
+fn read(link: &str, require: bool) -> Result<Config, String> {
+    let mut ring = KeyRing::new();
+    for (name, role) in [(KEYS, Role::Helper), (CLIENT_KEYS, Role::Client)] {
+        for path in variable(name).unwrap_or_default().lines().filter(|line| !line.is_empty()) {
+            ring.accept(role, key_file(path)?);
+        }
+    }
+    let link = link_address(link, !ring.is_empty())?;
+    if ring.is_empty() {
+        ring = KeyRing::loopback_only();
+    }
+    let allow = match variable(ALLOW_CLIENTS).filter(|text| !text.is_empty()) {
+        None => None,
+        Some(text) => Some(ranges(&text)?),
+    };
+    let port = match variable(PORT).filter(|text| !text.is_empty()) {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|_| format!("SPILLWAY_PORT={text} is no port number"))?),
+    };
+    Ok(Config { link, ring, allow, port, require })
+}
+
+/// Reads `HOST:PORT` or `:PORT`. Without a key, only a loopback host will do.
+pub fn link_address(text: &str, has_key: bool) -> Result<LinkAddress, String> {
+    let malformed = || format!("the link address {text} is not HOST:PORT (an IP address) or :PORT");
+    let link = match text.strip_prefix(':') {
+        Some(port) => LinkAddress { host: None, port: port.parse().map_err(|_| malformed())? },
+        None => {
+            let address: SocketAddr = text.parse().map_err(|_| malformed())?;
+            let host = Some(address.ip()).filter(|ip| !ip.is_unspecified() || ip.is_ipv4());
+            LinkAddress { host, port: address.port() }
+        }
+    };
+    if !has_key && !link.host.is_some_and(|host| host.is_loopback()) {
+        return Err(format!(
+            "the link address {text} can be reached from other machines, which needs a key: make one with \
+             `spillway key new FILE` and give it to both sides with --key, or use 127.0.0.1:{}",
+            link.port
+        ));
+    }
+    Ok(link)
+}
+
+fn ranges(text: &str) -> Result<Vec<AddressRange>, String> {
+    text.split(',')
+        .map(|range| range.parse().map_err(|error| format!("client range {range}: {error}")))
+        .collect()
+}
+
+/// Reads a key file that nobody but its owner may read.
+pub fn key_file(path: &str) -> Result<Key, String> {
+    let name = CString::new(path).map_err(|_| format!("key file {path:?}: a NUL in its name"))?;
+    let bytes =
+        zeroize_on_drop(sys::read_private_file(&name, KEY_FILE_BYTES_MAX).map_err(|error| match error {
+            PrivateFileError::Open(error) => format!("key file {path}: {}", Reason(error)),
+            PrivateFileError::Mode(mode) => {
+                format!("key file {path} has mode {mode:o}, so others can read it: chmod 600 {path}")
+            }
+            PrivateFileError::TooLong => format!("key file {path} is too long to be one"),
+        })?);
+    let text = core::str::from_utf8(&bytes.0).map_err(|_| format!("key file {path} is not text"))?;
+    Key::parse(text).map_err(|error| format!("key file {path}: {error}"))
+}
+
+/// A secret's text, overwritten when it is dropped.
+struct Wiped(Vec<u8>);
+
+fn zeroize_on_drop(bytes: Vec<u8>) -> Wiped {
+    Wiped(bytes)
+}
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        core::hint::black_box(&mut self.0);
+    }
+}
+
+fn variable(name: &CStr) -> Option<String> {
+    // SAFETY: called before the application's code runs, when nobody changes the environment.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: getenv returns C strings.
+    let value = unsafe { CStr::from_ptr(value) };
+    Some(value.to_string_lossy().into_owned())
+}
+
+/// Whether this host may be used without a key.
+pub fn is_loopback(host: Option<IpAddr>) -> bool {
+    host.is_some_and(|host| host.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_need_a_key() {
+        assert_eq!(link_address(":11411", true).unwrap(), LinkAddress { host: None, port: 11411 });
+        for text in [":11411", "0.0.0.0:11411", "[::]:1", "10.0.0.5:11411"] {
+            assert!(link_address(text, false).unwrap_err().contains("key"), "{text}");
+            assert!(link_address(text, true).is_ok(), "{text}");
+        }
+        assert!(link_address("127.0.0.1:11411", false).is_ok());
+        assert!(link_address("[::1]:11411", false).is_ok());
+        for text in ["", "11411", "cache:11411", ":0x", "127.0.0.1"] {
+            assert!(link_address(text, true).unwrap_err().contains("HOST:PORT"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_file_that_others_can_read_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("spillway-key-test-{}", std::process::id()));
+        std::fs::write(&path, Key::from_secret([3; 32]).to_text().as_bytes()).unwrap();
+        let name = path.to_str().unwrap();
+        for (mode, fine) in [(0o644, false), (0o640, false), (0o600, true), (0o400, true)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let read = key_file(name);
+            assert_eq!(read.is_ok(), fine, "{mode:o}: {read:?}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(key_file(name).unwrap_err().contains("no such file"));
+    }
+}

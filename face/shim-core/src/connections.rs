@@ -1,0 +1,344 @@
+//! Virtual connections, as the application's side sees them.
+//!
+//! They live in chunks that are never given back, so that a thread that races with `close` finds a connection,
+//! perhaps another one, but never freed memory.
+
+use core::net::SocketAddr;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use libc::{c_int, iovec};
+
+use crate::lock;
+use crate::ready::Source;
+use crate::sys::Errno;
+
+/// Readiness as epoll reports it.
+pub(crate) const IN: u32 = libc::EPOLLIN as u32;
+pub(crate) const OUT: u32 = libc::EPOLLOUT as u32;
+pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
+pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
+pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+
+/// Connections at once, over all links.
+const CONNECTIONS_MAX: usize = CHUNKS * CHUNK;
+const CHUNK: usize = 256;
+const CHUNKS: usize = 4096;
+
+/// A receive buffer that grew beyond this is given back when it is empty: idle connections cost little.
+const IDLE_BUFFER_BYTES: usize = 4 * 1024;
+
+/// Consumed bytes are reported to the link in portions of this size, because that takes the link's lock.
+pub(crate) const REPORT_BYTES: usize = 16 * 1024;
+
+static CONNECTIONS: [AtomicPtr<[Connection; CHUNK]>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
+static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), made: 0 });
+
+struct Pool {
+    free: Vec<u32>,
+    made: usize,
+}
+
+/// One virtual connection; or, with no link, what stands for a listening socket in a ready list.
+pub(crate) struct Connection {
+    pub(crate) index: u32,
+    pub(crate) source: Source,
+    /// The link it came by and its id there; constant from connect until the application closes it.
+    pub(crate) link: AtomicU32,
+    pub(crate) id: AtomicU32,
+    pub(crate) nonblocking: AtomicBool,
+    /// The client closed: nothing can be sent any more.
+    pub(crate) closed_by_peer: AtomicBool,
+    /// `shutdown` for writing was called.
+    pub(crate) finished: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+pub(crate) struct Inner {
+    received: Vec<u8>,
+    /// How much of `received` the application has read.
+    read: usize,
+    /// Nothing follows what is received.
+    pub(crate) ended: bool,
+    /// The next read fails with ECONNRESET, once.
+    pub(crate) reset: bool,
+    /// `shutdown` for reading was called.
+    pub(crate) deaf: bool,
+    /// Close with a reset (SO_LINGER with a time of zero).
+    pub(crate) abort: bool,
+    /// Descriptors that name it.
+    pub(crate) references: u32,
+    /// Bytes read and not yet reported to the link.
+    unreported: usize,
+    pub(crate) client: Option<SocketAddr>,
+    pub(crate) local: Option<SocketAddr>,
+    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` of a blocking descriptor in milliseconds; 0 waits for ever.
+    pub(crate) receive_timeout_ms: u64,
+    pub(crate) send_timeout_ms: u64,
+}
+
+/// What a read took.
+pub(crate) struct Read {
+    pub(crate) bytes: usize,
+    /// So many bytes are to be reported to the link as consumed.
+    pub(crate) report: usize,
+}
+
+impl Connection {
+    fn new(index: u32) -> Connection {
+        Connection {
+            index,
+            source: Source::new(),
+            link: AtomicU32::new(0),
+            id: AtomicU32::new(0),
+            nonblocking: AtomicBool::new(false),
+            closed_by_peer: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+            inner: Mutex::new(Inner::new()),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    /// Bytes from the client. The link has checked them against the window, which bounds the buffer.
+    pub(crate) fn deliver(&self, bytes: &[u8]) {
+        let mut inner = self.lock();
+        if inner.deaf || inner.ended {
+            return;
+        }
+        inner.make_room(bytes.len());
+        inner.received.extend_from_slice(bytes);
+        self.source.raise(IN);
+    }
+
+    /// The client sends no more.
+    pub(crate) fn end(&self) {
+        self.lock().ended = true;
+        self.source.raise(IN | RDHUP | self.hang_up(true));
+    }
+
+    /// The client has closed, or its link is lost.
+    pub(crate) fn hear_close(&self, reset: bool) {
+        let mut inner = self.lock();
+        inner.ended = true;
+        inner.reset |= reset;
+        self.closed_by_peer.store(true, Ordering::Release);
+        self.source.raise(IN | OUT | RDHUP | if reset { ERR | HUP } else { self.hang_up(true) });
+    }
+
+    /// HUP stands for both directions ended.
+    fn hang_up(&self, ended: bool) -> u32 {
+        if ended && self.finished.load(Ordering::Relaxed) { HUP } else { 0 }
+    }
+
+    /// `shutdown`: whether the link has to be told that we send no more.
+    pub(crate) fn shut_down(&self, reading: bool, writing: bool) -> bool {
+        let mut inner = self.lock();
+        if reading {
+            inner.deaf = true;
+            self.source.raise(IN | RDHUP);
+        }
+        let first = writing && !self.finished.swap(true, Ordering::AcqRel);
+        let ended = inner.ended || inner.deaf;
+        self.source.raise(self.hang_up(ended));
+        first
+    }
+
+    /// Copies received bytes out. `Err(EAGAIN)` when there are none yet.
+    ///
+    /// # Safety
+    /// `parts` describe writable memory.
+    pub(crate) unsafe fn read(&self, parts: &[iovec], peek: bool) -> Result<Read, Errno> {
+        let mut inner = self.lock();
+        if inner.received.len() == inner.read {
+            if core::mem::take(&mut inner.reset) {
+                return Err(libc::ECONNRESET);
+            }
+            if inner.ended || inner.deaf {
+                return Ok(Read { bytes: 0, report: 0 });
+            }
+            return Err(libc::EAGAIN);
+        }
+        let mut bytes = 0;
+        for part in parts {
+            let rest = &inner.received[inner.read + bytes..];
+            let count = rest.len().min(part.iov_len);
+            // SAFETY: the caller vouches for the part; `count` is within both.
+            unsafe { core::ptr::copy_nonoverlapping(rest.as_ptr(), part.iov_base.cast(), count) };
+            bytes += count;
+        }
+        if peek {
+            return Ok(Read { bytes, report: 0 });
+        }
+        inner.read += bytes;
+        if inner.read == inner.received.len() {
+            inner.read = 0;
+            if inner.received.capacity() > IDLE_BUFFER_BYTES {
+                inner.received = Vec::new();
+            } else {
+                inner.received.clear();
+            }
+            if !inner.ended && !inner.deaf {
+                self.source.lower(IN);
+            }
+        }
+        inner.unreported += bytes;
+        let report =
+            if inner.unreported >= REPORT_BYTES { core::mem::take(&mut inner.unreported) } else { 0 };
+        Ok(Read { bytes, report })
+    }
+
+    /// Bytes received and not read: FIONREAD.
+    pub(crate) fn readable_bytes(&self) -> usize {
+        let inner = self.lock();
+        inner.received.len() - inner.read
+    }
+
+    /// Ready for its first life or the next.
+    fn renew(&self) {
+        *self.lock() = Inner::new();
+        self.source.renew();
+        self.nonblocking.store(false, Ordering::Relaxed);
+        self.closed_by_peer.store(false, Ordering::Relaxed);
+        self.finished.store(false, Ordering::Relaxed);
+        self.link.store(0, Ordering::Relaxed);
+        self.id.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Inner {
+    fn new() -> Inner {
+        Inner {
+            received: Vec::new(),
+            read: 0,
+            ended: false,
+            reset: false,
+            deaf: false,
+            abort: false,
+            references: 0,
+            unreported: 0,
+            client: None,
+            local: None,
+            receive_timeout_ms: 0,
+            send_timeout_ms: 0,
+        }
+    }
+
+    /// Moves unread bytes to the front rather than growing the buffer.
+    fn make_room(&mut self, bytes: usize) {
+        if self.read > 0 && self.received.capacity() - self.received.len() < bytes {
+            self.received.drain(..self.read);
+            self.read = 0;
+        }
+    }
+}
+
+/// A fresh connection that nothing names yet; `None` when there are too many.
+pub(crate) fn take() -> Option<&'static Connection> {
+    let mut pool = lock(&POOL);
+    if pool.free.is_empty() {
+        if pool.made >= CONNECTIONS_MAX {
+            return None;
+        }
+        let base = pool.made as u32;
+        let chunk: Vec<Connection> = (base..base + CHUNK as u32).map(Connection::new).collect();
+        let Ok(chunk) = <Box<[Connection; CHUNK]>>::try_from(chunk.into_boxed_slice()) else { return None };
+        CONNECTIONS[pool.made / CHUNK].store(Box::into_raw(chunk), Ordering::Release);
+        pool.made += CHUNK;
+        // Low indexes first: they share cache lines with those in use.
+        pool.free.extend((base..base + CHUNK as u32).rev());
+    }
+    let index = pool.free.pop()?;
+    drop(pool);
+    let connection = get(index)?;
+    connection.renew();
+    Some(connection)
+}
+
+/// Nothing names the connection any more.
+pub(crate) fn give_back(connection: &Connection) {
+    connection.lock().received = Vec::new();
+    lock(&POOL).free.push(connection.index);
+}
+
+/// The connection with this index.
+pub(crate) fn get(index: u32) -> Option<&'static Connection> {
+    let index = index as usize;
+    let chunk = CONNECTIONS.get(index / CHUNK)?.load(Ordering::Acquire);
+    // SAFETY: a chunk is made once and never freed; all access is shared.
+    (!chunk.is_null()).then(|| unsafe { &(&*chunk)[index % CHUNK] })
+}
+
+/// All connections ever made.
+pub(crate) fn all() -> impl Iterator<Item = &'static Connection> {
+    let made = lock(&POOL).made as u32;
+    (0..made).filter_map(get)
+}
+
+/// What a descriptor names, if it is a virtual connection of this process.
+pub(crate) fn of_descriptor(fd: c_int) -> Option<&'static Connection> {
+    match crate::table::entry(fd) {
+        crate::table::Entry::Connection(index) if crate::fork::is_owner() => get(index),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(connection: &Connection, count: usize) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0; count];
+        let part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: count };
+        // SAFETY: the part is the vector.
+        let read = unsafe { connection.read(&[part], false) }?;
+        bytes.truncate(read.bytes);
+        Ok(bytes)
+    }
+
+    #[test]
+    fn bytes_then_end_then_readiness_stays() {
+        let connection = take().unwrap();
+        assert_eq!(read(connection, 4), Err(libc::EAGAIN));
+        connection.deliver(b"abcdef");
+        assert_eq!(connection.source.state() & IN, IN);
+        assert_eq!(read(connection, 4).unwrap(), b"abcd");
+        assert_eq!(connection.source.state() & IN, IN, "two bytes are left");
+        assert_eq!(read(connection, 4).unwrap(), b"ef");
+        assert_eq!(connection.source.state() & IN, 0);
+        connection.end();
+        assert_eq!(connection.source.state() & (IN | RDHUP), IN | RDHUP);
+        assert_eq!(read(connection, 4).unwrap(), b"");
+        assert_eq!(connection.source.state() & (IN | RDHUP), IN | RDHUP);
+        give_back(connection);
+    }
+
+    #[test]
+    fn a_reset_is_told_once_and_after_the_bytes() {
+        let connection = take().unwrap();
+        connection.deliver(b"x");
+        connection.hear_close(true);
+        assert_eq!(read(connection, 4).unwrap(), b"x");
+        assert_eq!(read(connection, 4), Err(libc::ECONNRESET));
+        assert_eq!(read(connection, 4).unwrap(), b"");
+        assert_eq!(connection.source.state() & (ERR | HUP), ERR | HUP);
+        give_back(connection);
+    }
+
+    #[test]
+    fn consumption_is_reported_in_portions_and_large_buffers_are_given_back() {
+        let connection = take().unwrap();
+        connection.deliver(&vec![7; REPORT_BYTES + 5]);
+        let mut bytes = vec![0; REPORT_BYTES - 1];
+        let part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: the part is the vector.
+        let reports: Vec<usize> =
+            (0..2).map(|_| unsafe { connection.read(&[part], false) }.unwrap().report).collect();
+        assert_eq!(reports, [0, REPORT_BYTES + 5]);
+        assert_eq!(connection.lock().received.capacity(), 0);
+        give_back(connection);
+    }
+}

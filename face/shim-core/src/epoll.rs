@@ -1,0 +1,411 @@
+//! Epoll with virtual connections.
+//!
+//! While something virtual is ready, waiting costs no system call; but the kernel is looked at every few calls, or
+//! when that was too long ago, so that direct connections and new batches wait microseconds, not for ever.
+
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+
+use libc::{c_int, epoll_event, sigset_t, timespec};
+use spillway_transport::Time;
+
+use crate::connections::{self, Connection};
+use crate::ready::{self, Set, Wakes};
+use crate::table::{self, Entry};
+use crate::{fork, links, listeners, port, real, sys, threads};
+
+/// Calls that may return virtual events before the kernel is looked at.
+const CALLS_PER_LOOK: u32 = 8;
+
+/// Time that may pass before the kernel is looked at: what a direct connection waits at most, besides the events
+/// of one call.
+const LOOK_INTERVAL: Duration = Duration::from_micros(200);
+
+/// While a peer has yet to authenticate, no wait is longer than this.
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
+
+/// What the data of an epoll event says when the event is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    /// Another thread made something ready.
+    Wake,
+    /// Somebody opens a link.
+    Port,
+    /// A link's socket.
+    Link(u32),
+}
+
+/// No pointer, descriptor or small number looks like this.
+const MARK: u64 = 0xf553_504c_5700_0000;
+const MARK_MASK: u64 = 0xffff_ffff_ff00_0000;
+
+impl Tag {
+    pub(crate) fn value(self) -> u64 {
+        MARK | match self {
+            Tag::Wake => 0,
+            Tag::Port => 1,
+            Tag::Link(index) => 2 + u64::from(index),
+        }
+    }
+
+    fn of(data: u64) -> Option<Tag> {
+        if data & MARK_MASK != MARK {
+            return None;
+        }
+        Some(match data & !MARK_MASK {
+            0 => Tag::Wake,
+            1 => Tag::Port,
+            link => Tag::Link((link - 2) as u32), // 24 bits
+        })
+    }
+}
+
+/// How long, and in which way, the application waits.
+#[derive(Clone, Copy)]
+pub enum Wait {
+    /// `epoll_wait`; milliseconds, negative for ever.
+    Plain(c_int),
+    /// `epoll_pwait`.
+    Masked(c_int, *const sigset_t),
+    /// `epoll_pwait2`; null for ever.
+    Precise(*const timespec, *const sigset_t),
+}
+
+impl Wait {
+    /// `None`: for ever.
+    ///
+    /// # Safety
+    /// A pointer to a time is null or valid.
+    unsafe fn timeout(self) -> Option<Duration> {
+        match self {
+            Wait::Plain(ms) | Wait::Masked(ms, _) => u64::try_from(ms).ok().map(Duration::from_millis),
+            // SAFETY: the caller vouches for the pointer.
+            Wait::Precise(time, _) => unsafe { time.as_ref() }.map(|time| {
+                let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+                Duration::from_secs(seconds.unwrap_or(0))
+                    .saturating_add(Duration::from_nanos(nanos.unwrap_or(0).into()))
+            }),
+        }
+    }
+
+    /// libc's own function, with the application's timeout.
+    ///
+    /// # Safety
+    /// As of the C function.
+    unsafe fn real(self, fd: c_int, events: *mut epoll_event, max: c_int) -> c_int {
+        // SAFETY: the caller vouches for everything.
+        unsafe {
+            match self {
+                Wait::Plain(ms) => real::epoll_wait(fd, events, max, ms),
+                Wait::Masked(ms, mask) => real::epoll_pwait(fd, events, max, ms, mask),
+                Wait::Precise(time, mask) => real::epoll_pwait2(fd, events, max, time, mask),
+            }
+        }
+    }
+
+    /// libc's own function, with another timeout. Rounded up to milliseconds where that is its unit.
+    ///
+    /// # Safety
+    /// As of the C function.
+    unsafe fn real_for(self, fd: c_int, events: &mut [epoll_event], timeout: Option<Duration>) -> c_int {
+        let max = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+        let events = events.as_mut_ptr();
+        let ms = timeout
+            .map_or(-1, |left| c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
+        // SAFETY: the events are the slice; the caller vouches for the mask.
+        unsafe {
+            match self {
+                Wait::Plain(_) => real::epoll_wait(fd, events, max, ms),
+                Wait::Masked(_, mask) => real::epoll_pwait(fd, events, max, ms, mask),
+                Wait::Precise(_, mask) => {
+                    let time = timeout.map(|left| timespec {
+                        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                        tv_nsec: i64::from(left.subsec_nanos()),
+                    });
+                    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+                    real::epoll_pwait2(fd, events, max, time, mask)
+                }
+            }
+        }
+    }
+}
+
+/// `epoll_create` and its kin: notes the set.
+pub fn created(fd: c_int) -> c_int {
+    if fd >= 0 && port::is_configured() {
+        let errno = sys::errno();
+        ready::created(fd);
+        sys::set_errno(errno);
+    }
+    fd
+}
+
+/// `epoll_wait` and its kin on a set.
+///
+/// # Safety
+/// As of the C functions.
+pub unsafe fn wait(fd: c_int, events: *mut epoll_event, max: c_int, how: Wait) -> c_int {
+    let set = match table::entry(fd) {
+        Entry::Set(index) if fork::is_owner() => ready::get(index),
+        _ => None,
+    };
+    let room = usize::try_from(max).unwrap_or(0);
+    let Some(set) = set.filter(|_| room > 0 && !events.is_null()) else {
+        // SAFETY: the call as it came.
+        return unsafe { how.real(fd, events, max) };
+    };
+    threads::runs_loop();
+    let errno = sys::errno();
+    if !set.active.load(Ordering::Acquire) {
+        // SAFETY: the call as it came.
+        let count = unsafe { how.real(fd, events, max) };
+        if count <= 0 || !set.active.load(Ordering::Acquire) {
+            return count;
+        }
+        // Activated meanwhile: there may be events of ours among them.
+        // SAFETY: the kernel filled the first `count`.
+        let filled = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
+        let mut wakes = Wakes::default();
+        let kept = take_ours(set, filled, &mut wakes);
+        wakes.send();
+        if kept > 0 {
+            return kept as c_int;
+        }
+    }
+    // SAFETY: the caller vouches for `max` events; `epoll_event` has no invalid bit patterns.
+    let events = unsafe { core::slice::from_raw_parts_mut(events, room) };
+    // SAFETY: as of the C function.
+    let count = unsafe { wait_active(set, fd, events, how) };
+    if count >= 0 {
+        sys::set_errno(errno);
+    }
+    count
+}
+
+unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wait) -> c_int {
+    let mut wakes = Wakes::default();
+    // SAFETY: the caller vouches for the timeout's pointer.
+    let timeout = unsafe { how.timeout() };
+    let mut deadline: Option<Time> = None;
+    loop {
+        let mut count = 0;
+        if set.has_ready() {
+            if is_look_due(set) {
+                links::flush_deferred(&mut wakes);
+                // SAFETY: as of the C function.
+                let seen = unsafe { how.real_for(fd, events, Some(Duration::ZERO)) };
+                count = take_ours(set, &mut events[..usize::try_from(seen).unwrap_or(0)], &mut wakes);
+            }
+            count += set.collect(&mut events[count..]);
+            if count > 0 {
+                wakes.send();
+                return count as c_int;
+            }
+        }
+        links::flush_deferred(&mut wakes);
+        wakes.send();
+        let Some(left) = time_left(timeout, &mut deadline) else { return 0 };
+        if !set.fall_asleep() {
+            continue;
+        }
+        // SAFETY: as of the C function.
+        let seen = unsafe { how.real_for(fd, events, left) };
+        set.wake_up();
+        if seen < 0 {
+            return seen;
+        }
+        looked(set, sys::now());
+        count = take_ours(set, &mut events[..seen as usize], &mut wakes);
+        if links::has_handshakes() {
+            links::expire(&mut wakes);
+        }
+        count += set.collect(&mut events[count..]);
+        if count > 0 {
+            wakes.send();
+            return count as c_int;
+        }
+        if timeout == Some(Duration::ZERO) {
+            links::flush_deferred(&mut wakes);
+            wakes.send();
+            return 0;
+        }
+    }
+}
+
+/// `None` when the application has waited long enough; otherwise how long the kernel may wait.
+fn time_left(timeout: Option<Duration>, deadline: &mut Option<Time>) -> Option<Option<Duration>> {
+    let mut left = match timeout {
+        None => None,
+        Some(Duration::ZERO) => Some(Duration::ZERO),
+        Some(timeout) => {
+            let now = sys::now();
+            match deadline {
+                None => {
+                    *deadline = Some(now + timeout);
+                    Some(timeout)
+                }
+                Some(deadline) if *deadline <= now => return None,
+                Some(deadline) => Some(*deadline - now),
+            }
+        }
+    };
+    if links::has_handshakes() {
+        left = Some(left.map_or(HANDSHAKE_WAIT, |left| left.min(HANDSHAKE_WAIT)));
+    }
+    Some(left)
+}
+
+/// Whether direct connections, or the next batch, have waited long enough. Counts this call.
+fn is_look_due(set: &Set) -> bool {
+    let now = sys::now();
+    let due = set.calls.fetch_add(1, Ordering::Relaxed) + 1 >= CALLS_PER_LOOK
+        || now.since(Time(set.looked_at.load(Ordering::Relaxed))) >= LOOK_INTERVAL;
+    if due {
+        looked(set, now);
+    }
+    due
+}
+
+fn looked(set: &Set, now: Time) {
+    set.calls.store(0, Ordering::Relaxed);
+    set.looked_at.store(now.as_nanos(), Ordering::Relaxed);
+}
+
+/// Handles events that are ours, moves the application's to the front, and returns how many those are.
+fn take_ours(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize {
+    let mut kept = 0;
+    for position in 0..events.len() {
+        let event = events[position];
+        let data = event.u64;
+        match Tag::of(data) {
+            None => {
+                events[kept] = event;
+                kept += 1;
+            }
+            Some(Tag::Wake) => {}
+            Some(Tag::Port) => port::ready(set),
+            Some(Tag::Link(index)) => links::ready(index, set, event.events, wakes),
+        }
+    }
+    kept
+}
+
+/// `epoll_ctl` where the set or the descriptor is noted.
+///
+/// # Safety
+/// As of the C function.
+pub unsafe fn control(fd: c_int, operation: c_int, member: c_int, event: *mut epoll_event) -> c_int {
+    // SAFETY: the caller vouches for the pointer; a null one is only allowed where it is not read.
+    let (events, data) = unsafe { event.as_ref() }.map_or((0, 0), |event| (event.events, event.u64));
+    let set = match table::entry(fd) {
+        Entry::Set(index) if fork::is_owner() => ready::get(index),
+        _ => None,
+    };
+    let errno = sys::errno();
+    let outcome = match (set, table::entry(member)) {
+        (Some(set), Entry::Connection(index)) => connections::get(index)
+            .map(|connection| control_virtual(set, operation, connection, events, data)),
+        (Some(_), Entry::Own) => Some(Err(libc::EBADF)),
+        _ => None,
+    };
+    match outcome {
+        Some(Ok(())) => {
+            sys::set_errno(errno);
+            return 0;
+        }
+        Some(Err(error)) => {
+            sys::set_errno(error);
+            return -1;
+        }
+        None => {}
+    }
+    // SAFETY: the call as it came.
+    let result = unsafe { real::epoll_ctl(fd, operation, member, event) };
+    if let (0, Some(set)) = (result, set) {
+        follow_listener(set, operation, member, events, data);
+        sys::set_errno(errno);
+    }
+    result
+}
+
+fn control_virtual(
+    set: &Set,
+    operation: c_int,
+    connection: &Connection,
+    events: u32,
+    data: u64,
+) -> Result<(), sys::Errno> {
+    let mut wakes = Wakes::default();
+    let result = match operation {
+        libc::EPOLL_CTL_ADD => set.add(connection, events, data, &mut wakes),
+        libc::EPOLL_CTL_MOD => set.modify(connection, events, data, &mut wakes),
+        libc::EPOLL_CTL_DEL => set.remove(connection),
+        _ => Err(libc::EINVAL),
+    };
+    if operation == libc::EPOLL_CTL_ADD && result.is_ok() {
+        links::adopt(connection, set);
+    }
+    wakes.send();
+    result
+}
+
+/// What the application does with its listener, its stand-in does in the ready list.
+fn follow_listener(set: &Set, operation: c_int, member: c_int, events: u32, data: u64) {
+    let stand_in = match table::entry(member) {
+        Entry::Listener(index) => connections::get(index),
+        // A listener that this process did not make itself, as with socket activation.
+        Entry::Real
+            if operation == libc::EPOLL_CTL_ADD
+                && port::is_wanted()
+                && sys::option(member, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1) =>
+        {
+            listeners::listening(member)
+        }
+        _ => None,
+    };
+    let Some(stand_in) = stand_in else { return };
+    let mut wakes = Wakes::default();
+    match operation {
+        libc::EPOLL_CTL_ADD => {
+            port::listener_polled(member, set);
+            if set.active.load(Ordering::Acquire) {
+                // Already in another set, as with one listener for several processes' or threads' sets: one is
+                // enough.
+                if stand_in.source.set() == 0 {
+                    let _ = set.add(stand_in, events, data, &mut wakes);
+                }
+            }
+        }
+        libc::EPOLL_CTL_MOD => drop(set.modify(stand_in, events, data, &mut wakes)),
+        _ => drop(set.remove(stand_in)),
+    }
+    wakes.send();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_ours_and_nothing_else_is() {
+        for tag in [Tag::Wake, Tag::Port, Tag::Link(0), Tag::Link(4095)] {
+            assert_eq!(Tag::of(tag.value()), Some(tag));
+        }
+        for data in [0, 7, u64::MAX, 0x7fff_ffff_ffff, 0xffff_8000_0000_0000] {
+            assert_eq!(Tag::of(data), None);
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_deadline() {
+        let mut deadline = None;
+        assert_eq!(time_left(None, &mut deadline), Some(None));
+        assert_eq!(time_left(Some(Duration::ZERO), &mut deadline), Some(Some(Duration::ZERO)));
+        assert_eq!(
+            time_left(Some(Duration::from_nanos(1)), &mut deadline).flatten(),
+            Some(Duration::from_nanos(1))
+        );
+        deadline = Some(Time(1));
+        assert_eq!(time_left(Some(Duration::from_secs(9)), &mut deadline), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! One line per decision on standard error, by a raw write, never more than a few each second.
+
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sys;
+
+/// Lines within one second; the rest is counted and dropped.
+const LINES_PER_SECOND: u64 = 20;
+
+/// A longer line is cut.
+const LINE_BYTES_MAX: usize = 512;
+
+/// The second, times 2^20, plus the lines written in it.
+static BUDGET: AtomicU64 = AtomicU64::new(0);
+
+struct Line {
+    bytes: [u8; LINE_BYTES_MAX],
+    length: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = LINE_BYTES_MAX - 1 - self.length; // the last byte is for the line's end
+        let taken = text.len().min(room);
+        self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.length += taken;
+        Ok(())
+    }
+}
+
+/// Writes `spillway: ` and the line, unless too many were written this second.
+pub(crate) fn line(arguments: fmt::Arguments<'_>) {
+    let second = (sys::now().as_nanos() / 1_000_000_000) << 20;
+    let before = BUDGET.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |budget| {
+        Some(if budget >> 20 == second >> 20 { budget + 1 } else { second })
+    });
+    if before.is_ok_and(|budget| budget >> 20 == second >> 20 && (budget & 0xf_ffff) >= LINES_PER_SECOND) {
+        return;
+    }
+    always(arguments);
+}
+
+/// Writes the line whatever was written before: for the last words of a process.
+pub(crate) fn always(arguments: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; LINE_BYTES_MAX], length: 0 };
+    let _ = line.write_str("spillway: ");
+    let _ = line.write_fmt(arguments);
+    line.bytes[line.length] = b'\n';
+    let _ = sys::write(2, &line.bytes[..=line.length]);
+}
+
+/// An error number as people know it.
+pub(crate) struct Reason(pub(crate) sys::Errno);
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            libc::EACCES => "permission denied",
+            libc::EPERM => "not permitted",
+            libc::ENOENT => "no such file",
+            libc::EADDRINUSE => "the address is in use",
+            libc::EADDRNOTAVAIL => "no interface has this address",
+            libc::EMFILE => "too many open files: raise the limit (ulimit -n)",
+            libc::ENFILE => "too many open files on this machine",
+            libc::ENOMEM => "out of memory",
+            libc::ECONNRESET => "reset by the peer",
+            libc::EPIPE => "closed by the peer",
+            libc::ETIMEDOUT => "timed out",
+            other => return write!(f, "error {other}"),
+        })
+    }
+}

@@ -1,0 +1,218 @@
+//! The link port: opened when the application first polls its listening socket, and not before.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use libc::c_int;
+use spillway_batch::{NONCE_BYTES, ServerConfig, ServerLink};
+
+use crate::config::{Config, ConfigError};
+use crate::epoll::Tag;
+use crate::log::{self, Reason};
+use crate::ready::{self, Set};
+use crate::sys::{self, Errno};
+use crate::table::{self, Entry};
+use crate::{address, fork, links, listeners, lock};
+
+/// Links accepted at one look at the link port.
+const ACCEPTS_MAX: usize = 16;
+
+static CONFIG: OnceLock<Prepared> = OnceLock::new();
+/// There is a configuration and the port is not open yet.
+static WANTED: AtomicBool = AtomicBool::new(false);
+static OPENING: Mutex<()> = Mutex::new(());
+static PORT: AtomicI32 = AtomicI32::new(-1);
+/// The set that the link port is in.
+static HOME: AtomicU32 = AtomicU32::new(0);
+/// What virtual descriptors are duplicates of: an unconnected socket of each family.
+static BASES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+
+struct Prepared {
+    config: Config,
+    server: Arc<ServerConfig>,
+}
+
+/// Takes the configuration of this process.
+pub(crate) fn configure(config: Result<Option<Config>, ConfigError>) {
+    match config {
+        Ok(None) => {}
+        Ok(Some(config)) => {
+            let server = Arc::new(config.server_config());
+            WANTED.store(CONFIG.set(Prepared { config, server }).is_ok(), Ordering::Release);
+        }
+        Err(error) => give_up(error.require, format_args!("{}", error.what)),
+    }
+}
+
+/// Without help, or not at all.
+fn give_up(require: bool, why: core::fmt::Arguments<'_>) {
+    if require {
+        log::always(format_args!("{why}; --require was given, so the server is ended"));
+        sys::exit(1);
+    }
+    log::always(format_args!("{why}; the server runs without helpers"));
+}
+
+/// Whether this process is to be helped at all.
+pub(crate) fn is_configured() -> bool {
+    CONFIG.get().is_some()
+}
+
+/// Whether a first polled listener is still waited for.
+#[inline]
+pub(crate) fn is_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
+}
+
+/// The application polls this listener in this set: the link port opens, if this is the listener to serve.
+pub(crate) fn listener_polled(fd: c_int, set: &Set) {
+    if !is_wanted() {
+        return;
+    }
+    let _opening = lock(&OPENING);
+    let Some(Prepared { config, .. }) = CONFIG.get().filter(|_| is_wanted()) else { return };
+    let Some(port) = listeners::port_of(fd) else { return };
+    if config.port.is_some_and(|wanted| wanted != port) {
+        return;
+    }
+    WANTED.store(false, Ordering::Release);
+    let opened = open(&config.link).and_then(|socket| watch(socket, set).inspect_err(|_| sys::close(socket)));
+    match opened {
+        Ok(()) => {
+            listeners::serve(fd);
+            log::line(format_args!("helpers of port {port} connect to {}", config.link));
+        }
+        Err(error) => give_up(
+            config.require,
+            format_args!("the link port {} cannot be opened: {}", config.link, Reason(error)),
+        ),
+    }
+}
+
+fn open(link: &LinkAddress) -> Result<c_int, Errno> {
+    match link.host {
+        Some(host) => bound(SocketAddr::new(host, link.port), false),
+        // One socket for both families, or IPv4 where there is no IPv6.
+        None => bound(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), link.port), true).or_else(|error| {
+            if error == libc::EADDRINUSE {
+                return Err(error);
+            }
+            bound(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), link.port), false)
+        }),
+    }
+}
+
+fn bound(address: SocketAddr, both_families: bool) -> Result<c_int, Errno> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let socket = sys::stream_socket(family)?;
+    let (name, length) = address::to_c(address);
+    let prepared = sys::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
+        .and_then(|()| match family {
+            libc::AF_INET6 => {
+                sys::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(!both_families))
+            }
+            _ => Ok(()),
+        })
+        .and_then(|()| sys::bind(socket, &name, length))
+        .and_then(|()| sys::listen(socket, 1024));
+    match prepared {
+        Ok(()) => Ok(socket),
+        Err(error) => {
+            sys::close(socket);
+            Err(error)
+        }
+    }
+}
+
+/// Puts the link port into the set, and makes forked children inert.
+fn watch(socket: c_int, set: &Set) -> Result<(), Errno> {
+    fork::claim()?;
+    set.activate()?;
+    let epoll = set.fd.load(Ordering::Relaxed);
+    sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, socket, libc::EPOLLIN as u32, Tag::Port.value())?;
+    table::note(socket, Entry::Own);
+    HOME.store(set.index, Ordering::Release);
+    PORT.store(socket, Ordering::Release);
+    Ok(())
+}
+
+/// Epoll says that somebody opens a link.
+pub(crate) fn ready(set: &Set) {
+    let Some(Prepared { server, .. }) = CONFIG.get() else { return };
+    for _ in 0..ACCEPTS_MAX {
+        // SAFETY: all zeros is a valid sockaddr_storage.
+        let (mut peer, mut local) = unsafe { core::mem::zeroed::<(libc::sockaddr_storage, _)>() };
+        let socket = match sys::accept(PORT.load(Ordering::Acquire), &mut peer) {
+            Ok(socket) => socket,
+            Err(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return,
+            Err(error) => {
+                log::line(format_args!("a link cannot be accepted: {}", Reason(error)));
+                return;
+            }
+        };
+        let mut nonce = [0; NONCE_BYTES];
+        let named = sys::socket_name(socket, &mut local);
+        let addresses = address::from_c(&peer).zip(address::from_c(&local));
+        match (named, addresses, sys::random(&mut nonce)) {
+            (Ok(()), Some((peer, local)), Ok(())) => {
+                let end = ServerLink::new(server.clone(), sys::now(), peer, local, nonce);
+                links::opened(socket, peer, local, end, set);
+            }
+            _ => sys::close(socket),
+        }
+    }
+}
+
+/// The set that the link port is in.
+pub(crate) fn home() -> Option<&'static Set> {
+    ready::get(HOME.load(Ordering::Acquire))
+}
+
+/// The set that the link port is in is closed: no new links.
+pub(crate) fn set_closed(set: &Set) {
+    if HOME.compare_exchange(set.index, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let socket = PORT.swap(-1, Ordering::AcqRel);
+        table::note(socket, Entry::Real);
+        sys::close(socket);
+        log::line(format_args!("the server closed its event loop: the link port is closed"));
+    }
+}
+
+/// A number for a virtual connection: a duplicate of an unconnected socket, so that what we do not serve fails
+/// in the kernel with ENOTCONN, and `fstat` and socket options make sense.
+pub(crate) fn new_descriptor(family: c_int, close_on_exec: bool) -> Result<c_int, Errno> {
+    let slot = &BASES[usize::from(family == libc::AF_INET6)];
+    let mut base = slot.load(Ordering::Acquire);
+    if base < 0 {
+        base = sys::stream_socket(family)?;
+        match slot.compare_exchange(-1, base, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                table::note(base, Entry::Own);
+            }
+            Err(first) => {
+                sys::close(base);
+                base = first;
+            }
+        }
+    }
+    sys::duplicate(base, 0, close_on_exec)
+}
+
+/// Where helpers connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkAddress {
+    /// `None` for all addresses.
+    pub host: Option<IpAddr>,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl core::fmt::Display for LinkAddress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.host {
+            Some(host) => SocketAddr::new(host, self.port).fmt(f),
+            None => write!(f, ":{}", self.port),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Raw system calls for our own I/O. They leave errno alone: an application reads it after *its* calls only.
+
+use core::mem::{MaybeUninit, size_of};
+
+use libc::{c_int, c_long, c_void};
+use spillway_transport::Time;
+
+/// The kernel's error number.
+pub(crate) type Errno = c_int;
+
+/// The calling thread's errno.
+pub(crate) fn errno() -> Errno {
+    // SAFETY: the address is valid for the whole life of the thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets errno, as the result of a function that the application called.
+pub(crate) fn set_errno(value: Errno) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = value }
+}
+
+/// A system call's result; errno as it was.
+fn outcome(before: Errno, result: c_long) -> Result<usize, Errno> {
+    if result >= 0 {
+        return Ok(result as usize);
+    }
+    let error = errno();
+    set_errno(before);
+    Err(error)
+}
+
+macro_rules! call {
+    ($number:expr $(, $argument:expr)*) => {{
+        let before = errno();
+        // SAFETY: each caller passes pointers that are valid for what this system call does with them.
+        outcome(before, unsafe { libc::syscall($number $(, $argument)*) })
+    }};
+}
+
+pub(crate) fn close(fd: c_int) {
+    let _ = call!(libc::SYS_close, fd);
+}
+
+/// Receives without blocking. 0 is the end of the stream.
+pub(crate) fn receive(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let null = core::ptr::null::<c_void>();
+    call!(libc::SYS_recvfrom, fd, buffer.as_mut_ptr(), buffer.len(), libc::MSG_DONTWAIT, null, null)
+}
+
+/// Sends without blocking and without SIGPIPE.
+pub(crate) fn send(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
+    let (null, flags) = (core::ptr::null::<c_void>(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    call!(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, null, 0)
+}
+
+/// Writes to a descriptor that is no socket.
+pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
+    call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
+}
+
+/// Reads a whole file of at most `max` bytes, if it is a regular file that only its owner may read.
+pub(crate) fn read_private_file(path: &core::ffi::CStr, max: usize) -> Result<Vec<u8>, PrivateFileError> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let fd = call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags).map_err(PrivateFileError::Open)?;
+    let fd = fd as c_int;
+    let result = read_private_descriptor(fd, max);
+    close(fd);
+    result
+}
+
+fn read_private_descriptor(fd: c_int, max: usize) -> Result<Vec<u8>, PrivateFileError> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    let before = errno();
+    // SAFETY: `status` has room for the structure; fstat of libc is not a name that this library defines.
+    if unsafe { libc::fstat(fd, status.as_mut_ptr()) } != 0 {
+        let error = errno();
+        set_errno(before);
+        return Err(PrivateFileError::Open(error));
+    }
+    // SAFETY: fstat succeeded and filled it.
+    let mode = unsafe { status.assume_init() }.st_mode;
+    if mode & 0o077 != 0 {
+        return Err(PrivateFileError::Mode(mode & 0o777));
+    }
+    let mut bytes = vec![0; max + 1];
+    let mut length = 0;
+    while length < bytes.len() {
+        let rest = &mut bytes[length..];
+        match call!(libc::SYS_read, fd, rest.as_mut_ptr(), rest.len()) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(libc::EINTR) => {}
+            Err(error) => return Err(PrivateFileError::Open(error)),
+        }
+    }
+    if length > max {
+        return Err(PrivateFileError::TooLong);
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+/// Why a key file was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PrivateFileError {
+    /// It cannot be opened or read.
+    Open(Errno),
+    /// Others than its owner may read it.
+    Mode(u32),
+    /// It is longer than any key file.
+    TooLong,
+}
+
+/// Fills `bytes` with random ones.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Errno> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let rest = &mut bytes[filled..];
+        match call!(libc::SYS_getrandom, rest.as_mut_ptr(), rest.len(), 0) {
+            Ok(more) => filled += more,
+            Err(libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A stream socket of this family, non-blocking, closed on exec.
+pub(crate) fn stream_socket(family: c_int) -> Result<c_int, Errno> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    call!(libc::SYS_socket, family, kind, 0).map(|fd| fd as c_int)
+}
+
+/// Sets an integer option.
+pub(crate) fn set_option(fd: c_int, level: c_int, name: c_int, value: c_int) -> Result<(), Errno> {
+    let size = size_of::<c_int>();
+    call!(libc::SYS_setsockopt, fd, level, name, &raw const value, size).map(drop)
+}
+
+/// Reads an integer option.
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Result<c_int, Errno> {
+    let (mut value, mut size): (c_int, libc::socklen_t) = (0, size_of::<c_int>() as libc::socklen_t);
+    call!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut size)?;
+    Ok(value)
+}
+
+pub(crate) fn bind(fd: c_int, address: &libc::sockaddr_storage, length: u32) -> Result<(), Errno> {
+    call!(libc::SYS_bind, fd, core::ptr::from_ref(address), length).map(drop)
+}
+
+pub(crate) fn listen(fd: c_int, backlog: c_int) -> Result<(), Errno> {
+    call!(libc::SYS_listen, fd, backlog).map(drop)
+}
+
+/// Accepts a connection, non-blocking and closed on exec, with the peer's address.
+pub(crate) fn accept(fd: c_int, peer: &mut libc::sockaddr_storage) -> Result<c_int, Errno> {
+    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let peer = core::ptr::from_mut(peer);
+    call!(libc::SYS_accept4, fd, peer, &raw mut length, flags).map(|fd| fd as c_int)
+}
+
+/// The socket's own address.
+pub(crate) fn socket_name(fd: c_int, name: &mut libc::sockaddr_storage) -> Result<(), Errno> {
+    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    call!(libc::SYS_getsockname, fd, core::ptr::from_mut(name), &raw mut length).map(drop)
+}
+
+/// Duplicates a descriptor to the lowest free number at or above `lowest`.
+pub(crate) fn duplicate(fd: c_int, lowest: c_int, close_on_exec: bool) -> Result<c_int, Errno> {
+    let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    call!(libc::SYS_fcntl, fd, command, lowest).map(|fd| fd as c_int)
+}
+
+/// An event counter, non-blocking and closed on exec.
+pub(crate) fn eventfd() -> Result<c_int, Errno> {
+    let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
+    call!(libc::SYS_eventfd2, 0, flags).map(|fd| fd as c_int)
+}
+
+pub(crate) fn epoll_ctl(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    events: u32,
+    data: u64,
+) -> Result<(), Errno> {
+    let event = libc::epoll_event { events, u64: data };
+    call!(libc::SYS_epoll_ctl, set, operation, fd, &raw const event).map(drop)
+}
+
+/// Waits at most `timeout_ms` for one of the descriptors.
+pub(crate) fn poll(descriptors: &mut [libc::pollfd], timeout_ms: u32) -> Result<usize, Errno> {
+    let timeout = libc::timespec {
+        tv_sec: i64::from(timeout_ms / 1000),
+        tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000,
+    };
+    let null = core::ptr::null::<c_void>();
+    call!(libc::SYS_ppoll, descriptors.as_mut_ptr(), descriptors.len(), &raw const timeout, null, 8)
+}
+
+/// The process that runs now, also between `vfork` and `exec`.
+pub(crate) fn process_id() -> c_int {
+    call!(libc::SYS_getpid).map_or(0, |id| id as c_int)
+}
+
+/// Ends the process at once.
+pub(crate) fn exit(code: c_int) -> ! {
+    loop {
+        let _ = call!(libc::SYS_exit_group, code);
+    }
+}
+
+/// Nanoseconds of the monotonic clock.
+pub(crate) fn now() -> Time {
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: `time` has room for the result. The monotonic clock always exists, so that the call succeeds and
+    // fills it; it needs no system call.
+    let time = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
+        time.assume_init()
+    };
+    Time((time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64))
+}

@@ -1,0 +1,92 @@
+//! What each descriptor number means to us.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use libc::c_int;
+
+/// Numbers from here on are always real. Linux's default `fs.nr_open`.
+pub const DESCRIPTORS_MAX: usize = 1 << 20;
+
+/// 4 MB of address space; only pages of numbers in use become memory.
+static TABLE: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
+
+const KIND_SHIFT: u32 = 28;
+const INDEX_MASK: u32 = (1 << KIND_SHIFT) - 1;
+
+/// What a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// None of our business.
+    Real,
+    /// A virtual connection.
+    Connection(u32),
+    /// A real epoll set that may hold virtual connections.
+    Set(u32),
+    /// A real listening TCP socket, whose connection entry stands for the accept queue.
+    Listener(u32),
+    /// Ours: the application does not know that it is there.
+    Own,
+}
+
+/// Whether libc may have the call as it is. The fast path: one load.
+#[inline]
+pub fn is_real(fd: c_int) -> bool {
+    // A negative number becomes a large one.
+    match TABLE.get(fd as u32 as usize) {
+        Some(slot) => slot.load(Ordering::Relaxed) == 0,
+        None => true,
+    }
+}
+
+/// What a descriptor is.
+pub(crate) fn entry(fd: c_int) -> Entry {
+    let Some(slot) = TABLE.get(fd as u32 as usize) else { return Entry::Real };
+    let value = slot.load(Ordering::Acquire);
+    let index = value & INDEX_MASK;
+    match value >> KIND_SHIFT {
+        1 => Entry::Connection(index),
+        2 => Entry::Set(index),
+        3 => Entry::Listener(index),
+        4 => Entry::Own,
+        _ => Entry::Real,
+    }
+}
+
+/// Notes what a descriptor is from now on. `false` when its number is too large for the table.
+pub(crate) fn note(fd: c_int, entry: Entry) -> bool {
+    let Some(slot) = TABLE.get(fd as u32 as usize) else { return false };
+    let value = match entry {
+        Entry::Real => 0,
+        Entry::Connection(index) => 1 << KIND_SHIFT | index & INDEX_MASK,
+        Entry::Set(index) => 2 << KIND_SHIFT | index & INDEX_MASK,
+        Entry::Listener(index) => 3 << KIND_SHIFT | index & INDEX_MASK,
+        Entry::Own => 4 << KIND_SHIFT,
+    };
+    slot.store(value, Ordering::Release);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_outside_the_table_are_real() {
+        for fd in [-1, c_int::MIN, c_int::MAX, DESCRIPTORS_MAX as c_int] {
+            assert!(is_real(fd));
+            assert!(!note(fd, Entry::Own));
+            assert_eq!(entry(fd), Entry::Real);
+        }
+    }
+
+    #[test]
+    fn entries_survive_a_round_trip() {
+        let fd = DESCRIPTORS_MAX as c_int - 1;
+        let all = [Entry::Connection(5), Entry::Set(7), Entry::Listener(INDEX_MASK), Entry::Own, Entry::Real];
+        for kind in all {
+            assert!(note(fd, kind));
+            assert_eq!(entry(fd), kind);
+            assert_eq!(is_real(fd), kind == Entry::Real);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The opening end of a link, driven step by step.
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use spillway_auth::Key;
+use spillway_batch::{
+    CloseReason, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, RefuseReason, Role,
+};
+use spillway_transport::{Chunk, Time};
+
+/// What a driver knows of one virtual connection.
+#[derive(Debug, Default)]
+pub struct Virtual {
+    pub accepted: bool,
+    pub refused: Option<RefuseReason>,
+    pub received: Vec<u8>,
+    pub finished: bool,
+    pub closed: Option<CloseReason>,
+    /// Received bytes are not reported as consumed: a client that does not read.
+    pub holds: bool,
+    held: usize,
+}
+
+/// A link over a blocking stream.
+pub struct Driver {
+    pub stream: TcpStream,
+    pub link: OpenerLink,
+    pub connections: HashMap<Id, Virtual>,
+    pub established: bool,
+    /// The server closed the link, or it broke.
+    pub lost: Option<String>,
+    /// Bytes that `send` could not place yet.
+    unsent: HashMap<Id, Vec<u8>>,
+    buffer: Vec<u8>,
+    began: Instant,
+}
+
+/// How long anything may take before a test fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Driver {
+    /// Opens a link and waits until it is established.
+    pub fn open(port: SocketAddr, role: Role, key: Key) -> Result<Driver, String> {
+        let mut driver = Driver::start(port, role, key)?;
+        driver.run(|driver| driver.established || driver.lost.is_some());
+        match driver.lost.take() {
+            None => Ok(driver),
+            Some(why) => Err(why),
+        }
+    }
+
+    /// Opens a link with the key of links that stay on loopback.
+    pub fn loopback(port: SocketAddr) -> Driver {
+        Driver::open(port, Role::Helper, Key::loopback_only()).expect("the link is established")
+    }
+
+    pub fn start(port: SocketAddr, role: Role, key: Key) -> Result<Driver, String> {
+        let stream = TcpStream::connect(port).map_err(|error| error.to_string())?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let limits = Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() };
+        let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+        let config = OpenerConfig { role, key, limits, policy };
+        let mut nonce = [0; 16];
+        getrandom::fill(&mut nonce).map_err(|error| error.to_string())?;
+        Ok(Driver {
+            stream,
+            link: OpenerLink::new(&config, Time::ZERO, nonce),
+            connections: HashMap::new(),
+            established: false,
+            lost: None,
+            unsent: HashMap::new(),
+            buffer: vec![0; 256 * 1024],
+            began: Instant::now(),
+        })
+    }
+
+    fn now(&self) -> Time {
+        Time(self.began.elapsed().as_nanos() as u64)
+    }
+
+    /// A virtual connection from an address made of the id.
+    pub fn connect(&mut self) -> Id {
+        let number = self.connections.len() as u16;
+        let client =
+            SocketAddr::from(([127, 1, (number >> 8) as u8, number as u8], 20_000 + number % 40_000));
+        self.connect_from(client)
+    }
+
+    pub fn connect_from(&mut self, client: SocketAddr) -> Id {
+        let id = self.link.open(client, None).expect("an id is free");
+        self.connections.insert(id, Virtual::default());
+        id
+    }
+
+    /// Puts a request into the batch; what credit does not allow goes later.
+    pub fn send(&mut self, id: Id, bytes: &[u8]) {
+        if let Some(waiting) = self.unsent.get_mut(&id) {
+            waiting.extend_from_slice(bytes);
+            return;
+        }
+        let taken = self.link.compose(id, bytes);
+        if taken < bytes.len() {
+            self.unsent.insert(id, bytes[taken..].to_vec());
+        }
+    }
+
+    pub fn unsent(&self) -> usize {
+        self.unsent.values().map(Vec::len).sum()
+    }
+
+    /// Sends the batch.
+    pub fn flush(&mut self) {
+        while let Some(batch) = self.link.flush(self.now()) {
+            if let Err(error) = self.stream.write_all(batch.as_slice()) {
+                self.lost.get_or_insert(error.to_string());
+            }
+            self.link.recycle(recycled(batch));
+        }
+    }
+
+    /// Receives once, waiting at most this long. Whether anything came.
+    pub fn receive(&mut self, wait: Duration) -> bool {
+        self.stream.set_read_timeout(Some(wait.max(Duration::from_millis(1)))).expect("a timeout can be set");
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let length = match self.stream.read(&mut buffer) {
+            Ok(0) => {
+                self.lost.get_or_insert("closed by the server".into());
+                0
+            }
+            Ok(length) => length,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => 0,
+            Err(error) => {
+                self.lost.get_or_insert(error.to_string());
+                0
+            }
+        };
+        self.digest(&buffer[..length]);
+        self.buffer = buffer;
+        length > 0
+    }
+
+    fn digest(&mut self, mut input: &[u8]) {
+        let now = self.now();
+        loop {
+            match self.link.decompose(now, &mut input) {
+                Ok(None) => break,
+                Ok(Some(event)) => self.handle(event),
+                Err(error) => {
+                    self.lost = Some(error.to_string());
+                    return;
+                }
+            }
+        }
+        while let Some(id) = self.link.poll_room() {
+            if let Some(bytes) = self.unsent.remove(&id) {
+                self.send(id, &bytes);
+            }
+        }
+    }
+
+    fn handle(&mut self, event: OpenerEvent<'_>) {
+        match event {
+            OpenerEvent::Established { .. } => self.established = true,
+            OpenerEvent::Accepted { id } => self.of(id).accepted = true,
+            OpenerEvent::Refused { id, reason } => self.of(id).refused = Some(reason),
+            OpenerEvent::Data { id, bytes } => {
+                let connection = self.of(id);
+                connection.received.extend_from_slice(bytes);
+                if connection.holds {
+                    connection.held += bytes.len();
+                } else {
+                    self.link.consumed(id, bytes.len());
+                }
+            }
+            OpenerEvent::Finished { id } => self.of(id).finished = true,
+            OpenerEvent::Closed { id, reason } => {
+                self.of(id).closed = Some(reason);
+                self.link.close(id, CloseReason::Normal);
+            }
+            OpenerEvent::Drain { .. } => {}
+            OpenerEvent::RelayedData { .. } | OpenerEvent::RelayedControl { .. } => unreachable!(),
+        }
+    }
+
+    /// A client that did not read reads again.
+    pub fn release(&mut self, id: Id) {
+        let connection = self.of(id);
+        connection.holds = false;
+        let held = std::mem::take(&mut connection.held);
+        self.link.consumed(id, held);
+        self.flush();
+    }
+
+    pub fn of(&mut self, id: Id) -> &mut Virtual {
+        self.connections.entry(id).or_default()
+    }
+
+    /// Takes what a connection has received.
+    pub fn take(&mut self, id: Id) -> Vec<u8> {
+        std::mem::take(&mut self.of(id).received)
+    }
+
+    /// Sends and receives until the condition holds.
+    pub fn run(&mut self, mut until: impl FnMut(&Driver) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        self.flush();
+        while !until(self) {
+            assert!(Instant::now() < deadline, "the condition did not come in time; lost: {:?}", self.lost);
+            assert!(self.lost.is_none() || !self.established, "the link was lost: {:?}", self.lost);
+            self.receive(Duration::from_millis(100));
+            self.flush();
+        }
+    }
+
+    /// One request and its whole reply, which ends with `end`.
+    pub fn ask(&mut self, id: Id, request: &[u8], end: &[u8]) -> Vec<u8> {
+        self.send(id, request);
+        self.run(|driver| {
+            let connection = &driver.connections[&id];
+            connection.received.ends_with(end) || connection.closed.is_some() || connection.refused.is_some()
+        });
+        self.take(id)
+    }
+}
+
+fn recycled(mut batch: Chunk) -> Chunk {
+    batch.clear();
+    batch
+}
