@@ -21,6 +21,7 @@ enum Command {
     Load(Box<commands::load::Args>),
     Key(commands::key::Args),
     Lab(commands::lab::Args),
+    Run(commands::run::Args),
 }
 
 fn main() -> ExitCode {
@@ -35,5 +36,6 @@ fn main() -> ExitCode {
         Command::Load(args) => commands::load::run(*args),
         Command::Key(args) => commands::key::run(args),
         Command::Lab(args) => commands::lab::run(args),
+        Command::Run(args) => commands::run::run(args),
     }
 }

@@ -69,7 +69,7 @@ fn helped(server: &Memcached, batch: usize) -> f64 {
     let ids: Vec<_> = (0..batch).map(|_| driver.connect()).collect();
     let (gets, replies): (Vec<_>, Vec<_>) =
         (0..batch).map(|number| (format!("get {}\r\n", key(number)), reply(number))).unzip();
-    let mut round = |driver: &mut Driver| {
+    let round = |driver: &mut Driver| {
         for (id, get) in ids.iter().zip(&gets) {
             driver.send(*id, get.as_bytes());
         }

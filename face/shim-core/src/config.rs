@@ -1,7 +1,7 @@
 //! What `spillway run` tells the shim, by the environment.
 
 use core::ffi::CStr;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use std::ffi::CString;
 
 use spillway_auth::{Key, KeyRing};
@@ -130,24 +130,20 @@ fn ranges(text: &str) -> Result<Vec<AddressRange>, String> {
 /// Reads a key file that nobody but its owner may read.
 pub fn key_file(path: &str) -> Result<Key, String> {
     let name = CString::new(path).map_err(|_| format!("key file {path:?}: a NUL in its name"))?;
-    let bytes =
-        zeroize_on_drop(sys::read_private_file(&name, KEY_FILE_BYTES_MAX).map_err(|error| match error {
-            PrivateFileError::Open(error) => format!("key file {path}: {}", Reason(error)),
-            PrivateFileError::Mode(mode) => {
-                format!("key file {path} has mode {mode:o}, so others can read it: chmod 600 {path}")
-            }
-            PrivateFileError::TooLong => format!("key file {path} is too long to be one"),
-        })?);
+    let bytes = Wiped(sys::read_private_file(&name, KEY_FILE_BYTES_MAX).map_err(|error| match error {
+        PrivateFileError::Open(error) => format!("key file {path}: {}", Reason(error)),
+        PrivateFileError::NotAFile => format!("key file {path} is not a regular file"),
+        PrivateFileError::Mode(mode) => {
+            format!("key file {path} has mode {mode:o}, so others can read it: chmod 600 {path}")
+        }
+        PrivateFileError::TooLong => format!("key file {path} is too long to be one"),
+    })?);
     let text = core::str::from_utf8(&bytes.0).map_err(|_| format!("key file {path} is not text"))?;
     Key::parse(text).map_err(|error| format!("key file {path}: {error}"))
 }
 
 /// A secret's text, overwritten when it is dropped.
 struct Wiped(Vec<u8>);
-
-fn zeroize_on_drop(bytes: Vec<u8>) -> Wiped {
-    Wiped(bytes)
-}
 
 impl Drop for Wiped {
     fn drop(&mut self) {
@@ -165,11 +161,6 @@ fn variable(name: &CStr) -> Option<String> {
     // SAFETY: getenv returns C strings.
     let value = unsafe { CStr::from_ptr(value) };
     Some(value.to_string_lossy().into_owned())
-}
-
-/// Whether this host may be used without a key.
-pub fn is_loopback(host: Option<IpAddr>) -> bool {
-    host.is_some_and(|host| host.is_loopback())
 }
 
 #[cfg(test)]

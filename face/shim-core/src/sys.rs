@@ -61,7 +61,8 @@ pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
 
 /// Reads a whole file of at most `max` bytes, if it is a regular file that only its owner may read.
 pub(crate) fn read_private_file(path: &core::ffi::CStr, max: usize) -> Result<Vec<u8>, PrivateFileError> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // Not to hang on a pipe that nobody writes to.
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let fd = call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags).map_err(PrivateFileError::Open)?;
     let fd = fd as c_int;
     let result = read_private_descriptor(fd, max);
@@ -80,6 +81,9 @@ fn read_private_descriptor(fd: c_int, max: usize) -> Result<Vec<u8>, PrivateFile
     }
     // SAFETY: fstat succeeded and filled it.
     let mode = unsafe { status.assume_init() }.st_mode;
+    if mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(PrivateFileError::NotAFile);
+    }
     if mode & 0o077 != 0 {
         return Err(PrivateFileError::Mode(mode & 0o777));
     }
@@ -106,7 +110,9 @@ fn read_private_descriptor(fd: c_int, max: usize) -> Result<Vec<u8>, PrivateFile
 pub(crate) enum PrivateFileError {
     /// It cannot be opened or read.
     Open(Errno),
-    /// Others than its owner may read it.
+    /// It is a directory or something else.
+    NotAFile,
+    /// Others than its owner may use it.
     Mode(u32),
     /// It is longer than any key file.
     TooLong,

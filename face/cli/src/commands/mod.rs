@@ -5,5 +5,6 @@ pub(crate) mod key;
 pub(crate) mod lab;
 pub(crate) mod load;
 mod logging;
+pub(crate) mod run;
 mod services;
 pub(crate) mod status;

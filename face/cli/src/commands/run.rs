@@ -117,7 +117,7 @@ fn key_files(files: &[PathBuf]) -> Result<String, String> {
         let Some(text) = path.to_str().filter(|text| !text.contains('\n')) else {
             return Err(format!("key file {}: its name is not plain text", file.display()));
         };
-        config::key_file(text)?;
+        spillway_keys::read_key_file(&path).map_err(|error| error.to_string())?;
         lines.push(text.to_owned());
     }
     Ok(lines.join("\n"))
@@ -174,8 +174,7 @@ fn shim() -> Result<PathBuf, Unfit> {
     }
     let here = env::current_exe().unwrap_or_default();
     let folder = here.parent().unwrap_or(Path::new(".")).to_path_buf();
-    let candidates =
-        [folder.join("libspillway_shim.so"), folder.join("../lib/spillway/libspillway_shim.so")];
+    let candidates = [folder.join("libspillway_shim.so"), folder.join("../lib/spillway/libspillway_shim.so")];
     candidates.into_iter().find_map(|path| fs::canonicalize(path).ok()).ok_or(Unfit::NoShim(folder))
 }
 
@@ -306,7 +305,8 @@ mod tests {
 
     #[test]
     fn programs_are_told_apart() {
-        let glibc = Elf::parse(&program(62, &[(1, b"code"), (INTERPRETER, b"/lib64/ld-linux-x86-64.so.2\0")]));
+        let glibc =
+            Elf::parse(&program(62, &[(1, b"code"), (INTERPRETER, b"/lib64/ld-linux-x86-64.so.2\0")]));
         let glibc = glibc.unwrap();
         assert_eq!(glibc.interpreter.as_deref(), Some("/lib64/ld-linux-x86-64.so.2"));
         assert_eq!((glibc.machine, glibc.is_go), (62, false));
