@@ -2,7 +2,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,7 +11,7 @@ use crate::connection::Connection;
 use crate::error::MoveError;
 use crate::event::{Carrier, Event};
 use crate::settings::{LinkTarget, Route, Settings};
-use crate::watch::{Interest, Ready, Slot};
+use crate::watch::{Ready, Slot};
 
 /// A [`Connection`] whose calls wait. Reads and writes as a `TcpStream` does.
 #[derive(Debug)]
@@ -83,18 +82,13 @@ impl Client {
         });
         let mut ready = [None; Slot::ALL.len()];
         {
-            let connection = &self.connection;
-            let sockets =
-                connection.direct.iter().map(|direct| (Slot::Direct, &direct.socket, direct.interest()));
-            let links = [Slot::LinkA, Slot::LinkB].into_iter().zip(&connection.links);
-            let links =
-                links.filter_map(|(slot, link)| link.as_ref().map(|l| (slot, &l.socket, l.interest())));
-            let (slots, mut descriptors): (Vec<Slot>, Vec<PollFd<'_>>) = sockets
-                .chain(links)
-                .map(|(slot, socket, interest)| {
-                    (slot, PollFd::from_borrowed_fd(socket.as_fd(), flags(interest)))
-                })
-                .unzip();
+            let watched = self.connection.sockets().map(|watch| {
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, watch.readable);
+                flags.set(PollFlags::OUT, watch.writable);
+                (watch.slot, PollFd::from_borrowed_fd(watch.descriptor, flags))
+            });
+            let (slots, mut descriptors): (Vec<Slot>, Vec<PollFd<'_>>) = watched.unzip();
             match poll(&mut descriptors, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -111,13 +105,6 @@ impl Client {
         self.connection.handle_timeout(now);
         Ok(())
     }
-}
-
-fn flags(interest: Interest) -> PollFlags {
-    let mut flags = PollFlags::empty();
-    flags.set(PollFlags::IN, interest.readable);
-    flags.set(PollFlags::OUT, interest.writable);
-    flags
 }
 
 fn of(flags: PollFlags) -> Ready {

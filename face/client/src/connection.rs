@@ -222,6 +222,22 @@ impl Connection {
         self.move_timeout(now);
     }
 
+    /// All sockets and what each is to be watched for: for `poll(2)`, which is told anew each time.
+    pub fn sockets(&self) -> impl Iterator<Item = Watch<'_>> {
+        let direct = self.direct.iter().map(|d| (Slot::Direct, &d.socket, d.watched, d.interest()));
+        let links = [Slot::LinkA, Slot::LinkB].into_iter().zip(&self.links);
+        let links = links.filter_map(|(slot, link)| {
+            link.as_ref().map(|link| (slot, &link.socket, link.watched, link.interest()))
+        });
+        direct.chain(links).map(|(slot, socket, watched, Interest { readable, writable })| Watch {
+            slot,
+            descriptor: socket.as_fd(),
+            add: watched.is_none(),
+            readable,
+            writable,
+        })
+    }
+
     /// A change that the caller's set of descriptors needs. Ask until `None` after every other call; or use
     /// [`watch_in`](Self::watch_in).
     pub fn poll_watch(&mut self) -> Option<Watch<'_>> {

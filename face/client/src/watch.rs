@@ -51,7 +51,7 @@ pub struct Watch<'a> {
     pub slot: Slot,
     /// Its descriptor.
     pub descriptor: BorrowedFd<'a>,
-    /// It is new to the set.
+    /// It is new: `poll_watch` has not told of it yet.
     pub add: bool,
     /// Wait until it can be read.
     pub readable: bool,

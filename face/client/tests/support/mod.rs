@@ -5,12 +5,17 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{Limits, Role, ServerConfig, ServerEvent, ServerLink};
-use spillway_client::LinkTarget;
+use spillway_client::{Connection, Event, LinkTarget, Ready, Slot};
 use spillway_transport::Time;
+
+/// A request at which the link's server closes the link.
+pub const DIE: &[u8] = b"close the link";
 
 pub struct Server {
     pub plain: SocketAddr,
@@ -74,6 +79,7 @@ pub fn echo_link(mut stream: TcpStream, config: &Arc<ServerConfig>) {
         let goes_on = loop {
             match link.decompose(now(), &mut input) {
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
+                Ok(Some(ServerEvent::Data { bytes, .. })) if bytes == DIE => return,
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
                     waiting.extend_from_slice(bytes);
                     link.consumed(id, bytes.len());
@@ -101,4 +107,66 @@ pub fn echo_link(mut stream: TcpStream, config: &Arc<ServerConfig>) {
             return;
         }
     }
+}
+
+/// Waits until a socket of the connection is ready and tells it. Whether there is something to receive.
+pub fn turn(connection: &mut Connection, deadline: Instant) -> bool {
+    assert!(Instant::now() < deadline, "nothing happens");
+    let watched = connection.sockets().map(|watch| {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, watch.readable);
+        flags.set(PollFlags::OUT, watch.writable);
+        (watch.slot, PollFd::from_borrowed_fd(watch.descriptor, flags))
+    });
+    let (slots, mut descriptors): (Vec<Slot>, Vec<PollFd<'_>>) = watched.unzip();
+    let _ = poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 50_000_000 }));
+    let ready: Vec<_> = slots.into_iter().zip(descriptors.iter().map(PollFd::revents)).collect();
+    let now = Instant::now();
+    let mut receive = false;
+    for (slot, flags) in ready.into_iter().filter(|(_, flags)| !flags.is_empty()) {
+        let broken = flags.intersects(PollFlags::ERR | PollFlags::HUP);
+        let readable = broken || flags.contains(PollFlags::IN);
+        let writable = broken || flags.contains(PollFlags::OUT);
+        receive |= connection.handle_ready(now, slot, Ready { readable, writable });
+    }
+    receive
+}
+
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// The next event.
+pub fn await_event(connection: &mut Connection) -> Event {
+    let deadline = deadline();
+    loop {
+        if let Some(event) = connection.poll_event() {
+            return event;
+        }
+        turn(connection, deadline);
+    }
+}
+
+/// Waits until there is something to receive.
+pub fn await_readable(connection: &mut Connection) {
+    let deadline = deadline();
+    while !turn(connection, deadline) && !matches!(connection.poll_event(), Some(Event::Readable)) {}
+}
+
+/// One request and its reply.
+pub fn exchange(connection: &mut Connection, request: &[u8]) {
+    assert_eq!(connection.send(request).unwrap(), request.len());
+    let (mut reply, mut buffer) = (Vec::new(), [0; 4096]);
+    let deadline = deadline();
+    while reply.len() < request.len() {
+        turn(connection, deadline);
+        match connection.receive(&mut buffer) {
+            Ok(received) => {
+                assert!(received > 0, "an end");
+                reply.extend_from_slice(&buffer[..received]);
+            }
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+        }
+    }
+    assert_eq!(reply, request);
 }
