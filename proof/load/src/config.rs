@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use spillway_client::{Key, LinkTarget};
+
 use crate::arrivals::Spacing;
 use crate::control::Order;
 use crate::protocol::memcached::VERSIONED_VALUE_SIZE_MIN;
@@ -72,8 +74,15 @@ pub enum Fill {
 pub struct Helpers {
     /// Their link ports; connections are spread over them in turn.
     pub addresses: Vec<SocketAddr>,
-    /// The clients' key for the server.
-    pub key: Option<Vec<u8>>,
+    /// The key that they accept of clients. Without one, they must be on loopback.
+    pub key: Option<Key>,
+}
+
+impl Helpers {
+    pub(crate) fn targets(&self) -> Vec<LinkTarget> {
+        let key = self.key.clone().unwrap_or_else(Key::loopback_only);
+        self.addresses.iter().map(|&address| LinkTarget { address, key: key.clone(), server: None }).collect()
+    }
 }
 
 /// Everything about a run but where its output goes.
@@ -210,8 +219,8 @@ impl Config {
         if moves_to_helper && self.helpers.addresses.is_empty() {
             return Err("the schedule moves connections to a helper: give its link port with --helper".into());
         }
-        if !self.helpers.addresses.is_empty() && self.helpers.key.is_none() {
-            return Err("--helper needs the clients' key: give its file with --client-key".into());
+        if self.helpers.key.is_none() && !self.helpers.addresses.iter().all(|a| a.ip().is_loopback()) {
+            return Err("a --helper that is not on loopback needs the clients' key: --client-key FILE".into());
         }
         if self.pacing == Loop::Closed && self.schedule.iter().any(|o| o.command.needs_open_loop()) {
             return Err("a closed loop has no rate: leave --closed out, or `rate` out of the schedule".into());
@@ -239,6 +248,7 @@ mod tests {
         assert!(complaint(|c| c.share = (2, 2)).contains("--share"));
         assert!(complaint(|c| (c.get_ratio, c.value_size) = (0.9, 7)).contains("--value-size"));
         assert!(complaint(|c| c.schedule = Order::parse("1s=move:helper").unwrap()).contains("--helper"));
-        assert!(complaint(|c| c.helpers.addresses.push(c.server)).contains("--client-key"));
+        let remote = |c: &mut Config| c.helpers.addresses.push("10.0.0.9:11411".parse().unwrap());
+        assert!(complaint(remote).contains("--client-key"));
     }
 }

@@ -32,6 +32,7 @@ const ORDERS_MAX: usize = 256;
 const LINE_MAX: usize = 4096;
 /// Time from setting time zero to time zero, so that no worker begins late.
 const START_DELAY_NS: u64 = 5_000_000;
+const WORKER_FAILED: &str = "a thread of the generator failed; this is a fault of the generator itself";
 /// Descriptors for everything but connections.
 const SPARE_DESCRIPTORS: u64 = 64;
 
@@ -65,7 +66,7 @@ pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error>
     for worker in run.workers.drain(..) {
         drop(worker.orders);
         if outcome.is_ok() && worker.thread.join().is_err() {
-            return Err(Error::Usage("a worker thread failed; this is a fault of the generator".into()));
+            return Err(Error::Usage(WORKER_FAILED.into()));
         }
     }
     outcome
@@ -223,11 +224,16 @@ impl<'a> Run<'a> {
     fn drive(&mut self, news: &Receiver<FromWorker>) -> Result<Report, Error> {
         while (self.done as usize) < self.workers.len() {
             self.wait()?;
+            let ended = self.workers.iter().filter(|worker| worker.thread.is_finished()).count();
             let mut fresh = Bins::default();
             while let Ok(word) = news.try_recv() {
                 self.hear(word, &mut fresh)?;
             }
             self.publish(fresh);
+            // Whoever ended before the words were read has said so in them, unless it failed.
+            if ended > self.done as usize {
+                return Err(Error::Usage(WORKER_FAILED.into()));
+            }
         }
         Ok(self.finish())
     }

@@ -3,6 +3,7 @@
 //! All times are nanoseconds since time zero of the run.
 
 mod connection;
+mod library;
 mod moving;
 mod opening;
 mod traffic;
@@ -17,6 +18,8 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
+
+use spillway_client::{LinkTarget, Slot, split_token};
 
 use self::connection::Connection;
 use self::moving::Mover;
@@ -37,7 +40,7 @@ const TURN_MAX: usize = 128;
 const TELL_NS: u64 = 100_000_000;
 /// It also tells when so many words have gathered.
 const WORDS_MAX: usize = 1 << 16;
-/// Marks the eventfd in the epoll set; connections are marked by their number.
+/// Marks the eventfd in the epoll set, as no connection's socket is marked (see `split_token`).
 const WAKE: u64 = u64::MAX;
 /// Things that went wrong are told in words so many times; all are counted.
 const TROUBLES_TOLD_MAX: u32 = 8;
@@ -119,12 +122,21 @@ pub fn wake(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
+/// Marks a plain connection's socket in the epoll set, in the way the client library marks its own.
+fn token(index: usize) -> EventData {
+    EventData::new_u64((index as u64) << 2 | Slot::Direct as u64)
+}
+
 pub(crate) struct Worker<P> {
     setting: Setting,
     protocol: P,
     clock: Clock,
     epoll: OwnedFd,
     server: SocketAddr,
+    /// Helpers' link ports; empty when connections are plain.
+    targets: Vec<LinkTarget>,
+    /// Connections of the client library that were used this turn and must be asked what they want.
+    touched: Vec<u32>,
     connections: Vec<Connection>,
     /// To be opened as soon as fewer are being opened.
     to_open: VecDeque<u32>,
@@ -174,6 +186,8 @@ impl<P: Protocol> Worker<P> {
             clock: Clock::new(crate::clock::monotonic_ns()),
             epoll,
             server: config.server,
+            targets: config.helpers.targets(),
+            touched: Vec::new(),
             connections: (0..share).map(|_| Connection::default()).collect(),
             to_open: (0..share).collect(),
             opening: 0,
@@ -257,6 +271,7 @@ impl<P: Protocol> Worker<P> {
 
     /// Waits for the next thing to happen and handles what did.
     fn wait(&mut self, now_ns: u64) -> Result<(), Error> {
+        self.tend_touched();
         let timeout_ns = self.next_ns().saturating_sub(now_ns);
         let timeout = Timespec {
             tv_sec: (timeout_ns / 1_000_000_000) as i64,
@@ -269,11 +284,12 @@ impl<P: Protocol> Worker<P> {
             Err(e) => return Err(Error::system("cannot wait for the connections", e)),
         };
         for event in events {
-            match event.data.u64() {
-                WAKE => self.take_orders(),
-                index => self.ready(index as usize, event.flags),
+            match split_token(event.data.u64()) {
+                Some((index, slot)) => self.ready(index as usize, slot, event.flags),
+                None => self.take_orders(),
             }
         }
+        self.tend_touched();
         Ok(())
     }
 

@@ -208,10 +208,7 @@ fn print(report: &Report) {
 
 fn config(args: Args) -> Result<Config, Error> {
     let key = match &args.client_key {
-        Some(path) => Some(std::fs::read(path).map_err(|cause| Error::System {
-            what: format!("cannot read the key file {}", path.display()),
-            cause,
-        })?),
+        Some(path) => Some(spillway_keys::read_key_file(path).map_err(|e| Error::Usage(e.to_string()))?),
         None => None,
     };
     let spacing = match args.arrivals {

@@ -1,7 +1,11 @@
 //! One connection as its worker sees it.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::clock::Clock;
 use crate::protocol::Sent;
 use crate::queue::Line;
 use crate::report::Target;
@@ -19,8 +23,19 @@ pub(crate) enum Link {
         /// When that has taken too long.
         limit_ns: u64,
     },
-    /// Open: plain TCP.
+    /// Open: plain TCP, for runs without helpers.
     Plain(OwnedFd),
+    /// The client library's, for runs with helpers.
+    Library {
+        /// Everything of it, direct or helped.
+        connection: Box<spillway_client::Connection>,
+        /// It was connected once.
+        open: bool,
+        /// The carrier that is wanted is ready to be used.
+        prepared: bool,
+        /// Its carrier is lost, and the direct one is being made ready.
+        falling_back: bool,
+    },
 }
 
 /// The one request under way.
@@ -44,6 +59,9 @@ pub(crate) struct Connection {
     pub carrier: Target,
     /// How they are to travel.
     pub wanted: Target,
+    /// While it is wanted elsewhere nothing new is sent, but no longer than until then: a helper that does not
+    /// answer must not keep anybody from the server.
+    pub hold_until_ns: u64,
     /// Part of the current move, and no reply by the new carrier yet.
     pub awaited: bool,
     /// Failed attempts to open it since it was last open.
@@ -60,6 +78,7 @@ impl Default for Connection {
             unsent: Vec::new(),
             carrier: Target::Direct,
             wanted: Target::Direct,
+            hold_until_ns: 0,
             awaited: false,
             attempts: 0,
         }
@@ -69,11 +88,43 @@ impl Default for Connection {
 impl Connection {
     /// Whether requests can be sent, now or after the reply under way.
     pub fn is_open(&self) -> bool {
-        matches!(self.link, Link::Plain(_))
+        matches!(self.link, Link::Plain(_) | Link::Library { open: true, falling_back: false, .. })
     }
 
-    /// Whether a request can be sent now.
+    /// Whether no request is under way, and none waits.
     pub fn is_idle(&self) -> bool {
-        self.is_open() && self.pending.is_none() && self.wanted == self.carrier && self.waiting.is_empty()
+        self.is_open() && self.pending.is_none() && self.waiting.is_empty()
+    }
+
+    /// Whether a new request would be in the way of a move.
+    pub fn is_held(&self, clock: Clock) -> bool {
+        let prepared = matches!(self.link, Link::Library { prepared: true, .. });
+        self.wanted != self.carrier && (prepared || clock.now_ns() < self.hold_until_ns)
+    }
+}
+
+impl Link {
+    /// Sends what there is room for. One system call.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = match self {
+            Link::Plain(socket) => {
+                rustix::net::send(socket, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from)
+            }
+            Link::Library { connection, .. } => connection.send(bytes),
+            Link::Closed | Link::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
+        };
+        match sent {
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+            other => other,
+        }
+    }
+
+    /// Receives what has come; 0 is the end. One system call.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Link::Plain(socket) => Ok(rustix::net::recv(socket, buffer, RecvFlags::empty())?.0),
+            Link::Library { connection, .. } => connection.receive(buffer),
+            Link::Closed | Link::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 }

@@ -1,10 +1,14 @@
 //! Moves of connections between the server and a helper: paced, each at a moment without a pending reply.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::Worker;
 use crate::protocol::Protocol;
 use crate::report::{Move, Target};
+
+/// How long a connection sends nothing for the sake of its move: several times what a move takes under load.
+const HOLD_NS: u64 = 500_000_000;
 
 /// A move under way.
 #[derive(Debug)]
@@ -81,6 +85,9 @@ impl<P: Protocol> Worker<P> {
             mover.awaited += 1;
             self.connections[index].wanted = target;
             self.connections[index].awaited = true;
+            self.connections[index].hold_until_ns = now_ns + HOLD_NS;
+            self.timers.push(Reverse((now_ns + HOLD_NS, index as u32)));
+            // The new carrier is made ready while the pending reply is awaited.
             self.go_on(index);
         }
         self.end_move_if_over();
@@ -99,10 +106,9 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// This connection stays, or is again, direct.
+    /// This connection stays where it is, or is on its way back.
     pub(super) fn move_failed(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        connection.wanted = Target::Direct;
         if std::mem::take(&mut connection.awaited)
             && let Some(mover) = &mut self.mover
         {
@@ -125,20 +131,6 @@ impl<P: Protocol> Worker<P> {
             mover.report.first_replies_us.sort_unstable();
             self.connections.iter_mut().for_each(|c| c.awaited = false);
             self.tell(super::FromWorker::Moved(mover.report));
-        }
-    }
-
-    /// The connection is idle and wanted elsewhere.
-    pub(super) fn change_carrier(&mut self, index: usize) {
-        self.move_failed(index);
-    }
-
-    /// The connection is lost; it will be opened again, direct.
-    pub(super) fn forget_carrier(&mut self, index: usize) {
-        if self.connections[index].carrier == Target::Helper {
-            self.helped_now -= 1;
-            self.connections[index].carrier = Target::Direct;
-            self.move_failed(index);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -15,7 +15,7 @@ use crate::protocol::Protocol;
 /// handshakes and repeat them a second later.
 const OPENING_MAX: usize = 64;
 /// An attempt may take so long: two lost handshakes, and a third.
-const ATTEMPT_NS: u64 = 5_000_000_000;
+pub(super) const ATTEMPT_NS: u64 = 5_000_000_000;
 /// Pause after a loss, doubled per failed attempt.
 const PAUSE_NS: u64 = 50_000_000;
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
@@ -49,6 +49,7 @@ impl<P: Protocol> Worker<P> {
                 Link::Opening { limit_ns, .. } if *limit_ns == at_ns => {
                     self.open_failed(index as usize, "no answer within 5 s".into());
                 }
+                Link::Library { .. } => self.library_timeout(index as usize),
                 _ => {}
             }
         }
@@ -64,13 +65,16 @@ impl<P: Protocol> Worker<P> {
         let family = if self.server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         self.opening += 1;
+        if !self.targets.is_empty() {
+            return self.library_open(index);
+        }
         let started = rustix::net::socket_with(family, SocketType::STREAM, flags, None).and_then(|socket| {
             sockopt::set_tcp_nodelay(&socket, true)?;
             match rustix::net::connect(&socket, &self.server) {
                 Ok(()) | Err(Errno::INPROGRESS) => {}
                 Err(e) => return Err(e),
             }
-            epoll::add(&self.epoll, &socket, EventData::new_u64(index as u64), EventFlags::OUT)?;
+            epoll::add(&self.epoll, &socket, super::token(index), EventFlags::OUT)?;
             Ok(socket)
         });
         match started {
@@ -85,25 +89,28 @@ impl<P: Protocol> Worker<P> {
     /// The kernel has finished connecting, one way or the other.
     pub(super) fn opened(&mut self, index: usize) {
         let Link::Opening { socket, .. } = std::mem::take(&mut self.connections[index].link) else { return };
-        let data = EventData::new_u64(index as u64);
         let outcome = sockopt::socket_error(&socket)
             .and_then(|outcome| outcome)
-            .and_then(|()| epoll::modify(&self.epoll, &socket, data, EventFlags::IN));
+            .and_then(|()| epoll::modify(&self.epoll, &socket, super::token(index), EventFlags::IN));
         match outcome {
             Ok(()) => {
-                self.opening -= 1;
-                let connection = &mut self.connections[index];
-                connection.attempts = 0;
-                connection.link = Link::Plain(socket);
-                if self.running {
-                    self.go_on(index);
-                }
+                self.connections[index].link = Link::Plain(socket);
+                self.is_open_now(index);
             }
             Err(e) => self.open_failed(index, explain(e)),
         }
     }
 
-    fn open_failed(&mut self, index: usize, why: String) {
+    /// A connection that was being opened can be used.
+    pub(super) fn is_open_now(&mut self, index: usize) {
+        self.opening -= 1;
+        self.connections[index].attempts = 0;
+        if self.running {
+            self.go_on(index);
+        }
+    }
+
+    pub(super) fn open_failed(&mut self, index: usize, why: String) {
         self.opening -= 1;
         let connection = &mut self.connections[index];
         connection.link = Link::Closed;

@@ -1,18 +1,20 @@
 //! Requests out, replies in, each settled exactly once.
 
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use std::io;
+
+use rustix::event::epoll::{self, EventFlags};
+use spillway_client::Slot;
 
 use super::Worker;
 use super::connection::{Link, Pending};
 use crate::protocol::{Protocol, Request, Verdict};
+use crate::report::Target;
 use crate::samples::Outcome;
 
 impl<P: Protocol> Worker<P> {
     /// Gives an arrival to a connection: sends it if the connection is idle, lets it wait otherwise.
     pub(super) fn dispatch(&mut self, index: usize, intended_ns: u64, request: Request) {
-        if self.connections[index].is_idle() {
+        if self.connections[index].is_idle() && !self.connections[index].is_held(self.clock) {
             let carrier = self.connections[index].carrier;
             let sent_ns = self.send(index, intended_ns, request);
             self.sample(intended_ns, carrier, Outcome::Lag, sent_ns.saturating_sub(intended_ns));
@@ -26,12 +28,11 @@ impl<P: Protocol> Worker<P> {
 
     /// The connection is idle: moves it if that is wanted, or sends what waits, or (closed loop) the next.
     pub(super) fn go_on(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
-        if !connection.is_open() || connection.pending.is_some() {
-            return;
-        }
-        if connection.wanted != connection.carrier {
+        if self.connections[index].wanted != self.connections[index].carrier {
             self.change_carrier(index);
+        }
+        let connection = &mut self.connections[index];
+        if !connection.is_open() || connection.pending.is_some() || connection.is_held(self.clock) {
             return;
         }
         let next = self.pool.pop(&mut connection.waiting);
@@ -63,11 +64,12 @@ impl<P: Protocol> Worker<P> {
             }
             Err(e) => self.lose(index, &format!("while sending: {e}")),
         }
+        self.touch(index);
         sent_ns
     }
 
-    /// Something happened on a connection's socket.
-    pub(super) fn ready(&mut self, index: usize, flags: EventFlags) {
+    /// Something happened on one of a connection's sockets.
+    pub(super) fn ready(&mut self, index: usize, slot: Slot, flags: EventFlags) {
         match self.connections.get(index).map(|c| &c.link) {
             Some(Link::Opening { .. }) => self.opened(index),
             Some(Link::Plain(_)) => {
@@ -78,13 +80,17 @@ impl<P: Protocol> Worker<P> {
                     self.receive(index);
                 }
             }
+            Some(Link::Library { .. }) => self.library_ready(index, slot, flags),
             // Closed while an earlier event of the same turn was handled.
             Some(Link::Closed) | None => {}
         }
     }
 
-    fn send_rest(&mut self, index: usize) {
+    pub(super) fn send_rest(&mut self, index: usize) {
         let connection = &mut self.connections[index];
+        if connection.unsent.is_empty() {
+            return;
+        }
         match connection.link.send(&connection.unsent) {
             Ok(count) => {
                 connection.unsent.drain(..count);
@@ -98,14 +104,14 @@ impl<P: Protocol> Worker<P> {
 
     fn watch(&mut self, index: usize, flags: EventFlags) {
         if let Link::Plain(socket) = &self.connections[index].link {
-            let watched = epoll::modify(&self.epoll, socket, EventData::new_u64(index as u64), flags);
+            let watched = epoll::modify(&self.epoll, socket, super::token(index), flags);
             if let Err(e) = watched {
                 self.lose(index, &format!("while changing what to wait for: {e}"));
             }
         }
     }
 
-    fn receive(&mut self, index: usize) {
+    pub(super) fn receive(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         match connection.link.receive(&mut self.received) {
             Ok(0) => self.lose(index, "the other side closed it"),
@@ -125,7 +131,7 @@ impl<P: Protocol> Worker<P> {
                     self.connections[index].partial = partial;
                 }
             }
-            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(e) => self.lose(index, &e.to_string()),
         }
     }
@@ -171,18 +177,29 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// The connection is gone, and with it the reply that was awaited.
+    /// The connection is gone, and with it the reply that was awaited. One that was helped goes on by its direct
+    /// carrier if it has one; others are opened again.
     pub(super) fn lose(&mut self, index: usize, why: &str) {
         let carrier = self.connections[index].carrier;
         let now_ns = self.clock.now_ns();
         self.sample(now_ns, carrier, Outcome::Reset, 0);
         self.trouble(|| format!("connection {index} is lost: {why}"));
         self.give_up_pending(index);
-        self.forget_carrier(index);
+        self.connections[index].unsent.clear();
+        self.connections[index].partial.clear();
+        if !self.fall_back(index) {
+            self.close(index);
+        }
+    }
+
+    /// Closes a connection, and has it opened again after a while.
+    pub(super) fn close(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         connection.link = Link::Closed;
-        connection.unsent.clear();
-        connection.partial.clear();
+        if connection.carrier == Target::Helper {
+            (connection.carrier, connection.wanted) = (Target::Direct, Target::Direct);
+            self.helped_now -= 1;
+        }
         self.pause(index);
     }
 
@@ -203,21 +220,5 @@ impl<P: Protocol> Worker<P> {
             self.waiting -= 1;
             self.sample(intended_ns, carrier, Outcome::Unsent, 0);
         }
-    }
-}
-
-impl Link {
-    /// Sends what there is room for.
-    fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        let Link::Plain(socket) = self else { return Err(Errno::NOTCONN) };
-        match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
-            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            other => other,
-        }
-    }
-
-    fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        let Link::Plain(socket) = self else { return Err(Errno::NOTCONN) };
-        rustix::net::recv(socket, buffer, RecvFlags::empty()).map(|(count, _)| count)
     }
 }

@@ -1,6 +1,8 @@
 //! Servers for the tests: the machine's memcached, and small ones that misbehave as they are told.
 #![allow(dead_code, reason = "every test program uses its own part")]
 
+pub mod link;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

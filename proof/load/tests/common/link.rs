@@ -1,0 +1,73 @@
+//! A link port that echoes, as a server's end of a link (`spillway-batch`) on blocking sockets.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{Role, ServerConfig, ServerEvent, ServerLink};
+use spillway_transport::Time;
+
+/// Cuts all links of a port.
+pub type Cut = Arc<Mutex<Vec<TcpStream>>>;
+
+/// Serves links whose clients have `key`; their streams are put into the list that it returns.
+pub fn link_port(key: Key) -> (SocketAddr, Cut) {
+    let mut ring = KeyRing::new();
+    ring.accept(Role::Client, key);
+    let config = Arc::new(ServerConfig { ring, ..ServerConfig::default() });
+    let cut = Cut::default();
+    let streams = cut.clone();
+    let serve = move |stream: TcpStream| {
+        streams.lock().unwrap().push(stream.try_clone().unwrap());
+        // An error is the end of a link; the client's side of it is what the tests look at.
+        let _ = echo(stream, &config);
+    };
+    (super::server("127.0.0.1:0", serve).unwrap(), cut)
+}
+
+fn echo(mut stream: TcpStream, config: &Arc<ServerConfig>) -> std::io::Result<()> {
+    let start = Instant::now();
+    let now = || Time::ZERO + start.elapsed();
+    stream.set_nodelay(true)?;
+    let nonce = spillway_keys::fresh_nonce()?;
+    let mut link = ServerLink::new(config.clone(), now(), stream.peer_addr()?, stream.local_addr()?, nonce);
+    let mut buffer = vec![0; 1 << 16];
+    let mut owed = Vec::new();
+    loop {
+        let count = stream.read(&mut buffer)?;
+        let mut input = &buffer[..count];
+        let mut broken = count == 0;
+        loop {
+            match link.decompose(now(), &mut input) {
+                Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
+                Ok(Some(ServerEvent::Data { id, bytes })) => {
+                    owed.extend_from_slice(bytes);
+                    link.consumed(id, bytes.len());
+                    let taken = link.compose(id, &owed);
+                    owed.drain(..taken);
+                }
+                Ok(Some(ServerEvent::Finished { id })) => link.finish(id),
+                Ok(Some(ServerEvent::Closed { id, reason })) => link.close(id, reason),
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => {
+                    broken = true;
+                    break;
+                }
+            }
+        }
+        while let Some(id) = link.poll_room() {
+            let taken = link.compose(id, &owed);
+            owed.drain(..taken);
+        }
+        while let Some(batch) = link.flush(now()) {
+            stream.write_all(batch.as_slice())?;
+            link.recycle(batch);
+        }
+        if broken {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Moves by the client library: there and back, refused, and cut.
+
+mod common;
+
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use common::link::link_port;
+use common::{Lines, config, echo_back, run, server};
+use spillway_auth::Key;
+use spillway_load::config::{Config, Helpers, Loop, Speech};
+use spillway_load::control::Order;
+use spillway_load::report::{Event, Target};
+use spillway_load::{Report, Surroundings, failed};
+
+fn key() -> Key {
+    Key::from_secret([5; 32])
+}
+
+/// An echo server on a plain port, and `helper` as the way to be helped.
+fn echo_config(helpers: &[SocketAddr]) -> Config {
+    let address = server("127.0.0.1:0", |stream| echo_back(stream, |_| {})).unwrap();
+    let helpers = Helpers { addresses: helpers.to_vec(), key: Some(key()) };
+    Config { speech: Speech::Echo, connections: 40, helpers, ..config(address) }
+}
+
+fn assert_flawless(config: &Config, report: &Report) {
+    assert!(!failed(config, report), "{:?} {:?}", report.total, report.troubles);
+    assert_eq!(report.total.offered, report.total.answered + report.total.unsent);
+}
+
+#[test]
+fn there_and_back_in_both_loops() {
+    let (helpers, _cut): (Vec<_>, Vec<_>) = (0..2).map(|_| link_port(key())).unzip();
+    for (pacing, size, threads) in
+        [(Loop::Closed, 100, 1), (Loop::Closed, 300_000, 2), (Config::new(helpers[0]).pacing, 64, 2)]
+    {
+        let mut config = echo_config(&helpers);
+        (config.pacing, config.value_size, config.threads) = (pacing, size, threads);
+        // Long enough between the moves for each to be complete even on a busy machine; if not, it says so.
+        config.schedule = ["100ms=move:helper:pace=50us", "1s=move:direct", "1900ms=move:helper,mark:again"]
+            .into_iter()
+            .flat_map(|text| Order::parse(text).unwrap())
+            .collect();
+        config.duration = Some(Duration::from_millis(2800));
+        let report = run(&config);
+        assert_flawless(&config, &report);
+        assert_eq!(report.moves.len(), 3);
+        for (m, target) in report.moves.iter().zip([Target::Helper, Target::Direct, Target::Helper]) {
+            assert_eq!(m.target, target);
+            if m.complete {
+                assert_eq!((m.connections, m.failed, m.first_replies_us.len()), (40, 0, 40));
+                assert!(m.first_replies_us.is_sorted() && m.moved_ms() > 0.0);
+            } else {
+                println!("not judged: the machine was too busy to complete {m:?}");
+            }
+        }
+        assert!(report.total.helped > 0 && report.total.helped < report.total.answered);
+    }
+}
+
+#[test]
+fn a_few_can_be_moved_and_a_word_can_be_taken_back() {
+    let (helper, _cut) = link_port(key());
+    let mut config = echo_config(&[helper]);
+    config.schedule = ["100ms=move:helper:count=5", "300ms=move:helper:pace=1h,move:direct"]
+        .into_iter()
+        .flat_map(|text| Order::parse(text).unwrap())
+        .collect();
+    let report = run(&config);
+    assert_flawless(&config, &report);
+    let concerned: Vec<_> = report.moves.iter().map(|m| m.connections).collect();
+    // The second word reaches one connection at most before it is taken back.
+    assert_eq!(concerned[..2], [5, 35]);
+    assert!((5..=6).contains(&concerned[2]), "{concerned:?}");
+    assert!(!report.moves[1].complete);
+}
+
+#[test]
+fn a_refused_move_leaves_everybody_direct() {
+    let (wrong_key, _cut) = link_port(Key::from_secret([6; 32]));
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for helper in [wrong_key, nobody] {
+        let mut config = echo_config(&[helper]);
+        config.schedule = Order::parse("100ms=move:helper").unwrap();
+        let report = run(&config);
+        assert_flawless(&config, &report);
+        let m = &report.moves[0];
+        assert!(m.failed > 0 && m.first_replies_us.is_empty(), "{m:?}");
+        assert_eq!(report.total.helped, 0);
+        assert!(report.troubles[0].contains("cannot be moved"), "{:?}", report.troubles);
+    }
+}
+
+#[test]
+fn a_helper_that_never_answers_keeps_nobody_from_the_server() {
+    // Accepts (the kernel does) and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut config = echo_config(&[silent.local_addr().unwrap()]);
+    config.schedule = Order::parse("100ms=move:helper").unwrap();
+    config.duration = Some(Duration::from_secs(2));
+    let report = run(&config);
+    assert_flawless(&config, &report);
+    assert_eq!(report.total.unsent, 0, "{:?}", report.total);
+    assert!(!report.moves[0].complete && report.total.helped == 0);
+}
+
+#[test]
+fn a_helper_that_dies_costs_its_pending_replies_and_all_go_direct() {
+    let (helper, cut) = link_port(key());
+    let mut config = echo_config(&[helper]);
+    (config.duration, config.pacing, config.allow_resets) = (None, Loop::Closed, true);
+    let (mut control, theirs) = UnixStream::pair().unwrap();
+    let lines = Lines::default();
+    let surroundings = Surroundings {
+        control: Some(theirs.into()),
+        events: Some(Box::new(lines.clone())),
+        ..Surroundings::default()
+    };
+    let run = {
+        let config = config.clone();
+        thread::spawn(move || spillway_load::run(&config, surroundings).unwrap())
+    };
+    lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
+    control.write_all(b"move helper\n").unwrap();
+    lines.wait_for("all helped", |event| matches!(event, Event::Bins { helped_now: 40, .. }));
+    for stream in cut.lock().unwrap().iter() {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+    lines.wait_for("all direct", |event| {
+        matches!(event, Event::Bins { helped_now: 0, bins, .. } if bins.iter().any(|b| b.direct.resets + b.helped.resets > 0))
+    });
+    control.write_all(b"mark after\n").unwrap();
+    lines
+        .wait_for("mark", |event| matches!(event, Event::Command { command, .. } if command == "mark after"));
+    let after = lines.events().len();
+    lines.wait_for("direct answers", |_| {
+        lines.events()[after..]
+            .iter()
+            .any(|e| matches!(e, Event::Bins { bins, .. } if bins.iter().any(|b| b.direct.answered > 0)))
+    });
+    control.write_all(b"stop\n").unwrap();
+    let report = run.join().unwrap();
+    assert_eq!((report.total.resets, report.total.wrong), (40, 0), "{:?}", report.troubles);
+    assert!(report.total.lost <= 40);
+    assert!(!failed(&config, &report), "resets were allowed");
+}
