@@ -1,0 +1,191 @@
+//! Everything that must be refused, and that nobody else is harmed by it.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+
+use spillway_auth::Key;
+use spillway_batch::{Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason, Role};
+use spillway_lab::{Launch, Place};
+use spillway_transport::Time;
+use support::link::{End, LinkPeer};
+use support::{Client, SPILLWAY, Scene, Scratch, eventually, loopback};
+
+/// Runs `attack` while two clients, one plain and one helped, must not notice.
+fn unharmed(scene: &Scene, attack: impl FnOnce()) {
+    let (mut plain, mut helped) = (Client::new(scene.direct()), Client::new(scene.raw));
+    helped.set("k", b"v");
+    attack();
+    assert_eq!(plain.get("k"), Some(b"v".to_vec()));
+    assert_eq!(helped.get("k"), Some(b"v".to_vec()));
+    assert_eq!(Client::new(scene.raw).get("k"), Some(b"v".to_vec()), "new clients too");
+}
+
+fn refusal(port: SocketAddr, role: Role, key: &Key) -> End {
+    LinkPeer::open(port, role, key).err().expect("the link is refused")
+}
+
+#[test]
+fn the_right_keys_open_links() {
+    let scene = Scene::start();
+    let mut helper = LinkPeer::open(scene.link, Role::Helper, &scene.helper_key).ok().unwrap();
+    let id = helper.connect("127.0.0.1:999".parse().unwrap()).unwrap();
+    assert!(helper.ask(id, b"version\r\n", b"\r\n").starts_with(b"VERSION "));
+    for port in [scene.link, scene.client_link] {
+        let mut client = LinkPeer::open(port, Role::Client, &scene.client_key).ok().unwrap();
+        let own = client.local();
+        let id = client.connect(own).unwrap();
+        assert!(client.ask(id, b"version\r\n", b"\r\n").starts_with(b"VERSION "));
+    }
+}
+
+#[test]
+fn wrong_keys_are_refused_on_both_link_ports() {
+    let scene = Scene::start();
+    unharmed(&scene, || {
+        let stranger = Key::from_secret([77; 32]);
+        let our_key = "the server does not accept our key for this role";
+        for (port, role, key) in [
+            (scene.link, Role::Helper, &stranger),
+            (scene.link, Role::Client, &stranger),
+            (scene.link, Role::Helper, &scene.client_key),
+            (scene.link, Role::Client, &scene.helper_key),
+            (scene.link, Role::Helper, &Key::loopback_only()),
+            (scene.client_link, Role::Client, &stranger),
+            (scene.client_link, Role::Client, &scene.helper_key),
+            (scene.client_link, Role::Helper, &scene.helper_key),
+        ] {
+            assert_eq!(refusal(port, role, key), End::Refused(our_key.to_owned()), "{port} {role}");
+        }
+    });
+}
+
+#[test]
+fn forged_client_addresses_are_refused() {
+    let scene = Scene::start();
+    unharmed(&scene, || {
+        let mut helper = LinkPeer::open(scene.link, Role::Helper, &scene.helper_key).ok().unwrap();
+        let public: SocketAddr = "203.0.113.5:4".parse().unwrap();
+        assert_eq!(helper.connect(public), Err(RefuseReason::Forbidden));
+        assert!(helper.connect("10.3.2.1:4".parse().unwrap()).is_ok(), "the link goes on");
+        for port in [scene.link, scene.client_link] {
+            let mut client = LinkPeer::open(port, Role::Client, &scene.client_key).ok().unwrap();
+            let other = SocketAddr::new(client.local().ip(), client.local().port() ^ 1);
+            assert_eq!(client.connect(other), Err(RefuseReason::Forbidden), "{port}");
+        }
+    });
+}
+
+fn hello(role: Role, key: &Key) -> Vec<u8> {
+    let policy = PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 };
+    let config = OpenerConfig { role, key: key.clone(), limits: Limits::default(), policy };
+    let mut link = OpenerLink::new(&config, Time::ZERO, [5; 16]);
+    link.flush(Time::ZERO).unwrap().as_slice().to_vec()
+}
+
+#[test]
+fn truncated_preambles_and_garbage_harm_nobody() {
+    let scene = Scene::start();
+    unharmed(&scene, || {
+        for port in [scene.link, scene.client_link] {
+            let hello = hello(Role::Client, &scene.client_key);
+            for cut in [0, 1, 8, hello.len() - 1] {
+                let mut socket = TcpStream::connect(port).unwrap();
+                socket.write_all(&hello[..cut]).unwrap();
+            }
+            let garbage: Vec<u8> =
+                (0..10_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+            for words in
+                [&b"GET / HTTP/1.1\r\nHost: cache.example.com\r\n\r\n"[..], b"stats\r\n\r\n\r\n", &garbage]
+            {
+                let words = [words, &[0; 64]].concat();
+                let mut socket = TcpStream::connect(port).unwrap();
+                socket.set_read_timeout(Some(support::PATIENCE)).unwrap();
+                let _ = socket.write_all(&words);
+                let mut answer = Vec::new();
+                let ended = socket.read_to_end(&mut answer);
+                let reset = ended.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset);
+                assert!(reset || ended.is_ok(), "{port} ends it: {ended:?}");
+                assert!(answer.is_empty(), "{port} tells a stranger nothing");
+            }
+        }
+    });
+}
+
+#[test]
+fn an_authenticated_peer_that_sends_garbage_loses_its_link_only() {
+    let scene = Scene::start();
+    unharmed(&scene, || {
+        let mut helper = LinkPeer::open(scene.link, Role::Helper, &scene.helper_key).ok().unwrap();
+        helper.connect("10.0.0.9:1".parse().unwrap()).unwrap();
+        // A connect for the same id again: the peer is broken, and so is all it says.
+        let id = spillway_batch::Id(1);
+        helper.link().relay_control(id, spillway_batch::Control::Accepted);
+        let end = loop {
+            if let Err(end) = helper.turn(|_| {}) {
+                break end;
+            }
+        };
+        assert_eq!(end, End::Closed);
+    });
+}
+
+#[test]
+fn a_helper_with_a_wrong_key_says_so_and_serves_nobody() {
+    let scene = Scene::start();
+    let (stranger, _) = scene.scratch.key("stranger.key");
+    let port = loopback(scene.place.free_port().unwrap());
+    let launch = Launch::new(SPILLWAY)
+        .name("stranger")
+        .args(["helper", "--service", &format!("cache={}", scene.link), "--listen", &port.to_string()])
+        .args(["--key", &stranger, "--threads", "1"]);
+    let helper = scene.place.spawn(&launch).unwrap();
+    eventually("it says why", || {
+        let said = helper.stderr().unwrap() + &helper.stdout().unwrap();
+        said.contains("does not accept our key")
+    });
+    assert!(TcpStream::connect(port).is_err(), "without a link it refuses clients");
+    unharmed(&scene, || {});
+}
+
+fn fails(arguments: &[&str], words: &str) {
+    let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success(), "{arguments:?} is refused");
+    assert!(said.contains(words), "{arguments:?} says {words:?}: {said}");
+}
+
+#[test]
+fn without_a_key_nothing_listens_beyond_loopback() {
+    fails(&["run", "--link", "0.0.0.0:11411", "--", "memcached"], "--key");
+    fails(&["run", "--link", ":11411", "--", "memcached"], "--key");
+    let beyond = ["helper", "--service", "cache=127.0.0.1:1", "--link-listen", "0.0.0.0:0"];
+    fails(&beyond, "--client-key");
+}
+
+#[test]
+fn key_files_that_others_can_read_are_refused() {
+    let scratch = Scratch::new();
+    let (file, _) = scratch.key("open.key");
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    fails(&["run", "--link", "127.0.0.1:11411", "--key", &file, "--", "memcached"], "chmod 600");
+    fails(
+        &["helper", "--service", "cache=127.0.0.1:1", "--listen", "127.0.0.1:0", "--key", &file],
+        "chmod 600",
+    );
+    fails(&["key", "new", &file], "exist");
+}
+
+#[test]
+fn what_cannot_be_run_is_said() {
+    fails(&["run", "--link", "127.0.0.1:11411", "--", "no-such-server-program"], "no-such-server-program");
+    fails(&["run", "--link", "nonsense", "--", "memcached"], "nonsense");
+    let place = Place::local().unwrap();
+    let taken = std::net::TcpListener::bind((place.address(), 0)).unwrap();
+    let port = taken.local_addr().unwrap().to_string();
+    fails(&["helper", "--service", "cache=127.0.0.1:1", "--listen", &port], &port);
+}

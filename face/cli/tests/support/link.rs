@@ -1,0 +1,113 @@
+//! A peer that speaks links, honestly or not: the shipped opener over a blocking socket.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use spillway_auth::Key;
+use spillway_batch::{Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, RefuseReason, Role};
+use spillway_transport::Time;
+
+use super::PATIENCE;
+
+/// What became of a link.
+#[derive(Debug, PartialEq)]
+pub enum End {
+    /// The server's words, from our end's error.
+    Refused(String),
+    /// It was closed or reset without a word.
+    Closed,
+}
+
+pub struct LinkPeer {
+    socket: TcpStream,
+    link: OpenerLink,
+    started: Instant,
+}
+
+impl LinkPeer {
+    /// Opens a link and waits until it is established or ends.
+    pub fn open(port: SocketAddr, role: Role, key: &Key) -> Result<LinkPeer, End> {
+        let socket = TcpStream::connect(port).expect("the link port accepts");
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let config = OpenerConfig {
+            role,
+            key: key.clone(),
+            limits: Limits { handshake_timeout: PATIENCE, ..Limits::default() },
+            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+        };
+        let link = OpenerLink::new(&config, Time::ZERO, spillway_keys::fresh_nonce().unwrap());
+        let mut peer = LinkPeer { socket, link, started: Instant::now() };
+        while !peer.link.is_established() {
+            peer.turn(|_| {})?;
+        }
+        Ok(peer)
+    }
+
+    /// Sends what waits, receives once, hands events over.
+    pub fn turn(&mut self, mut hear: impl FnMut(OpenerEvent<'_>)) -> Result<(), End> {
+        assert!(self.started.elapsed() < PATIENCE * 2, "the other end does nothing");
+        let now = Time(self.started.elapsed().as_nanos() as u64);
+        while let Some(batch) = self.link.flush(now) {
+            if self.socket.write_all(batch.as_slice()).is_err() {
+                return Err(End::Closed);
+            }
+        }
+        let mut buffer = [0; 65_536];
+        let count = match self.socket.read(&mut buffer) {
+            Ok(0) => return Err(End::Closed),
+            Ok(count) => count,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Ok(());
+            }
+            Err(_) => return Err(End::Closed),
+        };
+        let mut input = &buffer[..count];
+        loop {
+            match self.link.decompose(now, &mut input) {
+                Ok(Some(event)) => hear(event),
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(End::Refused(error.to_string())),
+            }
+        }
+    }
+
+    pub fn link(&mut self) -> &mut OpenerLink {
+        &mut self.link
+    }
+
+    pub fn local(&self) -> SocketAddr {
+        self.socket.local_addr().unwrap()
+    }
+
+    /// Opens a connection for a client address and waits for the server's answer.
+    pub fn connect(&mut self, client: SocketAddr) -> Result<Id, RefuseReason> {
+        let id = self.link.open(client, None).expect("ids are left");
+        let mut answer = None;
+        while answer.is_none() {
+            self.turn(|event| match event {
+                OpenerEvent::Accepted { id: other } if other == id => answer = Some(Ok(id)),
+                OpenerEvent::Refused { id: other, reason } if other == id => answer = Some(Err(reason)),
+                _ => {}
+            })
+            .expect("the link goes on");
+        }
+        answer.unwrap()
+    }
+
+    /// Sends a request and reads the reply up to its end.
+    pub fn ask(&mut self, id: Id, request: &[u8], end: &[u8]) -> Vec<u8> {
+        assert_eq!(self.link.compose(id, request), request.len());
+        let mut reply = Vec::new();
+        while !reply.ends_with(end) {
+            self.turn(|event| match event {
+                OpenerEvent::Data { id: other, bytes } if other == id => reply.extend_from_slice(bytes),
+                OpenerEvent::Closed { id: other, reason } if other == id => panic!("closed: {reason:?}"),
+                _ => {}
+            })
+            .expect("the link goes on");
+        }
+        self.link.consumed(id, reply.len());
+        reply
+    }
+}

@@ -1,0 +1,283 @@
+//! One memcached under `spillway run` and one helper, on loopback, and what tests do with them.
+
+// Each test file uses a part of this.
+#![allow(dead_code)]
+
+pub mod link;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use spillway_auth::Key;
+use spillway_lab::peers::{Memcached, Peer};
+use spillway_lab::{Launch, Place, Process};
+
+/// Generous: machines that run tests are slow and shared.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub const SPILLWAY: &str = env!("CARGO_BIN_EXE_spillway");
+
+/// A directory of one test, removed with it.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("spillway-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// A new key file, made by the command that users have.
+    pub fn key(&self, name: &str) -> (String, Key) {
+        let path = self.path(name);
+        let status = std::process::Command::new(SPILLWAY)
+            .args(["key", "new", &path])
+            .stdout(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let key = Key::parse(&fs::read_to_string(&path).unwrap()).unwrap();
+        (path, key)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A helped memcached.
+pub struct Scene {
+    // Ended in this order: helper first.
+    pub helper: Process,
+    pub server: Peer,
+    pub place: Place,
+    /// The server's link port.
+    pub link: SocketAddr,
+    /// The helper's port for plain clients.
+    pub raw: SocketAddr,
+    /// The helper's port for library clients.
+    pub client_link: SocketAddr,
+    pub helper_key: Key,
+    pub client_key: Key,
+    pub status_socket: String,
+    pub scratch: Scratch,
+}
+
+pub struct Options {
+    pub memcached: Memcached,
+    pub helper_files: u64,
+    pub helper_arguments: Vec<&'static str>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { memcached: Memcached::default(), helper_files: 65_536, helper_arguments: Vec::new() }
+    }
+}
+
+impl Scene {
+    pub fn start() -> Scene {
+        Scene::with(Options::default())
+    }
+
+    pub fn with(options: Options) -> Scene {
+        let place = Place::local().unwrap();
+        let scratch = Scratch::new();
+        let (helper_file, helper_key) = scratch.key("helper.key");
+        let (client_file, client_key) = scratch.key("client.key");
+        let [link, raw, client_link] = [(); 3].map(|()| loopback(place.free_port().unwrap()));
+        let server = options
+            .memcached
+            .wrapper([
+                SPILLWAY,
+                "run",
+                "--link",
+                &link.to_string(),
+                "--key",
+                &helper_file,
+                "--client-key",
+                &client_file,
+                "--require",
+                "--",
+            ])
+            .start(&place)
+            .unwrap();
+        let status_socket = scratch.path("helper.sock");
+        let launch = Launch::new(SPILLWAY)
+            .name("helper")
+            .args(["helper", "--service", &format!("cache={link}"), "--listen", &raw.to_string()])
+            .args(["--link-listen", &client_link.to_string(), "--key", &helper_file])
+            .args(["--client-key", &client_file, "--threads", "1", "--status-socket", &status_socket])
+            .args(&options.helper_arguments)
+            .open_files(options.helper_files);
+        let helper = place.spawn(&launch).unwrap();
+        let scene = Scene {
+            helper,
+            server,
+            place,
+            link,
+            raw,
+            client_link,
+            helper_key,
+            client_key,
+            status_socket,
+            scratch,
+        };
+        scene.await_helped();
+        scene
+    }
+
+    pub fn direct(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// Waits until a plain client of the helper is served.
+    pub fn await_helped(&self) {
+        eventually("the helper serves", || {
+            Client::try_new(self.raw).is_some_and(|mut c| c.version().is_some())
+        });
+    }
+
+    /// One number of `stats`, asked on the server's own port.
+    pub fn stat(&self, name: &str) -> u64 {
+        let mut client = Client::new(self.direct());
+        client.send(b"stats\r\n");
+        let mut found = None;
+        loop {
+            let line = client.line();
+            if line == "END" {
+                return found.unwrap_or_else(|| panic!("memcached tells {name}"));
+            }
+            if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
+                found = value.parse().ok();
+            }
+        }
+    }
+
+    pub fn status(&self) -> serde_json::Value {
+        let output = std::process::Command::new(SPILLWAY)
+            .args(["status", "--json", "--socket", &self.status_socket])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+pub fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+/// Waits until something becomes true.
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Resident memory of a process, bytes.
+pub fn resident(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// A memcached client of the ascii protocol that trusts nothing.
+pub struct Client {
+    reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    #[track_caller]
+    pub fn new(address: SocketAddr) -> Client {
+        Client::try_new(address).expect("connects")
+    }
+
+    pub fn try_new(address: SocketAddr) -> Option<Client> {
+        let stream = TcpStream::connect(address).ok()?;
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Some(Client { reader: BufReader::new(stream) })
+    }
+
+    pub fn stream(&self) -> &TcpStream {
+        self.reader.get_ref()
+    }
+
+    #[track_caller]
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.reader.get_mut().write_all(bytes).expect("sends");
+    }
+
+    /// A line of the answer, without its end.
+    #[track_caller]
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).expect("an answer");
+        line.strip_suffix("\r\n").unwrap_or_else(|| panic!("a whole line, not {line:?}")).to_owned()
+    }
+
+    pub fn version(&mut self) -> Option<String> {
+        self.reader.get_mut().write_all(b"version\r\n").ok()?;
+        let mut line = String::new();
+        self.reader.read_line(&mut line).ok()?;
+        line.strip_prefix("VERSION ").map(|version| version.trim_end().to_owned())
+    }
+
+    #[track_caller]
+    pub fn set(&mut self, key: &str, value: &[u8]) {
+        self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes());
+        self.send(value);
+        self.send(b"\r\n");
+        assert_eq!(self.line(), "STORED");
+    }
+
+    #[track_caller]
+    pub fn get(&mut self, key: &str) -> Option<Vec<u8>> {
+        self.send(format!("get {key}\r\n").as_bytes());
+        self.value(key)
+    }
+
+    /// Reads the answer to a get of one key.
+    #[track_caller]
+    pub fn value(&mut self, key: &str) -> Option<Vec<u8>> {
+        let head = self.line();
+        if head == "END" {
+            return None;
+        }
+        let length = head.strip_prefix(&format!("VALUE {key} 0 ")).unwrap_or_else(|| panic!("{head:?}"));
+        let mut value = vec![0; length.parse::<usize>().unwrap() + 2];
+        self.reader.read_exact(&mut value).expect("the whole value");
+        assert!(value.ends_with(b"\r\n"));
+        value.truncate(value.len() - 2);
+        assert_eq!(self.line(), "END");
+        Some(value)
+    }
+
+    /// Whether the connection has ended, by reset or end of stream.
+    pub fn ended(&mut self) -> bool {
+        let mut byte = [0];
+        matches!(self.reader.read(&mut byte), Ok(0) | Err(_))
+    }
+}
+
+/// A value that belongs to a key and a version.
+pub fn value_of(key: &str, bytes: usize) -> Vec<u8> {
+    let seed = key.bytes().fold(17u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+    (0..bytes as u32).map(|i| b'a' + (seed.wrapping_add(i.wrapping_mul(i)) % 26) as u8).collect()
+}
