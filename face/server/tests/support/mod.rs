@@ -1,6 +1,10 @@
 //! The echo example as a process, with keys of its own.
 #![allow(dead_code)] // each test program uses a part of it
 
+pub mod helper;
+pub mod raw;
+pub mod swarm;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;

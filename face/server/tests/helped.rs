@@ -1,0 +1,244 @@
+//! Client library, helper and echo server together.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use spillway_batch::{RefuseReason, Role};
+use spillway_client::blocking::Client;
+use spillway_client::{Carrier, Key, LinkTarget, MoveError, Route, Settings};
+use support::helper::Relief;
+use support::raw::{Heard, RawLink, assert_closes};
+use support::swarm::Swarm;
+use support::{Echo, Keys, round_trip};
+
+fn helped(relief: &Relief, keys: &Keys, echo: &Echo) -> Client {
+    Client::pm_connect(&relief.target(keys), Some(echo.plain), Settings::default()).unwrap()
+}
+
+#[test]
+fn many_connections_move_under_traffic_and_every_byte_is_right() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let (one, other) = (Relief::start(&keys, echo.link), Relief::start(&keys, echo.link));
+    // Direct, a helper, another helper, and straight to the server's link port.
+    let routes = vec![None, Some(one.target(&keys)), Some(other.target(&keys)), Some(echo.target(&keys))];
+    let mut swarm = Swarm::new(echo.plain, 120, 60, routes);
+    let moves = swarm.run();
+    assert!(moves > 120 * 8, "only {moves} moves");
+    drop(swarm);
+    one.await_that("the end of all clients", || one.library_clients() == 0);
+    other.await_that("the end of all clients", || other.library_clients() == 0);
+}
+
+#[test]
+fn there_and_back_over_ipv6() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "[::1]");
+    let relief = Relief::start(&keys, echo.link);
+    let routes = vec![None, Some(relief.target(&keys))];
+    assert!(Swarm::new(echo.plain, 10, 40, routes).run() > 50);
+}
+
+#[test]
+fn plain_clients_of_the_helper_and_library_clients_share_a_link() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let mut plain: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(relief.plain).unwrap()).collect();
+    let mut library: Vec<Client> = (0..20).map(|_| helped(&relief, &keys, &echo)).collect();
+    for round in 0..20 {
+        plain.iter_mut().for_each(|client| round_trip(client, 1 + round * 50, round));
+        library.iter_mut().for_each(|client| round_trip(client, 1 + round * 50, round));
+    }
+    for client in &mut library {
+        client.write_all(b"last words").unwrap();
+        client.finish().unwrap();
+        let mut reply = Vec::new();
+        client.read_to_end(&mut reply).unwrap();
+        assert_eq!(reply, b"last words");
+    }
+}
+
+#[test]
+fn a_wrong_key_is_refused_and_a_clients_key_is_not_a_helpers() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let mut bystander = helped(&relief, &keys, &echo);
+    for key in [Key::from_secret([9; 32]), keys.helper.clone()] {
+        let target = LinkTarget { key, ..relief.target(&keys) };
+        let error = Client::pm_connect(&target, None, Settings::default()).unwrap_err();
+        assert!(error.to_string().contains("does not accept our key"), "{error}");
+    }
+    // A helper with a client's key gets no link, so it takes no clients.
+    let impostor = RawLink::open(echo.link, Role::Helper, keys.client.clone()).hear();
+    assert!(matches!(&impostor, Heard::Broken(error) if error.to_string().contains("key")), "{impostor:?}");
+    let impostor = Relief::start_with(keys.client.clone(), &keys, echo.link);
+    let error = Client::pm_connect(&impostor.target(&keys), None, Settings::default()).unwrap_err();
+    match &error {
+        MoveError::System(error) => assert_eq!(error.kind(), ErrorKind::ConnectionRefused),
+        MoveError::Refused(reason) => assert_eq!(*reason, RefuseReason::Unavailable),
+        other => panic!("{other}"),
+    }
+    round_trip(&mut bystander, 1000, 1);
+}
+
+#[test]
+fn forged_addresses_are_refused() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let mut bystander = helped(&relief, &keys, &echo);
+    for port in [echo.link, relief.link] {
+        let mut link = RawLink::establish(port, Role::Client, keys.client.clone());
+        for forged in ["10.1.2.3:4", "127.0.0.1:9", "8.8.8.8:53"] {
+            let id = link.end.open(forged.parse().unwrap(), None).unwrap();
+            link.end.compose(id, b"never delivered");
+            link.flush();
+            assert_eq!(link.hear(), Heard::Refused(id, RefuseReason::Forbidden), "{forged}");
+        }
+        // Its own address is still good.
+        let own = link.stream.local_addr().unwrap();
+        let id = link.end.open(own, None).unwrap();
+        link.flush();
+        assert_eq!(link.hear(), Heard::Accepted(id));
+        link.end.compose(id, b"delivered");
+        link.flush();
+        assert_eq!(link.hear(), Heard::Data(id, b"delivered".to_vec()));
+    }
+    // A helper speaks for others, but not for the whole world.
+    let mut link = RawLink::establish(echo.link, Role::Helper, keys.helper.clone());
+    let id = link.end.open("8.8.8.8:53".parse().unwrap(), None).unwrap();
+    link.flush();
+    assert_eq!(link.hear(), Heard::Refused(id, RefuseReason::Forbidden));
+    round_trip(&mut bystander, 1000, 1);
+}
+
+#[test]
+fn truncated_preambles_and_garbage_harm_nobody() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let mut bystander = helped(&relief, &keys, &echo);
+    let mut neighbour = Client::pm_connect(&echo.target(&keys), None, Settings::default()).unwrap();
+    for port in [echo.link, relief.link] {
+        // Not a link at all, short and long.
+        for garbage in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0; 10_000], vec![0xff; 10_000]] {
+            let mut stream = TcpStream::connect(port).unwrap();
+            let _ = stream.write_all(&garbage);
+            assert_closes(stream);
+        }
+        // The beginning of a link, and then the end.
+        let mut stream = TcpStream::connect(port).unwrap();
+        stream.write_all(b"\xf5SPILLWY\x01").unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_closes(stream);
+        // The beginning of a link, and then nothing: it is there until its time is up, and in nobody's way.
+        let mut silent = TcpStream::connect(port).unwrap();
+        silent.write_all(b"\xf5SPILL").unwrap();
+        // A proper beginning, and then garbage.
+        let mut link = RawLink::establish(port, Role::Client, keys.client.clone());
+        link.stream.write_all(&[0xff; 1000]).unwrap();
+        assert_eq!(link.hear(), Heard::End);
+        round_trip(&mut bystander, 3000, 1);
+        round_trip(&mut neighbour, 3000, 1);
+        drop(silent);
+    }
+    // Whatever comes to the plain ports is somebody's request.
+    let mut plain = TcpStream::connect(relief.plain).unwrap();
+    round_trip(&mut plain, 1000, 2);
+}
+
+#[test]
+fn a_client_cut_in_the_middle_of_a_message_harms_nobody() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let mut bystander = helped(&relief, &keys, &echo);
+    let before = relief.library_clients();
+    for port in [echo.link, relief.link] {
+        for cut in [1, 6, 7, 8, 500, 1006] {
+            let mut link = RawLink::establish(port, Role::Client, keys.client.clone());
+            let own = link.stream.local_addr().unwrap();
+            let id = link.end.open(own, None).unwrap();
+            link.flush();
+            assert_eq!(link.hear(), Heard::Accepted(id));
+            link.end.compose(id, &[7; 1000]);
+            let batch = link.end.flush(spillway_transport::Time::ZERO).unwrap();
+            link.stream.write_all(&batch.as_slice()[..cut]).unwrap();
+            drop(link);
+            round_trip(&mut bystander, 1000, cut);
+        }
+    }
+    relief.await_that("the end of what was cut", || relief.library_clients() == before);
+    round_trip(&mut bystander, 1000, 1);
+}
+
+#[test]
+fn a_helper_whose_link_is_down_refuses_and_direct_stays() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    // A server that is away: its port was just given up.
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let relief = Relief::start_with(keys.helper.clone(), &keys, away);
+    let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
+    let error = client.move_to(Route::Link(&relief.target(&keys))).unwrap_err();
+    // Told, not timed out.
+    match &error {
+        MoveError::System(error) => assert_eq!(error.kind(), ErrorKind::ConnectionRefused),
+        MoveError::Refused(reason) => assert_eq!(*reason, RefuseReason::Unavailable),
+        other => panic!("{other}"),
+    }
+    assert_eq!(client.carrier(), Some(Carrier::Direct(echo.plain)));
+    round_trip(&mut client, 1000, 1);
+}
+
+#[test]
+fn a_server_that_restarts_is_told_to_its_clients_and_serves_again() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let (plain, link) = (echo.plain, echo.link);
+    let mut client = Client::connect(plain, Settings::default()).unwrap();
+    round_trip(&mut client, 100, 1);
+    client.move_to(Route::Link(&relief.target(&keys))).unwrap();
+    round_trip(&mut client, 100, 2);
+    drop(echo);
+    match client.read(&mut [0; 100]) {
+        Ok(received) => assert_eq!(received, 0),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
+    }
+    relief.await_links(0);
+    assert!(client.move_to(Route::Direct).is_err(), "nobody listens there");
+    let _echo = Echo::start_on(&keys, &plain.to_string(), &link.to_string());
+    relief.await_links(1);
+    client.move_to(Route::Direct).unwrap();
+    round_trip(&mut client, 100, 3);
+    // The helper listens again a moment after its link is up.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = client.move_to(Route::Link(&relief.target(&keys))) {
+        assert!(Instant::now() < deadline, "{error}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    round_trip(&mut client, 100, 4);
+}
+
+#[test]
+fn a_helper_that_goes_away_leaves_direct() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
+    client.move_to(Route::Link(&relief.target(&keys))).unwrap();
+    round_trip(&mut client, 100, 1);
+    relief.stop();
+    match client.read(&mut [0; 100]) {
+        Ok(received) => assert_eq!(received, 0),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
+    }
+    client.move_to(Route::Direct).unwrap();
+    round_trip(&mut client, 100, 2);
+}

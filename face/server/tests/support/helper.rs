@@ -1,0 +1,68 @@
+//! A helper in the test's own process.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use spillway_auth::KeyRing;
+use spillway_batch::Role;
+use spillway_client::{Key, LinkTarget};
+use spillway_helper::{Helper, HelperConfig, Service};
+
+use super::Keys;
+
+pub struct Relief {
+    helper: Helper,
+    pub plain: SocketAddr,
+    pub link: SocketAddr,
+}
+
+impl Relief {
+    /// With one link, which is up, for the server whose link port is `server`.
+    pub fn start(keys: &Keys, server: SocketAddr) -> Relief {
+        let relief = Relief::start_with(keys.helper.clone(), keys, server);
+        relief.await_links(1);
+        relief
+    }
+
+    pub fn start_with(key: Key, keys: &Keys, server: SocketAddr) -> Relief {
+        let any = SocketAddr::new(server.ip(), 0);
+        let mut client_keys = KeyRing::new();
+        client_keys.accept(Role::Client, keys.client.clone());
+        let mut service = Service::new("echo", server);
+        service.listen.push(any);
+        service.link_listen.push(any);
+        service.key = Some(key);
+        service.client_keys = Some(client_keys);
+        let helper = Helper::start(HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) }).unwrap();
+        let status = helper.status();
+        let (plain, link) = (status.services[0].listen[0], status.services[0].link_listen[0]);
+        Relief { helper, plain, link }
+    }
+
+    pub fn target(&self, keys: &Keys) -> LinkTarget {
+        LinkTarget { address: self.link, key: keys.client.clone(), server: None }
+    }
+
+    pub fn library_clients(&self) -> u32 {
+        self.helper.status().services[0].library_clients
+    }
+
+    /// Waits until so many links to the server are up.
+    pub fn await_links(&self, links: usize) {
+        self.await_that("the links to the server", || {
+            self.helper.status().services[0].links_that_are_up() == links
+        });
+    }
+
+    pub fn await_that(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !done() {
+            assert!(Instant::now() < deadline, "no sign of {what}: {}", self.helper.status());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub fn stop(self) {
+        self.helper.stop();
+    }
+}
