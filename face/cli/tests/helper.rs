@@ -3,7 +3,7 @@
 #[path = "../../helper/tests/support/mod.rs"]
 mod support;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -58,9 +58,19 @@ struct HelperProcess {
 
 impl HelperProcess {
     fn start(directory: &Directory, server: SocketAddr, more: &[&str]) -> HelperProcess {
+        HelperProcess::start_as(|program| Command::new(program), directory, server, more)
+    }
+
+    /// `command` makes the command that runs the program it is given.
+    fn start_as(
+        command: impl Fn(&str) -> Command,
+        directory: &Directory,
+        server: SocketAddr,
+        more: &[&str],
+    ) -> HelperProcess {
         let socket = directory.file("helper.sock");
         let service = format!("cache={server}");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_spillway"))
+        let mut child = command(env!("CARGO_BIN_EXE_spillway"))
             .args(["helper", "--service", &service, "--listen", "127.0.0.1:0", "--threads", "2"])
             .args(["--key", &directory.key(), "--status-socket", &socket])
             .args(more)
@@ -185,6 +195,39 @@ fn a_server_that_was_away_is_found_again() {
     let _server = EchoServer::start_at(address);
     helper.line("link up");
     echo(&mut connect(helper.port()), 1, 100);
+}
+
+#[test]
+fn running_out_of_descriptors_is_said_and_harms_nobody_who_is_there() {
+    let (directory, server) = (Directory::new("descriptors"), EchoServer::start());
+    let command = |program: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 60; exec \"$0\" \"$@\"", program]);
+        command
+    };
+    let helper = HelperProcess::start_as(command, &directory, server.address, &[]);
+    helper.line("raise the hard limit");
+    let port = helper.port();
+    let (mut served, mut refused) = (Vec::new(), 0);
+    for _ in 0..100 {
+        let stream = TcpStream::connect(port).ok();
+        let stream = stream.filter(|stream| {
+            stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+            let mut stream = stream;
+            stream.write_all(b"hi").is_ok() && stream.read_exact(&mut [0; 2]).is_ok()
+        });
+        match stream {
+            Some(stream) => served.push(stream),
+            None => refused += 1,
+        }
+    }
+    assert!(served.len() >= 20 && refused >= 40, "{} served, {refused} refused", served.len());
+    helper.line("out of file descriptors");
+    for (index, stream) in served.iter_mut().enumerate() {
+        echo(stream, index, 500);
+    }
+    served.truncate(10);
+    wait("room again", || support::is_served(port));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spillway_net::{
-    Clock, Config as NetConfig, Context, ContextListeners, Listeners, Remote, Sockets, allowed_cores,
+    Clock, Config as NetConfig, Context, ContextListeners, Listeners, Remote, allowed_cores,
     pin_current_thread,
 };
 use spillway_relay::{Config as RelayConfig, Relay, ServiceConfig};
@@ -87,15 +87,15 @@ impl Helper {
         let remotes = contexts.iter().map(Context::remote).collect();
         let shared = Arc::new(Shared { remotes, blank, started: Instant::now() });
         let mut helper = Helper { shared, threads: Vec::new(), status_server };
+        for service in &helper.shared.blank.services {
+            let (name, server) = (&service.name, &service.server);
+            info!("{name}: opening links to {server}{}", Ports(service));
+        }
         for (thread, context) in contexts.into_iter().enumerate() {
             let core = if per_core { cores.get(thread).copied() } else { None };
             helper.threads.push(spawn(thread, core, context, Arc::clone(&ended))?);
         }
         helper.serve_status()?;
-        for service in &helper.shared.blank.services {
-            let (name, server) = (&service.name, &service.server);
-            info!("{name}: opening links to {server}{}", Ports(service));
-        }
         Ok(helper)
     }
 
@@ -113,11 +113,16 @@ impl Helper {
         }
     }
 
-    /// Whether no client is left and everything was sent, after [`drain`](Self::drain).
+    /// Whether no client is left, after [`drain`](Self::drain).
     pub fn is_drained(&self) -> bool {
-        let question =
-            |_, app: &mut Relaying, out: &mut Sockets| app.relay.is_drained() && out.connections() == 0;
-        self.shared.remotes.iter().all(|remote| remote.ask(question).unwrap_or(true))
+        let drained = |remote: &Remote<Relaying>| remote.ask(|_, app, _| app.relay.is_drained());
+        self.shared.remotes.iter().all(|remote| drained(remote).unwrap_or(true))
+    }
+
+    /// Whether no connection is left: after a drain, servers have seen the end of their links, too.
+    pub fn is_disconnected(&self) -> bool {
+        let gone = |remote: &Remote<Relaying>| remote.ask(|_, _, out| out.connections() == 0);
+        self.shared.remotes.iter().all(|remote| gone(remote).unwrap_or(true))
     }
 
     /// Whether every network thread runs. One that does not has logged why.

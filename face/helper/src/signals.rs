@@ -13,6 +13,10 @@ use crate::helper::Helper;
 
 /// How often a helper that is going away is asked whether it is drained.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long servers may take to close drained links. Nothing depends on it but their logs.
+const LINKS_CLOSE: Duration = Duration::from_secs(1);
+/// How much later than its deadline a drain may be; the relay keeps the deadline itself.
+const DRAIN_SLACK: Duration = Duration::from_secs(5);
 
 /// Runs a helper until it is told to go. SIGTERM or SIGINT: takes no more clients, lets those that are there finish
 /// until the drain deadline, then ends; a second one ends at once. SIGUSR1: a status line on stderr.
@@ -47,8 +51,7 @@ pub fn run(config: HelperConfig) -> Result<ExitCode, StartError> {
                         "told to go: no more clients; those that are there may finish for {drain_deadline:?}"
                     );
                     helper.drain(drain_deadline);
-                    // The relay keeps the deadline; this one is for a relay that does not.
-                    draining = Some(Instant::now() + drain_deadline + Duration::from_secs(5));
+                    draining = Some(Instant::now() + drain_deadline + DRAIN_SLACK);
                 }
             }
         }
@@ -57,12 +60,15 @@ pub fn run(config: HelperConfig) -> Result<ExitCode, StartError> {
             helper.stop();
             return Ok(ExitCode::FAILURE);
         }
-        if let Some(deadline) = draining
-            && (helper.is_drained() || Instant::now() >= deadline)
-        {
-            info!("drained: ending");
-            helper.stop();
-            return Ok(ExitCode::SUCCESS);
+        if let Some(deadline) = &mut draining {
+            if helper.is_drained() {
+                *deadline = (*deadline).min(Instant::now() + LINKS_CLOSE);
+            }
+            if helper.is_disconnected() || Instant::now() >= *deadline {
+                info!("drained: ending");
+                helper.stop();
+                return Ok(ExitCode::SUCCESS);
+            }
         }
         if draining.is_none() && signals.is_closed() {
             // The thread that ends is about to be gone.

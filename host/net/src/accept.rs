@@ -11,9 +11,10 @@ use spillway_transport::{Application, Event};
 use crate::Notice;
 use crate::connection::Connection;
 use crate::context::Context;
-use crate::sockets::{Sockets, close_with_reset, spare_descriptor};
+use crate::sockets::{Sockets, close_with_reset};
 
-/// How long accepting pauses when the host cannot accept. Peers wait in the kernel's queue meanwhile.
+/// How long accepting pauses when the host cannot accept. Without descriptors peers are refused meanwhile, otherwise
+/// they wait in the kernel's queue.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long until a listener that could not be opened is tried again.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
@@ -47,10 +48,8 @@ impl<A: Application> Context<A> {
                     }
                 }
                 Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE) => {
-                    if !self.sockets.refuse_without_descriptors(index) {
-                        return;
-                    }
+                Err(error @ (Errno::MFILE | Errno::NFILE)) => {
+                    return self.sockets.refuse_without_descriptors(index, error);
                 }
                 Err(error @ (Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.sockets.pause_accepting(index, Some(error.raw_os_error()));
@@ -108,31 +107,17 @@ impl Sockets {
         }
     }
 
-    /// Without a descriptor a peer can be neither accepted nor refused, and would wake us for ever. So one is held
-    /// in reserve: given up, it lets us accept and reset. Answers whether to go on accepting.
-    fn refuse_without_descriptors(&mut self, index: usize) -> bool {
-        drop(self.spare.take());
-        let accepted = self.listeners.get(index).map(|listener| acceptfrom_with(&listener.fd, ACCEPT_FLAGS));
-        let goes_on = match accepted {
-            Some(Ok((fd, _))) => {
-                close_with_reset(fd);
-                if let Some(refused) = self.out_of_descriptors.count(self.now) {
-                    (self.hook)(Notice::DescriptorsExhausted { refused });
-                }
-                true
-            }
-            // The kernel looks for a descriptor before it looks for a peer: nobody waits.
-            Some(Err(Errno::AGAIN)) => false,
-            _ => {
-                self.pause_accepting(index, Some(libc::EMFILE));
-                false
-            }
-        };
-        self.spare = spare_descriptor();
-        if goes_on && self.spare.is_none() {
-            self.pause_accepting(index, Some(libc::EMFILE));
+    /// Without a descriptor a peer can be neither accepted nor refused, and would wake us for ever. The host can
+    /// refuse it, though: the listener closes for a moment, which resets those who wait. (A descriptor held in
+    /// reserve for this would be another thread's before long.)
+    fn refuse_without_descriptors(&mut self, index: usize, error: Errno) {
+        let Some(listener) = self.listeners.get_mut(index) else { return };
+        self.epoll.remove(&listener.fd);
+        listener.close();
+        listener.retry = Some(self.now + ACCEPT_PAUSE);
+        if self.out_of_descriptors.count(self.now).is_some() {
+            (self.hook)(Notice::DescriptorsExhausted { host: error == Errno::NFILE });
         }
-        goes_on && self.spare.is_some()
     }
 
     fn pause_accepting(&mut self, index: usize, error: Option<i32>) {

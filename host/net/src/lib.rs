@@ -52,6 +52,9 @@ pub struct Config {
     pub backlog: i32,
     /// How long `connect` tries before `Lost(TimedOut)`.
     pub connect_timeout: Duration,
+    /// How long a connection that we opened may leave bytes unacknowledged, or its window closed, before
+    /// `Lost(TimedOut)`. Not for accepted ones: a client may take its time to read.
+    pub stall_timeout: Duration,
     /// Idle time before the kernel asks whether a peer is alive; none: it never asks.
     pub keep_alive: Option<Duration>,
 }
@@ -66,6 +69,7 @@ impl Default for Config {
             accepts_per_turn: 64,
             backlog: 4096,
             connect_timeout: Duration::from_secs(1),
+            stall_timeout: Duration::from_secs(30),
             keep_alive: Some(Duration::from_secs(30)),
         }
     }
@@ -74,10 +78,10 @@ impl Default for Config {
 /// Something that an operator should know. Each kind is told at most once a second and context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The process or the host is out of file descriptors; this many peers were reset since the last such notice.
+    /// There are no file descriptors left; peers are refused for 100 ms, again and again until there are some.
     DescriptorsExhausted {
-        /// Peers reset.
-        refused: u64,
+        /// None of the host, rather than of this process.
+        host: bool,
     },
     /// The context has `connections_max` connections; this many peers were reset since the last such notice.
     ConnectionsExhausted {
@@ -104,10 +108,12 @@ impl std::fmt::Display for Notice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = |error: &i32| std::io::Error::from_raw_os_error(*error);
         match self {
-            Notice::DescriptorsExhausted { refused } => write!(
-                f,
-                "out of file descriptors: {refused} new connections were reset; \
-                 raise the limit (ulimit -n, LimitNOFILE=) or add helpers"
+            Notice::DescriptorsExhausted { host: false } => f.write_str(
+                "out of file descriptors: new connections are refused; \
+                 raise the limit (ulimit -n, LimitNOFILE=) or add helpers",
+            ),
+            Notice::DescriptorsExhausted { host: true } => f.write_str(
+                "this host is out of file descriptors: new connections are refused; raise fs.file-max",
             ),
             Notice::ConnectionsExhausted { refused } => write!(
                 f,

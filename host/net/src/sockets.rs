@@ -47,8 +47,6 @@ pub struct Sockets {
     pub(crate) connecting: VecDeque<(Time, Conn)>,
     /// Waiting for acknowledgements, by the time to ask.
     pub(crate) watch: VecDeque<(Time, Conn)>,
-    /// Given up for a moment when descriptors run out, so that the peer can be told.
-    pub(crate) spare: Option<OwnedFd>,
     pub(crate) hook: Box<dyn FnMut(Notice) + Send>,
     pub(crate) out_of_descriptors: Limiter,
     pub(crate) out_of_connections: Limiter,
@@ -73,7 +71,6 @@ impl Sockets {
             notes: VecDeque::new(),
             connecting: VecDeque::new(),
             watch: VecDeque::new(),
-            spare: spare_descriptor(),
             hook,
             out_of_descriptors: Limiter::default(),
             out_of_connections: Limiter::default(),
@@ -98,6 +95,8 @@ impl Sockets {
     pub(crate) fn start_connecting(&mut self, now: Time, target: SocketAddr) -> io::Result<Conn> {
         let fd = crate::listen::new_socket(target)?;
         crate::listen::configure(&fd, &self.config)?;
+        let stall_ms = u32::try_from(self.config.stall_timeout.as_millis()).unwrap_or(u32::MAX);
+        sockopt::set_tcp_user_timeout(&fd, stall_ms)?;
         match rustix::net::connect(&fd, &target) {
             // Established at once is told by the first event as well.
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {
@@ -279,11 +278,6 @@ pub(crate) fn close_with_reset(fd: OwnedFd) {
     // Fails on no socket that we hold; then closing it is still right.
     let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
     drop(fd);
-}
-
-/// A descriptor that is worth nothing but its number.
-pub(crate) fn spare_descriptor() -> Option<OwnedFd> {
-    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
 /// Tokens of the epoll set: a connection's generation is never 0, which marks what is not a connection.

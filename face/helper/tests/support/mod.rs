@@ -120,7 +120,12 @@ impl LinkEcho {
                     }
                     return out.grant(conn, u32::try_from(bytes.len()).expect("within the grant"));
                 }
-                Err(_) => return out.finish(conn),
+                Err(_) => {
+                    // The last words say why.
+                    link.flush(now).map(|chunk| out.send_chunk(conn, chunk));
+                    self.links.remove(&conn);
+                    return out.finish(conn);
+                }
             }
         }
     }
@@ -143,7 +148,10 @@ impl Application for LinkEcho {
                 out.grant(conn, LINK_GRANT);
             }
             Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
-            Event::Finished => out.finish(conn),
+            Event::Finished => {
+                self.links.remove(&conn);
+                out.finish(conn);
+            }
             Event::Lost(_) => {
                 self.links.remove(&conn);
                 self.waiting.retain(|(of, _), _| *of != conn);
