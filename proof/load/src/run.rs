@@ -1,26 +1,24 @@
-//! A run: starts the workers, steers them, gathers what they saw.
+//! A run: what is done before it, and its threads.
+
+mod steering;
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::clock::{Clock, cpu_ns, monotonic_ns};
-use crate::config::{Config, Fill, Loop, Speech};
-use crate::control::{Command, Order};
+use self::steering::Steering;
+use crate::config::{Config, Fill, Speech};
 use crate::error::Error;
 use crate::fill::fill;
 use crate::keys::Keys;
-use crate::output::Progress;
 use crate::protocol::echo::Echo;
 use crate::protocol::memcached::{Memcached, Space};
 use crate::random::mix;
-use crate::report::{Bins, Event, Mark, Move, Report, TROUBLES_MAX};
+use crate::report::Report;
 use crate::signals::Signals;
 use crate::worker::{FromWorker, Setting, ToWorker, Worker, wake, wake_fd};
 
@@ -28,10 +26,6 @@ use crate::worker::{FromWorker, Setting, ToWorker, Worker, wake, wake_fd};
 const NEWS_MAX: usize = 1024;
 /// Orders that may be under way to one worker.
 const ORDERS_MAX: usize = 256;
-/// The longest line of standard input.
-const LINE_MAX: usize = 4096;
-/// Time from setting time zero to time zero, so that no worker begins late.
-const START_DELAY_NS: u64 = 5_000_000;
 const WORKER_FAILED: &str = "a thread of the generator failed; this is a fault of the generator itself";
 /// Descriptors for everything but connections.
 const SPARE_DESCRIPTORS: u64 = 64;
@@ -39,9 +33,9 @@ const SPARE_DESCRIPTORS: u64 = 64;
 /// Where commands come from and output goes to. Everything may be left out.
 #[derive(Default)]
 pub struct Surroundings {
-    /// Lines of commands, as [`Command::parse`] reads them; its end is no command.
+    /// Lines of commands, as [`crate::control::Command::parse`] reads them; its end is no command.
     pub control: Option<OwnedFd>,
-    /// Gets [`Event`]s, one JSON line each.
+    /// Gets [`crate::report::Event`]s, one JSON line each.
     pub events: Option<Box<dyn Write + Send>>,
     /// Gets a line a second for people.
     pub progress: Option<Box<dyn Write + Send>>,
@@ -60,10 +54,10 @@ pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error>
     let told = Arc::new(wake_fd()?);
     let (tell, news) = sync_channel(NEWS_MAX);
     let workers = start_workers(config, &told, &tell)?;
-    let mut run = Run::new(config, surroundings, signals, told, workers);
-    let outcome = run.drive(&news);
+    let mut steering = Steering::new(config, surroundings, signals, told, workers);
+    let outcome = steering.drive(&news);
     // Workers that still run end when they are told to; the others have ended.
-    for worker in run.workers.drain(..) {
+    for worker in steering.workers.drain(..) {
         drop(worker.orders);
         if outcome.is_ok() && worker.thread.join().is_err() {
             return Err(Error::Usage(WORKER_FAILED.into()));
@@ -157,312 +151,4 @@ fn spawn<P: crate::protocol::Protocol + Send + 'static>(
     worker: Worker<P>,
 ) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(format!("load-{index}")).spawn(move || worker.run())
-}
-
-/// The thread that steers.
-struct Run<'a> {
-    config: &'a Config,
-    control: Option<OwnedFd>,
-    line: Vec<u8>,
-    events: Option<Box<dyn Write + Send>>,
-    progress: Option<Progress>,
-    signals: Option<Signals>,
-    told: Arc<OwnedFd>,
-    workers: Vec<WorkerHandle>,
-    ready: u32,
-    begun: bool,
-    clock: Clock,
-    cpu_before_ns: u64,
-    moves: u32,
-    /// Moves that some workers have reported, with how many.
-    moving: Vec<(Move, u32)>,
-    helped: Vec<u32>,
-    bins: Bins,
-    done: u32,
-    report: Report,
-}
-
-impl<'a> Run<'a> {
-    fn new(
-        config: &'a Config,
-        surroundings: Surroundings,
-        signals: Option<Signals>,
-        told: Arc<OwnedFd>,
-        workers: Vec<WorkerHandle>,
-    ) -> Run<'a> {
-        let in_ms = |d: std::time::Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        Run {
-            control: surroundings.control,
-            line: Vec::new(),
-            events: surroundings.events,
-            progress: surroundings.progress.map(|out| Progress::new(out, config)),
-            signals,
-            told,
-            ready: 0,
-            begun: false,
-            clock: Clock::new(monotonic_ns()),
-            cpu_before_ns: cpu_ns(),
-            moves: 0,
-            moving: Vec::new(),
-            helped: vec![0; workers.len()],
-            bins: Bins::default(),
-            done: 0,
-            report: Report {
-                server: config.server.to_string(),
-                protocol: config.speech.to_string(),
-                connections: config.connections,
-                sla_us: u64::try_from(config.sla.as_micros()).unwrap_or(u64::MAX),
-                bin_ms: in_ms(config.bin),
-                warmup_ms: in_ms(config.warmup),
-                ..Report::default()
-            },
-            workers,
-            config,
-        }
-    }
-
-    fn drive(&mut self, news: &Receiver<FromWorker>) -> Result<Report, Error> {
-        while (self.done as usize) < self.workers.len() {
-            self.wait()?;
-            let ended = self.workers.iter().filter(|worker| worker.thread.is_finished()).count();
-            let mut fresh = Bins::default();
-            while let Ok(word) = news.try_recv() {
-                self.hear(word, &mut fresh)?;
-            }
-            self.publish(fresh);
-            // Whoever ended before the words were read has said so in them, unless it failed.
-            if ended > self.done as usize {
-                return Err(Error::Usage(WORKER_FAILED.into()));
-            }
-        }
-        Ok(self.finish())
-    }
-
-    /// Waits for workers, commands and signals; obeys the latter two.
-    fn wait(&mut self) -> Result<(), Error> {
-        let (mut from_control, mut from_signals) = (false, false);
-        {
-            let mut watched = vec![PollFd::new(&self.told, PollFlags::IN)];
-            let signals_at = self.signals.as_ref().map(|signals| {
-                watched.push(PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN));
-                watched.len() - 1
-            });
-            let control_at = self.control.as_ref().map(|control| {
-                watched.push(PollFd::new(control, PollFlags::IN));
-                watched.len() - 1
-            });
-            let second = Timespec { tv_sec: 1, tv_nsec: 0 };
-            match poll(&mut watched, Some(&second)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(Error::system("cannot wait for workers and commands", e)),
-            }
-            let is_ready = |at: Option<usize>| at.is_some_and(|at| !watched[at].revents().is_empty());
-            from_control |= is_ready(control_at);
-            from_signals |= is_ready(signals_at);
-        }
-        // Nothing to read means that this wake-up was for another reason.
-        let _ = rustix::io::read(&self.told, &mut [0u8; 8]);
-        if from_signals {
-            let commands = self.signals.as_mut().map(Signals::take).unwrap_or_default();
-            commands.into_iter().for_each(|command| self.command(command));
-        }
-        if from_control {
-            self.read_control();
-        }
-        Ok(())
-    }
-
-    fn read_control(&mut self) {
-        let Some(control) = &self.control else { return };
-        let mut buffer = [0u8; LINE_MAX];
-        match rustix::io::read(control, &mut buffer) {
-            Ok(0) => self.control = None,
-            Ok(count) => self.line.extend_from_slice(&buffer[..count]),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            Err(_) => self.control = None,
-        }
-        while let Some(end) = self.line.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = self.line.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line);
-            if line.trim().is_empty() {
-                continue;
-            }
-            match Command::parse(&line) {
-                Ok(command) => self.command(command),
-                Err(why) => self.trouble(self.clock.now_ns(), format!("command not understood: {why}")),
-            }
-        }
-        if self.line.len() > LINE_MAX {
-            self.line.clear();
-            self.trouble(self.clock.now_ns(), format!("a command longer than {LINE_MAX} bytes was ignored"));
-        }
-    }
-
-    fn command(&mut self, command: Command) {
-        let now_ns = self.clock.now_ns();
-        if command.needs_helper() && self.config.helpers.addresses.is_empty() {
-            return self.trouble(now_ns, format!("`{command}` ignored: no --helper was given"));
-        }
-        if command.needs_open_loop() && self.config.pacing == Loop::Closed {
-            return self.trouble(now_ns, format!("`{command}` ignored: a closed loop has no rate"));
-        }
-        match command {
-            Command::Start(at_ns) if !self.begun && self.is_ready() => self.begin(at_ns),
-            Command::Start(_) => self.trouble(now_ns, "`start` ignored: not ready, or begun already".into()),
-            command if self.begun => self.order(Order { at_ns: now_ns, command }),
-            // Before the start there is nothing to steer; but to stop must always be possible.
-            Command::Stop => {
-                self.begin(None);
-                self.order(Order { at_ns: 0, command: Command::Stop });
-            }
-            command => self.trouble(now_ns, format!("`{command}` ignored: the run has not begun")),
-        }
-    }
-
-    fn is_ready(&self) -> bool {
-        self.ready as usize == self.workers.len()
-    }
-
-    fn order(&mut self, order: Order) {
-        let id = self.moves;
-        self.moves += u32::from(matches!(order.command, Command::Move { .. }));
-        for worker in &self.workers {
-            worker.order(ToWorker::Order { order: order.clone(), id });
-        }
-    }
-
-    /// Sets time zero.
-    fn begin(&mut self, at_ns: Option<u64>) {
-        let now_ns = monotonic_ns();
-        let zero_ns = at_ns.unwrap_or(now_ns + START_DELAY_NS);
-        let unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-        let unix_zero_ns = unix_ns + u128::from(zero_ns) - u128::from(now_ns.min(zero_ns));
-        self.clock = Clock::new(zero_ns);
-        self.begun = true;
-        if let Some(signals) = &self.signals {
-            signals.begun();
-        }
-        self.cpu_before_ns = cpu_ns();
-        self.report.zero_monotonic_ns = zero_ns;
-        self.report.zero_unix_ms = (unix_zero_ns / 1_000_000) as u64;
-        self.emit(&Event::Start { zero_monotonic_ns: zero_ns, zero_unix_ms: self.report.zero_unix_ms });
-        for order in self.config.schedule.clone() {
-            self.order(order);
-        }
-        for worker in &self.workers {
-            worker.order(ToWorker::Start(self.clock));
-        }
-    }
-
-    fn hear(&mut self, news: FromWorker, fresh: &mut Bins) -> Result<(), Error> {
-        match news {
-            FromWorker::Ready => {
-                self.ready += 1;
-                if self.is_ready() {
-                    self.emit(&Event::Ready { connections: self.config.connections });
-                    if !self.config.hold && !self.begun {
-                        self.begin(None);
-                    }
-                }
-            }
-            FromWorker::Samples { index, mut samples, helped_now } => {
-                samples.sort_into(self.report.bin_ms, fresh);
-                self.helped[index as usize] = helped_now;
-            }
-            FromWorker::Obeyed(order) => {
-                let at_us = order.at_ns / 1000;
-                if let Command::Mark(name) = &order.command {
-                    self.report.marks.push(Mark { at_us, name: name.clone() });
-                }
-                let command = order.command.to_string();
-                self.note(order.at_ns, &command);
-                self.emit(&Event::Command { at_us, command });
-            }
-            FromWorker::Moved(part) => self.moved(part),
-            FromWorker::Trouble { at_ns, what } => self.trouble(at_ns, what),
-            FromWorker::Done { end_ns } => {
-                self.done += 1;
-                self.report.duration_ms = self.report.duration_ms.max(end_ns / 1_000_000);
-            }
-            FromWorker::Failed(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    fn moved(&mut self, part: Move) {
-        let at = match self.moving.iter().position(|(m, _)| m.id == part.id) {
-            Some(at) => {
-                self.moving[at].0.merge(&part);
-                self.moving[at].1 += 1;
-                at
-            }
-            None => {
-                self.moving.push((part, 1));
-                self.moving.len() - 1
-            }
-        };
-        if self.moving[at].1 as usize == self.workers.len() {
-            let (moved, _) = self.moving.remove(at);
-            let moved_ms = moved.moved_ms();
-            let state = if moved.complete { "moved" } else { "moved so far" };
-            let count = moved.first_replies_us.len();
-            self.note(
-                self.clock.now_ns(),
-                &format!("{count} {state} in {moved_ms:.0} ms, {} failed", moved.failed),
-            );
-            self.report.moves.push(moved.clone());
-            self.emit(&Event::Moved { moved, moved_ms });
-        }
-    }
-
-    fn publish(&mut self, fresh: Bins) {
-        let bins = fresh.into_vec();
-        if bins.is_empty() {
-            return;
-        }
-        bins.iter().for_each(|bin| self.bins.add(bin));
-        let helped_now = self.helped.iter().sum();
-        let now_ns = self.clock.now_ns();
-        if let Some(progress) = &mut self.progress {
-            progress.update(now_ns, &bins, helped_now);
-        }
-        self.emit(&Event::Bins { at_us: now_ns / 1000, helped_now, bins });
-    }
-
-    fn finish(&mut self) -> Report {
-        let mut report = std::mem::take(&mut self.report);
-        report.cpu_ms = (cpu_ns() - self.cpu_before_ns) as f64 / 1e6;
-        report.bins = std::mem::take(&mut self.bins).into_vec();
-        report.moves.sort_by_key(|m| m.id);
-        report.summarize();
-        if let Some(progress) = &mut self.progress {
-            progress.finish();
-        }
-        let bins = std::mem::take(&mut report.bins);
-        self.emit(&Event::End { report: Box::new(report.clone()) });
-        Report { bins, ..report }
-    }
-
-    fn trouble(&mut self, at_ns: u64, what: String) {
-        if self.report.troubles.len() < TROUBLES_MAX {
-            self.note(at_ns, &what);
-            self.report.troubles.push(what.clone());
-        }
-        self.emit(&Event::Trouble { at_us: at_ns / 1000, what });
-    }
-
-    fn note(&mut self, at_ns: u64, what: &str) {
-        if let Some(progress) = &mut self.progress {
-            progress.note(at_ns, what);
-        }
-    }
-
-    fn emit(&mut self, event: &Event) {
-        let Some(out) = &mut self.events else { return };
-        let written = serde_json::to_writer(&mut *out, event).map_err(io::Error::from);
-        if written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).is_err() {
-            // Whoever listened is gone; the run itself is none the worse for it.
-            self.events = None;
-        }
-    }
 }

@@ -19,8 +19,11 @@ pub(super) struct Mover {
     pace_ns: u64,
     /// When the next connection may be told.
     next_ns: u64,
-    /// Connections before this one have been told, or need not be.
-    next: usize,
+    /// The connection whose turn to get an arrival came next when the word was given: it is told first, so that
+    /// the last one has an arrival soon after it was told.
+    first: usize,
+    /// This many, from `first` on, have been told or need not be.
+    passed: usize,
     /// Still to be told.
     left: u32,
     /// Told, no reply by the new carrier yet.
@@ -57,7 +60,8 @@ impl<P: Protocol> Worker<P> {
             given_ns,
             pace_ns,
             next_ns: given_ns,
-            next: 0,
+            first: (self.turn as usize + 1) % self.connections.len(),
+            passed: 0,
             left,
             awaited: 0,
         });
@@ -72,14 +76,14 @@ impl<P: Protocol> Worker<P> {
     /// Tells the connections whose time has come. One that awaits a reply moves when it has it.
     pub(super) fn start_moves(&mut self, now_ns: u64) {
         while let Some(mover) = self.mover.as_mut().filter(|m| m.left > 0 && m.next_ns <= now_ns) {
-            let target = mover.report.target;
-            let later = self.connections.iter().skip(mover.next).position(|c| c.wanted != target);
-            let Some(offset) = later else {
+            let (target, count) = (mover.report.target, self.connections.len());
+            let mut later = (mover.passed..count).map(|passed| (passed, (mover.first + passed) % count));
+            let Some((passed, index)) = later.find(|&(_, index)| self.connections[index].wanted != target)
+            else {
                 mover.left = 0; // the others were lost, and are where they were to go
                 break;
             };
-            let index = mover.next + offset;
-            mover.next = index + 1;
+            mover.passed = passed + 1;
             mover.left -= 1;
             mover.next_ns = mover.next_ns.saturating_add(mover.pace_ns);
             mover.awaited += 1;

@@ -1,0 +1,127 @@
+//! The `spillway load` command as a process: its exit status, its outputs, and signals.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// An echo server whose every reply is as `alter` makes it.
+fn echo(alter: fn(&mut [u8])) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                    alter(&mut buffer[..count]);
+                    if stream.write_all(&buffer[..count]).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn load(server: SocketAddr, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spillway"));
+    command.args(["load", "--protocol", "echo", "-c", "5", "--rate", "500", "--server", &server.to_string()]);
+    command.args(more);
+    command
+}
+
+fn run(server: SocketAddr, more: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = load(server, more).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+#[test]
+fn a_good_run_ends_with_a_table_and_a_document() {
+    let file = std::env::temp_dir().join(format!("spillway-cli-load-{}.json", std::process::id()));
+    let path = file.to_str().unwrap();
+    let (status, table, progress) =
+        run(echo(|_| {}), &["-d", "1500ms", "--json", path, "--progress", "--at", "100ms=mark:now"]);
+    let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(status, Some(0), "{table}{progress}");
+    assert!(table.contains("0 wrong, 0 lost, 0 resets"), "{table}");
+    assert!(progress.contains("on time") && progress.contains("mark now"), "{progress}");
+    let answered = document["total"]["answered"].as_u64().unwrap();
+    assert!(answered > 500 && table.contains(&answered.to_string()));
+    assert_eq!(document["marks"][0]["name"], "now");
+}
+
+#[test]
+fn the_exit_status_tells_wrong_replies_from_runs_that_could_not_be() {
+    let (status, table, _) = run(echo(|bytes| bytes[0] ^= 1), &["-d", "300ms"]);
+    assert_eq!(status, Some(1), "{table}");
+    assert!(table.contains("wrong reply"), "{table}");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (more, word) in [
+        (&["-d", "300ms"][..], "refused"),
+        (&["--at", "1s=move:helper"], "--helper"),
+        (&["--at", "1s=jump"], "jump"),
+        (&["--duration", "10"], "duration"),
+        (&["--helper", "127.0.0.1:1", "--client-key", "/no/such/key"], "/no/such/key"),
+    ] {
+        let (status, _, complaint) = run(nobody, more);
+        assert_eq!(status, Some(2), "{complaint}");
+        assert!(complaint.contains(word), "{complaint}");
+    }
+}
+
+fn start(more: &[&str]) -> (Child, BufReader<ChildStdout>) {
+    let mut command = load(echo(|_| {}), &["-d", "0s", "--events"]);
+    let mut child = command.args(more).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap());
+    (child, lines)
+}
+
+fn wait_for(lines: &mut impl BufRead, event: &str) -> Value {
+    loop {
+        let mut line = String::new();
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "no event {event}");
+        let value: Value = serde_json::from_str(&line).unwrap();
+        if value["event"] == event {
+            return value;
+        }
+    }
+}
+
+#[test]
+fn signals_move_and_stop() {
+    for last in [Signal::INT, Signal::TERM] {
+        let (mut child, mut lines) = start(&[]);
+        let send = |signal| kill_process(Pid::from_child(&child), signal).unwrap();
+        wait_for(&mut lines, "bins");
+        send(Signal::USR1);
+        let trouble = wait_for(&mut lines, "trouble");
+        assert!(trouble["what"].as_str().unwrap().contains("no --helper"), "{trouble}");
+        send(Signal::USR2);
+        let moved = wait_for(&mut lines, "moved");
+        assert_eq!(moved["move"]["connections"], 0, "all are direct already: {moved}");
+        send(last);
+        let end = wait_for(&mut lines, "end");
+        assert!(end["report"]["total"]["answered"].as_u64().unwrap() > 0);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_program_steers_it_on_standard_input() {
+    let (mut child, mut lines) = start(&["--control", "stdin", "--hold"]);
+    let mut input = child.stdin.take().unwrap();
+    wait_for(&mut lines, "ready");
+    input.write_all(b"start\nrate 2000\n").unwrap();
+    assert_eq!(wait_for(&mut lines, "command")["command"], "rate 2000");
+    wait_for(&mut lines, "bins");
+    input.write_all(b"stop\n").unwrap();
+    wait_for(&mut lines, "end");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
