@@ -25,7 +25,29 @@
 //! [`Connection::prepare_move`] the new carrier is made ready while the old one stays in use, and
 //! [`Connection::complete_move`] then takes no time at all.
 //!
-//! While helped, the direct connection stays open and idle, so that the way back is instant.
+//! While helped, the direct connection stays open and idle, so that the way back is instant. A carrier that does
+//! not answer any more can only be given up: [`Connection::abandon`].
+//!
+//! # Example
+//! Two lines more than a `TcpStream` needs:
+//! ```no_run
+//! use std::io::{Read, Write};
+//! use spillway_client::{LinkTarget, Route, Settings, blocking::Client};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let key = spillway_keys::read_key_file("/etc/spillway/client.key")?;
+//! let helper = LinkTarget { address: "10.0.0.9:11411".parse()?, key, server: None };
+//!
+//! let mut cache = Client::connect("10.0.0.5:11211".parse()?, Settings::default())?;
+//! let mut reply = [0; 4096];
+//! cache.write_all(b"get key\r\n")?;
+//! let _length = cache.read(&mut reply)?;
+//! cache.move_to(Route::Link(&helper))?; // replies are slow, and none is to come: let a helper carry us
+//! cache.write_all(b"get key\r\n")?;
+//! let _length = cache.read(&mut reply)?;
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod blocking;

@@ -71,6 +71,14 @@ impl Connection {
         }
     }
 
+    /// Gives up what is in use, at once. Replies that were still to come will not: what became of their requests is
+    /// unknown. For a carrier that is lost or does not answer; [`begin_move`](Self::begin_move) comes next.
+    pub fn abandon(&mut self) {
+        if let Some(slot) = self.active.take() {
+            self.discard(slot);
+        }
+    }
+
     /// Whether a move is under way or prepared.
     pub fn is_moving(&self) -> bool {
         self.moving.is_some()

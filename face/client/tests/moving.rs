@@ -219,3 +219,18 @@ fn an_end_that_came_with_the_last_bytes_is_told() {
     }
     assert_eq!(reply, b"last words");
 }
+
+#[test]
+fn a_carrier_that_does_not_answer_is_given_up_and_direct_is_there_at_once() {
+    let server = Server::start("127.0.0.1", Limits { window_bytes: 100, ..Limits::default() });
+    let mut connection = direct(&server);
+    connection.begin_move(Instant::now(), Route::Link(&server.target())).unwrap();
+    assert!(matches!(await_event(&mut connection), Event::Moved(_)));
+    connection.send(b"whose reply nobody will await").unwrap();
+    connection.abandon();
+    assert_eq!(connection.carrier(), None);
+    assert_eq!(connection.send(b"x").unwrap_err().kind(), io::ErrorKind::NotConnected);
+    connection.begin_move(Instant::now(), Route::Direct).unwrap();
+    assert!(matches!(connection.poll_event(), Some(Event::Moved(Carrier::Direct(_)))));
+    exchange(&mut connection, b"direct");
+}

@@ -1,7 +1,8 @@
 //! An echo server that serves plain and helped clients on one event loop: PostMan §4.2, "Using PostMan library".
 //!
 //! ```text
-//! echo --listen 127.0.0.1:7000 --link 127.0.0.1:7400 [--key FILE]... [--client-key FILE]... [--allow-clients CIDR]...
+//! echo --listen 127.0.0.1:7000 --link 127.0.0.1:7400 [--key FILE]... [--client-key FILE]...
+//!      [--allow-clients CIDR]...
 //! ```
 //!
 //! The plain half is what such a server has anyway: `accept`, `read`, `write`. The helped half adds what the paper
@@ -25,6 +26,9 @@ const MARK_LISTENER: u32 = 0;
 const MARK_PLAIN: u32 = 1;
 const MARK_LINKS: u32 = 2;
 
+/// Out of descriptors, the plain port is left alone for so long.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// A client that sends and does not read its replies is not read either beyond this.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
 struct Server {
     epoll: OwnedFd,
     listener: TcpListener,
+    paused_until: Option<Instant>,
     plain: HashMap<u32, Plain>,
     plain_next: u32,
     links: Links,
@@ -81,6 +86,7 @@ impl Server {
         Ok(Server {
             epoll,
             listener,
+            paused_until: None,
             plain: HashMap::new(),
             plain_next: 0,
             links,
@@ -93,7 +99,8 @@ impl Server {
     fn run(mut self) -> io::Result<()> {
         loop {
             self.links.watch_in(&self.epoll, MARK_LINKS)?;
-            let timeout = self.links.poll_timeout().map(|at| at.saturating_duration_since(Instant::now()));
+            let next = [self.links.poll_timeout(), self.paused_until].into_iter().flatten().min();
+            let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
             let mut space = [MaybeUninit::<epoll::Event>::uninit(); 256];
             let events = match epoll::wait(&self.epoll, &mut space, timeout.map(timespec).as_ref()) {
                 Ok((events, _)) => events,
@@ -104,7 +111,7 @@ impl Server {
             for event in events {
                 let data = event.data.u64();
                 match (data >> 32) as u32 {
-                    MARK_LISTENER => self.accept_plain(),
+                    MARK_LISTENER => self.accept_plain(now),
                     MARK_PLAIN => self.serve_plain(data as u32),
                     // A link can be read: the batches of a helper, or of a client that speaks links itself.
                     _ => {
@@ -113,6 +120,10 @@ impl Server {
                         }
                     }
                 }
+            }
+            if self.paused_until.is_some_and(|until| until <= now) {
+                self.paused_until = None;
+                self.watch_listener(EventFlags::IN);
             }
             self.links.handle_timeout(now);
             while let Some(event) = self.links.poll_event() {
@@ -182,13 +193,16 @@ impl Server {
 
     // The plain half: as in any server.
 
-    fn accept_plain(&mut self) {
+    fn accept_plain(&mut self, now: Instant) {
         loop {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Out of descriptors, most likely: until a client leaves, the port is left alone.
-                Err(_) => return self.watch_listener(EventFlags::empty()),
+                // Out of descriptors, most likely. The port would be ready for ever.
+                Err(_) => {
+                    self.paused_until = Some(now + PAUSE);
+                    return self.watch_listener(EventFlags::empty());
+                }
             };
             let number = self.plain_next;
             self.plain_next = self.plain_next.wrapping_add(1);
@@ -207,11 +221,6 @@ impl Server {
         let _ = epoll::modify(&self.epoll, &self.listener, data(MARK_LISTENER, 0), interest);
     }
 
-    fn remove_plain(&mut self, number: u32) {
-        self.plain.remove(&number);
-        self.watch_listener(EventFlags::IN);
-    }
-
     fn serve_plain(&mut self, number: u32) {
         let Some(client) = self.plain.get_mut(&number) else { return };
         let before = client.interest();
@@ -221,10 +230,10 @@ impl Server {
                 // If the set cannot be changed, the client is closed rather than forgotten.
                 let interest = client.interest();
                 if epoll::modify(&self.epoll, &client.stream, data(MARK_PLAIN, number), interest).is_err() {
-                    self.remove_plain(number);
+                    self.plain.remove(&number);
                 }
             }
-            Ok(false) | Err(_) => self.remove_plain(number),
+            Ok(false) | Err(_) => drop(self.plain.remove(&number)),
         }
     }
 }

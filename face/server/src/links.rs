@@ -48,7 +48,8 @@ impl Links {
             false => settings.ring,
         };
         let config = ServerConfig { ring, rules: settings.rules, limits: settings.limits };
-        let listener = Listener::bind(address).map_err(|error| BindError::Listen(address, error))?;
+        let listener = Listener::bind(address, settings.reuse_port)
+            .map_err(|error| BindError::Listen(address, error))?;
         let address = listener.local_address().map_err(|error| BindError::Listen(address, error))?;
         Ok(Links {
             epoch: now,

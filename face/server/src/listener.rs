@@ -31,11 +31,14 @@ pub(crate) struct Accepted {
 }
 
 impl Listener {
-    pub(crate) fn bind(address: SocketAddr) -> io::Result<Listener> {
+    pub(crate) fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Listener> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
+        if reuse_port {
+            sockopt::set_socket_reuseport(&socket, true)?;
+        }
         net::bind(&socket, &address)?;
         net::listen(&socket, BACKLOG)?;
         Ok(Listener { socket, paused_until: None, watched: None })

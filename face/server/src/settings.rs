@@ -21,6 +21,9 @@ pub struct Settings {
     pub links_max: usize,
     /// Links at a time that have not authenticated yet. When there are more, the oldest is dropped.
     pub unauthenticated_max: usize,
+    /// Several link ports of one process share the address, one for each thread, and the kernel spreads links
+    /// over them.
+    pub reuse_port: bool,
 }
 
 impl Default for Settings {
@@ -31,6 +34,7 @@ impl Default for Settings {
             limits: Limits::default(),
             links_max: 16_384,
             unauthenticated_max: 1024,
+            reuse_port: false,
         }
     }
 }

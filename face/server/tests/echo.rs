@@ -135,3 +135,25 @@ fn a_port_that_is_no_link_port_is_an_error() {
         "{error}"
     );
 }
+
+#[test]
+fn out_of_descriptors_it_serves_those_it_has_and_others_when_there_is_room() {
+    let keys = Keys::new();
+    let echo = Echo::start_limited(&keys, 40);
+    let target = echo.target(&keys);
+    let patient = Settings { accepted_timeout: Duration::from_secs(60), ..Settings::default() };
+    let mut first: Vec<Client> =
+        (0..20).map(|_| Client::pm_connect(&target, None, Settings::default()).unwrap()).collect();
+    // More than there is room for, of both kinds: the last ones wait in the kernel's queues.
+    let mut plain: Vec<TcpStream> = (0..30).map(|_| TcpStream::connect(echo.plain).unwrap()).collect();
+    plain.iter_mut().for_each(|client| client.write_all(b"hello").unwrap());
+    let waiting = std::thread::spawn(move || Client::pm_connect(&target, None, patient).unwrap());
+    first.iter_mut().for_each(|client| round_trip(client, 1000, 1));
+    plain[0].read_exact(&mut [0; 5]).unwrap();
+    // Whoever leaves makes room for one that waits, of whatever kind.
+    first.truncate(2);
+    let mut waited = waiting.join().unwrap();
+    plain[1..].iter_mut().for_each(|client| client.read_exact(&mut [0; 5]).unwrap());
+    first.iter_mut().for_each(|client| round_trip(client, 1000, 2));
+    round_trip(&mut waited, 1000, 3);
+}

@@ -119,7 +119,7 @@ pub fn turn(connection: &mut Connection, deadline: Instant) -> bool {
         (watch.slot, PollFd::from_borrowed_fd(watch.descriptor, flags))
     });
     let (slots, mut descriptors): (Vec<Slot>, Vec<PollFd<'_>>) = watched.unzip();
-    let _ = poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 50_000_000 }));
+    let _ = poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
     let ready: Vec<_> = slots.into_iter().zip(descriptors.iter().map(PollFd::revents)).collect();
     let now = Instant::now();
     let mut receive = false;

@@ -47,6 +47,12 @@ impl Drop for Keys {
     }
 }
 
+/// Examples are built next to the tests: target/PROFILE/examples beside target/PROFILE/deps.
+fn program() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    tests.ancestors().nth(2).unwrap().join("examples/echo")
+}
+
 /// A running echo server; it ends when dropped.
 pub struct Echo {
     process: Child,
@@ -61,18 +67,26 @@ impl Echo {
     }
 
     pub fn start_on(keys: &Keys, listen: &str, link: &str) -> Echo {
-        // Examples are built next to the tests: target/PROFILE/examples beside target/PROFILE/deps.
-        let tests = std::env::current_exe().unwrap();
-        let program = tests.ancestors().nth(2).unwrap().join("examples/echo");
-        let mut process = Command::new(&program)
-            .args(["--listen", listen, "--link", link, "--key"])
+        Echo::run(keys, Command::new(program()).args(["--listen", listen, "--link", link, "--key"]))
+    }
+
+    /// With so many descriptors at most.
+    pub fn start_limited(keys: &Keys, descriptors: usize) -> Echo {
+        let limited = format!("ulimit -n {descriptors} && exec \"$@\"");
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &limited, "sh"]).arg(program());
+        Echo::run(keys, command.args(["--listen", "127.0.0.1:0", "--link", "127.0.0.1:0", "--key"]))
+    }
+
+    fn run(keys: &Keys, command: &mut Command) -> Echo {
+        let mut process = command
             .arg(keys.helper_file())
             .arg("--client-key")
             .arg(keys.client_file())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}; `cargo test` builds it", program.display()));
+            .unwrap_or_else(|error| panic!("{command:?}: {error}; `cargo test` builds it"));
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ports = line.trim().strip_prefix("listening on ").and_then(|rest| rest.split_once(", links on "));

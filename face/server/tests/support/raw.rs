@@ -58,6 +58,11 @@ impl RawLink {
         }
     }
 
+    /// Whether nothing is left of what was received.
+    pub fn is_used_up(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
     /// What the other side says next.
     pub fn hear(&mut self) -> Heard {
         loop {

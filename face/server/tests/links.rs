@@ -1,0 +1,298 @@
+//! The link port at its bounds. Time is given, not waited for.
+
+mod support;
+
+use std::io::{ErrorKind, Write};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags};
+use spillway_batch::{CloseReason, Id, Limits, Role};
+use spillway_server::{BindError, Client, Event, Key, KeyRing, LinkEnd, Links, Settings};
+use spillway_transport::Time;
+use spillway_wire::{Connect, Control};
+use support::raw::{Heard, RawLink};
+
+const MARK: u32 = 9;
+
+/// A link port in the test's own loop, which echoes.
+struct Server {
+    links: Links,
+    epoll: OwnedFd,
+    now: Instant,
+    clients: Vec<Client>,
+    opened: usize,
+    closed: Vec<Client>,
+    lost: Vec<LinkEnd>,
+}
+
+fn keys() -> (Key, Key) {
+    (Key::from_secret([1; 32]), Key::from_secret([2; 32]))
+}
+
+impl Server {
+    fn start(settings: Settings) -> Server {
+        let mut ring = KeyRing::new();
+        ring.accept(Role::Helper, keys().0);
+        ring.accept(Role::Client, keys().1);
+        let now = Instant::now();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let links = Links::bind(now, address, Settings { ring, ..settings }).unwrap();
+        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        Server { links, epoll, now, clients: Vec::new(), opened: 0, closed: Vec::new(), lost: Vec::new() }
+    }
+
+    fn turn(&mut self) {
+        self.links.watch_in(&self.epoll, MARK).unwrap();
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 64];
+        let due = self.links.poll_timeout().is_some_and(|at| at <= self.now);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: if due { 0 } else { 5_000_000 } };
+        let (events, _) = epoll::wait(&self.epoll, &mut space, Some(&timeout)).unwrap();
+        let mut buffer = [0; 65536];
+        for event in events {
+            assert!(Links::owns(MARK, event.data.u64()));
+            let Some(link) = self.links.handle_ready(self.now, event.data.u64(), event.flags) else {
+                continue;
+            };
+            let received = self.links.receive(link, &mut buffer);
+            let mut input = &buffer[..received];
+            while let Some(event) = self.links.decompose(self.now, link, &mut input) {
+                self.handle(event);
+            }
+        }
+        self.links.handle_timeout(self.now);
+        while let Some(event) = self.links.poll_event() {
+            self.handle(event);
+        }
+        self.links.flush(self.now);
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        match event {
+            Event::Connected { client, .. } => {
+                self.clients.push(client);
+                self.links.accept(client);
+            }
+            Event::Data { client, bytes } => {
+                assert_eq!(self.links.compose(client, bytes), bytes.len());
+                self.links.consumed(client, bytes.len());
+            }
+            Event::Closed { client, reason } => {
+                self.links.close(client, reason);
+                self.closed.push(client);
+            }
+            Event::LinkOpened { .. } => self.opened += 1,
+            Event::LinkLost { why, .. } => self.lost.push(why),
+            _ => {}
+        }
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&Server) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !done(self) {
+            assert!(Instant::now() < deadline, "no sign of {what}");
+            self.turn();
+        }
+    }
+
+    /// What the server says next to the other end of a link.
+    fn hear(&mut self, link: &mut RawLink) -> Heard {
+        let stream = link.stream.try_clone().unwrap();
+        self.until("an answer", |_| has_something(&stream));
+        link.hear()
+    }
+
+    /// The same, where it may have come together with what was heard before.
+    fn hear_more(&mut self, link: &mut RawLink) -> Heard {
+        if link.is_used_up() { self.hear(link) } else { link.hear() }
+    }
+
+    fn establish(&mut self, role: Role, key: Key) -> RawLink {
+        let mut link = RawLink::open(self.links.address(), role, key);
+        assert_eq!(self.hear(&mut link), Heard::Established);
+        link.flush();
+        let opened = self.opened;
+        self.until("the link", |server| server.opened > opened);
+        link
+    }
+}
+
+fn has_something(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let peeked = stream.peek(&mut [0]);
+    stream.set_nonblocking(false).unwrap();
+    !matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn without_a_key_it_stays_on_loopback() {
+    let now = Instant::now();
+    let error = Links::bind(now, address("0.0.0.0:0"), Settings::default()).unwrap_err();
+    assert!(matches!(error, BindError::NeedsKey(_)), "{error}");
+    assert!(error.to_string().contains("spillway key new"), "{error}");
+    for loopback in ["127.0.0.1:0", "[::1]:0"] {
+        let links = Links::bind(now, address(loopback), Settings::default()).unwrap();
+        assert_ne!(links.address().port(), 0);
+    }
+}
+
+#[test]
+fn threads_can_share_a_port() {
+    let now = Instant::now();
+    let settings = Settings { reuse_port: true, ..Settings::default() };
+    let first = Links::bind(now, address("127.0.0.1:0"), settings.clone()).unwrap();
+    assert!(Links::bind(now, first.address(), settings).is_ok());
+    let error = Links::bind(now, first.address(), Settings::default()).unwrap_err();
+    assert!(matches!(error, BindError::Listen(..)), "{error}");
+}
+
+#[test]
+fn one_link_too_many_is_told_so_and_there_is_room_again() {
+    let mut server = Server::start(Settings { links_max: 1, ..Settings::default() });
+    let first = server.establish(Role::Helper, keys().0);
+    let mut second = RawLink::open(server.links.address(), Role::Helper, keys().0);
+    let refused = server.hear(&mut second);
+    assert!(matches!(&refused, Heard::Broken(error) if error.to_string().contains("no room")), "{refused:?}");
+    assert_eq!(server.links.len(), 1);
+    drop(first);
+    server.until("the end of the first", |server| server.links.is_empty());
+    server.establish(Role::Helper, keys().0);
+}
+
+#[test]
+fn strangers_cannot_shut_helpers_out() {
+    let mut server = Server::start(Settings { unauthenticated_max: 3, ..Settings::default() });
+    let mut helper = server.establish(Role::Helper, keys().0);
+    let strangers: Vec<TcpStream> =
+        (0..10).map(|_| TcpStream::connect(server.links.address()).unwrap()).collect();
+    server.until("strangers", |server| server.lost.len() == 7);
+    assert!(server.lost.iter().all(|why| matches!(why, LinkEnd::Crowded)), "{:?}", server.lost);
+    assert_eq!(server.links.len(), 4, "the helper, and the last three");
+    server.establish(Role::Helper, keys().0);
+    let id = helper.end.open(address("127.0.0.1:5"), None).unwrap();
+    helper.flush();
+    assert_eq!(server.hear(&mut helper), Heard::Accepted(id));
+    drop(strangers);
+}
+
+#[test]
+fn who_does_not_authenticate_in_time_is_dropped() {
+    let mut server = Server::start(Settings::default());
+    let _helper = server.establish(Role::Helper, keys().0);
+    let _silent = TcpStream::connect(server.links.address()).unwrap();
+    server.until("the silent one", |server| server.links.len() == 2);
+    assert!(server.lost.is_empty());
+    server.now += Limits::default().handshake_timeout;
+    server.until("its end", |server| !server.lost.is_empty());
+    assert!(matches!(server.lost[..], [LinkEnd::Broken(_)]), "{:?}", server.lost);
+    assert_eq!((server.links.len(), server.links.poll_timeout()), (1, None));
+}
+
+#[test]
+fn a_lost_link_closes_what_was_open_and_nothing_twice() {
+    let mut server = Server::start(Settings::default());
+    let mut helper = server.establish(Role::Helper, keys().0);
+    let ids: Vec<Id> = (1..=4)
+        .map(|port| helper.end.open(SocketAddr::new([127, 0, 0, 1].into(), port), None).unwrap())
+        .collect();
+    helper.flush();
+    server.until("all clients", |server| server.clients.len() == 4);
+    let clients = server.clients.clone();
+    // One is closed by its client, one by the application.
+    helper.end.close(ids[0], CloseReason::Normal);
+    helper.flush();
+    server.until("the first end", |server| server.closed.len() == 1);
+    server.links.close(clients[1], CloseReason::Normal);
+    drop(helper);
+    server.until("the end of the link", |server| !server.lost.is_empty());
+    let mut closed = server.closed.clone();
+    closed.sort();
+    assert_eq!(closed, [clients[0], clients[2], clients[3]]);
+    for client in clients {
+        assert_eq!((server.links.info(client), server.links.compose(client, b"x")), (None, 0));
+        server.links.close(client, CloseReason::Normal);
+    }
+}
+
+#[test]
+fn get_info_tells_helpers_and_clients_apart() {
+    let mut server = Server::start(Settings::default());
+    let mut helper = server.establish(Role::Helper, keys().0);
+    let mut client = server.establish(Role::Client, keys().1);
+    let own = client.stream.local_addr().unwrap();
+    for (link, from) in [(&mut helper, address("10.9.8.7:6")), (&mut client, own)] {
+        // A loopback link may carry any private address.
+        let id = link.end.open(from, None).unwrap();
+        link.end.compose(id, b"hello");
+        link.flush();
+        assert_eq!(server.hear(link), Heard::Accepted(id));
+    }
+    let info = |index: usize| server.links.info(server.clients[index]).unwrap();
+    assert_eq!((info(0).role, info(0).client), (Role::Helper, address("10.9.8.7:6")));
+    assert_eq!((info(1).role, info(1).client), (Role::Client, own));
+    assert_eq!((info(0).bytes_received, info(0).bytes_sent), (5, 5));
+}
+
+/// Whoever opens and closes connections for ever and never reads the answers is not read either.
+#[test]
+fn answers_that_nobody_reads_do_not_pile_up() {
+    let limits = Limits { pending_bytes_max: 64 * 1024, ..Limits::default() };
+    let mut server = Server::start(Settings { limits, ..Settings::default() });
+    let mut bystander = server.establish(Role::Helper, keys().0);
+    let mut rude = server.establish(Role::Helper, keys().0);
+    let mut frames = Vec::new();
+    let connect = Connect { client: address("127.0.0.1:5"), server: None, credit: 0 };
+    for _ in 0..1000 {
+        Control::Connect(connect).emit(Id(1), &mut frames);
+        Control::Close(CloseReason::Normal).emit(Id(1), &mut frames);
+    }
+    rude.stream.set_nonblocking(true).unwrap();
+    let (mut at, mut stuck) = (0, 0);
+    // Stuck: the server has nothing to do, and the socket takes no more.
+    while stuck < 50 {
+        match rude.stream.write(&frames[at..]) {
+            Ok(written) => (at, stuck) = ((at + written) % frames.len(), 0),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                stuck += 1;
+            }
+        }
+        server.turn();
+        assert!(server.clients.len() < 10_000_000, "it is read for ever");
+        server.closed.clear();
+    }
+    let id = bystander.end.open(address("127.0.0.1:6"), None).unwrap();
+    bystander.end.compose(id, b"still here?");
+    bystander.flush();
+    assert_eq!(server.hear(&mut bystander), Heard::Accepted(id));
+    assert_eq!(server.hear_more(&mut bystander), Heard::Data(id, b"still here?".to_vec()));
+    // Once the answers are read, the link goes on.
+    rude.stream.set_nonblocking(false).unwrap();
+    let mut reader = rude.stream.try_clone().unwrap();
+    let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    let before = server.clients.len();
+    server.until("more connections", |server| server.clients.len() > before);
+    rude.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let _ = reading.join();
+}
+
+#[test]
+fn drain_is_told_to_every_link() {
+    let mut server = Server::start(Settings::default());
+    let mut helper = server.establish(Role::Helper, keys().0);
+    server.links.drain(1500);
+    let stream = helper.stream.try_clone().unwrap();
+    server.until("the word", |_| has_something(&stream));
+    let mut buffer = [0; 256];
+    let received = std::io::Read::read(&mut helper.stream, &mut buffer).unwrap();
+    let mut input = &buffer[..received];
+    let event = helper.end.decompose(Time::ZERO, &mut input).unwrap();
+    assert_eq!(event, Some(spillway_batch::OpenerEvent::Drain { deadline_ms: 1500 }));
+}
