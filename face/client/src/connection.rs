@@ -123,8 +123,13 @@ impl Connection {
                 CarrierMut::Direct(direct) => direct.receive(buffer),
                 CarrierMut::Link(link) => {
                     let outcome = link.receive(buffer);
-                    // Once told, an end or an error is not announced again.
-                    if matches!(outcome, Ok(1..)) {
+                    // What came beside bytes, and without any, is told; an end or an error that is told with this
+                    // is not announced again.
+                    let goes_on = match &outcome {
+                        Ok(received) => *received > 0,
+                        Err(error) => socket::is_later(error),
+                    };
+                    if goes_on {
                         self.collect(slot);
                     }
                     outcome

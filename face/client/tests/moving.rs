@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use spillway_batch::Limits;
 use spillway_client::{Carrier, Connection, Event, LinkTarget, MoveError, Route, Settings};
-use support::{Server, await_event, await_readable, exchange, serve};
+use support::{Server, await_event, await_readable, exchange, serve, turn};
 
 fn direct(server: &Server) -> Connection {
     let mut connection =
@@ -233,4 +233,31 @@ fn a_carrier_that_does_not_answer_is_given_up_and_direct_is_there_at_once() {
     connection.begin_move(Instant::now(), Route::Direct).unwrap();
     assert!(matches!(connection.poll_event(), Some(Event::Moved(Carrier::Direct(_)))));
     exchange(&mut connection, b"direct");
+}
+
+#[test]
+fn room_is_told_when_credit_comes_alone() {
+    let server = Server::start("127.0.0.1", Limits { window_bytes: 100, ..Limits::default() });
+    // A window of one byte: after the first, no reply comes, only credit.
+    let mut connection = helped(&server, Settings { window_bytes: 1, ..Settings::default() });
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (mut sent, mut received) = (0, 0);
+    while sent < 3000 {
+        match connection.send(&[7; 130]) {
+            Ok(taken) => {
+                sent += taken;
+                if taken == 130 {
+                    continue;
+                }
+            }
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+        while !matches!(connection.poll_event(), Some(Event::Room)) {
+            // As a loop does: it receives when it is told to.
+            if turn(&mut connection, deadline) {
+                received += connection.receive(&mut [0; 64]).unwrap_or(0);
+            }
+        }
+    }
+    assert!(received <= sent);
 }

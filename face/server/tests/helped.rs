@@ -3,12 +3,15 @@
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use spillway_batch::{RefuseReason, Role};
 use spillway_client::blocking::Client;
-use spillway_client::{Carrier, Key, LinkTarget, MoveError, Route, Settings};
+use spillway_client::{Carrier, Connection, Event, Key, LinkTarget, MoveError, Route, Settings, split_token};
 use support::helper::Relief;
 use support::raw::{Heard, RawLink, assert_closes};
 use support::swarm::Swarm;
@@ -241,4 +244,49 @@ fn a_helper_that_goes_away_leaves_direct() {
     }
     client.move_to(Route::Direct).unwrap();
     round_trip(&mut client, 100, 2);
+}
+
+#[test]
+fn a_helper_that_drains_tells_its_clients_and_they_leave_in_order() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let mut connection = Connection::connect(Instant::now(), echo.plain, Settings::default()).unwrap();
+    assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Direct(_))));
+    connection.begin_move(Instant::now(), Route::Link(&relief.target(&keys))).unwrap();
+    assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Link(_))));
+    relief.drain(Duration::from_secs(60));
+    assert!(matches!(await_event(&mut connection), Event::Drain { .. }));
+    connection.begin_move(Instant::now(), Route::Direct).unwrap();
+    assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Direct(_))));
+    relief.await_that("its end", || relief.is_drained());
+}
+
+fn await_event(connection: &mut Connection) -> Event {
+    let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+    let mut buffer = [0; 4096];
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(event) = connection.poll_event() {
+            return event;
+        }
+        assert!(Instant::now() < deadline, "nothing happens");
+        for watch in connection.sockets() {
+            let mut flags = EventFlags::empty();
+            flags.set(EventFlags::IN, watch.readable);
+            flags.set(EventFlags::OUT, watch.writable);
+            let data = EventData::new_u64(watch.slot as u64);
+            let known = epoll::modify(&epoll, watch.descriptor, data, flags);
+            known.or_else(|_| epoll::add(&epoll, watch.descriptor, data, flags)).unwrap();
+        }
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 4];
+        let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let Ok((events, _)) = epoll::wait(&epoll, &mut space, Some(&timeout)) else { continue };
+        for event in events {
+            let (_, slot) = split_token(event.data.u64()).unwrap();
+            if connection.handle_ready(Instant::now(), slot, event.flags.into()) {
+                assert_eq!(connection.receive(&mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
+            }
+        }
+    }
 }

@@ -62,6 +62,14 @@ impl Relief {
         }
     }
 
+    pub fn drain(&self, deadline: Duration) {
+        self.helper.drain(deadline);
+    }
+
+    pub fn is_drained(&self) -> bool {
+        self.helper.is_drained()
+    }
+
     pub fn stop(self) {
         self.helper.stop();
     }
