@@ -76,6 +76,32 @@ fn the_exit_status_tells_wrong_replies_from_runs_that_could_not_be() {
     }
 }
 
+#[test]
+fn descriptor_limits_are_raised_or_explained() {
+    let server = echo(|_| {});
+    let limited = |limit: &str, connections: &str| {
+        let command = format!("ulimit {limit} && exec \"$0\" \"$@\"");
+        let mut shell = Command::new("sh");
+        shell.args([
+            "-c",
+            &command,
+            env!("CARGO_BIN_EXE_spillway"),
+            "load",
+            "--protocol",
+            "echo",
+            "-d",
+            "100ms",
+        ]);
+        shell.args(["--rate", "500", "--server", &server.to_string(), "-c", connections]).output().unwrap()
+    };
+    let raised = limited("-S -n 50", "100");
+    assert_eq!(raised.status.code(), Some(0), "{raised:?}");
+    let refused = limited("-n 50", "100");
+    assert_eq!(refused.status.code(), Some(2));
+    let complaint = String::from_utf8(refused.stderr).unwrap();
+    assert!(complaint.contains("164 file descriptors") && complaint.contains("limit is 50"), "{complaint}");
+}
+
 fn start(more: &[&str]) -> (Child, BufReader<ChildStdout>) {
     let mut command = load(echo(|_| {}), &["-d", "0s", "--events"]);
     let mut child = command.args(more).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
