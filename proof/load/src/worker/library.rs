@@ -192,6 +192,7 @@ impl<P: Protocol> Worker<P> {
         let begun = match &mut connection.link {
             Link::Library { connection: library, prepared, falling_back, .. } => {
                 library.cancel_move();
+                library.abandon();
                 (*prepared, *falling_back) = (false, true);
                 library.begin_move(Instant::now(), Route::Direct).is_ok()
             }
