@@ -10,7 +10,7 @@ use spillway_auth::Key;
 pub struct LinkTarget {
     /// The link port's address.
     pub address: SocketAddr,
-    /// The key that it accepts of clients.
+    /// The key that it accepts of clients. For a link port on loopback without keys: [`Key::loopback_only`].
     pub key: Key,
     /// Which server is wanted, where a helper's link port serves several; `None` for the only one.
     pub server: Option<SocketAddr>,

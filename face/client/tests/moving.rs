@@ -237,27 +237,22 @@ fn a_carrier_that_does_not_answer_is_given_up_and_direct_is_there_at_once() {
 
 #[test]
 fn room_is_told_when_credit_comes_alone() {
-    let server = Server::start("127.0.0.1", Limits { window_bytes: 100, ..Limits::default() });
-    // A window of one byte: after the first, no reply comes, only credit.
-    let mut connection = helped(&server, Settings { window_bytes: 1, ..Settings::default() });
+    let server = Server::start_sink(Limits { window_bytes: 100, ..Limits::default() });
+    let mut connection = helped(&server, Settings::default());
     let deadline = Instant::now() + Duration::from_secs(60);
-    let (mut sent, mut received) = (0, 0);
+    let mut sent = 0;
     while sent < 3000 {
         match connection.send(&[7; 130]) {
-            Ok(taken) => {
-                sent += taken;
-                if taken == 130 {
-                    continue;
-                }
-            }
+            Ok(taken) => sent += taken,
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
         }
         while !matches!(connection.poll_event(), Some(Event::Room)) {
             // As a loop does: it receives when it is told to.
             if turn(&mut connection, deadline) {
-                received += connection.receive(&mut [0; 64]).unwrap_or(0);
+                assert!(
+                    connection.receive(&mut [0; 64]).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
+                );
             }
         }
     }
-    assert!(received <= sent);
 }

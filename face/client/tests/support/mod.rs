@@ -26,6 +26,15 @@ pub struct Server {
 impl Server {
     /// `host` is a loopback address of either family. Its threads end with the test's process.
     pub fn start(host: &str, limits: Limits) -> Server {
+        Server::start_with(host, limits, true)
+    }
+
+    /// Its link port reads requests and never replies.
+    pub fn start_sink(limits: Limits) -> Server {
+        Server::start_with("127.0.0.1", limits, false)
+    }
+
+    fn start_with(host: &str, limits: Limits, replies: bool) -> Server {
         let bind = || TcpListener::bind((host, 0)).unwrap();
         let (plain, link) = (bind(), bind());
         let client_key = Key::from_secret([7; 32]);
@@ -38,7 +47,7 @@ impl Server {
         ring.accept(Role::Client, client_key);
         let config = Arc::new(ServerConfig { ring, limits, ..ServerConfig::default() });
         serve(plain, echo_plain);
-        serve(link, move |stream| echo_link(stream, &config));
+        serve(link, move |stream| serve_link(stream, &config, replies));
         server
     }
 
@@ -66,7 +75,7 @@ pub fn echo_plain(mut stream: TcpStream) {
     }
 }
 
-pub fn echo_link(mut stream: TcpStream, config: &Arc<ServerConfig>) {
+fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) {
     let start = Instant::now();
     let now = || Time::ZERO + start.elapsed();
     let (peer, local) = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
@@ -81,8 +90,8 @@ pub fn echo_link(mut stream: TcpStream, config: &Arc<ServerConfig>) {
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
                 Ok(Some(ServerEvent::Data { bytes, .. })) if bytes == DIE => return,
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
-                    waiting.extend_from_slice(bytes);
                     link.consumed(id, bytes.len());
+                    waiting.extend_from_slice(if replies { bytes } else { &[] });
                     let sent = link.compose(id, &waiting);
                     waiting.drain(..sent);
                 }
