@@ -170,7 +170,9 @@ impl<P: Protocol> Worker<P> {
         let config = &setting.config;
         let of = config.threads;
         let share = config.connections / of + u32::from(setting.index < config.connections % of);
-        let seed = |purpose: u64| Random::new(config.seed, purpose << 32 | u64::from(setting.index));
+        // Generators that share a seed, because they share a key space, must not send in step.
+        let number = u64::from(config.share.0) * u64::from(of) + u64::from(setting.index);
+        let seed = |purpose: u64| Random::new(config.seed, purpose << 32 | number);
         let arrivals = match config.pacing {
             Loop::Open { rate_per_s, spacing } => {
                 Some(Arrivals::new(spacing, rate_per_s / f64::from(of), seed(1)))
