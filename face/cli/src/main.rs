@@ -20,6 +20,8 @@ enum Command {
     Status(commands::status::Args),
     Load(Box<commands::load::Args>),
     Key(commands::key::Args),
+    Demo(Box<commands::demo::Args>),
+    Bench(commands::bench::Args),
     Lab(commands::lab::Args),
     Run(commands::run::Args),
 }
@@ -35,6 +37,8 @@ fn main() -> ExitCode {
         Command::Status(args) => commands::status::run(args),
         Command::Load(args) => commands::load::run(*args),
         Command::Key(args) => commands::key::run(args),
+        Command::Demo(args) => commands::demo::run(*args),
+        Command::Bench(args) => commands::bench::run(args),
         Command::Lab(args) => commands::lab::run(args),
         Command::Run(args) => commands::run::run(args),
     }

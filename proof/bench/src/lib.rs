@@ -1,1 +1,20 @@
 //! Experiments, the demo and its report.
+
+pub mod calibrate;
+pub mod demo;
+mod error;
+pub mod experiments;
+pub mod generator;
+pub mod goodput;
+pub mod machine;
+pub mod measure;
+pub mod ramp;
+pub mod relief;
+pub mod report;
+pub mod results;
+pub mod scenario;
+pub mod scene;
+pub mod stats;
+pub mod table;
+
+pub use error::Error;

@@ -1,5 +1,7 @@
 //! One file for each subcommand: what it takes, and the call that does it.
 
+pub(crate) mod bench;
+pub(crate) mod demo;
 pub(crate) mod helper;
 pub(crate) mod key;
 pub(crate) mod lab;

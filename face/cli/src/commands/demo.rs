@@ -1,0 +1,66 @@
+//! `spillway demo`: a burst hits a real memcached and is relieved, on this machine.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use spillway_bench::demo::{self, Options};
+use spillway_bench::scene::Setting;
+use spillway_load::control::parse_duration;
+
+/// Show the main job: a burst hits an unmodified memcached, its clients move to a helper, the burst is relieved.
+///
+/// Needs root, for network namespaces; takes about a minute. The exit status is 1 when a reply was wrong or lost or a
+/// connection was reset, and 2 when the demo could not be run; being slow is no failure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the report goes, one HTML file; its figures go beside it as JSON.
+    #[arg(long, value_name = "FILE", default_value = "target/demo/report.html")]
+    report: PathBuf,
+    /// Client connections, over all client hosts.
+    #[arg(long, value_name = "N", default_value_t = 660, value_parser = clap::value_parser!(u32).range(2..=20_000))]
+    connections: u32,
+    /// Keys in the server.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    keys: u32,
+    /// Requests a second that the server serves alone; found out by a ramp if not given.
+    #[arg(long, value_name = "PER_SECOND")]
+    capacity: Option<f64>,
+    /// Seconds of light load, of burst before the word, of burst after it, and afterwards.
+    #[arg(long, value_name = "S,S,S,S", value_delimiter = ',', default_values_t = [6, 8, 12, 6])]
+    times: Vec<u64>,
+    /// How long the helper may wait to fill a batch.
+    #[arg(long, value_name = "TIME", default_value = "500us", value_parser = parse_duration)]
+    max_delay: Duration,
+    /// Between the starts of two clients' moves.
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_duration)]
+    pace: Duration,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    match options(args).and_then(|options| demo::run(&options, &mut io::stdout())) {
+        Ok(demo) if demo.passed() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("spillway demo: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn options(args: Args) -> Result<Options, spillway_bench::Error> {
+    let setting = Setting {
+        connections: args.connections,
+        keys: args.keys,
+        max_delay: args.max_delay,
+        pace: args.pace,
+        ..Setting::of_this_program()?
+    };
+    let mut options = Options { direct_per_s: args.capacity, report: args.report, ..Options::new(setting) };
+    let [light_s, burst_s, relieved_s, after_s] = args.times[..] else {
+        return Err(spillway_bench::Error::Usage("--times takes four numbers, such as 6,8,12,6".into()));
+    };
+    options = Options { light_s, burst_s, relieved_s, after_s, ..options };
+    Ok(options)
+}

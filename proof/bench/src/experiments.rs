@@ -1,0 +1,70 @@
+//! The experiments that `spillway bench` runs, by name.
+
+pub mod burst;
+
+use std::io::Write;
+
+use crate::error::Error;
+use crate::results::Results;
+use crate::scene::Setting;
+use crate::table::Table;
+
+/// How an experiment is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Within two minutes: fewer rounds, and the less important parts left out.
+    pub quick: bool,
+    /// The scene, for experiments that have it.
+    pub setting: Setting,
+}
+
+/// One experiment.
+#[derive(Clone, Copy)]
+pub struct Experiment {
+    /// Its name.
+    pub name: &'static str,
+    /// What it asks.
+    pub question: &'static str,
+    /// The paper's figure that it answers, and its value.
+    pub paper: &'static str,
+    /// Runs it; tells about it as it goes.
+    pub run: fn(&Options, &mut dyn Write) -> Result<Results, Error>,
+}
+
+/// All experiments.
+pub const ALL: [Experiment; 1] = [Experiment {
+    name: "burst",
+    question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
+    paper: "PostMan, Figure 4 and §6.1: goodput 3.3×, 660 clients moved in 550 ms, relief below 1 s",
+    run: burst::run,
+}];
+
+/// The experiment of this name.
+pub fn named(name: &str) -> Option<&'static Experiment> {
+    ALL.iter().find(|experiment| experiment.name == name)
+}
+
+/// All experiments, for people.
+pub fn list() -> Table {
+    let mut table = Table::new(["name", "what it asks", "paper"]).left(1).left(2);
+    for Experiment { name, question, paper, .. } in &ALL {
+        table.row([*name, *question, *paper]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experiments_are_found_by_name_and_listed() {
+        assert!(named("burst").is_some() && named("no-such").is_none());
+        let list = list().to_string();
+        assert!(ALL.iter().all(|e| list.contains(e.name) && list.contains(e.paper)));
+        let mut names: Vec<_> = ALL.iter().map(|e| e.name).collect();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+        assert!(!names.contains(&"list") && !names.contains(&"all"), "those words mean something else");
+    }
+}

@@ -1,0 +1,346 @@
+//! What was measured, as rows, ratios and checks.
+
+use super::{Measured, PAPER_SLA_US, ROUNDS, ROUNDS_QUICK, Series};
+use crate::experiments::Options;
+use crate::goodput::Ramped;
+use crate::measure::{Step, Used, not_saturated};
+use crate::results::{Check, Ratio, Results, Row};
+use crate::scenario::Relieved;
+use crate::scene::System;
+use crate::stats::{median, paired_ratios};
+
+/// States everything.
+pub(super) fn state(measured: &Measured, options: &Options, results: &mut Results) {
+    for series in &measured.series {
+        goodput_rows(series, results);
+    }
+    ratios(measured, results);
+    relief_rows(measured, options, results);
+    results.checks = measured.tally.checks();
+    let unmoved = measured.relieved.iter().filter(|run| run.moved_ms().is_none()).count();
+    results.checks.push(Check::none(
+        "all_moved",
+        unmoved as u64,
+        &format!("{} bursts left clients unmoved", measured.relieved.len()),
+    ));
+    if measured.quick {
+        let quick = format!("--quick: {ROUNDS_QUICK} rounds instead of {ROUNDS}");
+        results.rows.iter_mut().for_each(|row| *row = row.clone().note(&quick));
+        results.ratios.iter_mut().for_each(|ratio| *ratio = ratio.clone().void_if([&quick]));
+    }
+    for note in measured.calibration.notes.iter().chain(&measured.left_out) {
+        results.machine.lab.insert(format!("note {}", results.machine.lab.len()), note.clone());
+    }
+}
+
+fn ms(us: u64) -> f64 {
+    us as f64 / 1000.0
+}
+
+/// Goodput of one system, with what a request cost at it.
+fn goodput_rows(series: &Series, results: &mut Results) {
+    let row = |metric: &str, unit: &str, values: &[f64]| {
+        let row = Row::new(series.system.name(), metric, unit, values)
+            .param("sla_ms", ms(series.sla_us))
+            .param("server_limit", if series.burner { "burner" } else { "quota" });
+        if series.again { row.param("again", true) } else { row }
+    };
+    let goodputs: Vec<f64> = series.goodputs().into_iter().flatten().collect();
+    results
+        .rows
+        .push(row("goodput", "requests/s", &goodputs).void_if(void(series)).note(lower_bound(series)));
+    let best: Vec<&Step> = series.rounds.iter().flatten().filter_map(|ramped| ramped.best.as_ref()).collect();
+    let over =
+        |value: fn(&Step) -> Option<f64>| best.iter().filter_map(|step| value(step)).collect::<Vec<_>>();
+    if series.again || best.is_empty() {
+        return;
+    }
+    for host in ["server", "helper", "clients", "bridge"] {
+        let each = |step: &&Step| {
+            let costs = step.used.us_per_request(step.span.served);
+            costs.into_iter().find(|(name, _)| *name == host).map(|(_, us)| us)
+        };
+        let values: Vec<f64> = best.iter().filter_map(each).collect();
+        results
+            .rows
+            .push(row("total_cpu_us_per_request", "µs", &values).param("host", host).param("at", "goodput"));
+    }
+    results.rows.push(row("server_interface_share", "%", &over(|s| Some(100.0 * s.used.interface_share()))));
+    results.rows.push(row("server_cpu", "% of a core", &over(|s| Some(s.used.server_percent()))));
+    results.rows.push(row(
+        "nr_throttled",
+        "periods/s",
+        &over(|s| Some(s.used.throttled as f64 / s.used.seconds)),
+    ));
+    results.rows.push(row("clients_lag_p99_us", "µs", &over(|s| Some(s.lag_p99_us as f64))));
+    results.rows.push(row("clients_cpu", "% of a core", &over(|s| Some(s.used.percent(s.used.clients_s)))));
+    if series.system == System::Helped {
+        results.rows.push(row("helper_cpu", "% of a core", &over(|s| Some(s.used.percent(s.used.helper_s)))));
+        results.rows.push(row("messages_per_batch", "messages", &over(|s| s.used.messages_per_batch())));
+        let saturated = series.rounds.iter().flatten().filter_map(|ramped| ramped.saturated.as_ref());
+        let throughput: Vec<f64> = saturated.map(|step| step.replies_per_s).collect();
+        if !throughput.is_empty() {
+            results.rows.push(row("throughput", "replies/s", &throughput).note("without regard to time"));
+        }
+    }
+}
+
+/// Why a series' goodput must not be cited. A ramp that ended early is a lower bound: that flatters whoever it is
+/// compared *against*, so direct ones are void, and helped ones are not.
+fn void(series: &Series) -> Vec<String> {
+    if series.system == System::Helped { Vec::new() } else { troubles(series) }
+}
+
+fn lower_bound(series: &Series) -> String {
+    match troubles(series) {
+        troubles if series.system == System::Helped && !troubles.is_empty() => {
+            format!("a lower bound: {}", troubles.join("; "))
+        }
+        _ => String::new(),
+    }
+}
+
+fn troubles(series: &Series) -> Vec<String> {
+    let round = |(n, ramped): (usize, &Option<Ramped>)| {
+        ramped.as_ref()?.trouble.as_ref().map(|trouble| format!("round {}: {trouble}", n + 1))
+    };
+    series.rounds.iter().enumerate().filter_map(round).collect()
+}
+
+/// Helped over direct, under each SLA and limit; and the same over itself.
+fn ratios(measured: &Measured, results: &mut Results) {
+    let find = |system: System, sla_us: u64, burner: bool, again: bool| {
+        measured
+            .series
+            .iter()
+            .find(|s| (s.system, s.sla_us, s.burner, s.again) == (system, sla_us, burner, again))
+    };
+    for helped in measured.series.iter().filter(|series| series.system == System::Helped) {
+        let direct = [System::Plain, System::Shimmed];
+        let direct =
+            direct.into_iter().filter_map(|system| find(system, helped.sla_us, helped.burner, false));
+        let better = direct
+            .filter(|series| series.median().is_some())
+            .max_by(|a, b| a.median().partial_cmp(&b.median()).unwrap_or(std::cmp::Ordering::Equal));
+        let Some(better) = better else { continue };
+        let rounds = paired_ratios(&helped.goodputs(), &better.goodputs());
+        let main = helped.sla_us == measured.calibration.sla_us;
+        let name = match (helped.burner, main) {
+            (true, _) => "goodput_helped_over_direct_burner".to_owned(),
+            (false, true) => "goodput_helped_over_direct".to_owned(),
+            (false, false) => format!("goodput_helped_over_direct_at_{}us", helped.sla_us),
+        };
+        let target = if helped.sla_us == PAPER_SLA_US {
+            "expected ≥ 3.3, as in the paper"
+        } else {
+            "expected ≥ 5, paper 3.3"
+        };
+        let mut ratio = Ratio::new(&name, &rounds)
+            .void_if(void(better))
+            .note(format!("SLA {} ms; against {}; {target}", ms(helped.sla_us), better.system.name()))
+            .note(lower_bound(helped));
+        if let (true, Some(percent)) = (helped.burner, measured.burnt_percent) {
+            ratio = ratio.note(format!(
+                "the burner took {percent:.1} % of the server's core; helper and clients shared the other"
+            ));
+        }
+        results.ratios.push(ratio);
+    }
+    let sla_us = measured.calibration.sla_us;
+    if let (Some(one), Some(two)) =
+        (find(System::Plain, sla_us, false, false), find(System::Plain, sla_us, false, true))
+    {
+        let rounds = paired_ratios(&two.goodputs(), &one.goodputs());
+        results
+            .ratios
+            .push(Ratio::new("goodput_direct_over_itself", &rounds).note("A/A: what differs by itself"));
+    }
+}
+
+/// Moves, reliefs and costs of the bursts.
+fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
+    let quota = options.setting.quota;
+    let (good, spoilt): (Vec<&Relieved>, Vec<&Relieved>) =
+        measured.relieved.iter().partition(|run| run.spoilt(quota).is_empty());
+    let spoilt_note = match spoilt.first() {
+        Some(run) => format!(
+            "{} of {} runs spoilt and left out (first: {})",
+            spoilt.len(),
+            measured.relieved.len(),
+            run.spoilt(quota).join(", ")
+        ),
+        None => String::new(),
+    };
+    let helped_per_s = helped_throughput(measured);
+    let row = |metric: &str, values: Vec<f64>| {
+        Row::new("helped", metric, "ms", &values)
+            .param("connections", options.setting.connections)
+            .param("sla_ms", ms(measured.calibration.sla_us))
+            .note(&spoilt_note)
+    };
+    let over = |value: &dyn Fn(&Relieved) -> Option<f64>| {
+        good.iter().filter_map(|run| value(run)).collect::<Vec<_>>()
+    };
+    let floor = |run: &Relieved| run.drain_floor_ms(helped_per_s?);
+    let relief = |run: &Relieved| run.relief_ms().map(|ms| ms as f64);
+    results.rows.push(row("moved_ms", over(&Relieved::moved_ms)).note("expected ≤ 150, paper 550"));
+    let unrelieved = good.iter().filter(|run| run.relief_ms().is_none()).count();
+    let never = (unrelieved > 0)
+        .then(|| format!("{unrelieved} of {} runs not relieved before the burst was over", good.len()));
+    results.rows.push(row("relief_ms", over(&relief)).void_if(never).note("expected ≤ floor + 350"));
+    results.rows.push(row("drain_floor_ms", over(&floor)));
+    results.rows.push(
+        row("relief_over_floor_ms", over(&|run| Some(relief(run)? - floor(run)?))).note("expected ≤ 350"),
+    );
+
+    type Window = fn(&Relieved) -> (u64, u64);
+    let phases: [(&str, &str, Window); 3] = [
+        ("direct, with shim", "light load", Relieved::light),
+        ("direct, with shim", "burst", Relieved::overloaded),
+        ("helped", "burst", Relieved::relieved),
+    ];
+    for (system, phase, window) in phases {
+        let costs = |run: &&Relieved| -> (Used, u64) {
+            let (from_ms, to_ms) = window(run);
+            run.between(from_ms, to_ms)
+        };
+        let costs: Vec<(Used, u64)> = good.iter().map(costs).filter(|(used, _)| used.seconds > 0.0).collect();
+        let row = |metric: &str, unit: &str, values: &[f64]| {
+            Row::new(system, metric, unit, values).param("phase", phase)
+        };
+        for (n, host) in ["server", "helper", "clients", "bridge"].into_iter().enumerate() {
+            let values: Vec<f64> =
+                costs.iter().map(|(used, replies)| used.us_per_request(*replies)[n].1).collect();
+            results.rows.push(row("total_cpu_us_per_request", "µs", &values).param("host", host));
+        }
+        let p99s: Vec<f64> = good.iter().filter_map(|run| run.span(window(run)).p99_us()).map(ms).collect();
+        results.rows.push(row("p99_ms", "ms", &p99s));
+        if phase == "burst" {
+            let rates: Vec<f64> =
+                costs.iter().map(|(used, replies)| *replies as f64 / used.seconds).collect();
+            results.rows.push(row("throughput", "replies/s", &rates));
+            let shares: Vec<f64> =
+                costs.iter().filter_map(|(used, _)| used.quota_share(quota)).map(|s| 100.0 * s).collect();
+            let held = costs.iter().filter_map(|(used, _)| not_saturated(used, quota)).collect::<Vec<_>>();
+            let saturated = row("server_cpu_of_quota", "%", &shares);
+            results.rows.push(if system == "helped" { saturated } else { saturated.void_if(held) });
+            let throttled: Vec<f64> =
+                costs.iter().map(|(used, _)| used.throttled as f64 / used.seconds).collect();
+            results.rows.push(row("nr_throttled", "periods/s", &throttled));
+            let interface: Vec<f64> = costs.iter().map(|(used, _)| 100.0 * used.interface_share()).collect();
+            results.rows.push(row("server_interface_share", "%", &interface));
+        }
+    }
+}
+
+/// What the helped server did at all, over the rounds that asked.
+fn helped_throughput(measured: &Measured) -> Option<f64> {
+    let rounds = measured.series.iter().flat_map(|series| series.rounds.iter().flatten());
+    let saturated: Vec<f64> =
+        rounds.filter_map(|ramped| ramped.saturated.as_ref()).map(|step| step.replies_per_s).collect();
+    median(&saturated)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calibrate::Calibration;
+    use crate::goodput::Tally;
+    use crate::machine::Machine;
+    use crate::ramp::Goodput;
+    use crate::scene::Setting;
+
+    fn series(system: System, goodputs: &[f64]) -> Series {
+        let round = |&kept: &f64| {
+            Some(Ramped {
+                found: Goodput { kept_per_s: Some(kept), failed_per_s: Some(kept * 1.05) },
+                best: Some(Step {
+                    used: Used { seconds: 2.0, server_process_s: 0.2, ..Used::default() },
+                    ..Step::default()
+                }),
+                ..Ramped::default()
+            })
+        };
+        Series {
+            system,
+            sla_us: 1_000,
+            burner: false,
+            again: false,
+            rounds: goodputs.iter().map(round).collect(),
+        }
+    }
+
+    fn measured(series: Vec<Series>) -> Measured {
+        Measured {
+            quick: false,
+            calibration: Calibration { direct_per_s: 3_000.0, sla_us: 1_000, ..Calibration::default() },
+            series,
+            relieved: Vec::new(),
+            burnt_percent: None,
+            left_out: Vec::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    fn stated(measured: &Measured) -> Results {
+        let mut results = Results::new("burst", Machine::default());
+        let options = Options { quick: measured.quick, setting: Setting::new("spillway".into()) };
+        state(measured, &options, &mut results);
+        results
+    }
+
+    #[test]
+    fn direct_is_the_better_of_both_and_rounds_are_paired() {
+        let results = stated(&measured(vec![
+            series(System::Plain, &[3_000.0; 5]),
+            series(System::Shimmed, &[2_000.0, 4_000.0, 4_000.0, 4_000.0, 4_000.0]),
+            series(System::Helped, &[16_000.0; 5]),
+        ]));
+        let ratio = &results.ratios[0];
+        assert_eq!(ratio.name, "goodput_helped_over_direct");
+        assert_eq!((ratio.median, ratio.min, ratio.max), (Some(4.0), Some(4.0), Some(8.0)));
+        assert_eq!((ratio.valid, ratio.upper95), (true, Some(8.0)));
+        assert!(ratio.why.contains("against direct, with shim"), "{}", ratio.why);
+    }
+
+    #[test]
+    fn a_direct_ramp_that_ended_early_voids_the_ratio_and_a_helped_one_does_not() {
+        let mut helped = series(System::Helped, &[16_000.0; 5]);
+        helped.rounds[1].as_mut().unwrap().trouble = Some("the helper used 81 % of a core".into());
+        let fine = measured(vec![series(System::Plain, &[3_000.0; 5]), helped]);
+        let results = stated(&fine);
+        assert!(results.ratios[0].valid && results.ratios[0].why.contains("lower bound: round 2"));
+
+        let mut plain = series(System::Plain, &[3_000.0; 5]);
+        plain.rounds[0].as_mut().unwrap().trouble = Some("the clients lagged".into());
+        let results = stated(&measured(vec![plain, series(System::Helped, &[16_000.0; 5])]));
+        assert!(!results.ratios[0].valid && results.ratios[0].why.contains("round 1: the clients lagged"));
+        let goodput = results.rows.iter().find(|row| row.metric == "goodput").unwrap();
+        assert!(!goodput.valid);
+    }
+
+    #[test]
+    fn a_quick_run_is_not_to_be_cited() {
+        let mut quick =
+            measured(vec![series(System::Plain, &[3_000.0; 2]), series(System::Helped, &[16_000.0; 2])]);
+        quick.quick = true;
+        let results = stated(&quick);
+        assert!(!results.ratios[0].valid && results.ratios[0].why.contains("--quick"));
+        assert_eq!(results.ratios[0].upper95, None);
+        assert!(results.rows.iter().all(|row| row.why.contains("--quick")));
+        assert!(results.passed());
+    }
+
+    #[test]
+    fn the_issues_rows_are_there() {
+        let results =
+            stated(&measured(vec![series(System::Plain, &[3_000.0]), series(System::Helped, &[16_000.0])]));
+        for metric in
+            ["goodput", "moved_ms", "relief_ms", "drain_floor_ms", "total_cpu_us_per_request", "nr_throttled"]
+        {
+            assert!(results.rows.iter().any(|row| row.metric == metric), "{metric}");
+        }
+        let moved = results.rows.iter().find(|row| row.metric == "moved_ms").unwrap();
+        assert!(!moved.valid, "there was no burst");
+    }
+}

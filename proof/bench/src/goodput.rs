@@ -1,0 +1,282 @@
+//! Doing what a [`Ramp`] plans: offering rates to a system and judging what comes back.
+
+use std::time::Duration;
+
+use spillway_load::Report;
+
+use crate::error::Error;
+use crate::generator::{BIN_MS, Generators, Order};
+use crate::measure::Step;
+use crate::ramp::{Goodput, Next, Ramp, Verdict};
+use crate::results::Check;
+use crate::scene::{Scene, System};
+
+/// Replies are told of every 100 ms; after this time, what has no reply is over any SLA that is looked at.
+const TOLD_AFTER: Duration = Duration::from_millis(250);
+/// For a backlog between probes.
+const QUIET_WITHIN: Duration = Duration::from_secs(5);
+/// Offered while connections move before a ramp: each needs a reply to have moved.
+const MOVING_PER_S: f64 = 1_500.0;
+/// Beyond the first failure, to see how much is served without regard to time.
+const SATURATION: f64 = 2.5;
+
+/// How long everything takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Before anything is measured.
+    pub warm_up: Duration,
+    /// After each change of rate.
+    pub settle: Duration,
+    /// A step: 2 s at least, by the rule.
+    pub step: Duration,
+    /// A probe.
+    pub probe: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        let ms = Duration::from_millis;
+        Timing { warm_up: ms(2_000), settle: ms(300), step: ms(2_000), probe: ms(600) }
+    }
+}
+
+/// What a ramp on a system found.
+#[derive(Clone, Debug, Default)]
+pub struct Ramped {
+    /// The rates.
+    pub found: Goodput,
+    /// The highest step that was kept.
+    pub best: Option<Step>,
+    /// Replies a second when far more is offered, if that was asked for; with what it cost.
+    pub saturated: Option<Step>,
+    /// Why the ramp ended before a failure, if so.
+    pub trouble: Option<String>,
+    /// Steps that had to be done again.
+    pub spoilt: u32,
+    /// Replies and failures.
+    pub tally: Tally,
+}
+
+/// Replies and failures of everything that ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Replies.
+    pub replies: u64,
+    /// Replies with a wrong byte.
+    pub wrong: u64,
+    /// Requests sent and never answered.
+    pub lost: u64,
+    /// Connections that went away.
+    pub resets: u64,
+    /// Connections that could not be moved.
+    pub not_moved: u64,
+    /// The first complaints.
+    pub troubles: Vec<String>,
+}
+
+/// Complaints that are kept.
+const TROUBLES_MAX: usize = 8;
+
+impl Tally {
+    /// Adds a run.
+    pub fn add_report(&mut self, report: &Report) {
+        let all = report.span(0, u64::MAX).summary();
+        self.replies += all.answered;
+        self.wrong += all.wrong;
+        self.lost += all.lost;
+        self.resets += all.resets;
+        self.not_moved += report.moves.iter().map(|m| u64::from(m.failed)).sum::<u64>();
+        self.complain(&report.troubles);
+    }
+
+    /// Adds another tally.
+    pub fn add(&mut self, other: &Tally) {
+        self.replies += other.replies;
+        self.wrong += other.wrong;
+        self.lost += other.lost;
+        self.resets += other.resets;
+        self.not_moved += other.not_moved;
+        self.complain(&other.troubles);
+    }
+
+    /// What must hold whatever the speed.
+    pub fn checks(&self) -> Vec<Check> {
+        let of = format!("{} replies", self.replies);
+        let mut checks = vec![
+            Check::none("wrong", self.wrong, &of),
+            Check::none("lost", self.lost, &of),
+            Check::none("resets", self.resets, &of),
+            Check::none("not_moved", self.not_moved, "all moves"),
+        ];
+        if let Some(trouble) = self.troubles.first() {
+            for check in checks.iter_mut().filter(|check| !check.ok) {
+                check.detail.push_str(&format!(" (first: {trouble})"));
+            }
+        }
+        checks
+    }
+
+    fn complain(&mut self, troubles: &[String]) {
+        let room = TROUBLES_MAX.saturating_sub(self.troubles.len());
+        self.troubles.extend(troubles.iter().take(room).cloned());
+    }
+}
+
+/// Clients of one system, connected, moved if need be, and warm.
+#[derive(Debug)]
+pub struct Driver<'a> {
+    scene: &'a mut Scene,
+    generators: Generators,
+    timing: Timing,
+}
+
+impl<'a> Driver<'a> {
+    /// Starts the clients of a system and warms everything up.
+    pub fn start(scene: &'a mut Scene, system: System, timing: Timing) -> Result<Driver<'a>, Error> {
+        let mut generators = scene.start(&scene.clients(system))?;
+        generators.begin()?;
+        generators.order(&Order::Rate(MOVING_PER_S))?;
+        if system == System::Helped {
+            let moved = generators.move_to_helper()?;
+            if moved.failed > 0 || !moved.complete {
+                let what = format!(
+                    "{} of {} connections could not be moved to the helper",
+                    moved.failed, moved.connections
+                );
+                return Err(Error::process(what, generators.troubles().join("\n")));
+            }
+        }
+        std::thread::sleep(timing.warm_up);
+        Ok(Driver { scene, generators, timing })
+    }
+
+    /// Offers a rate, waits until it has settled, and measures for so long.
+    pub fn measure(&mut self, rate_per_s: f64, length: Duration) -> Result<Step, Error> {
+        self.generators.order(&Order::Rate(rate_per_s))?;
+        std::thread::sleep(self.timing.settle);
+        let from_ms = self.generators.now_ms().div_ceil(BIN_MS) * BIN_MS;
+        let to_ms = from_ms + u64::try_from(length.as_millis()).unwrap_or(u64::MAX) / BIN_MS * BIN_MS;
+        self.generators.sleep_until_ms(from_ms);
+        let (before, answered) = (self.scene.snapshot()?, self.generators.answered());
+        self.generators.sleep_until_ms(to_ms);
+        let (after, replies) = (self.scene.snapshot()?, self.generators.answered() - answered);
+        std::thread::sleep(TOLD_AFTER);
+        self.generators.check()?;
+        self.scene.check()?;
+        Ok(Step::new(rate_per_s, &self.generators.bins(from_ms, to_ms), after.since(&before), replies))
+    }
+
+    /// Carries out a ramp.
+    pub fn ramp(&mut self, mut plan: Ramp, sla_us: u64) -> Result<Ramped, Error> {
+        let mut best = None;
+        loop {
+            let (rate, length, probing) = match plan.next() {
+                Next::Probe(rate) => (rate, self.timing.probe, true),
+                Next::Step(rate) => (rate, self.timing.step, false),
+                Next::Done => break,
+            };
+            let step = self.measure(rate, length)?;
+            let kept = step.span.keeps(sla_us);
+            let spoilt = step.spoilt(self.scene.setting().quota, kept).filter(|_| !probing);
+            let verdict = spoilt.map_or(if kept { Verdict::Kept } else { Verdict::Failed }, Verdict::Spoilt);
+            progress(rate, &step, sla_us, &verdict);
+            plan.record(&verdict);
+            if verdict == Verdict::Kept && !probing {
+                best = Some(step);
+            }
+            if !kept && plan.next() != Next::Done {
+                self.quiesce()?;
+            }
+        }
+        Ok(Ramped {
+            found: plan.found(),
+            best,
+            trouble: plan.trouble().map(str::to_owned),
+            spoilt: plan.spoilt(),
+            ..Ramped::default()
+        })
+    }
+
+    /// Offers far more than `capacity_per_s`, to see how much is served when nobody looks at the time.
+    pub fn saturate(&mut self, capacity_per_s: f64) -> Result<Step, Error> {
+        self.measure(capacity_per_s * SATURATION, self.timing.step / 2)
+    }
+
+    /// Offers nothing until nothing is under way.
+    pub fn quiesce(&mut self) -> Result<(), Error> {
+        self.generators.quiesce(QUIET_WITHIN)
+    }
+
+    /// Ends the clients and counts.
+    pub fn finish(self) -> Result<Tally, Error> {
+        let mut tally = Tally::default();
+        tally.add_report(&self.generators.finish()?);
+        Ok(tally)
+    }
+}
+
+/// Tells of a step where somebody asks for it: why a ramp ended is a question that figures alone do not answer.
+fn progress(rate: f64, step: &Step, sla_us: u64, verdict: &Verdict) {
+    if std::env::var_os("SPILLWAY_BENCH_STEPS").is_none() {
+        return;
+    }
+    let used = &step.used;
+    eprintln!(
+        "  {rate:>8.0}/s: {:.2} % on time, p99 {}, replies {:.0}/s; server {:.1} % (interface {:.0} %), helper {:.0} %, \
+         clients {:.0} %, bridge {:.0} %, lag {} µs, stolen {:.0} ms, batch {:.1}: {verdict:?}",
+        100.0 * step.span.on_time_share(sla_us),
+        crate::table::milliseconds(step.span.p99_us(), "unanswered"),
+        step.replies_per_s,
+        used.server_percent(),
+        100.0 * used.interface_share(),
+        used.percent(used.helper_s),
+        used.percent(used.clients_s),
+        used.percent(used.bridge_s),
+        step.lag_p99_us,
+        used.stolen_s * 1000.0,
+        used.messages_per_batch().unwrap_or(0.0)
+    );
+}
+
+/// A whole ramp on a system, from its clients' start to their end.
+pub fn ramp(
+    scene: &mut Scene,
+    system: System,
+    timing: Timing,
+    plan: Ramp,
+    sla_us: u64,
+    saturate: bool,
+) -> Result<Ramped, Error> {
+    let mut driver = Driver::start(scene, system, timing)?;
+    let mut ramped = driver.ramp(plan, sla_us)?;
+    if let (true, Some(kept)) = (saturate, ramped.found.kept_per_s) {
+        ramped.saturated = Some(driver.saturate(kept)?);
+    }
+    ramped.tally = driver.finish()?;
+    Ok(ramped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spillway_load::report::Bin;
+
+    #[test]
+    fn a_tally_fails_on_any_wrong_lost_or_reset() {
+        let mut report = Report { bins: vec![Bin { offered: 12, ..Bin::default() }], ..Report::default() };
+        report.bins[0].direct.answered = 9;
+        report.bins[0].helped.lost = 2;
+        report.bins[0].helped.resets = 1;
+        report.troubles.push("connection 7 is lost".into());
+        let mut tally = Tally::default();
+        assert!(tally.checks().iter().all(|check| check.ok));
+        tally.add_report(&report);
+        tally.add(&tally.clone());
+        assert_eq!((tally.replies, tally.lost, tally.resets, tally.wrong), (18, 4, 2, 0));
+        let checks = tally.checks();
+        let failed: Vec<_> =
+            checks.iter().filter(|check| !check.ok).map(|check| check.name.as_str()).collect();
+        assert_eq!(failed, ["lost", "resets"]);
+        assert!(checks[1].detail.contains("4 of 18 replies (first: connection 7 is lost)"));
+    }
+}

@@ -1,0 +1,320 @@
+//! What was used between two moments, and whether what was measured meanwhile may be believed.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use spillway_lab::{HostCpu, Quota};
+use spillway_load::histogram::Histogram;
+use spillway_load::monotonic_ns;
+use spillway_load::report::Bin;
+
+use crate::machine::Stolen;
+use crate::relief::Span;
+
+/// A server that used more than this share of its quota was not held to it.
+const QUOTA_SHARE_MAX: f64 = 1.05;
+/// A saturated server reaches this share of its quota.
+const QUOTA_SHARE_SATURATED: f64 = 0.95;
+/// Helper and clients stay below this, in percent of a core.
+const CORE_PERCENT_MAX: f64 = 80.0;
+/// The clients' own lag stays below this.
+const LAG_P99_US_MAX: u64 = 1_000;
+/// More time than this share, taken from the machine by its own host, spoils a measurement.
+const STOLEN_SHARE_MAX: f64 = 0.01;
+
+/// Batches from a helper to its server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchCount {
+    /// Sent so far.
+    pub batches: u64,
+    /// Data messages in them.
+    pub messages: u64,
+}
+
+/// Counters at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot {
+    taken_ns: u64,
+    server: HostCpu,
+    helper: HostCpu,
+    clients: HostCpu,
+    bridge: HostCpu,
+    batches: Option<BatchCount>,
+    stolen: Stolen,
+}
+
+/// What was used between two moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Used {
+    /// From the first to the second moment, in s.
+    pub seconds: f64,
+    /// By the server's processes.
+    pub server_process_s: f64,
+    /// By the server's interface.
+    pub server_interface_s: f64,
+    /// By the helper, interface included.
+    pub helper_s: f64,
+    /// By all client hosts, interfaces included.
+    pub clients_s: f64,
+    /// By the bridge.
+    pub bridge_s: f64,
+    /// Quota periods of the server in which it had something to do.
+    pub periods: u64,
+    /// Those in which the quota ran out.
+    pub throttled: u64,
+    /// Batches that the helper sent.
+    pub batches: u64,
+    /// Messages in them.
+    pub messages: u64,
+    /// CPU time that the machine's own host kept from it, all cores together.
+    pub stolen_s: f64,
+}
+
+impl Snapshot {
+    /// What was read a moment ago.
+    pub fn now(
+        server: HostCpu,
+        helper: HostCpu,
+        clients: HostCpu,
+        bridge: HostCpu,
+        batches: Option<BatchCount>,
+    ) -> Snapshot {
+        Snapshot { taken_ns: monotonic_ns(), server, helper, clients, bridge, batches, stolen: Stolen::now() }
+    }
+
+    /// When, on the monotonic clock.
+    pub fn taken_ns(&self) -> u64 {
+        self.taken_ns
+    }
+
+    /// What was used since an earlier moment.
+    pub fn since(&self, earlier: &Snapshot) -> Used {
+        let server = self.server.since(&earlier.server);
+        let total = |now: &HostCpu, then: &HostCpu| now.since(then).total().as_secs_f64();
+        let batches = match (self.batches, earlier.batches) {
+            (Some(now), Some(then)) => BatchCount {
+                batches: now.batches.saturating_sub(then.batches),
+                messages: now.messages.saturating_sub(then.messages),
+            },
+            _ => BatchCount::default(),
+        };
+        Used {
+            seconds: self.taken_ns.saturating_sub(earlier.taken_ns) as f64 / 1e9,
+            server_process_s: server.process.as_secs_f64(),
+            server_interface_s: server.interface.as_secs_f64(),
+            helper_s: total(&self.helper, &earlier.helper),
+            clients_s: total(&self.clients, &earlier.clients),
+            bridge_s: total(&self.bridge, &earlier.bridge),
+            periods: server.periods,
+            throttled: server.throttled_periods,
+            batches: batches.batches,
+            messages: batches.messages,
+            stolen_s: self.stolen.since_ms(&earlier.stolen) / 1000.0,
+        }
+    }
+}
+
+impl Used {
+    /// Percent of one core.
+    pub fn percent(&self, seconds: f64) -> f64 {
+        if self.seconds > 0.0 { 100.0 * seconds / self.seconds } else { 0.0 }
+    }
+
+    /// By the server's host, in percent of one core.
+    pub fn server_percent(&self) -> f64 {
+        self.percent(self.server_process_s + self.server_interface_s)
+    }
+
+    /// By the server's host as a share of its quota; `None` without one.
+    pub fn quota_share(&self, quota: Option<Quota>) -> Option<f64> {
+        quota.map(|quota| self.server_percent() / quota.percent_of_core)
+    }
+
+    /// The interface's part of the server's CPU time, 0 to 1.
+    pub fn interface_share(&self) -> f64 {
+        let total = self.server_process_s + self.server_interface_s;
+        if total > 0.0 { self.server_interface_s / total } else { 0.0 }
+    }
+
+    /// Messages a batch, if there were batches.
+    pub fn messages_per_batch(&self) -> Option<f64> {
+        (self.batches > 0).then(|| self.messages as f64 / self.batches as f64)
+    }
+
+    /// CPU time in µs of each host for each of so many requests: server, helper, clients, bridge.
+    pub fn us_per_request(&self, requests: u64) -> [(&'static str, f64); 4] {
+        let each = |seconds: f64| if requests > 0 { seconds * 1e6 / requests as f64 } else { 0.0 };
+        [
+            ("server", each(self.server_process_s + self.server_interface_s)),
+            ("helper", each(self.helper_s)),
+            ("clients", each(self.clients_s)),
+            ("bridge", each(self.bridge_s)),
+        ]
+    }
+
+    /// Everything used, by all hosts, added.
+    pub fn add(&mut self, other: &Used) {
+        self.seconds += other.seconds;
+        self.server_process_s += other.server_process_s;
+        self.server_interface_s += other.server_interface_s;
+        self.helper_s += other.helper_s;
+        self.clients_s += other.clients_s;
+        self.bridge_s += other.bridge_s;
+        self.periods += other.periods;
+        self.throttled += other.throttled;
+        self.batches += other.batches;
+        self.messages += other.messages;
+        self.stolen_s += other.stolen_s;
+    }
+}
+
+/// A fixed rate, offered for a while.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Requests a second that were to be offered.
+    pub rate_per_s: f64,
+    /// What was offered and served.
+    pub span: Span,
+    /// The clients' own lag.
+    pub lag_p99_us: u64,
+    /// What it cost.
+    pub used: Used,
+    /// Replies that came in meanwhile, whenever they were asked for, each second.
+    pub replies_per_s: f64,
+}
+
+impl Step {
+    /// From its bins and costs.
+    pub fn new(rate_per_s: f64, bins: &[Bin], used: Used, replies: u64) -> Step {
+        let mut lag = Histogram::default();
+        bins.iter().for_each(|bin| lag.merge(&bin.lag_us));
+        let replies_per_s = if used.seconds > 0.0 { replies as f64 / used.seconds } else { 0.0 };
+        Step {
+            rate_per_s,
+            span: Span::of(bins, 0, u64::MAX),
+            lag_p99_us: lag.quantile_us(0.99),
+            used,
+            replies_per_s,
+        }
+    }
+
+    /// Why it shows nothing, if so. `kept` is whether it kept its SLA: only then does a server beyond its quota matter,
+    /// for it would have failed all the more within it.
+    pub fn spoilt(&self, quota: Option<Quota>, kept: bool) -> Option<String> {
+        let over = self.used.quota_share(quota).filter(|&share| kept && share > QUOTA_SHARE_MAX);
+        if let Some(share) = over {
+            return Some(format!("the server used {:.0} % of its quota", share * 100.0));
+        }
+        spoilt_by(&self.used, self.lag_p99_us)
+    }
+}
+
+/// Why nothing measured meanwhile counts, whatever it was.
+pub fn spoilt_by(used: &Used, lag_p99_us: u64) -> Option<String> {
+    if lag_p99_us >= LAG_P99_US_MAX {
+        return Some(format!("the clients lagged: p99 {:.1} ms", lag_p99_us as f64 / 1000.0));
+    }
+    for (who, seconds) in [("helper", used.helper_s), ("clients", used.clients_s)] {
+        let percent = used.percent(seconds);
+        if percent >= CORE_PERCENT_MAX {
+            return Some(format!("the {who} used {percent:.0} % of a core"));
+        }
+    }
+    if used.stolen_s > STOLEN_SHARE_MAX * used.seconds {
+        return Some(format!("the machine was stopped for {:.0} ms", used.stolen_s * 1000.0));
+    }
+    None
+}
+
+/// Why a server that had too much to do was not held to its quota as it should be, if so: it must use 95 to 105 % of it.
+pub fn not_saturated(used: &Used, quota: Option<Quota>) -> Option<String> {
+    let share = used.quota_share(quota)?;
+    let held = (QUOTA_SHARE_SATURATED..=QUOTA_SHARE_MAX).contains(&share);
+    (!held)
+        .then(|| format!("the overloaded server used {:.1} % of its quota, not 95 to 105 %", share * 100.0))
+}
+
+/// A duration in ms, for JSON and tables.
+pub fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUOTA: Option<Quota> = Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) });
+
+    fn used(server_ms: u64) -> Used {
+        Used {
+            seconds: 2.0,
+            server_process_s: server_ms as f64 / 1000.0 * 0.75,
+            server_interface_s: server_ms as f64 / 1000.0 * 0.25,
+            ..Used::default()
+        }
+    }
+
+    fn step(used: Used, lag_us: u64) -> Step {
+        let mut bin = Bin { offered: 10, ..Bin::default() };
+        bin.direct.answered = 10;
+        bin.direct.latency_us.record(300, 10);
+        bin.lag_us.record(lag_us, 10);
+        Step::new(5.0, &[bin], used, 10)
+    }
+
+    #[test]
+    fn differences_are_taken_between_snapshots() {
+        let cpu = |ms: u64| HostCpu {
+            process: Duration::from_millis(ms),
+            interface: Duration::from_millis(ms / 4),
+            ..HostCpu::default()
+        };
+        let at = |taken_ns, scale: u64, batches| Snapshot {
+            taken_ns,
+            server: cpu(40 * scale),
+            helper: cpu(80 * scale),
+            clients: cpu(120 * scale),
+            bridge: cpu(4 * scale),
+            batches: Some(batches),
+            stolen: Stolen::default(),
+        };
+        let first = at(1_000_000_000, 1, BatchCount { batches: 5, messages: 50 });
+        let second = at(2_000_000_000, 2, BatchCount { batches: 15, messages: 350 });
+        let used = second.since(&first);
+        assert_eq!(used.seconds, 1.0);
+        assert!((used.server_percent() - 5.0).abs() < 1e-9 && (used.interface_share() - 0.2).abs() < 1e-9);
+        assert_eq!(used.messages_per_batch(), Some(30.0));
+        let each = used.us_per_request(1_000);
+        assert_eq!(each.map(|(name, _)| name), ["server", "helper", "clients", "bridge"]);
+        assert!((each[0].1 - 50.0).abs() < 1e-9 && (each[3].1 - 5.0).abs() < 1e-9);
+        assert_eq!(Used::default().messages_per_batch(), None);
+    }
+
+    #[test]
+    fn a_kept_step_beyond_the_quota_is_spoilt_and_a_failed_one_is_not() {
+        assert_eq!(step(used(209), 50).spoilt(QUOTA, true), None);
+        assert!(step(used(211), 50).spoilt(QUOTA, true).unwrap().contains("106 % of its quota"));
+        assert_eq!(step(used(211), 50).spoilt(QUOTA, false), None);
+        assert_eq!(step(used(1_000), 50).spoilt(None, true), None);
+    }
+
+    #[test]
+    fn lag_and_busy_cores_and_stalls_spoil_any_step() {
+        assert!(step(used(100), 1_000).spoilt(QUOTA, false).unwrap().contains("lagged"));
+        assert_eq!(step(used(100), 999).spoilt(QUOTA, false), None);
+        let busy = Used { helper_s: 1.6, ..used(100) };
+        assert!(step(busy, 50).spoilt(QUOTA, false).unwrap().contains("helper used 80 %"));
+        let busy = Used { clients_s: 1.7, ..used(100) };
+        assert!(step(busy, 50).spoilt(QUOTA, false).unwrap().contains("clients used 85 %"));
+        let stalled = Used { stolen_s: 0.03, ..used(100) };
+        assert!(step(stalled, 50).spoilt(QUOTA, false).unwrap().contains("stopped for 30 ms"));
+    }
+
+    #[test]
+    fn a_saturated_server_uses_its_quota() {
+        assert_eq!(not_saturated(&used(200), QUOTA), None);
+        assert!(not_saturated(&used(189), QUOTA).unwrap().contains("94.5 %"));
+        assert!(not_saturated(&used(211), QUOTA).is_some());
+        assert_eq!(not_saturated(&used(500), None), None);
+    }
+}

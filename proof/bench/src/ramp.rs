@@ -1,0 +1,293 @@
+//! Goodput: the highest rate of a ramp at which the SLA is kept. The plan only; somebody else does the steps.
+//!
+//! Short probes, each half as fast again, find where to begin; they decide nothing. Then come steps of at most 5 %,
+//! two seconds or more each, until the first failure. A step that was spoilt (the machine stalled, the generator lagged) is no failure: it is done again, a few
+//! times at most.
+
+use std::fmt;
+
+/// From one probe to the next.
+const PROBE_FACTOR: f64 = 1.5;
+/// From one step to the next.
+const STEP_FACTOR: f64 = 1.05;
+/// Down, when the first step fails already.
+const BACK_FACTOR: f64 = 0.75;
+/// How often a ramp may begin again lower.
+const RESTARTS_MAX: u32 = 4;
+/// How often one step may be done again because it was spoilt.
+const SPOILT_MAX: u32 = 3;
+/// A ramp that goes on for longer has lost its way.
+const STEPS_MAX: u32 = 80;
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Next {
+    /// Offer this rate for a moment, and see.
+    Probe(f64),
+    /// Offer this rate for the full time of a step.
+    Step(f64),
+    /// The ramp is over.
+    Done,
+}
+
+/// What a probe or step showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The SLA was kept.
+    Kept,
+    /// It was not.
+    Failed,
+    /// It shows nothing, and why.
+    Spoilt(String),
+}
+
+/// What a ramp found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Goodput {
+    /// The highest rate that was kept before the first failure, if any.
+    pub kept_per_s: Option<f64>,
+    /// The rate of the first failure, if the ramp got there.
+    pub failed_per_s: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    Probing,
+    Stepping,
+    Over,
+}
+
+/// The plan of one ramp.
+#[derive(Clone, Debug)]
+pub struct Ramp {
+    phase: Phase,
+    rate: f64,
+    floor: f64,
+    limit: f64,
+    /// The highest probe that kept the SLA.
+    kept_probe: Option<f64>,
+    /// A probe failed before any was kept.
+    probe_failed: bool,
+    found: Goodput,
+    restarts: u32,
+    steps: u32,
+    spoilt_here: u32,
+    spoilt: u32,
+    trouble: Option<String>,
+}
+
+impl Ramp {
+    /// A ramp that is to find its way from `start`. It never goes below `floor` or above `limit`, in requests a second.
+    pub fn searching(start: f64, floor: f64, limit: f64) -> Ramp {
+        Ramp { phase: Phase::Probing, ..Ramp::stepping(start, floor, limit) }
+    }
+
+    /// A ramp whose steps begin at `start`, which is believed to be kept.
+    pub fn stepping(start: f64, floor: f64, limit: f64) -> Ramp {
+        Ramp {
+            phase: Phase::Stepping,
+            rate: start.clamp(floor, limit),
+            floor,
+            limit,
+            kept_probe: None,
+            probe_failed: false,
+            found: Goodput::default(),
+            restarts: 0,
+            steps: 0,
+            spoilt_here: 0,
+            spoilt: 0,
+            trouble: None,
+        }
+    }
+
+    /// What to do next.
+    pub fn next(&self) -> Next {
+        match self.phase {
+            Phase::Probing => Next::Probe(self.rate),
+            Phase::Stepping => Next::Step(self.rate),
+            Phase::Over => Next::Done,
+        }
+    }
+
+    /// Takes in what the probe or step of [`Ramp::next`] showed.
+    pub fn record(&mut self, verdict: &Verdict) {
+        self.steps += 1;
+        if self.steps > STEPS_MAX {
+            return self.end(Some(format!("no end after {STEPS_MAX} steps")));
+        }
+        match (verdict, self.phase) {
+            (_, Phase::Over) => {}
+            (Verdict::Spoilt(why), _) => {
+                self.spoilt += 1;
+                self.spoilt_here += 1;
+                if self.spoilt_here > SPOILT_MAX {
+                    self.end(Some(format!("{why}, {} times at {:.0}/s", self.spoilt_here, self.rate)));
+                }
+            }
+            (_, Phase::Probing) => {
+                self.spoilt_here = 0;
+                self.probed(*verdict == Verdict::Kept);
+            }
+            (_, Phase::Stepping) => {
+                self.spoilt_here = 0;
+                self.stepped(*verdict == Verdict::Kept);
+            }
+        }
+    }
+
+    /// What was found.
+    pub fn found(&self) -> Goodput {
+        self.found
+    }
+
+    /// Probes and steps that were spoilt.
+    pub fn spoilt(&self) -> u32 {
+        self.spoilt
+    }
+
+    /// Why what was found must not be cited, if so.
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    fn probed(&mut self, kept: bool) {
+        match (kept, self.kept_probe) {
+            // Upwards, until one fails.
+            (true, _) if !self.probe_failed && self.rate < self.limit => {
+                self.kept_probe = Some(self.rate);
+                self.rate = (self.rate * PROBE_FACTOR).min(self.limit);
+            }
+            // What a short probe kept a full step may not: begin a little below.
+            (true, _) => self.begin_steps(self.rate / STEP_FACTOR.powi(2)),
+            (false, Some(kept)) => self.begin_steps(kept / STEP_FACTOR.powi(2)),
+            // The start was too high: downwards, until one is kept.
+            (false, None) if self.rate > self.floor => {
+                self.probe_failed = true;
+                self.rate = (self.rate / PROBE_FACTOR).max(self.floor);
+            }
+            (false, None) => self.begin_steps(self.floor),
+        }
+    }
+
+    fn begin_steps(&mut self, rate: f64) {
+        self.phase = Phase::Stepping;
+        self.rate = rate.max(self.floor);
+    }
+
+    fn stepped(&mut self, kept: bool) {
+        if !kept {
+            // A failure of the very first step: the ramp began too high.
+            let begun = self.found.kept_per_s.is_some();
+            if !begun && self.restarts < RESTARTS_MAX && self.rate > self.floor {
+                self.restarts += 1;
+                self.rate = (self.rate * BACK_FACTOR).max(self.floor);
+                return;
+            }
+            self.found.failed_per_s = Some(self.rate);
+            return self.end(None);
+        }
+        self.found.kept_per_s = Some(self.rate);
+        if self.rate >= self.limit {
+            return self
+                .end(Some(format!("the SLA is still kept at {:.0}/s, where the ramp ends", self.limit)));
+        }
+        self.rate = (self.rate * STEP_FACTOR).min(self.limit);
+    }
+
+    fn end(&mut self, trouble: Option<String>) {
+        self.phase = Phase::Over;
+        self.trouble = trouble;
+    }
+}
+
+impl fmt::Display for Goodput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kept_per_s {
+            Some(rate) => write!(f, "{rate:.0}/s"),
+            None => f.write_str("none"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a ramp on a server that keeps its SLA up to this rate, and returns the ramp and all that it did.
+    fn on(mut ramp: Ramp, capacity: f64) -> (Ramp, Vec<Next>) {
+        let mut done = Vec::new();
+        loop {
+            let next = ramp.next();
+            let (Next::Probe(rate) | Next::Step(rate)) = next else { return (ramp, done) };
+            done.push(next);
+            ramp.record(if rate <= capacity { &Verdict::Kept } else { &Verdict::Failed });
+        }
+    }
+
+    fn steps(done: &[Next]) -> Vec<f64> {
+        done.iter().filter_map(|next| if let Next::Step(rate) = next { Some(*rate) } else { None }).collect()
+    }
+
+    #[test]
+    fn a_search_ends_within_five_percent_below_the_capacity() {
+        for capacity in [450.0, 1_000.0, 2_960.0, 3_100.0, 15_999.0, 31_000.0] {
+            let (ramp, done) = on(Ramp::searching(1_000.0, 100.0, 60_000.0), capacity);
+            let found = ramp.found();
+            let kept = found.kept_per_s.unwrap();
+            assert!(kept <= capacity && kept * 1.0501 > capacity, "{kept} for {capacity}");
+            assert!(found.failed_per_s.unwrap() > capacity);
+            assert!(steps(&done).windows(2).all(|pair| pair[1] <= pair[0] * 1.0501), "{done:?}");
+            assert!(done.len() < 25, "{} steps for {capacity}", done.len());
+            assert_eq!(ramp.trouble(), None);
+        }
+    }
+
+    #[test]
+    fn it_stops_at_the_first_failure() {
+        let mut ramp = Ramp::stepping(1_000.0, 100.0, 9_000.0);
+        ramp.record(&Verdict::Kept);
+        ramp.record(&Verdict::Failed);
+        assert_eq!(ramp.next(), Next::Done);
+        assert_eq!(ramp.found(), Goodput { kept_per_s: Some(1_000.0), failed_per_s: Some(1_050.0) });
+    }
+
+    #[test]
+    fn a_start_that_is_too_high_goes_down() {
+        let (ramp, _) = on(Ramp::stepping(3_000.0, 100.0, 60_000.0), 2_000.0);
+        let kept = ramp.found().kept_per_s.unwrap();
+        assert!((1_900.0..=2_000.0).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn what_never_keeps_its_sla_has_no_goodput() {
+        let (ramp, done) = on(Ramp::searching(1_000.0, 100.0, 60_000.0), 0.0);
+        assert_eq!(ramp.found().kept_per_s, None);
+        assert!(done.len() < 20, "{done:?}");
+    }
+
+    #[test]
+    fn the_limit_ends_a_ramp_with_trouble() {
+        let (ramp, _) = on(Ramp::searching(1_000.0, 100.0, 5_000.0), 1e9);
+        assert_eq!(ramp.found().kept_per_s, Some(5_000.0));
+        assert_eq!(ramp.found().failed_per_s, None);
+        assert!(ramp.trouble().unwrap().contains("still kept"));
+    }
+
+    #[test]
+    fn a_spoilt_step_is_done_again_a_few_times() {
+        let mut ramp = Ramp::stepping(1_000.0, 100.0, 9_000.0);
+        let spoilt = Verdict::Spoilt("the generator lagged".into());
+        for _ in 0..SPOILT_MAX {
+            ramp.record(&spoilt);
+            assert_eq!(ramp.next(), Next::Step(1_000.0));
+        }
+        ramp.record(&Verdict::Kept);
+        assert_eq!(ramp.next(), Next::Step(1_050.0));
+        for _ in 0..=SPOILT_MAX {
+            ramp.record(&spoilt);
+        }
+        assert_eq!((ramp.next(), ramp.spoilt()), (Next::Done, 2 * SPOILT_MAX + 1));
+        assert_eq!(ramp.trouble(), Some("the generator lagged, 4 times at 1050/s"));
+        assert_eq!(ramp.found().kept_per_s, Some(1_000.0));
+    }
+}

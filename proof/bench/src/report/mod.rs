@@ -1,0 +1,7 @@
+//! A run as one HTML file that needs nothing else: no script, no font, no network.
+
+mod html;
+mod svg;
+
+pub use html::{Page, Phase};
+pub use svg::{Chart, Series};

@@ -1,0 +1,281 @@
+//! The layout in which every experiment states what it found.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::machine::Machine;
+use crate::stats::{Spread, upper95};
+
+/// Everything that one experiment found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// Its name, as `spillway bench` takes it.
+    pub experiment: String,
+    /// The commit that the program was built from.
+    pub commit: String,
+    /// What it ran on.
+    pub machine: Machine,
+    /// Figures, each of one system.
+    pub rows: Vec<Row>,
+    /// Figures that compare two systems.
+    pub ratios: Vec<Ratio>,
+    /// What must hold whatever the speed.
+    pub checks: Vec<Check>,
+}
+
+/// One figure of one system.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Whose figure.
+    pub system: String,
+    /// Under which circumstances.
+    pub params: BTreeMap<String, Value>,
+    /// Which figure.
+    pub metric: String,
+    /// Its unit.
+    pub unit: String,
+    /// Over the valid runs; `null` if there are none.
+    pub median: Option<f64>,
+    /// Over the valid runs.
+    pub min: Option<f64>,
+    /// Over the valid runs.
+    pub max: Option<f64>,
+    /// How many valid runs.
+    pub runs: usize,
+    /// Whether the figure may be cited.
+    pub valid: bool,
+    /// Why not, or what to know about it.
+    pub why: String,
+}
+
+/// One figure that compares systems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// Which comparison.
+    pub name: String,
+    /// Over the rounds; `null` if there are none.
+    pub median: Option<f64>,
+    /// Over the rounds.
+    pub min: Option<f64>,
+    /// Over the rounds.
+    pub max: Option<f64>,
+    /// How many rounds.
+    pub runs: usize,
+    /// See [`upper95`]; `null` with fewer than five rounds.
+    pub upper95: Option<f64>,
+    /// Whether the figure may be cited.
+    pub valid: bool,
+    /// Why not, or what to know about it.
+    pub why: String,
+}
+
+/// Something that must hold. A failed check fails the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What.
+    pub name: String,
+    /// Whether it held.
+    pub ok: bool,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl Row {
+    /// A row over some runs; without any it is void.
+    pub fn new(system: &str, metric: &str, unit: &str, values: &[f64]) -> Row {
+        let spread = Spread::of(values);
+        Row {
+            system: system.into(),
+            params: BTreeMap::new(),
+            metric: metric.into(),
+            unit: unit.into(),
+            median: spread.map(|s| s.median),
+            min: spread.map(|s| s.min),
+            max: spread.map(|s| s.max),
+            runs: spread.map_or(0, |s| s.runs),
+            valid: spread.is_some(),
+            why: if spread.is_some() { String::new() } else { "no valid run".into() },
+        }
+    }
+
+    /// States a circumstance.
+    pub fn param(mut self, name: &str, value: impl Into<Value>) -> Row {
+        self.params.insert(name.into(), value.into());
+        self
+    }
+
+    /// Says what to know about it; it stays as valid as it was.
+    pub fn note(mut self, why: impl AsRef<str>) -> Row {
+        join(&mut self.why, why.as_ref());
+        self
+    }
+
+    /// Makes it void for each given reason.
+    pub fn void_if<S: AsRef<str>>(mut self, reasons: impl IntoIterator<Item = S>) -> Row {
+        for reason in reasons {
+            self.valid = false;
+            join(&mut self.why, reason.as_ref());
+        }
+        self
+    }
+}
+
+impl Ratio {
+    /// A ratio over some rounds; without any it is void.
+    pub fn new(name: &str, values: &[f64]) -> Ratio {
+        let spread = Spread::of(values);
+        Ratio {
+            name: name.into(),
+            median: spread.map(|s| s.median),
+            min: spread.map(|s| s.min),
+            max: spread.map(|s| s.max),
+            runs: spread.map_or(0, |s| s.runs),
+            upper95: upper95(values),
+            valid: spread.is_some(),
+            why: if spread.is_some() { String::new() } else { "no valid round".into() },
+        }
+    }
+
+    /// Says what to know about it; it stays as valid as it was.
+    pub fn note(mut self, why: impl AsRef<str>) -> Ratio {
+        join(&mut self.why, why.as_ref());
+        self
+    }
+
+    /// Makes it void for each given reason.
+    pub fn void_if<S: AsRef<str>>(mut self, reasons: impl IntoIterator<Item = S>) -> Ratio {
+        for reason in reasons {
+            self.valid = false;
+            join(&mut self.why, reason.as_ref());
+        }
+        self
+    }
+}
+
+impl Check {
+    /// A check and what was seen.
+    pub fn new(name: &str, ok: bool, detail: impl Into<String>) -> Check {
+        Check { name: name.into(), ok, detail: detail.into() }
+    }
+
+    /// That nothing of a kind happened.
+    pub fn none(name: &str, count: u64, of: &str) -> Check {
+        Check::new(name, count == 0, format!("{count} of {of}"))
+    }
+}
+
+impl Results {
+    /// Results without figures yet.
+    pub fn new(experiment: &str, machine: Machine) -> Results {
+        Results {
+            experiment: experiment.into(),
+            commit: env!("SPILLWAY_COMMIT").into(),
+            machine,
+            rows: Vec::new(),
+            ratios: Vec::new(),
+            checks: Vec::new(),
+        }
+    }
+
+    /// Whether every check held. Being slow fails nothing.
+    pub fn passed(&self) -> bool {
+        self.checks.iter().all(|check| check.ok)
+    }
+
+    /// Writes them to a file, whose directory is made if need be.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        write_json(path, self)
+    }
+}
+
+/// Writes a document to a file, whose directory is made if need be.
+pub(crate) fn write_json(path: &Path, document: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(document)?;
+    text.push(b'\n');
+    write_file(path, &text)
+}
+
+/// The same for any bytes.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(path, bytes)
+}
+
+fn join(text: &mut String, more: &str) {
+    if more.is_empty() {
+        return;
+    }
+    if !text.is_empty() {
+        text.push_str("; ");
+    }
+    text.push_str(more);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results() -> Results {
+        let mut results = Results::new("burst", Machine::default());
+        results.rows.push(Row::new("helped", "moved_ms", "ms", &[140.0, 120.0]).param("connections", 660));
+        results.ratios.push(Ratio::new("goodput_helped_over_direct", &[5.0; 5]).note("SLA 1 ms"));
+        results.checks.push(Check::none("wrong", 0, "10 replies"));
+        results
+    }
+
+    #[test]
+    fn the_layout_is_the_agreed_one_and_is_read_back() {
+        let results = results();
+        let text = serde_json::to_string(&results).unwrap();
+        assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), results);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let keys = |value: &Value| {
+            let mut keys: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
+            keys.sort();
+            keys.join(" ")
+        };
+        assert_eq!(keys(&value), "checks commit experiment machine ratios rows");
+        assert_eq!(keys(&value["rows"][0]), "max median metric min params runs system unit valid why");
+        assert_eq!(keys(&value["ratios"][0]), "max median min name runs upper95 valid why");
+        assert_eq!(keys(&value["checks"][0]), "detail name ok");
+        assert_eq!(value["rows"][0]["median"], 130.0);
+        assert_eq!(value["rows"][0]["params"]["connections"], 660);
+        assert_eq!(value["ratios"][0]["upper95"], 5.0);
+    }
+
+    #[test]
+    fn rows_without_runs_are_void_and_reasons_add_up() {
+        let row = Row::new("direct", "goodput", "1/s", &[]).void_if(["lag"]).note("quick");
+        assert_eq!((row.valid, row.runs, row.median), (false, 0, None));
+        assert_eq!(row.why, "no valid run; lag; quick");
+        let none: [&str; 0] = [];
+        let row = Row::new("direct", "goodput", "1/s", &[1.0]).void_if(none);
+        assert!(row.valid && row.why.is_empty());
+    }
+
+    #[test]
+    fn only_checks_fail_a_run() {
+        let mut results = results();
+        results.rows[0].valid = false;
+        assert!(results.passed());
+        results.checks.push(Check::none("lost", 1, "10 replies"));
+        assert!(!results.passed());
+    }
+
+    #[test]
+    fn a_file_is_written_where_there_was_no_directory() {
+        let directory = std::env::temp_dir().join(format!("spillway-bench-results-{}", std::process::id()));
+        let file = directory.join("deep/burst.json");
+        results().write(&file).unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), results());
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

@@ -1,0 +1,410 @@
+//! The scene of the demo and of `burst`: a small memcached host, a helper, clients, and a bridge between them.
+//!
+//! One memcached runs under `spillway run`, reached directly or through the helper; another one runs without it, for
+//! comparison. Both stand on the same host under the same quota, and the one that is not asked costs nothing.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use spillway_lab::peers::{Memcached, Peer};
+use spillway_lab::{Host, HostOptions, Lab, LabOptions, Launch, Place, Process, Quota};
+
+use crate::error::Error;
+use crate::generator::{Clients, Generators};
+use crate::machine::Machine;
+use crate::measure::{BatchCount, Snapshot};
+
+/// The server's link port, and the helper's.
+const LINK_PORT: u16 = 11_411;
+/// Everybody in the laboratory's network may be a client.
+const CLIENTS: &str = "10.77.0.0/24";
+/// How long the helper may take to open its link.
+const LINK_WITHIN: Duration = Duration::from_secs(30);
+/// An answer of the helper about itself is shorter.
+const STATUS_BYTES_MAX: u64 = 16 << 20;
+
+/// How the scene is set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// The `spillway` program.
+    pub program: PathBuf,
+    /// Over all client hosts.
+    pub connections: u32,
+    /// Client hosts.
+    pub client_hosts: usize,
+    /// Keys in the server, of 32 bytes with values of 64.
+    pub keys: u32,
+    /// What the server's host may use: process and interface together.
+    pub quota: Option<Quota>,
+    /// How long the helper may wait to fill a batch.
+    pub max_delay: Duration,
+    /// Between the starts of two connections' moves.
+    pub pace: Duration,
+    /// Where each host runs.
+    pub placement: Placement,
+}
+
+/// Cores of the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The server's, its interface's receive work included.
+    pub server: usize,
+    /// The helper's.
+    pub helper: usize,
+    /// All clients'.
+    pub clients: usize,
+    /// The bridge's.
+    pub bridge: usize,
+}
+
+/// Which way the clients' requests take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum System {
+    /// Straight to a memcached without shim.
+    Plain,
+    /// Straight to the memcached under `spillway run`.
+    Shimmed,
+    /// Through the helper to the memcached under `spillway run`.
+    Helped,
+}
+
+impl System {
+    /// As results call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Plain => "direct, without shim",
+            System::Shimmed => "direct, with shim",
+            System::Helped => "helped",
+        }
+    }
+}
+
+impl Placement {
+    /// Server and helper on the first core and the rest on the second where there are two; each on its own where
+    /// there are enough.
+    pub fn on(cores: usize) -> Placement {
+        match cores {
+            0 | 1 => Placement { server: 0, helper: 0, clients: 0, bridge: 0 },
+            2 => Placement { server: 0, helper: 0, clients: 1, bridge: 1 },
+            3 => Placement { server: 0, helper: 1, clients: 2, bridge: 2 },
+            _ => Placement { server: 0, helper: 1, clients: 2, bridge: 3 },
+        }
+    }
+
+    /// For people.
+    pub fn words(&self) -> String {
+        let Placement { server, helper, clients, bridge } = self;
+        format!("server on core {server}, helper on {helper}, clients on {clients}, bridge on {bridge}")
+    }
+}
+
+impl Setting {
+    /// The trial's settings: 660 connections, 100,000 keys, a tenth of a core in periods of 10 ms.
+    pub fn new(program: PathBuf) -> Setting {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Setting {
+            program,
+            connections: 660,
+            client_hosts: 2,
+            keys: 100_000,
+            quota: Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) }),
+            max_delay: Duration::from_micros(500),
+            pace: Duration::from_micros(100),
+            placement: Placement::on(cores),
+        }
+    }
+
+    /// The program that runs now, if it is `spillway`.
+    pub fn of_this_program() -> Result<Setting, Error> {
+        let program = std::env::current_exe()
+            .map_err(|cause| Error::System { what: "cannot tell which program this is".into(), cause })?;
+        Ok(Setting::new(program))
+    }
+}
+
+/// A scene that is set. Dropping it ends everything.
+#[derive(Debug)]
+pub struct Scene {
+    setting: Setting,
+    // Processes before the lab: they are ended first.
+    helper: Process,
+    plain: Peer,
+    shimmed: Peer,
+    hosts: Hosts,
+    client_key: PathBuf,
+    status_socket: PathBuf,
+    lab: Lab,
+}
+
+#[derive(Debug)]
+struct Hosts {
+    server: Host,
+    helper: Host,
+    clients: Vec<Host>,
+}
+
+/// What of a helper's status is of interest here.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Status {
+    services: Vec<Service>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Service {
+    batches_sent: u64,
+    messages_sent: u64,
+    links: Vec<Link>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Link {
+    state: String,
+}
+
+impl Scene {
+    /// Sets the scene: hosts, servers with all keys, helper with its link open. `name` is the laboratory run's.
+    pub fn set(name: &str, setting: Setting) -> Result<Scene, Error> {
+        let place = setting.placement;
+        let lab = Lab::with_options(name, LabOptions { bridge_core: Some(place.bridge) })?;
+        // The quota comes when all is prepared.
+        let on = |core| HostOptions { core: Some(core), ..HostOptions::default() };
+        let hosts = Hosts {
+            server: lab.host("server", on(place.server))?,
+            helper: lab.host("helper", on(place.helper))?,
+            clients: (1..=setting.client_hosts)
+                .map(|n| lab.host(&format!("client{n}"), on(place.clients)))
+                .collect::<Result<_, _>>()?,
+        };
+        // Goes with the run, whichever way that ends.
+        let directory = std::env::temp_dir().join(lab.run_name());
+        let (helper_key, client_key) = (directory.join("helper.key"), directory.join("client.key"));
+        for file in [&helper_key, &client_key] {
+            spillway_keys::write_new_key_file(file).map_err(|e| Error::Usage(e.to_string()))?;
+        }
+        let link = SocketAddr::new(hosts.server.address(), LINK_PORT);
+        let wrapper = [
+            setting.program.display().to_string(),
+            "run".into(),
+            "--link".into(),
+            link.to_string(),
+            "--key".into(),
+            helper_key.display().to_string(),
+            "--client-key".into(),
+            client_key.display().to_string(),
+            "--allow-clients".into(),
+            CLIENTS.into(),
+            "--require".into(),
+            "--".into(),
+        ];
+        let server = Place::from(&hosts.server);
+        let plain = Memcached::default().start(&server)?;
+        let shimmed = Memcached::default().wrapper(wrapper).start(&server)?;
+        let status_socket = directory.join("helper.sock");
+        let launch = Launch::new(&setting.program)
+            .name("helper")
+            .args(["helper", "--service", &format!("cache={link}")])
+            .args(["--link-listen", &SocketAddr::new(hosts.helper.address(), LINK_PORT).to_string()])
+            .args(["--threads", "1", "--max-delay", &format!("{}us", setting.max_delay.as_micros())])
+            .arg("--key")
+            .arg(&helper_key)
+            .arg("--client-key")
+            .arg(&client_key)
+            .arg("--status-socket")
+            .arg(&status_socket);
+        let helper = hosts.helper.spawn(&launch)?;
+        let mut scene = Scene { setting, helper, plain, shimmed, hosts, client_key, status_socket, lab };
+        scene.await_link()?;
+        for system in [System::Plain, System::Shimmed] {
+            scene.fill(system)?;
+        }
+        scene.hosts.server.set_quota(scene.setting.quota)?;
+        Ok(scene)
+    }
+
+    /// How it was set.
+    pub fn setting(&self) -> &Setting {
+        &self.setting
+    }
+
+    /// Changes or lifts the server host's quota.
+    pub fn set_quota(&mut self, quota: Option<Quota>) -> Result<(), Error> {
+        self.hosts.server.set_quota(quota)?;
+        self.setting.quota = quota;
+        Ok(())
+    }
+
+    /// Clients of this system with nothing to do yet. Those of [`System::Helped`] begin directly, and can be moved.
+    pub fn clients(&self, system: System) -> Clients {
+        let server = if system == System::Plain { self.plain.address() } else { self.shimmed.address() };
+        let helper = SocketAddr::new(self.hosts.helper.address(), LINK_PORT);
+        Clients {
+            server,
+            helper: (system == System::Helped).then(|| (helper, self.client_key.clone())),
+            connections: self.setting.connections,
+            keys: self.setting.keys,
+            fill: false,
+            seed: 1,
+            rate_per_s: 0.0,
+            duration: None,
+            schedule: Vec::new(),
+            sla: Duration::from_millis(1),
+            pace: self.setting.pace,
+        }
+    }
+
+    /// Starts clients on the client hosts.
+    pub fn start(&self, clients: &Clients) -> Result<Generators, Error> {
+        Generators::start(&self.setting.program, &self.hosts.clients, clients)
+    }
+
+    /// CPU time, batches and stolen time so far.
+    pub fn snapshot(&self) -> Result<Snapshot, Error> {
+        let mut clients = spillway_lab::HostCpu::default();
+        for host in &self.hosts.clients {
+            let cpu = host.cpu()?;
+            clients.process += cpu.process;
+            clients.interface += cpu.interface;
+        }
+        let (server, helper, bridge) =
+            (self.hosts.server.cpu()?, self.hosts.helper.cpu()?, self.lab.bridge_cpu()?);
+        // Counters only: a helper that is too busy to answer misses one point of a curve.
+        let batches = self.status().map(|status| status.batches()).ok();
+        Ok(Snapshot::now(server, helper, clients, bridge, batches))
+    }
+
+    /// This machine and this scene, for results.
+    pub fn machine(&self) -> Result<Machine, Error> {
+        let mut machine = Machine::here();
+        machine.offloads = self.hosts.server.offloads()?.to_string();
+        machine.server = Machine::version_of("memcached", "-V");
+        let setting = &self.setting;
+        let quota = setting.quota.map_or("none".into(), |quota| {
+            format!("{} % of a core in periods of {:?}", quota.percent_of_core, quota.period)
+        });
+        machine.lab = BTreeMap::from([
+            ("placement".into(), setting.placement.words()),
+            ("quota of the server's host".into(), format!("{quota}, process and interface together")),
+            ("control groups".into(), self.lab.control_groups().into()),
+            (
+                "connections".into(),
+                format!("{} from {} client hosts", setting.connections, setting.client_hosts),
+            ),
+            ("keys".into(), format!("{} of 32 B, values of 64 B, all equally likely, GET", setting.keys)),
+            ("helper".into(), format!("1 thread, batches wait at most {:?}", setting.max_delay)),
+            ("moves".into(), format!("one connection each {:?}", setting.pace)),
+        ]);
+        Ok(machine)
+    }
+
+    /// Fails if the helper or a server has ended.
+    pub fn check(&mut self) -> Result<(), Error> {
+        if let Some(status) = self.helper.exit() {
+            return Err(Error::process(format!("the helper ended with {status}"), self.helper.tail()));
+        }
+        for (name, peer) in [("plain", &mut self.plain), ("relieved", &mut self.shimmed)] {
+            if let Some(status) = peer.process().exit() {
+                let tail = peer.process().tail();
+                return Err(Error::process(format!("the {name} memcached ended with {status}"), tail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends everything, and reports a failure to remove what was made.
+    pub fn close(self) -> Result<(), Error> {
+        let Scene { mut helper, mut plain, mut shimmed, lab, .. } = self;
+        helper.stop(Duration::from_secs(2));
+        plain.stop();
+        shimmed.stop();
+        Ok(lab.close()?)
+    }
+
+    fn fill(&self, system: System) -> Result<(), Error> {
+        let clients = Clients { fill: true, connections: 1, ..self.clients(system) };
+        let mut filler = Generators::start(&self.setting.program, &self.hosts.clients[..1], &clients)?;
+        filler.begin()?;
+        filler.finish().map(drop)
+    }
+
+    fn await_link(&mut self) -> Result<(), Error> {
+        let deadline = Instant::now() + LINK_WITHIN;
+        loop {
+            if let Some(status) = self.helper.exit() {
+                return Err(Error::process(
+                    format!("the helper ended at once with {status}"),
+                    self.helper.tail(),
+                ));
+            }
+            let problem = match self.status() {
+                Ok(status) if status.link_is_up() => return Ok(()),
+                Ok(_) => "its link to the server is not up".to_owned(),
+                Err(e) => e,
+            };
+            if Instant::now() >= deadline {
+                return Err(Error::process(
+                    format!("the helper is not ready: {problem}"),
+                    self.helper.tail(),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn status(&self) -> Result<Status, String> {
+        read_status(&self.status_socket)
+    }
+}
+
+impl Status {
+    fn link_is_up(&self) -> bool {
+        self.services.iter().flat_map(|service| &service.links).any(|link| link.state == "up")
+    }
+
+    fn batches(&self) -> BatchCount {
+        let sum = |count: fn(&Service) -> u64| self.services.iter().map(count).sum();
+        BatchCount { batches: sum(|s| s.batches_sent), messages: sum(|s| s.messages_sent) }
+    }
+}
+
+fn read_status(socket: &Path) -> Result<Status, String> {
+    let read = || {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        let mut text = String::new();
+        stream.take(STATUS_BYTES_MAX).read_to_string(&mut text)?;
+        Ok::<_, std::io::Error>(text)
+    };
+    let text = read().map_err(|e| format!("no status at {}: {e}", socket.display()))?;
+    serde_json::from_str(&text).map_err(|e| format!("its status is not understood: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_never_on_the_servers_core_where_there_is_another() {
+        for cores in 1..=8 {
+            let Placement { server, helper, clients, bridge } = Placement::on(cores);
+            assert!([server, helper, clients, bridge].into_iter().all(|core| core < cores));
+            assert!(cores == 1 || clients != server);
+            assert!(cores < 3 || helper != server);
+        }
+    }
+
+    #[test]
+    fn a_status_is_read_whatever_else_it_says() {
+        let text = r#"{"version":"0.1.0","services":[
+            {"name":"cache","batches_sent":10,"messages_sent":250,"links":[{"state":"up","connections":3}]},
+            {"name":"other","batches_sent":1,"messages_sent":2,"links":[]}]}"#;
+        let status: Status = serde_json::from_str(text).unwrap();
+        assert!(status.link_is_up());
+        assert_eq!(status.batches(), BatchCount { batches: 11, messages: 252 });
+        assert!(!Status::default().link_is_up());
+    }
+}

@@ -1,0 +1,206 @@
+//! Tables for a terminal.
+
+use crate::results::{Results, Row};
+
+/// Rows of cells under a head. The first column is flush left, as are those named so; the others flush right.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    head: Vec<String>,
+    left: Vec<usize>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns.
+    pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Table {
+        Table { head: head.into_iter().map(Into::into).collect(), left: vec![0], rows: Vec::new() }
+    }
+
+    /// Sets a column flush left.
+    pub fn left(mut self, column: usize) -> Table {
+        self.left.push(column);
+        self
+    }
+
+    /// Sets the first column flush right.
+    pub fn first_right(mut self) -> Table {
+        self.left.retain(|&column| column != 0);
+        self
+    }
+
+    /// Adds a row; cells beyond the head are dropped.
+    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+        let mut cells: Vec<String> = cells.into_iter().map(Into::into).take(self.head.len()).collect();
+        cells.resize(self.head.len(), String::new());
+        self.rows.push(cells);
+    }
+
+    /// The head.
+    pub fn head(&self) -> &[String] {
+        &self.head
+    }
+
+    /// The rows.
+    pub fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lines = || std::iter::once(&self.head).chain(&self.rows);
+        let width = |column: usize| lines().map(|line| line[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        for line in lines() {
+            let mut text = String::new();
+            for (column, cell) in line.iter().enumerate() {
+                let pad = " ".repeat(widths[column] - cell.chars().count());
+                let (before, after) = if self.left.contains(&column) { ("", &*pad) } else { (&*pad, "") };
+                text.push_str(&format!("{before}{cell}{after}  "));
+            }
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// A number with as many digits as it deserves, thousands apart.
+pub fn number(value: f64) -> String {
+    let magnitude = value.abs();
+    if magnitude >= 100.0 {
+        return grouped(value.round());
+    }
+    let digits = if magnitude >= 10.0 { 1 } else { 2 };
+    let text = format!("{value:.digits$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// A whole number, thousands apart.
+pub fn grouped(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 { format!("-{text}") } else { text }
+}
+
+/// Milliseconds from microseconds; `over` when there is no such reply.
+pub fn milliseconds(us: Option<u64>, over: &str) -> String {
+    match us {
+        Some(us) if us < 10_000 => format!("{:.1} ms", us as f64 / 1000.0),
+        Some(us) => format!("{} ms", grouped(us as f64 / 1000.0)),
+        None => over.to_owned(),
+    }
+}
+
+/// Everything an experiment found, for people.
+pub fn results(results: &Results) -> String {
+    let shown = |value: Option<f64>| value.map_or("–".into(), number);
+    let mut rows = Table::new(["system", "metric", "median", "min", "max", "unit", "runs", "valid", "with"])
+        .left(1)
+        .left(5)
+        .left(8);
+    for row in &results.rows {
+        let valid = if row.valid { "yes" } else { "NO" };
+        rows.row([
+            row.system.clone(),
+            row.metric.clone(),
+            shown(row.median),
+            shown(row.min),
+            shown(row.max),
+            row.unit.clone(),
+            row.runs.to_string(),
+            valid.into(),
+            circumstances(row),
+        ]);
+    }
+    let mut text = rows.to_string();
+    if !results.ratios.is_empty() {
+        let mut ratios =
+            Table::new(["ratio", "median", "min", "max", "upper95", "rounds", "valid", "why"]).left(7);
+        for ratio in &results.ratios {
+            ratios.row([
+                ratio.name.clone(),
+                shown(ratio.median),
+                shown(ratio.min),
+                shown(ratio.max),
+                shown(ratio.upper95),
+                ratio.runs.to_string(),
+                if ratio.valid { "yes" } else { "NO" }.into(),
+                ratio.why.clone(),
+            ]);
+        }
+        text.push_str(&format!("\n{ratios}"));
+    }
+    let mut checks = Table::new(["check", "", "detail"]).left(2);
+    for check in &results.checks {
+        checks.row([check.name.as_str(), if check.ok { "ok" } else { "FAILED" }, check.detail.as_str()]);
+    }
+    text.push_str(&format!("\n{checks}"));
+    text
+}
+
+fn circumstances(row: &Row) -> String {
+    let value = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Number(n) => n.as_f64().map_or_else(|| n.to_string(), number),
+        other => other.to_string(),
+    };
+    let mut words: Vec<String> = row.params.iter().map(|(name, v)| format!("{name} {}", value(v))).collect();
+    if !row.why.is_empty() {
+        words.push(format!("({})", row.why));
+    }
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::results::{Check, Ratio};
+
+    #[test]
+    fn columns_line_up_whatever_the_letters() {
+        let mut table = Table::new(["what", "µs", "note"]).left(2);
+        table.row(["a", "1", "x"]);
+        table.row(["ä long one", "1 000"]);
+        assert_eq!(table.to_string(), "what           µs  note\na               1  x\nä long one  1 000\n");
+    }
+
+    #[test]
+    fn numbers_are_short_and_readable() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.456, "0.46"),
+            (5.5, "5.5"),
+            (33.25, "33.2"),
+            (100.0, "100"),
+            (9_600.4, "9 600"),
+            (1_234_567.0, "1 234 567"),
+            (-1_500.0, "-1 500"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!(milliseconds(Some(412), "–"), "0.4 ms");
+        assert_eq!(milliseconds(Some(310_000), "–"), "310 ms");
+        assert_eq!(milliseconds(None, "> 200 ms"), "> 200 ms");
+    }
+
+    #[test]
+    fn results_show_what_is_void_and_what_failed() {
+        let mut results = Results::new("burst", Machine::default());
+        results
+            .rows
+            .push(Row::new("direct", "goodput", "1/s", &[3000.0]).param("sla_ms", 1.0).void_if(["lag"]));
+        results.ratios.push(Ratio::new("goodput_helped_over_direct", &[5.4]));
+        results.checks.push(Check::none("wrong", 2, "10 replies"));
+        let text = super::results(&results);
+        for word in ["3 000", "NO", "sla_ms 1, (lag)", "5.4", "FAILED", "2 of 10 replies"] {
+            assert!(text.contains(word), "{word} in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The demo as a whole, tiny: it needs root, memcached, and the `spillway` command and its shim built beside this test.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use spillway_bench::demo::{self, Options};
+use spillway_bench::results::Results;
+use spillway_bench::scene::Setting;
+
+/// A machine that compiles meanwhile is slow.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The built command, or why there can be no demo.
+fn program() -> Result<PathBuf, String> {
+    if let Some(why) = spillway_lab::unavailable() {
+        return Err(why);
+    }
+    let test = std::env::current_exe().map_err(|e| e.to_string())?;
+    let directory = test.parent().and_then(Path::parent).ok_or("this test is nowhere")?;
+    for file in ["spillway", "libspillway_shim.so"] {
+        if !directory.join(file).exists() {
+            return Err(format!("{file} is not in {}: build the whole workspace first", directory.display()));
+        }
+    }
+    if Command::new("memcached").arg("-V").stdout(Stdio::null()).status().is_err() {
+        return Err("memcached is not installed".into());
+    }
+    Ok(directory.join("spillway"))
+}
+
+fn directory(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("spillway-bench-{name}-{}", std::process::id()))
+}
+
+/// Namespaces, control groups and files of the demos of a process.
+fn leavings(pid: u32) -> Vec<String> {
+    let prefix = format!("spillway-demo-{pid}-");
+    let mut found = Vec::new();
+    for place in ["/run/netns", "/var/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/tmp"] {
+        let entries = fs::read_dir(place).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        found.extend(names.filter(|name| name.starts_with(&prefix)).map(|name| format!("{place}/{name}")));
+    }
+    found
+}
+
+#[test]
+fn a_tiny_demo_is_whole_and_leaves_nothing() {
+    let program = match program() {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let directory = directory("whole");
+    let setting = Setting { connections: 40, keys: 2_000, ..Setting::new(program) };
+    let options = Options {
+        light_s: 2,
+        burst_s: 2,
+        relieved_s: 4,
+        after_s: 2,
+        direct_per_s: Some(300.0),
+        report: directory.join("report.html"),
+        ..Options::new(setting)
+    };
+    let mut told = Vec::new();
+    let demo = demo::run(&options, &mut told).unwrap();
+    let told = String::from_utf8(told).unwrap();
+    for check in &demo.results.checks {
+        assert!(check.ok, "{}: {}\n{told}", check.name, check.detail);
+    }
+    let names: Vec<_> = demo.results.checks.iter().map(|check| check.name.as_str()).collect();
+    assert_eq!(names, ["wrong", "lost", "resets", "not_moved", "all_moved"]);
+    assert!(told.contains("40 moved") && told.contains("0 wrong, 0 lost, 0 resets"), "{told}");
+    let html = fs::read_to_string(directory.join("report.html")).unwrap();
+    assert!(html.contains("<svg") && !html.contains("http"));
+    let results = fs::read_to_string(directory.join("report.json")).unwrap();
+    let results: Results = serde_json::from_str(&results).unwrap();
+    assert!(results.rows.iter().any(|row| row.metric == "messages_per_batch" && row.median > Some(0.0)));
+    fs::remove_dir_all(directory).unwrap();
+    assert_eq!(leavings(std::process::id()), Vec::<String>::new());
+}
+
+#[test]
+fn a_demo_that_is_interrupted_leaves_nothing() {
+    let program = match program() {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let directory = directory("interrupted");
+    let mut child = Command::new(program)
+        .args([
+            "demo",
+            "--connections",
+            "20",
+            "--keys",
+            "500",
+            "--capacity",
+            "200",
+            "--times",
+            "4,20,20,4",
+            "--report",
+        ])
+        .arg(directory.join("report.html"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    // The first second of the run: every host and process is there.
+    assert!(lines.any(|line| line.unwrap().contains("light load")), "the demo ended early");
+    assert!(!leavings(pid).is_empty(), "this test looks in the wrong places");
+    let pid_for_signal = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid_for_signal, rustix::process::Signal::INT).unwrap();
+    let status = ended(&mut child);
+    assert!(!status, "an interrupted demo is no success");
+    let deadline = Instant::now() + PATIENCE;
+    while !leavings(pid).is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(leavings(pid), Vec::<String>::new());
+    assert!(!directory.exists());
+}
+
+/// Waits for its end; whether it was a success.
+fn ended(child: &mut Child) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.success();
+        }
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
