@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use spillway_batch::PolicyKind;
 use spillway_net::{
     Clock, Config as NetConfig, Context, ContextListeners, Listeners, Remote, allowed_cores,
     pin_current_thread,
@@ -22,6 +23,9 @@ use crate::status_socket::{StatusServer, serve};
 
 /// Connections of a thread beyond its clients: links, and peers that are about to be refused.
 const OTHER_CONNECTIONS: usize = 64;
+
+/// The longest time that clients' bytes are left alone for one wake-up.
+const PATIENCE_MAX: Duration = Duration::from_millis(1);
 
 /// A running helper. Ends when dropped, without regard for its clients; see [`Helper::drain`].
 pub struct Helper {
@@ -67,6 +71,8 @@ impl Helper {
         let net_config = NetConfig {
             connections_max: clients_max as usize + OTHER_CONNECTIONS,
             connect_timeout: relay_config.timeouts.connect,
+            // Requests wait for their batch anyway: one wake-up for all of them. Replies are not delayed.
+            input_patience: max_delay(config.policy),
             ..NetConfig::default()
         };
         let bound = Listeners::bind(&addresses, threads, &net_config).map_err(StartError::Bind)?;
@@ -201,6 +207,16 @@ fn relay_config(
     let relay = RelayConfig::new(services.collect());
     let memory_bytes_max = usize::try_from(memory_bytes).unwrap_or(usize::MAX);
     (RelayConfig { clients_max, memory_bytes_max, ..relay }, addresses)
+}
+
+/// What the policy may delay a request by; a bound where it has none.
+fn max_delay(policy: PolicyKind) -> Duration {
+    let delay = match policy {
+        PolicyKind::Fixed { delay, .. } => delay,
+        PolicyKind::Adaptive { max_delay, .. } => max_delay,
+        PolicyKind::Algorithm1 => PATIENCE_MAX,
+    };
+    delay.min(PATIENCE_MAX)
 }
 
 fn blank_status(config: &HelperConfig, threads: usize, bound: &[SocketAddr]) -> HelperStatus {

@@ -12,7 +12,7 @@ use spillway_transport::{Application, Conn, Event, LostReason, Time};
 use crate::connection::Read;
 use crate::listen::ContextListeners;
 use crate::remote::{Mailbox, Remote};
-use crate::sockets::{Sockets, WAKE_TOKEN};
+use crate::sockets::{Sockets, URGENT_TOKEN, WAKE_TOKEN};
 use crate::{Clock, Config, Notice};
 
 /// Coarser timers would round an application's microseconds up to this.
@@ -29,6 +29,9 @@ pub struct Context<A> {
     /// Lent to the application for the duration of one event.
     buffer: Vec<u8>,
     events: Vec<libc::epoll_event>,
+    urgent_events: Vec<libc::epoll_event>,
+    /// When all connections were looked at last.
+    looked: Time,
 }
 
 impl<A: Application> Context<A> {
@@ -50,7 +53,18 @@ impl<A: Application> Context<A> {
         // Edge triggered: every wake-up is an event, and the counter need not be read.
         sockets.epoll.add(&wake, WAKE_TOKEN, EventFlags::IN | EventFlags::ET)?;
         let mailbox = Arc::new(Mailbox::new(wake));
-        Ok(Context { sockets, app, app_deadline: None, clock, mailbox, buffer, events })
+        let urgent_events = Vec::with_capacity(events.capacity());
+        Ok(Context {
+            sockets,
+            app,
+            app_deadline: None,
+            clock,
+            mailbox,
+            buffer,
+            events,
+            urgent_events,
+            looked: Time::ZERO,
+        })
     }
 
     /// A handle for commands from other threads.
@@ -86,13 +100,18 @@ impl<A: Application> Context<A> {
     /// # Errors
     /// Waiting for events failed, which no peer can cause.
     pub fn turn(&mut self, longest: Option<Duration>) -> io::Result<()> {
-        let timeout = self.timeout(longest);
-        self.sockets.epoll.wait(&mut self.events, timeout)?;
+        self.wait(longest)?;
         self.sockets.now = self.clock.now();
         self.tell_notes();
+        self.handle_urgent_events();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
-            self.handle_event(event.u64, EventFlags::from_bits_retain(event.events));
+            if event.u64 == URGENT_TOKEN {
+                self.take_urgent_events()?;
+                self.handle_urgent_events();
+            } else {
+                self.handle_event(event.u64, EventFlags::from_bits_retain(event.events));
+            }
         }
         self.events = events;
         self.read_ready();
@@ -104,6 +123,45 @@ impl<A: Application> Context<A> {
         }
         self.end_turn();
         Ok(())
+    }
+
+    /// Fills the events. While the application waits for a deadline that is near, only urgent ones wake us: each
+    /// wake-up costs as much as a message, and what others bring would have to wait for the deadline anyway.
+    fn wait(&mut self, longest: Option<Duration>) -> io::Result<()> {
+        let timeout = self.timeout(longest);
+        let Some(urgent) = self.sockets.urgent.as_mut().filter(|_| timeout != Some(Duration::ZERO)) else {
+            return self.look_at_all(timeout);
+        };
+        let bound = self.looked + self.sockets.config.input_patience;
+        let Some(deadline) = self.app_deadline.filter(|deadline| *deadline <= bound) else {
+            return self.look_at_all(timeout);
+        };
+        urgent.wait(&mut self.urgent_events, timeout)?;
+        if self.clock.now() < deadline {
+            return Ok(());
+        }
+        self.look_at_all(Some(Duration::ZERO))
+    }
+
+    fn look_at_all(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.sockets.epoll.wait(&mut self.events, timeout)?;
+        self.looked = self.clock.now();
+        Ok(())
+    }
+
+    fn take_urgent_events(&mut self) -> io::Result<()> {
+        match &mut self.sockets.urgent {
+            Some(urgent) => urgent.wait(&mut self.urgent_events, Some(Duration::ZERO)),
+            None => Ok(()),
+        }
+    }
+
+    fn handle_urgent_events(&mut self) {
+        let mut events = std::mem::take(&mut self.urgent_events);
+        for event in events.drain(..) {
+            self.handle_event(event.u64, EventFlags::from_bits_retain(event.events));
+        }
+        self.urgent_events = events;
     }
 
     fn timeout(&mut self, longest: Option<Duration>) -> Option<Duration> {

@@ -44,6 +44,10 @@ pub struct Config {
     pub queued_bytes_max: usize,
     /// Bytes taken from one connection at a time; one such buffer serves all connections of a context.
     pub read_bytes: usize,
+    /// How long events of accepted connections may be left alone while the application waits for a deadline that
+    /// comes sooner: what they bring is then handled in one turn, with one wake-up. Connections that we opened are
+    /// not left alone. Zero: nothing is.
+    pub input_patience: Duration,
     /// Events taken from the kernel in one turn.
     pub events_per_turn: usize,
     /// Connections accepted from one listener in one turn.
@@ -65,6 +69,7 @@ impl Default for Config {
             connections_max: 50_000,
             queued_bytes_max: 256 << 10,
             read_bytes: 128 << 10,
+            input_patience: Duration::ZERO,
             events_per_turn: 128,
             accepts_per_turn: 64,
             backlog: 4096,

@@ -31,7 +31,10 @@ const CONNECTION_EVENTS: EventFlags = EventFlags::IN
 /// The sockets of one context. Applications and commands see it as a [`Transport`](spillway_transport::Transport).
 pub struct Sockets {
     pub(crate) config: Config,
+    /// Everything. Where there is an urgent set, it is in here.
     pub(crate) epoll: Epoll,
+    /// The connections that we opened, where others may be left alone for a moment.
+    pub(crate) urgent: Option<Epoll>,
     pub(crate) table: Table,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) pool: Pool,
@@ -60,8 +63,14 @@ impl Sockets {
         listeners: ContextListeners,
         hook: Box<dyn FnMut(Notice) + Send>,
     ) -> io::Result<Sockets> {
+        let epoll = Epoll::new()?;
+        let urgent = if config.input_patience.is_zero() { None } else { Some(Epoll::new()?) };
+        if let Some(urgent) = &urgent {
+            epoll.add(urgent, URGENT_TOKEN, EventFlags::IN)?;
+        }
         Ok(Sockets {
-            epoll: Epoll::new()?,
+            epoll,
+            urgent,
             table: Table::new(config.connections_max),
             listeners: listeners.0.into_iter().map(Listener::new).collect(),
             pool: Pool::default(),
@@ -85,10 +94,11 @@ impl Sockets {
         self.table.len()
     }
 
-    /// Enters a socket into the table and the epoll set.
+    /// Enters a socket into the table and an epoll set.
     pub(crate) fn register(&mut self, connection: Connection) -> io::Result<Conn> {
         let conn = self.table.next();
-        self.epoll.add(&connection.fd, connection_token(conn), CONNECTION_EVENTS)?;
+        let set = self.urgent.as_ref().filter(|_| connection.connecting).unwrap_or(&self.epoll);
+        set.add(&connection.fd, connection_token(conn), CONNECTION_EVENTS)?;
         Ok(self.table.insert(connection))
     }
 
@@ -287,3 +297,6 @@ pub(crate) fn connection_token(conn: Conn) -> u64 {
 
 /// The token of the mailbox.
 pub(crate) const WAKE_TOKEN: u64 = u32::MAX as u64;
+
+/// The token of the urgent set.
+pub(crate) const URGENT_TOKEN: u64 = u32::MAX as u64 - 1;

@@ -1,7 +1,7 @@
 //! The few system calls that need more than a safe wrapper.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use libc::epoll_event;
@@ -58,6 +58,12 @@ impl Epoll {
         // `ppoll` has nanoseconds and an epoll set can be polled: one call more, but no rounding to milliseconds.
         poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], timeout)?;
         epoll_take(self.fd.as_raw_fd(), events)
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

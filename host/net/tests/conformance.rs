@@ -17,12 +17,12 @@ struct Loopback {
 }
 
 impl Loopback {
-    fn new(address: &str) -> Option<Loopback> {
+    fn new(address: &str, config: &Config) -> Option<Loopback> {
         let address: SocketAddr = address.parse().expect("an address");
         // A host without IPv6 has nothing to test.
         TcpListener::bind(address).ok()?;
-        let (clock, config) = (Clock::start(), Config::default());
-        let bound = Listeners::bind(&[address], 1, &config).expect("loopback");
+        let clock = Clock::start();
+        let bound = Listeners::bind(&[address], 1, config).expect("loopback");
         let listener = bound.addresses()[0];
         let context = |listeners| {
             Context::new(config.clone(), listeners, clock, Probe::new(), |notice| panic!("{notice}"))
@@ -66,10 +66,10 @@ impl Rig for Loopback {
     }
 }
 
-fn run(address: &str) {
+fn run(address: &str, config: &Config) {
     for (name, scenario) in SCENARIOS {
         println!("{name}");
-        let Some(mut rig) = Loopback::new(address) else {
+        let Some(mut rig) = Loopback::new(address, config) else {
             println!("skipped: this host has no {address}");
             return;
         };
@@ -79,10 +79,15 @@ fn run(address: &str) {
 
 #[test]
 fn keeps_the_contract_over_ipv4() {
-    run("127.0.0.1:0");
+    run("127.0.0.1:0", &Config::default());
 }
 
 #[test]
 fn keeps_the_contract_over_ipv6() {
-    run("[::1]:0");
+    run("[::1]:0", &Config::default());
+}
+
+#[test]
+fn keeps_the_contract_with_patience() {
+    run("127.0.0.1:0", &Config { input_patience: Duration::from_millis(1), ..Config::default() });
 }
