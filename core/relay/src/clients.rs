@@ -160,9 +160,11 @@ impl Relay {
         *holder = Holder::Leaving(Box::new(Leaving {
             service: client.service,
             sort: Sort::Raw,
-            left_before: usize::MAX,
+            acknowledged: 0,
+            acknowledged_before: 0,
             backlog,
         }));
+        out.watch_acknowledged(conn, true);
         self.start_lingering(now, conn);
         self.send_rest(conn, out);
     }
@@ -184,12 +186,12 @@ impl Relay {
         self.lingering.start(now, conn, |conn| matches!(slots.get(conn), Some(Holder::Leaving(_))));
     }
 
-    /// A leaving client has time as long as it takes something in each of its periods.
+    /// A leaving client has time as long as its TCP acknowledges something in each period: what was given to
+    /// the host may be far from there.
     pub(crate) fn linger_timeout<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         let Some(Holder::Leaving(leaving)) = self.slots.get_mut(conn) else { return };
-        let left = leaving.backlog.len() + out.queued(conn);
-        if left > 0 && left < leaving.left_before {
-            leaving.left_before = left;
+        if leaving.acknowledged > leaving.acknowledged_before {
+            leaving.acknowledged_before = leaving.acknowledged;
             self.start_lingering(now, conn);
             return;
         }

@@ -129,7 +129,8 @@ impl Relay {
             service,
             sort: Sort::Library,
             backlog,
-            left_before: usize::MAX,
+            acknowledged: 0,
+            acknowledged_before: 0,
         }));
         self.refused(service, peer, Refusal::Handshake(error));
         self.start_lingering(now, conn);
@@ -313,7 +314,8 @@ impl Relay {
             service: client.service,
             sort: Sort::Library,
             backlog: Backlog::default(),
-            left_before: usize::MAX,
+            acknowledged: 0,
+            acknowledged_before: 0,
         }));
         self.start_lingering(now, conn);
         self.send_rest(conn, out);

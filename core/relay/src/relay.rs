@@ -313,7 +313,11 @@ impl Application for Relay {
             Event::Opened { peer, listener } => self.opened(now, conn, peer, listener, out),
             Event::Finished => self.finished(now, conn, out),
             Event::Lost(reason) => self.lost(now, conn, reason, out),
-            Event::Acknowledged { .. } => {}
+            Event::Acknowledged { through } => {
+                if let Some(Holder::Leaving(leaving)) = self.slots.get_mut(conn) {
+                    leaving.acknowledged = through;
+                }
+            }
         }
     }
 

@@ -49,8 +49,9 @@ pub(crate) struct Leaving {
     pub(crate) service: u16,
     pub(crate) sort: Sort,
     pub(crate) backlog: Backlog,
-    /// Bytes that were left when its timer was started.
-    pub(crate) left_before: usize,
+    /// Stream offset that its TCP has acknowledged, and what that was when its timer was started.
+    pub(crate) acknowledged: u64,
+    pub(crate) acknowledged_before: u64,
 }
 
 #[derive(Debug)]

@@ -104,6 +104,25 @@ fn a_close_by_the_server_delivers_what_is_left() {
     assert_eq!(world.relay.clients(), 0);
 }
 
+/// What the host has taken may be far from the client: its TCP's acknowledgements tell.
+#[test]
+fn a_slow_client_may_take_its_time_after_the_servers_close() {
+    let mut world = World::new(config());
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    world.server.compose(Id(1), &[1; 10_000]);
+    world.server.close(Id(1), CloseReason::Normal);
+    world.exchange();
+    assert!(world.wires.line(client).finished && world.wires.line(client).watched);
+    for through in [1000, 2000, 10_000, 10_000] {
+        assert!(!world.wires.line(client).aborted);
+        world.event(client, Event::Acknowledged { through });
+        world.now = world.now + Duration::from_secs(10);
+        world.relay.handle_timeout(world.now, &mut world.wires);
+    }
+    assert!(world.wires.line(client).aborted, "no progress in a whole period");
+}
+
 #[test]
 fn a_reset_by_either_end_resets_the_other() {
     let mut world = World::new(config());

@@ -1,1 +1,29 @@
-//! Deterministic simulator of clients, helpers and servers.
+//! A deterministic simulator: clients, helpers and a server from the shipped code, in virtual time, from a seed.
+//!
+//! - [`network`]: hosts and TCP connections between them; a [`port::Port`] is one host's
+//!   [`Transport`](spillway_transport::Transport)
+//! - [`driver`]: runs an application on it, turn by turn
+//! - [`oracle`]: knows what every stream must carry, and stands outside the code under test
+//! - [`world`]: who takes part, the weather, the faults
+//! - [`canary`]: planted faults that a run must find
+//! - [`run()`]: a storm, then calm, and what was found
+//!
+//! Everything comes from the seed: the same seed, number of steps and program give the same trace hash.
+#![forbid(unsafe_code)]
+
+pub mod canary;
+pub mod driver;
+pub mod network;
+pub mod oracle;
+pub mod port;
+pub mod rng;
+pub mod world;
+
+mod clients;
+mod library;
+mod run;
+mod script;
+mod server;
+mod socket;
+
+pub use run::{Report, run};

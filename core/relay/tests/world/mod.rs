@@ -18,6 +18,7 @@ pub struct Line {
     pub granted: u64,
     pub finished: bool,
     pub aborted: bool,
+    pub watched: bool,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +95,9 @@ impl Transport for Wires {
 
     fn release(&mut self, _: Conn, _: u64) {}
 
-    fn watch_acknowledged(&mut self, _: Conn, _: bool) {}
+    fn watch_acknowledged(&mut self, conn: Conn, on: bool) {
+        self.line(conn).watched = on;
+    }
 
     fn finish(&mut self, conn: Conn) {
         self.line(conn).finished = true;

@@ -1,0 +1,30 @@
+//! Planted faults: each is a mistake that the code under test could make, and that a run must find.
+
+/// One planted fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// A byte that a plain client sent is altered on its way to the helper.
+    FlipByte,
+    /// A piece of a request is lost between the link and the application.
+    DropPiece,
+    /// A piece is delivered twice.
+    RepeatPiece,
+    /// Two pieces are delivered in the wrong order.
+    SwapPieces,
+    /// A connection is never closed: its id is never free.
+    ForgetClose,
+    /// Credit for bytes that were read is never given back.
+    ForgetCredit,
+}
+
+impl Canary {
+    /// All of them.
+    pub const ALL: [Canary; 6] = [
+        Canary::FlipByte,
+        Canary::DropPiece,
+        Canary::RepeatPiece,
+        Canary::SwapPieces,
+        Canary::ForgetClose,
+        Canary::ForgetCredit,
+    ];
+}

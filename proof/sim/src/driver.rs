@@ -1,0 +1,97 @@
+//! Runs one host's application for one turn, by the contract of the boundary.
+
+use spillway_transport::{Application, Conn, Event, Time, Transport};
+
+use crate::network::{Happening, Network};
+use crate::port::Port;
+use crate::socket::{HostId, Told};
+
+/// Events of one connection in one turn, at most.
+const EVENTS_PER_TURN: u64 = 8;
+
+impl Told {
+    fn as_event(&self) -> Event<'_> {
+        match self {
+            Told::Opened { peer, listener } => Event::Opened { peer: *peer, listener: *listener },
+            Told::Data { end, bytes } => Event::Data { end: *end, bytes },
+            Told::Acknowledged { through } => Event::Acknowledged { through: *through },
+            Told::Room => Event::Room,
+            Told::Finished => Event::Finished,
+            Told::Lost(reason) => Event::Lost(*reason),
+        }
+    }
+}
+
+/// The host's timers that are due and what its connections have to tell, in any order of the connections.
+pub fn turn<A: Application>(network: &mut Network, host: HostId, application: &mut A) {
+    let now = network.now;
+    if application.poll_timeout().is_some_and(|at| at <= now) {
+        application.handle_timeout(now, &mut Port { network, host });
+    }
+    for conn in network.begin_turn(host) {
+        for _ in 0..network.rng.range(1, EVENTS_PER_TURN) {
+            let Some(told) = network.tell(host, conn) else { break };
+            application.handle(now, conn, told.as_event(), &mut Port { network, host });
+        }
+        network.mark_ready(host, conn);
+    }
+    end(network, host, application);
+}
+
+/// What the network does by itself, and `turn` where a host has something to do.
+pub fn happen(network: &mut Network, what: Happening, turn: impl FnOnce(&mut Network, HostId)) {
+    match what {
+        Happening::Syn { from, source, target } => network.arrive_syn(from, source, target),
+        Happening::Segment { at, conn, from, segment } => network.arrive(at, conn, from, segment),
+        Happening::Turn(host) => {
+            if network.wants_turn(host) {
+                turn(network, host);
+            }
+        }
+        Happening::Wake(host, at) => {
+            if network.hosts[host].wake == Some(at) {
+                network.hosts[host].wake = None;
+                turn(network, host);
+            }
+        }
+        Happening::World(_) => {}
+    }
+}
+
+/// Something done to an application by its owner, between two turns.
+pub fn command<A: Application, R>(
+    network: &mut Network,
+    host: HostId,
+    application: &mut A,
+    command: impl FnOnce(Time, &mut A, &mut Port<'_>) -> R,
+) -> R {
+    let result = command(network.now, application, &mut Port { network, host });
+    end(network, host, application);
+    result
+}
+
+fn end<A: Application>(network: &mut Network, host: HostId, application: &mut A) {
+    application.end_of_turn(network.now, &mut Port { network, host });
+    for conn in std::mem::take(&mut network.hosts[host].dirty) {
+        network.flush(host, conn);
+    }
+    network.wake_at(host, application.poll_timeout());
+}
+
+/// An application that is not there: its host is down.
+#[derive(Debug)]
+pub struct Down;
+
+impl Application for Down {
+    fn handle<T: Transport>(&mut self, _: Time, conn: Conn, _: Event<'_>, out: &mut T) {
+        out.abort(conn);
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, _: Time, _: &mut T) {}
+
+    fn end_of_turn<T: Transport>(&mut self, _: Time, _: &mut T) {}
+
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+}

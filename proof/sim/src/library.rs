@@ -1,0 +1,275 @@
+//! Library clients: each opens a link of its own to a helper, and one virtual connection after the other on it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use spillway_auth::Key;
+use spillway_batch::{CloseReason, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role};
+use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
+
+use crate::network::AddressBook;
+use crate::oracle::Shared;
+use crate::rng::Rng;
+use crate::script::Script;
+
+/// A host full of library clients.
+pub struct Library {
+    targets: Vec<SocketAddr>,
+    key: Key,
+    rng: Rng,
+    oracle: Shared,
+    rude_in_1000: u64,
+    clients_max: usize,
+    addresses: AddressBook,
+    links: BTreeMap<Conn, Option<Link>>,
+    next_client: Option<Time>,
+    next_work: Option<Time>,
+}
+
+struct Link {
+    address: SocketAddr,
+    end: OpenerLink,
+    unsent: Option<Chunk>,
+    current: Option<(Id, Script)>,
+    /// Virtual connections that it still means to open.
+    left: u32,
+    finished: bool,
+}
+
+impl Library {
+    /// Clients of these helpers, up to so many at a time.
+    pub fn new(
+        addresses: AddressBook,
+        targets: Vec<SocketAddr>,
+        key: Key,
+        clients_max: usize,
+        rude_in_1000: u64,
+        rng: Rng,
+        oracle: Shared,
+    ) -> Library {
+        Library {
+            targets,
+            key,
+            rng,
+            oracle,
+            rude_in_1000,
+            clients_max,
+            addresses,
+            links: BTreeMap::new(),
+            next_client: Some(Time::ZERO),
+            next_work: None,
+        }
+    }
+
+    /// No new clients come, and who did not read reads.
+    pub fn calm_down(&mut self, now: Time) {
+        self.next_client = None;
+        self.next_work = Some(now);
+        for link in self.links.values_mut().flatten() {
+            link.left = 0;
+            if let Some((_, script)) = &mut link.current {
+                script.calm_down();
+            }
+        }
+    }
+
+    /// Links that are open or opening.
+    pub fn open(&self) -> usize {
+        self.links.len()
+    }
+
+    fn opened(&mut self, now: Time, conn: Conn, address: SocketAddr) {
+        let mut nonce = [0; 16];
+        self.rng.fill(&mut nonce);
+        let window_bytes = self.rng.pick(&[1000, 64 << 10, 256 << 10]);
+        let config = OpenerConfig {
+            role: Role::Client,
+            key: self.key.clone(),
+            limits: Limits { window_bytes, ..Limits::default() },
+            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+        };
+        let left = self.rng.range(1, 4) as u32; // small
+        let end = OpenerLink::new(&config, now, nonce);
+        self.links
+            .insert(conn, Some(Link { address, end, unsent: None, current: None, left, finished: false }));
+    }
+
+    fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+        let Some(Some(link)) = self.links.get_mut(&conn) else { return };
+        let mut input = bytes;
+        loop {
+            match link.end.decompose(now, &mut input) {
+                Ok(Some(event)) => event_of(link, event),
+                Ok(None) => break,
+                Err(error) => {
+                    self.oracle.borrow_mut().violation(format!("a library client's link failed: {error}"));
+                    return self.lose(conn, out);
+                }
+            }
+        }
+        out.grant(conn, bytes.len() as u32); // at most what was granted
+        self.pump(now, conn, out);
+    }
+
+    fn lose<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        self.forget(conn);
+        out.abort(conn);
+    }
+
+    fn forget(&mut self, conn: Conn) {
+        if let Some(Some(Link { current: Some((_, script)), .. })) = self.links.remove(&conn) {
+            script.done();
+        }
+    }
+
+    fn pump<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        let Some(Some(link)) = self.links.get_mut(&conn) else { return };
+        if link.end.is_established() && link.current.is_none() && link.left > 0 && link.end.connections() == 0
+        {
+            link.left -= 1;
+            if let Ok(id) = link.end.open(link.address, None) {
+                let script = Script::new(&mut self.rng, link.address, self.rude_in_1000, &self.oracle);
+                link.current = Some((id, script));
+            }
+        }
+        while link.end.poll_room().is_some() {}
+        if let Some((id, script)) = &mut link.current {
+            let id = *id;
+            loop {
+                let bytes = script.next_bytes(now, &mut self.rng);
+                if bytes.is_empty() {
+                    break;
+                }
+                let taken = link.end.compose(id, &bytes);
+                script.took(taken, now, &mut self.rng);
+                if taken < bytes.len() {
+                    break;
+                }
+            }
+            if script.is_sent() {
+                script.finish();
+                link.end.finish(id);
+            }
+            let read = script.reads(&mut self.rng);
+            link.end.consumed(id, read as usize);
+            let leaves = script.leaves();
+            if leaves && self.rng.chance(1, 2) {
+                return self.lose(conn, out);
+            }
+            if leaves || (script.saw_end && script.finished && script.unread == 0) {
+                script.done();
+                link.end.close(id, if leaves { CloseReason::Reset } else { CloseReason::Normal });
+                link.current = None;
+            }
+        }
+        let waits = link.current.as_ref().is_some_and(|(_, script)| script.unread > 0 || script.pause > now);
+        if waits && self.next_work.is_none() {
+            self.next_work = Some(now + Duration::from_nanos(self.rng.range(50_000, 2_000_000)));
+        }
+        let over = link.current.is_none() && link.left == 0 && link.end.connections() == 0;
+        if link.transmit(now, conn, out) && over && link.end.is_established() && !link.finished {
+            link.finished = true;
+            out.finish(conn);
+        }
+    }
+}
+
+impl Link {
+    /// Whether everything is sent.
+    fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) -> bool {
+        while let Some(mut chunk) = self.unsent.take().or_else(|| self.end.flush(now)) {
+            let taken = out.send(conn, chunk.as_slice());
+            chunk.advance(taken);
+            if !chunk.is_empty() {
+                self.unsent = Some(chunk);
+                return false;
+            }
+            self.end.recycle(chunk);
+        }
+        true
+    }
+}
+
+fn event_of(link: &mut Link, event: OpenerEvent<'_>) {
+    match event {
+        OpenerEvent::Data { bytes, .. } => {
+            if let Some((_, script)) = &mut link.current {
+                script.got(bytes);
+            }
+        }
+        OpenerEvent::Finished { .. } => {
+            if let Some((_, script)) = &mut link.current {
+                script.end_of_replies();
+            }
+        }
+        OpenerEvent::Refused { .. } => {
+            if let Some((_, script)) = link.current.take() {
+                script.done();
+            }
+        }
+        OpenerEvent::Closed { id, reason } => {
+            link.end.close(id, reason);
+            if let Some((_, mut script)) = link.current.take() {
+                if reason == CloseReason::Normal {
+                    script.end_of_replies();
+                }
+                script.done();
+            }
+        }
+        OpenerEvent::Drain { .. } => link.left = 0,
+        OpenerEvent::Established { .. }
+        | OpenerEvent::Accepted { .. }
+        | OpenerEvent::RelayedData { .. }
+        | OpenerEvent::RelayedControl { .. } => {}
+    }
+}
+
+impl Application for Library {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        match event {
+            Event::Opened { .. } => {
+                let Some(address) = self.addresses.borrow().get(&conn).copied() else { return };
+                self.opened(now, conn, address);
+                out.grant(conn, 1 << 20);
+                self.pump(now, conn, out);
+            }
+            Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
+            Event::Room => self.pump(now, conn, out),
+            Event::Finished => {
+                let finished =
+                    self.links.get(&conn).is_some_and(|link| link.as_ref().is_some_and(|l| l.finished));
+                self.forget(conn);
+                if !finished {
+                    out.finish(conn);
+                }
+            }
+            Event::Lost(_) => self.forget(conn),
+            Event::Acknowledged { .. } => {}
+        }
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
+        if self.next_work.is_some_and(|at| at <= now) {
+            self.next_work = None;
+            for conn in self.links.keys().copied().collect::<Vec<_>>() {
+                self.pump(now, conn, out);
+            }
+        }
+        if self.next_client.is_some_and(|at| at <= now) {
+            self.next_client = Some(now + Duration::from_nanos(self.rng.scale(10_000, 10_000_000)));
+            if self.links.len() < self.clients_max {
+                let target = self.rng.pick(&self.targets);
+                if let Ok(conn) = out.connect(now, target) {
+                    self.links.insert(conn, None);
+                }
+            }
+        }
+    }
+
+    fn end_of_turn<T: Transport>(&mut self, _: Time, _: &mut T) {}
+
+    fn poll_timeout(&self) -> Option<Time> {
+        [self.next_client, self.next_work].into_iter().flatten().min()
+    }
+}

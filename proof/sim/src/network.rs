@@ -1,0 +1,512 @@
+//! The simulated network: hosts, connections between them, and the one queue of everything that will happen.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use spillway_transport::{Conn, LostReason, Time};
+
+use crate::rng::{Rng, mix};
+use crate::socket::{HostId, RECEIVE_WINDOW_BYTES, Segment, Socket, Told};
+
+/// The local addresses of the connections that a host has opened: known to its programs, as `getsockname` is.
+pub type AddressBook = Rc<RefCell<BTreeMap<Conn, SocketAddr>>>;
+
+/// How the network behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// Bounds of a segment's travel time, nanoseconds.
+    pub delay_ns: (u64, u64),
+    /// Longest segment, bytes.
+    pub segment_bytes_max: u64,
+    /// Longest piece of data in one event, bytes.
+    pub piece_bytes_max: u64,
+    /// Bytes that a connection takes before it has no room.
+    pub queue_bytes_max: usize,
+    /// Connections of one host.
+    pub connections_max: usize,
+    /// A host begins its turn at most this long after something arrived, nanoseconds: what arrives meanwhile
+    /// belongs to the same turn.
+    pub turn_delay_ns: u64,
+    /// Of a thousand connects, how many find the host's tables full.
+    pub full_in_1000: u64,
+}
+
+impl Weather {
+    /// Everything quick and whole.
+    pub fn calm() -> Weather {
+        Weather {
+            delay_ns: (20_000, 100_000),
+            segment_bytes_max: 16_000,
+            piece_bytes_max: 64_000,
+            queue_bytes_max: 256 << 10,
+            connections_max: 10_000,
+            turn_delay_ns: 20_000,
+            full_in_1000: 0,
+        }
+    }
+}
+
+/// What is going to happen.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Happening {
+    /// A connection attempt arrives.
+    Syn { from: (HostId, Conn), source: SocketAddr, target: SocketAddr },
+    /// A segment arrives.
+    Segment { at: HostId, conn: Conn, from: Option<(HostId, Conn)>, segment: Segment },
+    /// A host has something to do.
+    Turn(HostId),
+    /// A host's application asked for this time.
+    Wake(HostId, Time),
+    /// The world's own: faults, the end of the storm.
+    World(u64),
+}
+
+struct Entry {
+    at: Time,
+    order: u64,
+    what: Happening,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    generation: u32,
+    pub(crate) socket: Option<Socket>,
+}
+
+/// One host: its address, its listeners, its connections.
+#[derive(Debug)]
+pub struct Host {
+    ip: IpAddr,
+    /// By listener index: port, and whether it is open.
+    pub(crate) listeners: Vec<(u16, bool)>,
+    pub(crate) slots: Vec<Slot>,
+    next_port: u16,
+    addresses: AddressBook,
+    pub(crate) ready: Vec<Conn>,
+    /// Connections that were given something to send in this turn.
+    pub(crate) dirty: Vec<Conn>,
+    turn_due: bool,
+    pub(crate) wake: Option<Time>,
+    pub(crate) spent: Vec<spillway_transport::Chunk>,
+}
+
+/// All hosts and what travels between them.
+pub struct Network {
+    pub(crate) now: Time,
+    pub(crate) rng: Rng,
+    pub(crate) weather: Weather,
+    queue: BinaryHeap<Reverse<Entry>>,
+    order: u64,
+    pub(crate) hosts: Vec<Host>,
+    /// Of everything that was told to anybody: equal seeds give equal hashes.
+    pub(crate) hash: u64,
+    /// What an application did that the contract of a transport forbids.
+    pub(crate) misuse: Vec<String>,
+    /// Turns one bit over in each of the next segments between these two hosts, so many: for canaries.
+    pub(crate) flip: Option<(HostId, HostId, u32)>,
+}
+
+impl Network {
+    /// A network without hosts.
+    pub fn new(seed: u64, weather: Weather) -> Network {
+        Network {
+            now: Time(1),
+            rng: Rng::new(seed),
+            weather,
+            queue: BinaryHeap::new(),
+            order: 0,
+            hosts: Vec::new(),
+            hash: seed,
+            misuse: Vec::new(),
+            flip: None,
+        }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Adds a host with listeners on these ports.
+    pub fn add_host(&mut self, ip: IpAddr, ports: &[u16]) -> HostId {
+        self.hosts.push(Host {
+            ip,
+            listeners: ports.iter().map(|port| (*port, false)).collect(),
+            slots: Vec::new(),
+            next_port: 1024,
+            addresses: AddressBook::default(),
+            ready: Vec::new(),
+            dirty: Vec::new(),
+            turn_due: false,
+            wake: None,
+            spent: Vec::new(),
+        });
+        self.hosts.len() - 1
+    }
+
+    /// The addresses of the connections that a host opens.
+    pub fn addresses(&self, host: HostId) -> AddressBook {
+        self.hosts[host].addresses.clone()
+    }
+
+    /// Something happens after a while.
+    pub fn after(&mut self, delay: Duration, what: Happening) {
+        self.at(self.now + delay, what);
+    }
+
+    fn at(&mut self, at: Time, what: Happening) {
+        self.order += 1;
+        self.queue.push(Reverse(Entry { at, order: self.order, what }));
+    }
+
+    /// Takes the next thing that happens and moves the time to it.
+    pub fn pop(&mut self) -> Option<Happening> {
+        let Reverse(entry) = self.queue.pop()?;
+        self.now = self.now.max(entry.at);
+        Some(entry.what)
+    }
+
+    /// When the next thing happens.
+    pub fn next_at(&self) -> Option<Time> {
+        self.queue.peek().map(|Reverse(entry)| entry.at)
+    }
+
+    pub(crate) fn note(&mut self, value: u64) {
+        self.hash = mix(self.hash ^ value);
+    }
+
+    // Hosts and their turns.
+
+    pub(crate) fn turn_soon(&mut self, host: HostId) {
+        if !self.hosts[host].turn_due {
+            self.hosts[host].turn_due = true;
+            let delay = self.rng.range(0, self.weather.turn_delay_ns);
+            self.after(Duration::from_nanos(delay), Happening::Turn(host));
+        }
+    }
+
+    /// Whether a turn that was announced is still wanted.
+    pub(crate) fn wants_turn(&self, host: HostId) -> bool {
+        self.hosts[host].turn_due
+    }
+
+    pub(crate) fn begin_turn(&mut self, host: HostId) -> Vec<Conn> {
+        self.hosts[host].turn_due = false;
+        let mut ready = std::mem::take(&mut self.hosts[host].ready);
+        self.rng.shuffle(&mut ready);
+        for conn in &ready {
+            if let Some(socket) = self.socket_mut(host, *conn) {
+                socket.ready = false;
+            }
+        }
+        ready
+    }
+
+    pub(crate) fn wake_at(&mut self, host: HostId, at: Option<Time>) {
+        let Some(at) = at.map(|at| at.max(Time(self.now.0 + 1000))) else {
+            self.hosts[host].wake = None;
+            return;
+        };
+        if self.hosts[host].wake != Some(at) {
+            self.hosts[host].wake = Some(at);
+            self.at(at, Happening::Wake(host, at));
+        }
+    }
+
+    /// The next event of a connection, freed with its `Lost`.
+    pub(crate) fn tell(&mut self, host: HostId, conn: Conn) -> Option<Told> {
+        let piece = self.rng.scale(1, self.weather.piece_bytes_max);
+        let told = self.socket_mut(host, conn)?.next_told(piece)?;
+        self.note((host as u64) << 48 ^ u64::from(conn.slot) << 24 ^ u64::from(conn.generation) ^ self.now.0);
+        match &told {
+            Told::Data { end, bytes } => {
+                let sum =
+                    bytes.iter().fold(*end, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+                self.note(sum);
+                self.tell_edge(host, conn);
+            }
+            Told::Lost(reason) => {
+                self.note(0x105 + *reason as u64);
+                self.hosts[host].slots[conn.slot as usize].socket = None;
+            }
+            Told::Opened { .. } => self.note(1),
+            Told::Acknowledged { through } => self.note(*through),
+            Told::Room => self.note(2),
+            Told::Finished => self.note(3),
+        }
+        Some(told)
+    }
+
+    // Sockets.
+
+    pub(crate) fn socket(&self, host: HostId, conn: Conn) -> Option<&Socket> {
+        let slot = self.hosts[host].slots.get(conn.slot as usize)?;
+        slot.socket.as_ref().filter(|_| slot.generation == conn.generation)
+    }
+
+    pub(crate) fn socket_mut(&mut self, host: HostId, conn: Conn) -> Option<&mut Socket> {
+        let slot = self.hosts[host].slots.get_mut(conn.slot as usize)?;
+        slot.socket.as_mut().filter(|_| slot.generation == conn.generation)
+    }
+
+    /// All open connections of a host.
+    pub fn connections(&self, host: HostId) -> Vec<Conn> {
+        let slots = (0_u32..).zip(&self.hosts[host].slots);
+        slots
+            .filter(|(_, slot)| slot.socket.is_some())
+            .map(|(index, slot)| Conn { slot: index, generation: slot.generation })
+            .collect()
+    }
+
+    fn insert(&mut self, host: HostId, socket: Socket) -> Option<Conn> {
+        let slots = &mut self.hosts[host].slots;
+        let free = slots.iter().position(|slot| slot.socket.is_none()).unwrap_or(slots.len());
+        if free >= self.weather.connections_max {
+            return None;
+        }
+        if free == slots.len() {
+            slots.push(Slot::default());
+        }
+        let slot = &mut slots[free];
+        slot.generation += 1;
+        slot.socket = Some(socket);
+        Some(Conn { slot: free as u32, generation: slot.generation })
+    }
+
+    /// Takes a socket away without a word to anybody.
+    pub(crate) fn remove(&mut self, host: HostId, conn: Conn) -> Option<Socket> {
+        self.socket(host, conn)?;
+        self.hosts[host].slots[conn.slot as usize].socket.take()
+    }
+
+    pub(crate) fn mark_ready(&mut self, host: HostId, conn: Conn) {
+        if let Some(socket) = self.socket_mut(host, conn)
+            && !socket.ready
+            && socket.has_news()
+        {
+            socket.ready = true;
+            self.hosts[host].ready.push(conn);
+            self.turn_soon(host);
+        }
+    }
+
+    pub(crate) fn connect(&mut self, host: HostId, target: SocketAddr) -> Option<Conn> {
+        if self.weather.full_in_1000 > 0 && self.rng.chance(self.weather.full_in_1000, 1000) {
+            return None;
+        }
+        let port = self.hosts[host].next_port;
+        self.hosts[host].next_port = if port == u16::MAX { 1024 } else { port + 1 };
+        let source = SocketAddr::new(self.hosts[host].ip, port);
+        let conn = self.insert(host, Socket::new(target, None))?;
+        self.hosts[host].addresses.borrow_mut().insert(conn, source);
+        let delay = self.delay();
+        self.after(delay, Happening::Syn { from: (host, conn), source, target });
+        Some(conn)
+    }
+
+    fn delay(&mut self) -> Duration {
+        let (low, high) = self.weather.delay_ns;
+        Duration::from_nanos(self.rng.range(low, high))
+    }
+
+    /// Something leaves a socket for its peer, after all that left before.
+    pub(crate) fn emit(&mut self, host: HostId, conn: Conn, segment: Segment) {
+        let delay = self.delay();
+        let now = self.now;
+        let Some(socket) = self.socket_mut(host, conn) else { return };
+        let Some((at, peer)) = socket.peer else { return };
+        if socket.cut {
+            return;
+        }
+        let arrival = (now + delay).max(socket.arrival);
+        socket.arrival = arrival;
+        self.at(arrival, Happening::Segment { at, conn: peer, from: Some((host, conn)), segment });
+    }
+
+    /// Sends what the peer's window allows, in segments of any size.
+    pub(crate) fn flush(&mut self, host: HostId, conn: Conn) {
+        loop {
+            let longest = self.rng.scale(1, self.weather.segment_bytes_max);
+            let queue_max = self.weather.queue_bytes_max;
+            let Some(socket) = self.socket_mut(host, conn) else { return };
+            if socket.peer.is_none() || socket.lost.is_some() {
+                return;
+            }
+            let length = (socket.out.len() as u64).min(socket.edge.saturating_sub(socket.sent)).min(longest);
+            if length == 0 {
+                if socket.out.is_empty() && socket.finishing && !socket.fin_sent {
+                    socket.fin_sent = true;
+                    self.emit(host, conn, Segment::Fin);
+                }
+                break;
+            }
+            let mut bytes: Vec<u8> = socket.out.drain(..length as usize).collect();
+            socket.sent += length;
+            socket.room_due |= socket.wants_room && socket.out.len() < queue_max;
+            socket.wants_room &= !socket.room_due;
+            let to = socket.peer.map(|(to, _)| to);
+            if let Some((from, target, left)) = &mut self.flip
+                && *left > 0
+                && (*from, Some(*target)) == (host, to)
+                && let Some(last) = bytes.last_mut()
+            {
+                *last ^= 1;
+                *left -= 1;
+            }
+            self.emit(host, conn, Segment::Bytes(bytes));
+        }
+        self.mark_ready(host, conn);
+    }
+
+    /// Tells the sender of a wider window once it is worth it.
+    pub(crate) fn tell_edge(&mut self, host: HostId, conn: Conn) {
+        let Some(socket) = self.socket_mut(host, conn) else { return };
+        let edge = socket.delivered + RECEIVE_WINDOW_BYTES;
+        if edge - socket.edge_told >= RECEIVE_WINDOW_BYTES / 4 {
+            self.acknowledge(host, conn);
+        }
+    }
+
+    fn acknowledge(&mut self, host: HostId, conn: Conn) {
+        let Some(socket) = self.socket_mut(host, conn) else { return };
+        let edge = socket.delivered + RECEIVE_WINDOW_BYTES;
+        socket.edge_told = edge;
+        let (received, fin) = (socket.received, socket.fin_received);
+        self.emit(host, conn, Segment::Ack { received, edge, fin });
+    }
+
+    // What arrives.
+
+    /// A connection attempt arrives at whoever has that address.
+    pub(crate) fn arrive_syn(&mut self, from: (HostId, Conn), source: SocketAddr, target: SocketAddr) {
+        let host = self.hosts.iter().position(|host| host.ip == target.ip());
+        let open = host.and_then(|host| {
+            let listeners = &self.hosts[host].listeners;
+            let index = listeners.iter().position(|(port, open)| *open && *port == target.port())?;
+            let mut socket = Socket::new(source, Some(index as u16));
+            socket.peer = Some(from);
+            socket.opened_due = true;
+            Some((host, self.insert(host, socket)?))
+        });
+        let Some((host, conn)) = open else {
+            let segment = Segment::Lost(LostReason::Refused);
+            let delay = self.delay();
+            self.after(delay, Happening::Segment { at: from.0, conn: from.1, from: None, segment });
+            return;
+        };
+        self.emit(host, conn, Segment::SynAck(conn));
+        self.mark_ready(host, conn);
+    }
+
+    /// A segment arrives.
+    pub(crate) fn arrive(
+        &mut self,
+        host: HostId,
+        conn: Conn,
+        from: Option<(HostId, Conn)>,
+        segment: Segment,
+    ) {
+        let Some(socket) = self.socket_mut(host, conn) else {
+            // Whoever answers a connection that was given up meanwhile learns so.
+            if let (Segment::SynAck(_), Some((at, peer))) = (segment, from) {
+                let segment = Segment::Lost(LostReason::Reset);
+                let delay = self.delay();
+                self.after(delay, Happening::Segment { at, conn: peer, from: None, segment });
+            }
+            return;
+        };
+        if socket.cut && !matches!(segment, Segment::Lost(_)) {
+            return;
+        }
+        match segment {
+            Segment::SynAck(peer) => {
+                socket.peer = from.map(|(host, _)| (host, peer));
+                socket.opened_due = true;
+            }
+            Segment::Bytes(bytes) => {
+                socket.received += bytes.len() as u64;
+                socket.rx.extend(bytes);
+                self.acknowledge(host, conn);
+            }
+            Segment::Fin => {
+                socket.fin_received = true;
+                self.acknowledge(host, conn);
+            }
+            Segment::Ack { received, edge, fin } => {
+                socket.acknowledged = socket.acknowledged.max(received);
+                socket.edge = socket.edge.max(edge);
+                socket.fin_acknowledged |= fin && socket.fin_sent;
+                self.flush(host, conn);
+            }
+            Segment::Lost(reason) => {
+                socket.lost = Some(reason);
+                socket.rx.clear();
+            }
+        }
+        self.mark_ready(host, conn);
+    }
+
+    // Faults.
+
+    /// Loses a connection: both ends learn of it, each at its own time and in its own way.
+    pub(crate) fn cut(&mut self, host: HostId, conn: Conn) {
+        let Some(socket) = self.socket_mut(host, conn) else { return };
+        let Some(peer) = socket.peer else { return };
+        for (at, conn) in [(host, conn), peer] {
+            if let Some(socket) = self.socket_mut(at, conn) {
+                socket.cut = true;
+            }
+            let reason = self.rng.pick(&[LostReason::Reset, LostReason::TimedOut, LostReason::Failed]);
+            let delay = Duration::from_nanos(self.rng.range(0, 20_000_000));
+            let segment = Segment::Lost(reason);
+            self.after(delay, Happening::Segment { at, conn, from: None, segment });
+        }
+    }
+
+    /// Nothing sent on a connection from now on arrives before this has passed.
+    pub(crate) fn stall(&mut self, host: HostId, conn: Conn, delay: Duration) {
+        let until = self.now + delay;
+        if let Some(socket) = self.socket_mut(host, conn) {
+            socket.arrival = socket.arrival.max(until);
+        }
+    }
+
+    /// The host's program dies: its connections are reset, its listeners closed.
+    pub(crate) fn crash(&mut self, host: HostId) {
+        for conn in self.connections(host) {
+            self.emit(host, conn, Segment::Lost(LostReason::Reset));
+            self.remove(host, conn);
+        }
+        let host = &mut self.hosts[host];
+        host.listeners.iter_mut().for_each(|(_, open)| *open = false);
+        (host.wake, host.turn_due) = (None, false);
+        host.ready.clear();
+        host.dirty.clear();
+        host.spent.clear();
+    }
+}

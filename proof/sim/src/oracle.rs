@@ -1,0 +1,359 @@
+//! The stream oracle: stands outside the code under test and knows what every stream must carry.
+//!
+//! Each virtual connection has a token, which is also the first eight bytes that its client sends. Every other
+//! byte, both ways, is a function of token and offset, so a byte that is lost, repeated, out of order or altered
+//! shows at once. What is delivered must be a prefix of what was sent; what ends in good order must be complete.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use crate::rng::mix;
+
+/// Bytes of a token at the beginning of a request stream.
+pub const TOKEN_BYTES: u64 = 8;
+
+/// Names a stream in the oracle's books.
+pub type Token = u64;
+
+/// What is kept of one virtual connection.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// The client's address, as the server must see it.
+    pub client: SocketAddr,
+    /// Whether the client and the server's application both mean to end it in good order.
+    pub polite: bool,
+    sent: u64,
+    sent_all: bool,
+    got_by_server: u64,
+    at_server: bool,
+    replied: u64,
+    replied_all: bool,
+    got_by_client: u64,
+    client_done: bool,
+    server_done: bool,
+}
+
+/// All streams and all that was wrong with them.
+#[derive(Debug, Default)]
+pub struct Oracle {
+    streams: BTreeMap<Token, Stream>,
+    violations: Vec<String>,
+    /// Clients that the server refused, perhaps before they have begun.
+    refused: BTreeSet<SocketAddr>,
+    /// Bytes delivered, both ways.
+    pub delivered: u64,
+    /// Streams that ended in good order and complete at their client.
+    pub completed: u64,
+    /// Streams that ended otherwise.
+    pub broken: u64,
+    /// Whether anything may break a stream: without faults, none may.
+    pub calm: bool,
+}
+
+/// Shared by the clients' and the server's applications of one world.
+pub type Shared = Rc<RefCell<Oracle>>;
+
+/// The byte of a request stream.
+pub fn request_byte(token: Token, offset: u64) -> u8 {
+    if offset < TOKEN_BYTES {
+        return token.to_le_bytes()[offset as usize];
+    }
+    word(token, offset)
+}
+
+/// The byte of a reply stream.
+pub fn reply_byte(token: Token, offset: u64) -> u8 {
+    word(!token, offset)
+}
+
+fn word(key: u64, offset: u64) -> u8 {
+    mix(key ^ mix(offset / 8)).to_le_bytes()[(offset % 8) as usize]
+}
+
+/// Bytes of a stream from an offset on.
+pub fn bytes_of(byte: fn(Token, u64) -> u8, token: Token, from: u64, length: u64) -> Vec<u8> {
+    (from..from + length).map(|offset| byte(token, offset)).collect()
+}
+
+fn first_wrong(byte: fn(Token, u64) -> u8, token: Token, from: u64, bytes: &[u8]) -> Option<u64> {
+    (from..).zip(bytes).find(|(offset, got)| byte(token, *offset) != **got).map(|(offset, _)| offset)
+}
+
+impl Oracle {
+    /// Violations kept, at most.
+    const VIOLATIONS_MAX: usize = 20;
+
+    /// Empty books. `calm`: nothing breaks a stream but its own ends.
+    pub fn new(calm: bool) -> Oracle {
+        Oracle { calm, ..Oracle::default() }
+    }
+
+    /// Books a violation.
+    pub fn violation(&mut self, what: String) {
+        if self.violations.len() < Oracle::VIOLATIONS_MAX {
+            self.violations.push(what);
+        }
+    }
+
+    /// All violations so far.
+    pub fn violations(&self) -> &[String] {
+        &self.violations
+    }
+
+    /// Streams that neither side has ended.
+    pub fn open(&self) -> usize {
+        self.streams
+            .values()
+            .filter(|stream| !stream.client_done || (stream.at_server && !stream.server_done))
+            .count()
+    }
+
+    /// Grows whenever a byte is delivered or a stream ends.
+    pub fn progress(&self) -> u64 {
+        self.delivered + self.completed + self.broken
+    }
+
+    /// Streams there have been.
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    fn stream(&mut self, token: Token) -> Option<&mut Stream> {
+        self.streams.get_mut(&token)
+    }
+
+    // The client's side.
+
+    /// A client begins a stream.
+    pub fn begin(&mut self, token: Token, client: SocketAddr, polite: bool) {
+        let stream = Stream {
+            client,
+            polite: polite && !self.refused.contains(&client),
+            sent: 0,
+            sent_all: false,
+            got_by_server: 0,
+            at_server: false,
+            replied: 0,
+            replied_all: false,
+            got_by_client: 0,
+            client_done: false,
+            server_done: false,
+        };
+        if self.streams.insert(token, stream).is_some() {
+            self.violation(format!("token {token:x} used twice: a fault of the simulator"));
+        }
+    }
+
+    /// The client's transport took these many bytes.
+    pub fn sent(&mut self, token: Token, bytes: u64) {
+        if let Some(stream) = self.stream(token) {
+            stream.sent += bytes;
+        }
+    }
+
+    /// The client sends no more.
+    pub fn sent_all(&mut self, token: Token) {
+        if let Some(stream) = self.stream(token) {
+            stream.sent_all = true;
+        }
+    }
+
+    /// The client received bytes.
+    pub fn got_by_client(&mut self, token: Token, bytes: &[u8]) {
+        self.delivered += bytes.len() as u64;
+        let Some(stream) = self.stream(token) else { return };
+        let from = stream.got_by_client;
+        stream.got_by_client += bytes.len() as u64;
+        let (end, replied) = (stream.got_by_client, stream.replied);
+        if let Some(offset) = first_wrong(reply_byte, token, from, bytes) {
+            self.violation(format!("reply stream {token:x}: wrong byte at {offset} of {from}..{end}"));
+        } else if end > replied {
+            self.violation(format!("reply stream {token:x}: {end} bytes came of {replied} sent"));
+        }
+    }
+
+    /// The client was told that no more replies follow: it must have them all.
+    pub fn client_saw_end(&mut self, token: Token) {
+        let Some(stream) = self.stream(token) else { return };
+        let (got, replied, all) = (stream.got_by_client, stream.replied, stream.replied_all);
+        if !all {
+            self.violation(format!(
+                "reply stream {token:x}: ended in good order, the server had not ended it"
+            ));
+        } else if got != replied {
+            self.violation(format!(
+                "reply stream {token:x}: ended in good order with {got} of {replied} bytes"
+            ));
+        }
+    }
+
+    /// It is over for the client; `whole`: it saw the end of the replies and was not reset.
+    pub fn client_done(&mut self, token: Token, whole: bool) {
+        let calm = self.calm;
+        let Some(stream) = self.stream(token) else { return };
+        if std::mem::replace(&mut stream.client_done, true) {
+            return;
+        }
+        let polite = stream.polite;
+        if whole {
+            self.completed += 1;
+        } else {
+            self.broken += 1;
+            if calm && polite {
+                self.violation(format!("stream {token:x}: broken although nothing was wrong"));
+            }
+        }
+    }
+
+    // The server's side.
+
+    /// The server's application has a token in hand: whose is it?
+    pub fn recognise(&mut self, token: Token, client: SocketAddr) -> bool {
+        let Some(stream) = self.stream(token) else {
+            self.violation(format!("the server got a token {token:x} that nobody sent"));
+            return false;
+        };
+        let (expected, twice) = (stream.client, std::mem::replace(&mut stream.at_server, true));
+        if twice {
+            self.violation(format!("stream {token:x} reached the server on two connections"));
+        }
+        if expected != client {
+            self.violation(format!("stream {token:x} of {expected} was shown to the server as {client}"));
+        }
+        !twice
+    }
+
+    /// The server's application received bytes (the token's included).
+    pub fn got_by_server(&mut self, token: Token, bytes: &[u8]) {
+        self.delivered += bytes.len() as u64;
+        let Some(stream) = self.stream(token) else { return };
+        let from = stream.got_by_server;
+        stream.got_by_server += bytes.len() as u64;
+        let (end, sent) = (stream.got_by_server, stream.sent);
+        if let Some(offset) = first_wrong(request_byte, token, from, bytes) {
+            self.violation(format!("request stream {token:x}: wrong byte at {offset} of {from}..{end}"));
+        } else if end > sent {
+            self.violation(format!("request stream {token:x}: {end} bytes came of {sent} sent"));
+        }
+    }
+
+    /// The server was told that no more requests follow: it must have them all.
+    pub fn server_saw_end(&mut self, token: Token) {
+        let Some(stream) = self.stream(token) else { return };
+        let (got, sent, all) = (stream.got_by_server, stream.sent, stream.sent_all);
+        if !all {
+            self.violation(format!(
+                "request stream {token:x}: ended in good order, the client had not ended it"
+            ));
+        } else if got != sent {
+            self.violation(format!(
+                "request stream {token:x}: ended in good order with {got} of {sent} bytes"
+            ));
+        }
+    }
+
+    /// The server's application gave these many bytes to its link.
+    pub fn replied(&mut self, token: Token, bytes: u64) {
+        if let Some(stream) = self.stream(token) {
+            stream.replied += bytes;
+        }
+    }
+
+    /// The server sends no more.
+    pub fn replied_all(&mut self, token: Token) {
+        if let Some(stream) = self.stream(token) {
+            stream.replied_all = true;
+        }
+    }
+
+    /// The server's application refuses whatever this client has begun or begins.
+    pub fn server_refuses(&mut self, client: SocketAddr) {
+        self.refused.insert(client);
+        let theirs = self.streams.values_mut().filter(|stream| stream.client == client);
+        theirs.for_each(|stream| stream.polite = false);
+    }
+
+    /// The server's application means to end this stream early or not at all.
+    pub fn server_is_rude(&mut self, token: Token) {
+        if let Some(stream) = self.stream(token) {
+            stream.polite = false;
+        }
+    }
+
+    /// It is over for the server's application.
+    pub fn server_done(&mut self, token: Token) {
+        if let Some(stream) = self.stream(token) {
+            stream.server_done = true;
+        }
+    }
+
+    /// Everything must have ended: what has not is a violation.
+    pub fn all_ended(&mut self) {
+        let open: Vec<String> = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| !stream.client_done || (stream.at_server && !stream.server_done))
+            .take(3)
+            .map(|(token, stream)| format!("{token:x}: {stream:?}"))
+            .collect();
+        for stream in open {
+            self.violation(format!("a stream has not ended after the storm: {stream}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun() -> (Oracle, Token) {
+        let (mut oracle, token) = (Oracle::default(), 0x1234);
+        oracle.begin(token, "10.0.0.1:1".parse().unwrap(), true);
+        oracle.sent(token, 100);
+        (oracle, token)
+    }
+
+    #[test]
+    fn right_bytes_are_no_violation() {
+        let (mut oracle, token) = begun();
+        assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
+        oracle.got_by_server(token, &bytes_of(request_byte, token, 0, 60));
+        oracle.got_by_server(token, &bytes_of(request_byte, token, 60, 40));
+        oracle.sent_all(token);
+        oracle.server_saw_end(token);
+        oracle.replied(token, 10);
+        oracle.replied_all(token);
+        oracle.got_by_client(token, &bytes_of(reply_byte, token, 0, 10));
+        oracle.client_saw_end(token);
+        assert!(oracle.violations().is_empty(), "{:?}", oracle.violations());
+    }
+
+    /// Each of: lost, repeated, out of order, altered, invented, cut short, another's.
+    #[test]
+    fn every_sort_of_damage_is_seen() {
+        let right = |from, length| bytes_of(request_byte, 0x1234, from, length);
+        let altered = right(0, 50).iter().map(|byte| byte ^ 1).collect();
+        let damages: [Vec<Vec<u8>>; 6] = [
+            vec![right(0, 20), right(21, 20)],
+            vec![right(0, 20), right(0, 20)],
+            vec![right(20, 20), right(0, 20)],
+            vec![altered],
+            vec![right(0, 101)],
+            vec![right(0, 99)],
+        ];
+        for (index, pieces) in damages.iter().enumerate() {
+            let (mut oracle, token) = begun();
+            pieces.iter().for_each(|piece| oracle.got_by_server(token, piece));
+            oracle.sent_all(token);
+            oracle.server_saw_end(token);
+            assert!(!oracle.violations().is_empty(), "damage {index} was not seen");
+        }
+        let (mut oracle, token) = begun();
+        assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
+        assert!(!oracle.recognise(token, "10.0.0.1:2".parse().unwrap()));
+        assert!(!oracle.recognise(7, "10.0.0.1:1".parse().unwrap()));
+        assert_eq!(oracle.violations().len(), 3);
+    }
+}

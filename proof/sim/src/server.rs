@@ -1,0 +1,387 @@
+//! The server: the shipped end of its links, and a small application behind them with buffers of its own.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_batch::{CloseReason, Id, RefuseReason, ServerConfig, ServerEvent, ServerLink};
+use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
+
+use crate::canary::Canary;
+use crate::oracle::{Shared, TOKEN_BYTES, Token, bytes_of, reply_byte};
+use crate::rng::Rng;
+
+/// Replies that the application prepares before it stops reading requests.
+const OWED_BYTES_MAX: u64 = 64 * 1024;
+
+/// A server host's application.
+pub struct Server {
+    config: Arc<ServerConfig>,
+    local: SocketAddr,
+    rng: Rng,
+    oracle: Shared,
+    links: BTreeMap<Conn, Link>,
+    /// Of a thousand connections, how many are refused; how many are closed early.
+    rude_in_1000: u64,
+    /// Still to be planted.
+    pub(crate) canary: Option<Canary>,
+    work_at: Option<Time>,
+}
+
+struct Link {
+    end: ServerLink,
+    unsent: Option<Chunk>,
+    connections: BTreeMap<u32, Connection>,
+    /// A canary holds this back.
+    held: Option<(u32, Vec<u8>)>,
+}
+
+/// One virtual connection as the application sees it.
+struct Connection {
+    client: SocketAddr,
+    head: Vec<u8>,
+    token: Option<Token>,
+    /// Received and not yet read by the application.
+    waiting: u64,
+    read: u64,
+    owed: u64,
+    replied: u64,
+    client_finished: bool,
+    finished: bool,
+    /// Closes when it has read this much.
+    close_at: Option<u64>,
+    /// Closes as soon as it has finished, or waits for the client to.
+    closes_first: bool,
+    /// A canary: never closes.
+    keeps_id: bool,
+}
+
+impl Connection {
+    /// Replies for so many bytes of requests: none, an echo, or more than was asked for.
+    fn reply_bytes(&self, read: u64) -> u64 {
+        let factor = [0, 1, 1, 4][(self.token.unwrap_or(0) % 4) as usize];
+        read * factor
+    }
+}
+
+impl Server {
+    /// A server that has just started.
+    pub fn new(
+        config: Arc<ServerConfig>,
+        local: SocketAddr,
+        rude_in_1000: u64,
+        rng: Rng,
+        oracle: Shared,
+    ) -> Server {
+        Server {
+            config,
+            local,
+            rng,
+            oracle,
+            links: BTreeMap::new(),
+            rude_in_1000,
+            canary: None,
+            work_at: Some(Time::ZERO),
+        }
+    }
+
+    /// Virtual connections that have not ended on both sides.
+    pub fn connections(&self) -> usize {
+        self.links.values().map(|link| link.end.connections()).sum()
+    }
+
+    fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+        let mut input = bytes;
+        let Some(mut link) = self.links.remove(&conn) else { return };
+        loop {
+            match link.end.decompose(now, &mut input) {
+                Ok(Some(event)) => self.event(&mut link, event),
+                Ok(None) => break,
+                Err(error) => {
+                    if self.canary.is_none() && self.oracle.borrow().calm {
+                        self.oracle.borrow_mut().violation(format!("the server's link failed: {error}"));
+                    }
+                    self.drop_link(link);
+                    out.abort(conn);
+                    return;
+                }
+            }
+        }
+        out.grant(conn, bytes.len() as u32);
+        self.links.insert(conn, link);
+    }
+
+    fn event(&mut self, link: &mut Link, event: ServerEvent<'_>) {
+        match event {
+            ServerEvent::Established { .. } | ServerEvent::Drain { .. } => {}
+            ServerEvent::Connect { id, client, .. } => self.connect(link, id, client),
+            ServerEvent::Forbidden { client, why } => {
+                self.oracle.borrow_mut().violation(format!("{client} was carried: {why}"));
+            }
+            ServerEvent::Data { id, bytes } => self.receive(link, id, bytes),
+            ServerEvent::Finished { id } => {
+                if let Some(connection) = link.connections.get_mut(&id.0) {
+                    connection.client_finished = true;
+                    if let Some(token) = connection.token {
+                        self.oracle.borrow_mut().server_saw_end(token);
+                    }
+                }
+            }
+            ServerEvent::Closed { id, reason } => {
+                let Some(connection) = link.connections.remove(&id.0) else { return };
+                if let Some(token) = connection.token {
+                    let mut oracle = self.oracle.borrow_mut();
+                    if reason == CloseReason::Normal {
+                        oracle.server_saw_end(token);
+                    } else if reason != CloseReason::Reset {
+                        oracle.violation(format!("stream {token:x} was closed for {reason:?}"));
+                    }
+                    oracle.server_done(token);
+                }
+                if !connection.keeps_id {
+                    link.end.close(id, reason);
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self, link: &mut Link, id: Id, client: SocketAddr) {
+        if self.rng.chance(self.rude_in_1000, 1000) {
+            link.end.refuse(id, RefuseReason::Full);
+            self.oracle.borrow_mut().server_refuses(client);
+            return;
+        }
+        link.end.accept(id);
+        let rude = self.rng.chance(self.rude_in_1000, 1000);
+        let keeps_id = self.canary == Some(Canary::ForgetClose);
+        let connection = Connection {
+            client,
+            head: Vec::new(),
+            token: None,
+            waiting: 0,
+            read: 0,
+            owed: 0,
+            replied: 0,
+            client_finished: false,
+            finished: false,
+            close_at: rude.then(|| self.rng.scale(1, 100_000)),
+            closes_first: self.rng.chance(1, 2),
+            keeps_id,
+        };
+        link.connections.insert(id.0, connection);
+    }
+
+    /// What the link delivers, as the canary of the day has it.
+    fn receive(&mut self, link: &mut Link, id: Id, bytes: &[u8]) {
+        let known = link.connections.get(&id.0).is_some_and(|connection| connection.token.is_some());
+        match self.canary.filter(|_| known) {
+            Some(Canary::DropPiece) => {
+                self.canary = None;
+                return;
+            }
+            Some(Canary::RepeatPiece) => {
+                self.canary = None;
+                self.take_in(link, id.0, bytes);
+                // The mistake is in what is delivered, not in the count of it.
+                if let Some(connection) = link.connections.get_mut(&id.0) {
+                    connection.waiting -= bytes.len() as u64;
+                }
+            }
+            Some(Canary::SwapPieces) if link.held.is_none() => {
+                link.held = Some((id.0, bytes.to_vec()));
+                return;
+            }
+            _ => {}
+        }
+        self.take_in(link, id.0, bytes);
+        if link.held.as_ref().is_some_and(|(held, _)| *held == id.0)
+            && let Some((_, bytes)) = link.held.take()
+        {
+            self.canary = None;
+            self.take_in(link, id.0, &bytes);
+        }
+    }
+
+    fn take_in(&mut self, link: &mut Link, id: u32, bytes: &[u8]) {
+        let Some(connection) = link.connections.get_mut(&id) else { return };
+        let mut oracle = self.oracle.borrow_mut();
+        connection.waiting += bytes.len() as u64;
+        if connection.waiting > u64::from(self.config.limits.window_bytes) {
+            oracle.violation(format!(
+                "{} bytes wait for the application, more than its window",
+                connection.waiting
+            ));
+        }
+        let mut rest = bytes;
+        if connection.token.is_none() {
+            let missing = TOKEN_BYTES as usize - connection.head.len();
+            let (head, tail) = bytes.split_at(missing.min(bytes.len()));
+            connection.head.extend_from_slice(head);
+            rest = tail;
+            if let Ok(head) = <[u8; 8]>::try_from(connection.head.as_slice()) {
+                let token = Token::from_le_bytes(head);
+                if oracle.recognise(token, connection.client) {
+                    connection.token = Some(token);
+                    oracle.got_by_server(token, &head);
+                    if connection.close_at.is_some() || connection.keeps_id {
+                        oracle.server_is_rude(token);
+                    }
+                }
+            }
+        }
+        if let Some(token) = connection.token
+            && !rest.is_empty()
+        {
+            oracle.got_by_server(token, rest);
+        }
+    }
+
+    /// The application's own pace: reads some, replies some, ends what is to be ended.
+    fn work(&mut self, link: &mut Link) -> bool {
+        let mut busy = false;
+        let mut closed = Vec::new();
+        while link.end.poll_room().is_some() {}
+        for (id, connection) in &mut link.connections {
+            let id = Id(*id);
+            if self.rng.chance(1, 4) {
+                busy = true;
+                continue;
+            }
+            let room = OWED_BYTES_MAX.saturating_sub(connection.owed - connection.replied);
+            let part = connection.waiting.min(self.rng.scale(1, 64 * 1024)).min(room / 4);
+            connection.waiting -= part;
+            connection.read += part;
+            if self.canary != Some(Canary::ForgetCredit) {
+                link.end.consumed(id, part as usize);
+            }
+            let Some(token) = connection.token else { continue };
+            let mut oracle = self.oracle.borrow_mut();
+            connection.owed = connection.reply_bytes(connection.read);
+            let part = (connection.owed - connection.replied).min(self.rng.scale(1, 64 * 1024));
+            if part > 0 {
+                let bytes = bytes_of(reply_byte, token, connection.replied, part);
+                let taken = link.end.compose(id, &bytes) as u64;
+                connection.replied += taken;
+                oracle.replied(token, taken);
+            }
+            if connection.close_at.is_some_and(|at| connection.read >= at) {
+                let reason = self.rng.pick(&[CloseReason::Normal, CloseReason::Reset]);
+                oracle.replied_all(token);
+                oracle.server_done(token);
+                link.end.close(id, reason);
+                closed.push(id.0);
+                continue;
+            }
+            let all = connection.client_finished
+                && connection.waiting == 0
+                && connection.replied == connection.owed;
+            if all && !connection.finished {
+                connection.finished = true;
+                oracle.replied_all(token);
+                link.end.finish(id);
+                if connection.closes_first && !connection.keeps_id {
+                    oracle.server_done(token);
+                    link.end.close(id, CloseReason::Normal);
+                    closed.push(id.0);
+                }
+            }
+            busy |= connection.waiting > 0 || connection.replied < connection.owed;
+        }
+        closed.iter().for_each(|id| drop(link.connections.remove(id)));
+        busy
+    }
+
+    fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, link: &mut Link, out: &mut T) {
+        while let Some(mut chunk) = link.unsent.take().or_else(|| link.end.flush(now)) {
+            match out.send_chunk(conn, chunk) {
+                Ok(()) => continue,
+                Err(returned) => chunk = returned,
+            }
+            let taken = out.send(conn, chunk.as_slice());
+            chunk.advance(taken);
+            if !chunk.is_empty() {
+                link.unsent = Some(chunk);
+                break;
+            }
+        }
+        if let Some(spent) = out.spent_chunk() {
+            link.end.recycle(spent);
+        }
+    }
+
+    fn drop_link(&mut self, link: Link) {
+        let mut oracle = self.oracle.borrow_mut();
+        link.connections
+            .values()
+            .filter_map(|connection| connection.token)
+            .for_each(|token| oracle.server_done(token));
+    }
+
+    /// The program dies: its streams are over for it.
+    pub fn die(&mut self) {
+        while let Some((_, link)) = self.links.pop_first() {
+            self.drop_link(link);
+        }
+    }
+}
+
+impl Application for Server {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        match event {
+            Event::Opened { peer, .. } => {
+                let mut nonce = [0; 16];
+                self.rng.fill(&mut nonce);
+                let end = ServerLink::new(self.config.clone(), now, peer, self.local, nonce);
+                self.links.insert(conn, Link { end, unsent: None, connections: BTreeMap::new(), held: None });
+                out.grant(conn, 1 << 20);
+            }
+            Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
+            Event::Finished => {
+                if let Some(link) = self.links.remove(&conn) {
+                    self.drop_link(link);
+                }
+                out.finish(conn);
+            }
+            Event::Lost(_) => {
+                if let Some(link) = self.links.remove(&conn) {
+                    self.drop_link(link);
+                }
+            }
+            Event::Room | Event::Acknowledged { .. } => {}
+        }
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
+        if self.work_at == Some(Time::ZERO) {
+            out.set_listening(0, true);
+        }
+        self.work_at = None;
+        for (conn, link) in &mut self.links {
+            if link.end.handle_timeout(now).is_err() {
+                out.abort(*conn);
+            }
+        }
+    }
+
+    fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
+        let mut busy = false;
+        for (conn, mut link) in std::mem::take(&mut self.links) {
+            busy |= self.work(&mut link);
+            self.transmit(now, conn, &mut link, out);
+            self.links.insert(conn, link);
+        }
+        if busy && self.work_at.is_none() {
+            self.work_at = Some(now + Duration::from_nanos(self.rng.range(10_000, 500_000)));
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let handshakes = self
+            .links
+            .values()
+            .filter(|link| link.end.pending() == 0)
+            .filter_map(|link| link.end.poll_timeout());
+        handshakes.chain(self.work_at).min()
+    }
+}

@@ -1,0 +1,172 @@
+//! One end of a simulated TCP connection.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use spillway_transport::{Conn, LostReason, Time};
+
+/// Which host of the network.
+pub type HostId = usize;
+
+/// Bytes that a receiver's kernel holds for an application that does not read.
+pub const RECEIVE_WINDOW_BYTES: u64 = 64 * 1024;
+
+/// What one end tells the other.
+#[derive(Clone, Debug)]
+pub enum Segment {
+    /// The connection is taken; this is the accepting end's name for it.
+    SynAck(Conn),
+    /// Bytes, in order.
+    Bytes(Vec<u8>),
+    /// No more bytes.
+    Fin,
+    /// What has arrived, and how far the sender may go.
+    Ack { received: u64, edge: u64, fin: bool },
+    /// The connection is gone.
+    Lost(LostReason),
+}
+
+/// What a socket has to tell its application.
+#[derive(Clone, Debug)]
+pub enum Told {
+    Opened { peer: SocketAddr, listener: Option<u16> },
+    Data { end: u64, bytes: Vec<u8> },
+    Acknowledged { through: u64 },
+    Room,
+    Finished,
+    Lost(LostReason),
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct Socket {
+    pub remote: SocketAddr,
+    pub listener: Option<u16>,
+    /// The other end, once it is known.
+    pub peer: Option<(HostId, Conn)>,
+    /// Earliest arrival of what is sent next: segments of one direction stay in order.
+    pub arrival: Time,
+    /// Cut by a fault: nothing passes any more.
+    pub cut: bool,
+    pub opened_due: bool,
+    pub lost: Option<LostReason>,
+    /// In its host's list of connections with something to tell.
+    pub ready: bool,
+
+    // Sending.
+    pub out: VecDeque<u8>,
+    pub sent: u64,
+    pub acknowledged: u64,
+    pub edge: u64,
+    pub finishing: bool,
+    pub fin_sent: bool,
+    pub fin_acknowledged: bool,
+    pub wants_room: bool,
+    pub room_due: bool,
+    pub watched: bool,
+    pub acknowledged_told: u64,
+
+    // Receiving.
+    pub rx: VecDeque<u8>,
+    pub received: u64,
+    pub delivered: u64,
+    pub granted: u64,
+    pub edge_told: u64,
+    pub fin_received: bool,
+    pub fin_told: bool,
+}
+
+impl Socket {
+    pub fn new(remote: SocketAddr, listener: Option<u16>) -> Socket {
+        Socket {
+            remote,
+            listener,
+            peer: None,
+            arrival: Time::ZERO,
+            cut: false,
+            opened_due: false,
+            lost: None,
+            ready: false,
+            out: VecDeque::new(),
+            sent: 0,
+            acknowledged: 0,
+            edge: RECEIVE_WINDOW_BYTES,
+            finishing: false,
+            fin_sent: false,
+            fin_acknowledged: false,
+            wants_room: false,
+            room_due: false,
+            watched: false,
+            acknowledged_told: 0,
+            rx: VecDeque::new(),
+            received: 0,
+            delivered: 0,
+            granted: 0,
+            edge_told: RECEIVE_WINDOW_BYTES,
+            fin_received: false,
+            fin_told: false,
+        }
+    }
+
+    /// Whether bytes may still be given to it.
+    pub fn can_send(&self) -> bool {
+        !self.finishing && self.lost.is_none() && self.peer.is_some()
+    }
+
+    /// Whether `next_told` would say something.
+    pub fn has_news(&self) -> bool {
+        self.opened_due
+            || self.lost.is_some()
+            || self.deliverable() > 0
+            || self.end_is_due()
+            || (self.room_due && self.can_send())
+            || (self.watched && self.acknowledged > self.acknowledged_told)
+            || self.is_over()
+    }
+
+    fn deliverable(&self) -> u64 {
+        (self.rx.len() as u64).min(self.granted.saturating_sub(self.delivered))
+    }
+
+    fn end_is_due(&self) -> bool {
+        self.fin_received && !self.fin_told && self.rx.is_empty()
+    }
+
+    fn is_over(&self) -> bool {
+        self.fin_told && self.fin_acknowledged
+    }
+
+    /// The next event; at most `piece` bytes of data. After `Lost` the socket is to be freed.
+    pub fn next_told(&mut self, piece: u64) -> Option<Told> {
+        if let Some(reason) = self.lost {
+            return Some(Told::Lost(reason));
+        }
+        if self.opened_due {
+            self.opened_due = false;
+            return Some(Told::Opened { peer: self.remote, listener: self.listener });
+        }
+        let length = self.deliverable().min(piece) as usize; // at most `rx.len()`
+        if length > 0 {
+            let bytes = self.rx.drain(..length).collect();
+            self.delivered += length as u64;
+            return Some(Told::Data { end: self.delivered, bytes });
+        }
+        if self.end_is_due() {
+            self.fin_told = true;
+            return Some(Told::Finished);
+        }
+        if self.watched && self.acknowledged > self.acknowledged_told {
+            self.acknowledged_told = self.acknowledged;
+            return Some(Told::Acknowledged { through: self.acknowledged });
+        }
+        if self.room_due && self.can_send() {
+            self.room_due = false;
+            return Some(Told::Room);
+        }
+        if self.is_over() {
+            self.lost = Some(LostReason::Closed);
+            return Some(Told::Lost(LostReason::Closed));
+        }
+        None
+    }
+}

@@ -1,0 +1,412 @@
+//! One world: clients, helpers and a server, the weather and the faults, all from one seed.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{AddressRules, Limits, PolicyKind, Role, ServerConfig};
+use spillway_relay::{Config, Relay, ServiceConfig, Timeouts};
+use spillway_transport::Time;
+
+use crate::canary::Canary;
+use crate::clients::Clients;
+use crate::driver::{self, Down};
+use crate::library::Library;
+use crate::network::{Happening, Network, Weather};
+use crate::oracle::{Oracle, Shared};
+use crate::rng::Rng;
+use crate::server::Server;
+use crate::socket::HostId;
+
+const SERVER: HostId = 0;
+const RAW: HostId = 1;
+const LIBRARY: HostId = 2;
+const FIRST_HELPER: HostId = 3;
+
+/// Something is done by the world itself.
+const FAULT: u64 = 0;
+const RESTART: u64 = 1;
+
+enum Node {
+    Server(Box<Server>),
+    Raw(Box<Clients>),
+    Library(Box<Library>),
+    Helper(Box<Relay>),
+    Down(Down),
+}
+
+/// What a world is like, drawn from its seed.
+#[derive(Clone, Debug)]
+struct Climate {
+    weather: Weather,
+    helpers: usize,
+    relay: Config,
+    server: Arc<ServerConfig>,
+    clients_max: usize,
+    rude_in_1000: u64,
+    /// No faults: every polite stream must complete.
+    calm: bool,
+    fault_ns_max: u64,
+}
+
+/// A running world.
+pub struct World {
+    pub(crate) network: Network,
+    nodes: Vec<Node>,
+    pub(crate) oracle: Shared,
+    rng: Rng,
+    climate: Climate,
+    storm: bool,
+    /// Faults that were made.
+    pub faults: u64,
+    /// Batches and messages that helpers sent, until they died or now.
+    pub traffic: (u64, u64),
+}
+
+fn address(host: HostId, port: u16) -> SocketAddr {
+    SocketAddr::new(ip(host), port)
+}
+
+fn ip(host: HostId) -> IpAddr {
+    [10, 0, 0, 1 + host as u8].into() // a handful of hosts
+}
+
+fn climate(rng: &mut Rng, canary: Option<Canary>) -> Climate {
+    let calm = canary.is_some() || rng.chance(1, 4);
+    let low = rng.scale(1_000, 200_000);
+    let weather = Weather {
+        delay_ns: (low, low + rng.scale(1_000, 2_000_000)),
+        segment_bytes_max: rng.scale(20, 64 * 1024),
+        piece_bytes_max: rng.scale(20, 64 * 1024),
+        queue_bytes_max: rng.scale(200, 256 * 1024) as usize,
+        connections_max: 5_000,
+        turn_delay_ns: rng.scale(1_000, 300_000),
+        full_in_1000: if calm { 0 } else { rng.pick(&[0, 0, 20]) },
+    };
+    let mut ring = KeyRing::new();
+    ring.accept(Role::Helper, helper_key());
+    let window = if canary == Some(Canary::ForgetCredit) { 4096 } else { rng.scale(16, 256 * 1024) as u32 };
+    let limits = Limits {
+        window_bytes: window,
+        pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
+        connections_max: if calm { 1000 } else { rng.pick(&[5, 100, 1000]) },
+        handshake_timeout: Duration::from_secs(5),
+    };
+    let server = ServerConfig { ring, rules: AddressRules::default(), limits };
+    Climate {
+        weather,
+        helpers: rng.range(1, 2) as usize,
+        relay: relay_config(rng, calm),
+        server: Arc::new(server),
+        clients_max: rng.scale(4, 120) as usize,
+        rude_in_1000: if calm { rng.pick(&[0, 100]) } else { 100 },
+        calm,
+        fault_ns_max: rng.scale(5_000_000, 200_000_000),
+    }
+}
+
+fn relay_config(rng: &mut Rng, calm: bool) -> Config {
+    let mut clients = KeyRing::new();
+    clients.accept(Role::Client, client_key());
+    let max_delay = Duration::from_nanos(rng.scale(10_000, 1_000_000));
+    let service = ServiceConfig {
+        raw_listeners: vec![0],
+        link_listeners: vec![1],
+        key: Some(helper_key()),
+        client_keys: Some(clients),
+        links: rng.range(1, 3) as u16,
+        policy: match rng.below(3) {
+            0 => PolicyKind::Fixed { delay: max_delay, bytes: 1 << 16 },
+            1 => PolicyKind::Algorithm1,
+            _ => PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 },
+        },
+        limits: Limits {
+            window_bytes: rng.scale(16, 256 * 1024) as u32,
+            pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
+            ..Limits::default()
+        },
+        ..ServiceConfig::new("sim", address(SERVER, 11411))
+    };
+    Config {
+        clients_max: if calm { 1000 } else { rng.pick(&[10, 1000]) },
+        memory_bytes_max: if calm { 1 << 28 } else { rng.scale(100_000, 1 << 28) as usize },
+        timeouts: Timeouts {
+            linger: Duration::from_millis(if calm { 10_000 } else { rng.pick(&[50, 1000]) }),
+            ..Timeouts::default()
+        },
+        ..Config::new(vec![service])
+    }
+}
+
+fn helper_key() -> Key {
+    Key::from_secret([1; 32])
+}
+
+fn client_key() -> Key {
+    Key::from_secret([2; 32])
+}
+
+impl World {
+    /// A world at its beginning.
+    pub fn new(seed: u64, canary: Option<Canary>) -> World {
+        let mut rng = Rng::new(seed);
+        let climate = climate(&mut rng, canary);
+        let mut network = Network::new(rng.word(), climate.weather);
+        let oracle: Shared = Shared::new(std::cell::RefCell::new(Oracle::new(climate.calm)));
+        let helpers = FIRST_HELPER..FIRST_HELPER + climate.helpers;
+        network.add_host(ip(SERVER), &[11411]);
+        network.add_host(ip(RAW), &[]);
+        network.add_host(ip(LIBRARY), &[]);
+        for host in helpers.clone() {
+            network.add_host(ip(host), &[11211, 11411]);
+        }
+        let targets = |port| helpers.clone().map(|host| address(host, port)).collect::<Vec<_>>();
+        let (most, rude) = (climate.clients_max, climate.rude_in_1000);
+        let raw =
+            Clients::new(network.addresses(RAW), targets(11211), most, rude, rng.fork(), oracle.clone());
+        let library = Library::new(
+            network.addresses(LIBRARY),
+            targets(11411),
+            client_key(),
+            most / 2,
+            rude,
+            rng.fork(),
+            oracle.clone(),
+        );
+        let mut world = World {
+            nodes: vec![Node::Down(Down), Node::Raw(Box::new(raw)), Node::Library(Box::new(library))],
+            network,
+            oracle,
+            rng,
+            climate,
+            storm: true,
+            faults: 0,
+            traffic: (0, 0),
+        };
+        world.nodes.resize_with(FIRST_HELPER + world.climate.helpers, || Node::Down(Down));
+        world.start(SERVER);
+        helpers.for_each(|host| world.start(host));
+        if canary == Some(Canary::FlipByte) {
+            world.network.flip = Some((RAW, FIRST_HELPER, 10));
+        }
+        if let Node::Server(server) = &mut world.nodes[SERVER] {
+            server.canary = canary;
+        }
+        for host in 0..world.nodes.len() {
+            world.network.turn_soon(host);
+        }
+        if !world.climate.calm {
+            world.network.after(Duration::from_millis(5), Happening::World(FAULT));
+        }
+        world
+    }
+
+    fn start(&mut self, host: HostId) {
+        let mut rng = self.rng.fork();
+        self.nodes[host] = if host == SERVER {
+            let rude = self.climate.rude_in_1000 / 4;
+            let (config, oracle) = (self.climate.server.clone(), self.oracle.clone());
+            Node::Server(Box::new(Server::new(config, address(SERVER, 11411), rude, rng, oracle)))
+        } else {
+            let random = Box::new(move |bytes: &mut [u8]| rng.fill(bytes));
+            match Relay::new(self.climate.relay.clone(), random) {
+                Ok(relay) => Node::Helper(Box::new(relay)),
+                Err(error) => {
+                    self.oracle.borrow_mut().violation(format!("a fault of the simulator: {error}"));
+                    Node::Down(Down)
+                }
+            }
+        };
+        self.network.turn_soon(host);
+    }
+
+    fn stop(&mut self, host: HostId) {
+        match std::mem::replace(&mut self.nodes[host], Node::Down(Down)) {
+            Node::Server(mut server) => server.die(),
+            Node::Helper(relay) => self.count(&relay),
+            _ => {}
+        }
+        self.network.crash(host);
+        let down = Duration::from_nanos(self.rng.scale(1_000_000, 300_000_000));
+        self.network.after(down, Happening::World(RESTART + host as u64));
+    }
+
+    fn count(&mut self, relay: &Relay) {
+        for service in relay.status().services {
+            self.traffic.0 += service.traffic.batches_sent;
+            self.traffic.1 += service.traffic.messages_sent;
+        }
+    }
+
+    /// One thing happens. False when nothing ever will.
+    pub fn step(&mut self) -> bool {
+        match self.network.pop() {
+            None => return false,
+            Some(Happening::World(FAULT)) => self.fault(),
+            Some(Happening::World(restart)) => self.start((restart - RESTART) as HostId),
+            Some(what) => {
+                let nodes = &mut self.nodes;
+                driver::happen(&mut self.network, what, |network, host| match &mut nodes[host] {
+                    Node::Server(node) => driver::turn(network, host, &mut **node),
+                    Node::Raw(node) => driver::turn(network, host, &mut **node),
+                    Node::Library(node) => driver::turn(network, host, &mut **node),
+                    Node::Helper(node) => driver::turn(network, host, &mut **node),
+                    Node::Down(node) => driver::turn(network, host, node),
+                });
+                self.check_bounds();
+            }
+        }
+        true
+    }
+
+    /// What must hold at every moment.
+    fn check_bounds(&mut self) {
+        for node in &mut self.nodes {
+            let Node::Helper(relay) = node else { continue };
+            while relay.poll_notice().is_some() {}
+            let (held, bound) = (relay.buffered_bytes(), self.climate.relay.memory_bytes_max);
+            if held > bound {
+                self.oracle
+                    .borrow_mut()
+                    .violation(format!("a helper holds {held} bytes, its bound is {bound}"));
+            }
+            if relay.clients() > self.climate.relay.clients_max {
+                self.oracle.borrow_mut().violation(format!("a helper has {} clients", relay.clients()));
+            }
+        }
+        for what in self.network.misuse.drain(..) {
+            self.oracle.borrow_mut().violation(what);
+        }
+    }
+
+    fn fault(&mut self) {
+        if !self.storm {
+            return;
+        }
+        self.faults += 1;
+        let helper = FIRST_HELPER + self.rng.below(self.climate.helpers as u64) as usize;
+        match self.rng.below(20) {
+            0 => self.stop_if_up(SERVER),
+            1 => self.stop_if_up(helper),
+            2 => self.drain(helper),
+            3..=5 => {
+                // Of the server's host: a link.
+                if let Some(conn) = self.any_connection(SERVER) {
+                    self.network.cut(SERVER, conn);
+                }
+            }
+            6..=9 => {
+                let (host, delay) = (self.rng.pick(&[SERVER, helper]), self.rng.scale(100_000, 50_000_000));
+                if let Some(conn) = self.any_connection(host) {
+                    self.network.stall(host, conn, Duration::from_nanos(delay));
+                }
+            }
+            _ => {
+                let host = self.rng.pick(&[RAW, LIBRARY, helper]);
+                if let Some(conn) = self.any_connection(host) {
+                    self.network.cut(host, conn);
+                }
+            }
+        }
+        let next = self.rng.scale(1_000_000, self.climate.fault_ns_max);
+        self.network.after(Duration::from_nanos(next), Happening::World(FAULT));
+    }
+
+    fn any_connection(&mut self, host: HostId) -> Option<spillway_transport::Conn> {
+        let connections = self.network.connections(host);
+        (!connections.is_empty()).then(|| self.rng.pick(&connections))
+    }
+
+    fn stop_if_up(&mut self, host: HostId) {
+        if !matches!(self.nodes[host], Node::Down(_)) {
+            self.stop(host);
+        }
+    }
+
+    /// A helper goes away in good order, or is stopped when its time is up.
+    fn drain(&mut self, host: HostId) {
+        let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
+        if let Node::Helper(relay) = &mut self.nodes[host] {
+            if relay.is_drained() {
+                return self.stop(host);
+            }
+            driver::command(&mut self.network, host, &mut **relay, |now, relay, port| {
+                relay.drain(now, within, port)
+            });
+        }
+    }
+
+    /// No more faults and no new clients; what was shut down comes back.
+    pub fn calm_down(&mut self) {
+        self.storm = false;
+        for host in FIRST_HELPER..self.nodes.len() {
+            if matches!(&self.nodes[host], Node::Helper(relay) if relay.is_draining()) {
+                self.stop(host);
+            }
+        }
+        let now = self.network.now();
+        for host in [RAW, LIBRARY] {
+            match &mut self.nodes[host] {
+                Node::Raw(clients) => clients.calm_down(now),
+                Node::Library(clients) => clients.calm_down(now),
+                _ => {}
+            }
+            self.network.turn_soon(host);
+        }
+    }
+
+    /// Whether everything has come to an end.
+    pub fn is_quiet(&self) -> bool {
+        self.left().is_empty()
+    }
+
+    /// What has not come to an end.
+    pub fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let mut note = |what: &str, count: usize| {
+            if count > 0 {
+                left.push(format!("{count} {what}"));
+            }
+        };
+        note("streams", self.oracle.borrow().open());
+        for node in &self.nodes {
+            match node {
+                Node::Raw(clients) => note("plain clients' connections", clients.open()),
+                Node::Library(clients) => note("library clients' links", clients.open()),
+                Node::Server(server) => note("connections at the server", server.connections()),
+                Node::Helper(relay) => {
+                    let status = relay.status();
+                    let links = status.services.iter().flat_map(|service| &service.links);
+                    let connections: u32 = links.map(|link| link.connections).sum();
+                    note("clients at a helper", status.clients as usize);
+                    note("ids in use on a helper's links", connections as usize);
+                    note("bytes held by a helper", status.buffered_bytes);
+                }
+                Node::Down(_) => note("host down", 1),
+            }
+        }
+        left
+    }
+
+    /// The end: everything must have ended. Returns batches and messages sent by helpers.
+    pub fn finish(&mut self) -> (u64, u64) {
+        if self.oracle.borrow().violations().is_empty() {
+            for what in self.left() {
+                self.oracle.borrow_mut().violation(format!("after the storm there are still {what}"));
+            }
+            self.oracle.borrow_mut().all_ended();
+        }
+        for node in std::mem::take(&mut self.nodes) {
+            if let Node::Helper(relay) = node {
+                self.count(&relay);
+            }
+        }
+        self.traffic
+    }
+
+    /// The world's time.
+    pub fn now(&self) -> Time {
+        self.network.now()
+    }
+}

@@ -1,0 +1,77 @@
+//! The simulated transport keeps the contract of the boundary.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use spillway_sim::driver;
+use spillway_sim::network::{Happening, Network, Weather};
+use spillway_transport::Time;
+use spillway_transport::conformance::{Command, Probe, Rig, SCENARIOS, Side};
+
+/// Host 0 accepts, host 1 connects.
+struct SimRig {
+    network: Network,
+    probes: [Probe; 2],
+}
+
+impl SimRig {
+    fn new(seed: u64, weather: Weather) -> SimRig {
+        let mut network = Network::new(seed, weather);
+        network.add_host([10, 0, 0, 1].into(), &[80]);
+        network.add_host([10, 0, 0, 2].into(), &[]);
+        SimRig { network, probes: [Probe::new(), Probe::new()] }
+    }
+}
+
+impl Rig for SimRig {
+    fn command(&mut self, side: Side, act: Command<'_>) {
+        let host = if side == Side::Accepting { 0 } else { 1 };
+        driver::command(&mut self.network, host, &mut self.probes[host], |now, probe, port| {
+            act(now, probe, port)
+        });
+    }
+
+    fn step(&mut self) {
+        // Time goes on by a little where nothing is to be done.
+        let soon = self.network.now() + Duration::from_micros(50);
+        if self.network.next_at().is_none_or(|at| at > soon) {
+            self.network.after(Duration::from_micros(50), Happening::World(0));
+        }
+        if let Some(what) = self.network.pop() {
+            driver::happen(&mut self.network, what, |network, host| {
+                driver::turn(network, host, &mut self.probes[host]);
+            });
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.network.now()
+    }
+
+    fn listener(&self) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], 80))
+    }
+
+    fn nobody(&self) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], 81))
+    }
+}
+
+#[test]
+fn keeps_every_promise_in_calm_weather() {
+    for (name, scenario) in SCENARIOS {
+        println!("{name}");
+        scenario(&mut SimRig::new(1, Weather::calm()));
+    }
+}
+
+#[test]
+fn keeps_every_promise_in_small_pieces() {
+    let weather = Weather { segment_bytes_max: 2000, piece_bytes_max: 1500, ..Weather::calm() };
+    for (name, scenario) in SCENARIOS {
+        for seed in 0..3 {
+            println!("{name}, seed {seed}");
+            scenario(&mut SimRig::new(seed, weather));
+        }
+    }
+}

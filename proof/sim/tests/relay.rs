@@ -1,0 +1,41 @@
+//! Relay and server end in the simulator, over many seeds; and planted faults, which must be found.
+
+use spillway_sim::canary::Canary;
+use spillway_sim::run;
+
+const STEPS: u64 = 10_000;
+
+#[test]
+fn no_byte_is_lost_repeated_reordered_or_altered() {
+    let (mut completed, mut broken, mut faults) = (0, 0, 0);
+    for seed in 0..16 {
+        let report = run(seed, STEPS, None);
+        assert!(
+            report.violations.is_empty(),
+            "replay with: spillway sim relay --seed {seed} --steps {STEPS}\n{report:#?}"
+        );
+        completed += report.completed;
+        broken += report.broken;
+        faults += report.faults;
+    }
+    println!("{completed} streams completed, {broken} broken by {faults} faults");
+    assert!(completed > 300 && broken > 50 && faults > 20, "the storms are neither idle nor deadly");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in [3, 4] {
+        assert_eq!(run(seed, STEPS, None), run(seed, STEPS, None));
+    }
+    assert_ne!(run(3, STEPS, None).trace_hash, run(4, STEPS, None).trace_hash);
+}
+
+#[test]
+fn every_canary_is_caught() {
+    for canary in Canary::ALL {
+        for seed in 0..2 {
+            let report = run(seed, STEPS, Some(canary));
+            assert!(!report.violations.is_empty(), "{canary:?} was not caught with seed {seed}: {report:#?}");
+        }
+    }
+}
