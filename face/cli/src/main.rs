@@ -24,6 +24,7 @@ enum Command {
     Bench(commands::bench::Args),
     Lab(commands::lab::Args),
     Run(commands::run::Args),
+    Sim(commands::sim::Args),
 }
 
 fn main() -> ExitCode {
@@ -41,5 +42,6 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(args),
         Command::Lab(args) => commands::lab::run(args),
         Command::Run(args) => commands::run::run(args),
+        Command::Sim(args) => commands::sim::run(args),
     }
 }

@@ -27,4 +27,16 @@ impl Canary {
         Canary::ForgetClose,
         Canary::ForgetCredit,
     ];
+
+    /// For command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Canary::FlipByte => "flip-byte",
+            Canary::DropPiece => "drop-piece",
+            Canary::RepeatPiece => "repeat-piece",
+            Canary::SwapPieces => "swap-pieces",
+            Canary::ForgetClose => "forget-close",
+            Canary::ForgetCredit => "forget-credit",
+        }
+    }
 }

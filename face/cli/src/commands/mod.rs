@@ -9,4 +9,5 @@ pub(crate) mod load;
 mod logging;
 pub(crate) mod run;
 mod services;
+pub(crate) mod sim;
 pub(crate) mod status;
