@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use rustix::event::epoll;
 use support::driver::Driver;
 use support::server::Memcached;
 
@@ -95,31 +96,43 @@ fn helped(server: &Memcached, batch: usize) -> f64 {
     (server.cpu_ns() - before) as f64 / 1000.0 / gets_done as f64
 }
 
-fn plain(server: &Memcached, batch: usize) -> f64 {
-    let mut streams: Vec<TcpStream> = (0..batch)
-        .map(|_| {
-            let stream = TcpStream::connect(server.plain).expect("memcached listens");
-            stream.set_nodelay(true).expect("an option of TCP");
-            stream
-        })
-        .collect();
-    let replies: Vec<_> = (0..batch).map(reply).collect();
-    let mut buffer = vec![0; 1024];
-    let mut round = || {
-        for (number, stream) in streams.iter_mut().enumerate() {
-            stream.write_all(format!("get {}\r\n", key(number)).as_bytes()).expect("it takes a get");
-        }
-        for (stream, reply) in streams.iter_mut().zip(&replies) {
-            let buffer = &mut buffer[..reply.len()];
-            stream.read_exact(buffer).expect("it answers");
-            assert_eq!(buffer, &reply[..]);
-        }
-    };
-    round();
-    let (began, before, mut gets_done) = (Instant::now(), server.cpu_ns(), 0);
-    while began.elapsed() < ROUND {
-        round();
-        gets_done += batch;
+/// As many clients, each with one GET outstanding, on one epoll loop: what a server sees of clients that do not
+/// know of each other.
+fn plain(server: &Memcached, clients: usize) -> f64 {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a set can be made");
+    let gets: Vec<_> = (0..clients).map(|number| format!("get {}\r\n", key(number))).collect();
+    let replies: Vec<_> = (0..clients).map(reply).collect();
+    let mut streams = Vec::new();
+    for (number, get) in gets.iter().enumerate() {
+        let mut stream = TcpStream::connect(server.plain).expect("memcached listens");
+        stream.set_nodelay(true).expect("an option of TCP");
+        let data = epoll::EventData::new_u64(number as u64);
+        epoll::add(&epoll, &stream, data, epoll::EventFlags::IN).expect("a socket can be watched");
+        stream.write_all(get.as_bytes()).expect("it takes a get");
+        streams.push(stream);
     }
-    (server.cpu_ns() - before) as f64 / 1000.0 / gets_done as f64
+    let (mut began, mut before, mut gets_done) = (None, 0, 0);
+    let mut events = Vec::with_capacity(clients.max(1));
+    let mut buffer = vec![0; 1024];
+    loop {
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None)
+            .expect("a set can be waited on");
+        for event in events.drain(..) {
+            let number = event.data.u64() as usize;
+            let reply = &replies[number];
+            streams[number].read_exact(&mut buffer[..reply.len()]).expect("it answers");
+            assert_eq!(&buffer[..reply.len()], &reply[..]);
+            streams[number].write_all(gets[number].as_bytes()).expect("it takes a get");
+            gets_done += 1;
+        }
+        match began {
+            None if gets_done >= clients => {
+                (began, before, gets_done) = (Some(Instant::now()), server.cpu_ns(), 0);
+            }
+            Some(began) if began.elapsed() >= ROUND => {
+                return (server.cpu_ns() - before) as f64 / 1000.0 / gets_done as f64;
+            }
+            _ => {}
+        }
+    }
 }

@@ -8,6 +8,7 @@ use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
 use crate::connections::{self, Connection, IN, OUT};
 use crate::ready::Wakes;
 use crate::sys::{self, Errno};
+use crate::table::{self, Entry};
 use crate::{address, links, real};
 
 /// Parts of one call; Linux's UIO_MAXIOV.
@@ -44,7 +45,7 @@ pub unsafe fn receive(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int
     let before = sys::errno();
     let part = iovec { iov_base: buffer, iov_len: count };
     // SAFETY: the caller vouches for the buffer.
-    result(before, unsafe { receive_parts(connection, &[part], flags) })
+    result(before, unsafe { receive_parts(fd, connection, &[part], flags) })
 }
 
 /// `readv`.
@@ -60,7 +61,7 @@ pub unsafe fn receive_vector(fd: c_int, parts: *const iovec, count: c_int) -> ss
     // SAFETY: the caller vouches for the parts.
     let parts = unsafe { vector(parts, count as usize) };
     // SAFETY: as above.
-    result(before, parts.and_then(|parts| unsafe { receive_parts(connection, parts, 0) }))
+    result(before, parts.and_then(|parts| unsafe { receive_parts(fd, connection, parts, 0) }))
 }
 
 /// `recvmsg`: no ancillary data, no address.
@@ -79,7 +80,7 @@ pub unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> 
     // SAFETY: the caller vouches for the parts.
     let parts = unsafe { vector(header.msg_iov, header.msg_iovlen) };
     // SAFETY: as above.
-    result(before, parts.and_then(|parts| unsafe { receive_parts(connection, parts, flags) }))
+    result(before, parts.and_then(|parts| unsafe { receive_parts(fd, connection, parts, flags) }))
 }
 
 /// `recvfrom`: a stream names no address.
@@ -105,7 +106,7 @@ pub unsafe fn receive_from(
     }
     let part = iovec { iov_base: buffer, iov_len: count };
     // SAFETY: the caller vouches for the buffer.
-    result(before, unsafe { receive_parts(connection, &[part], flags) })
+    result(before, unsafe { receive_parts(fd, connection, &[part], flags) })
 }
 
 /// `write`, `send` and what comes down to them.
@@ -122,7 +123,7 @@ pub unsafe fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int)
     let before = sys::errno();
     let part = iovec { iov_base: buffer.cast_mut(), iov_len: count };
     // SAFETY: the caller vouches for the buffer.
-    result(before, unsafe { send_parts(connection, &[part], flags) })
+    result(before, unsafe { send_parts(fd, connection, &[part], flags) })
 }
 
 /// `writev`.
@@ -138,7 +139,7 @@ pub unsafe fn send_vector(fd: c_int, parts: *const iovec, count: c_int) -> ssize
     // SAFETY: the caller vouches for the parts.
     let parts = unsafe { vector(parts, count as usize) };
     // SAFETY: as above.
-    result(before, parts.and_then(|parts| unsafe { send_parts(connection, parts, 0) }))
+    result(before, parts.and_then(|parts| unsafe { send_parts(fd, connection, parts, 0) }))
 }
 
 /// `sendmsg`.
@@ -156,7 +157,7 @@ pub unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> s
     // SAFETY: the caller vouches for the parts.
     let parts = unsafe { vector(header.msg_iov, header.msg_iovlen) };
     // SAFETY: as above.
-    result(before, parts.and_then(|parts| unsafe { send_parts(connection, parts, flags) }))
+    result(before, parts.and_then(|parts| unsafe { send_parts(fd, connection, parts, flags) }))
 }
 
 /// # Safety
@@ -172,11 +173,16 @@ unsafe fn vector<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec], E
     }
 }
 
-unsafe fn receive_parts(connection: &Connection, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
+unsafe fn receive_parts(
+    fd: c_int,
+    connection: &Connection,
+    parts: &[iovec],
+    flags: c_int,
+) -> Result<usize, Errno> {
     if flags & libc::MSG_OOB != 0 {
         return Err(libc::EINVAL);
     }
-    let mut blocked = Blocked::default();
+    let mut blocked = Blocked { fd, since: None };
     loop {
         // SAFETY: the caller vouches for the parts.
         match unsafe { connection.read(parts, flags & libc::MSG_PEEK != 0) } {
@@ -197,7 +203,12 @@ unsafe fn receive_parts(connection: &Connection, parts: &[iovec], flags: c_int) 
     }
 }
 
-unsafe fn send_parts(connection: &Connection, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
+unsafe fn send_parts(
+    fd: c_int,
+    connection: &Connection,
+    parts: &[iovec],
+    flags: c_int,
+) -> Result<usize, Errno> {
     let mut wakes = Wakes::default();
     if is_nonblocking(connection, flags) {
         // SAFETY: the caller vouches for the parts.
@@ -206,7 +217,7 @@ unsafe fn send_parts(connection: &Connection, parts: &[iovec], flags: c_int) -> 
         return outcome;
     }
     // A blocking descriptor takes everything.
-    let mut blocked = Blocked::default();
+    let mut blocked = Blocked { fd, since: None };
     let mut sent = 0;
     for part in parts {
         let mut part = *part;
@@ -241,8 +252,8 @@ fn is_nonblocking(connection: &Connection, flags: c_int) -> bool {
 
 /// A call on a blocking descriptor that has to wait. The thread looks after the link itself, because it may be
 /// the one that would receive for everybody.
-#[derive(Default)]
-pub(crate) struct Blocked {
+struct Blocked {
+    fd: c_int,
     since: Option<spillway_transport::Time>,
 }
 
@@ -257,6 +268,9 @@ impl Blocked {
         let mut wakes = Wakes::default();
         links::flush_deferred(&mut wakes);
         wakes.send();
+        if table::entry(self.fd) != Entry::Connection(connection.index) {
+            return Err(libc::EBADF); // closed by another thread
+        }
         if connection.source.state() & bits != 0 {
             return Ok(());
         }

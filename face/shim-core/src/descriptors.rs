@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong, sockaddr, socklen_t};
 
 use crate::connections::{self, Connection};
+use crate::log::{self, Reason};
 use crate::ready::{self, Wakes};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
@@ -30,7 +31,7 @@ fn result(before: Errno, outcome: Result<c_int, Errno>) -> c_int {
 pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the call as it came.
     let outcome = unsafe { real::listen(fd, backlog) };
-    if outcome == 0 && port::is_wanted() {
+    if outcome == 0 && port::is_configured() {
         let before = sys::errno();
         let _ = listeners::listening(fd);
         sys::set_errno(before);
@@ -71,7 +72,10 @@ unsafe fn accept_virtual(
 ) -> Option<Result<c_int, Errno>> {
     match listeners::accept(fd, flags & libc::SOCK_CLOEXEC != 0) {
         Ok(None) => None,
-        Err(error) => Some(Err(error)),
+        Err(error) => {
+            log::line(format_args!("a helped connection waits to be accepted: {}", Reason(error)));
+            Some(Err(error))
+        }
         Ok(Some((new, connection))) => {
             connection.nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
             // SAFETY: the caller vouches for the address.
@@ -131,7 +135,9 @@ fn release(fd: c_int) -> Result<(), Errno> {
             table::note(fd, Entry::Real);
             if let Some(set) = ready::get(index) {
                 port::set_closed(set);
-                links::leave(set, port::home());
+                let mut wakes = Wakes::default();
+                links::leave(set, port::home(), &mut wakes);
+                wakes.send();
                 ready::closed(set);
             }
         }
@@ -145,7 +151,7 @@ fn release(fd: c_int) -> Result<(), Errno> {
 /// # Safety
 /// `duplicate` is libc's own function on `fd`.
 pub unsafe fn duplicate(fd: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
-    if table::entry(fd) == Entry::Own {
+    if table::entry(fd) == Entry::Own && fork::is_owner() {
         sys::set_errno(libc::EBADF);
         return -1;
     }
@@ -161,14 +167,14 @@ pub unsafe fn duplicate(fd: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
 /// # Safety
 /// `duplicate` is libc's own function from `fd` to `to`.
 pub unsafe fn duplicate_to(fd: c_int, to: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
-    if table::entry(fd) == Entry::Own || table::entry(to) == Entry::Own {
-        sys::set_errno(libc::EBADF);
-        return -1;
-    }
     // Without effect where the kernel would do nothing either.
     // SAFETY: F_GETFD takes no argument.
     if fd == to || !fork::is_owner_process() || unsafe { real::fcntl(fd, libc::F_GETFD, 0) } < 0 {
         return duplicate();
+    }
+    if table::entry(fd) == Entry::Own || table::entry(to) == Entry::Own {
+        sys::set_errno(libc::EBADF);
+        return -1;
     }
     let before = sys::errno();
     if let Err(error) = release(to) {

@@ -13,7 +13,7 @@ use crate::connections::{self, Connection, OUT};
 use crate::epoll::Tag;
 use crate::listeners::{self, Offer};
 use crate::log::{self, Reason};
-use crate::ready::{self, Set, Wakes, notify};
+use crate::ready::{self, Set, Wakes, notify, notify_all};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::{lock, threads};
@@ -62,11 +62,14 @@ pub(crate) struct Inner {
     sending: Chunk,
     /// The socket is full and epoll tells when it is not.
     wants_out: bool,
+    /// Connections with data in the batch at hand, whose sets are told at its end. Kept for its allocation.
+    raised: Vec<u32>,
 }
 
 /// Why a link is gone.
 enum Lost {
     Ended,
+    Unserved,
     Socket(Errno),
     Broken(LinkError),
 }
@@ -75,6 +78,7 @@ impl core::fmt::Display for Lost {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Lost::Ended => f.write_str("closed by the peer"),
+            Lost::Unserved => f.write_str("the server closed its event loop"),
             Lost::Socket(error) => Reason(*error).fmt(f),
             Lost::Broken(error) => error.fmt(f),
         }
@@ -219,7 +223,7 @@ pub(crate) unsafe fn send(
         taken += more;
         if more < bytes.len() {
             // Before anything is flushed: room that comes with it raises the bit again.
-            connection.source.lower(OUT);
+            connection.source.can_send(false);
             break;
         }
     }
@@ -276,14 +280,15 @@ pub(crate) fn adopt(connection: &Connection, set: &Set) {
     }
 }
 
-/// A set is closed: its links move to `home`, where they were accepted.
-pub(crate) fn leave(set: &Set, home: Option<&Set>) {
+/// A set is closed: its links move to `home`, where they were accepted, or end if that is gone too.
+pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
     for link in all() {
         let mut inner = link.lock();
         if inner.end.is_some() && inner.set == set.index {
             inner.adopted = false;
-            if let Some(home) = home.filter(|home| home.index != set.index) {
-                inner.move_to(home);
+            match home {
+                Some(home) => inner.move_to(home),
+                None => inner.lose(Lost::Unserved, wakes),
             }
         }
     }
@@ -325,6 +330,7 @@ impl Inner {
             established: false,
             sending: Chunk::default(),
             wants_out: false,
+            raised: Vec::new(),
         }
     }
 
@@ -390,7 +396,7 @@ impl Inner {
     fn announce_room(&mut self, wakes: &mut Wakes) {
         while let Some(id) = self.end.as_mut().and_then(|end| end.poll_room()) {
             if let Some(connection) = self.named(id) {
-                connection.source.raise(OUT);
+                connection.source.can_send(true);
                 notify(connection, wakes);
             }
         }
@@ -416,21 +422,29 @@ impl Inner {
         };
         let now = sys::now();
         let mut input = &buffer[..length];
-        while let Some(end) = &mut self.end
-            && let Some(event) = end.decompose(now, &mut input).map_err(Lost::Broken)?
-        {
-            self.handle(event, wakes);
-        }
+        let outcome = loop {
+            let Some(end) = &mut self.end else { break Ok(()) };
+            match end.decompose(now, &mut input) {
+                Ok(Some(event)) => self.handle(event, wakes),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(Lost::Broken(error)),
+            }
+        };
+        notify_all(self.raised.iter().filter_map(|&index| connections::get(index)), wakes);
+        self.raised.clear();
         self.announce_room(wakes);
-        Ok(())
+        outcome
     }
 
     fn handle(&mut self, event: ServerEvent<'_>, wakes: &mut Wakes) {
         match event {
             ServerEvent::Data { id, bytes } => {
                 if let Some(connection) = self.named(id) {
-                    connection.deliver(bytes);
-                    notify(connection, wakes);
+                    if connection.deliver(bytes) {
+                        self.raised.push(connection.index);
+                    } else if let Some(end) = &mut self.end {
+                        end.consumed(id, bytes.len());
+                    }
                 }
             }
             ServerEvent::Connect { id, client, .. } => self.connect(id, client, wakes),
@@ -533,7 +547,9 @@ impl Inner {
             self.connections.iter().filter_map(|named| connections::get(named.checked_sub(1)?)).collect();
         if let Some(peer) = self.peer {
             // A library client that goes is no news.
-            if !matches!(lost, Lost::Ended) || !held.is_empty() {
+            if !self.established {
+                log::knock(format_args!("link of {peer} refused: {lost}"));
+            } else if !matches!(lost, Lost::Ended) || !held.is_empty() {
                 let count = held.len();
                 log::line(format_args!("link of {peer} lost, with {count} connections: {lost}"));
             }

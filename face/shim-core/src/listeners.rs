@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use libc::c_int;
 use spillway_batch::RefuseReason;
 
-use crate::connections::{self, Connection, IN, OUT};
+use crate::connections::{self, Connection, IN};
 use crate::ready::{self, Wakes, notify};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
@@ -64,7 +64,7 @@ pub(crate) fn listening(fd: c_int) -> Option<&'static Connection> {
     sys::socket_name(fd, &mut name).ok()?;
     let address = address::from_c(&name)?;
     let stand_in = connections::take()?;
-    stand_in.source.lower(OUT);
+    stand_in.source.can_send(false);
     if !table::note(fd, Entry::Listener(stand_in.index)) {
         connections::give_back(stand_in);
         return None;

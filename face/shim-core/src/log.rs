@@ -5,14 +5,19 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys;
 
-/// Lines within one second; the rest is counted and dropped.
+/// Lines within one second; more are dropped.
 const LINES_PER_SECOND: u64 = 20;
+
+/// Lines within one second about peers that have not authenticated: whoever knocks on the link port must not be
+/// able to hide what else happens.
+const KNOCKS_PER_SECOND: u64 = 5;
 
 /// A longer line is cut.
 const LINE_BYTES_MAX: usize = 512;
 
 /// The second, times 2^20, plus the lines written in it.
 static BUDGET: AtomicU64 = AtomicU64::new(0);
+static KNOCK_BUDGET: AtomicU64 = AtomicU64::new(0);
 
 struct Line {
     bytes: [u8; LINE_BYTES_MAX],
@@ -31,14 +36,25 @@ impl Write for Line {
 
 /// Writes `spillway: ` and the line, unless too many were written this second.
 pub(crate) fn line(arguments: fmt::Arguments<'_>) {
-    let second = (sys::now().as_nanos() / 1_000_000_000) << 20;
-    let before = BUDGET.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |budget| {
-        Some(if budget >> 20 == second >> 20 { budget + 1 } else { second })
-    });
-    if before.is_ok_and(|budget| budget >> 20 == second >> 20 && (budget & 0xf_ffff) >= LINES_PER_SECOND) {
-        return;
+    if may_write(&BUDGET, LINES_PER_SECOND) {
+        always(arguments);
     }
-    always(arguments);
+}
+
+/// As [`line`], about a peer that has not authenticated.
+pub(crate) fn knock(arguments: fmt::Arguments<'_>) {
+    if may_write(&KNOCK_BUDGET, KNOCKS_PER_SECOND) {
+        always(arguments);
+    }
+}
+
+fn may_write(budget: &AtomicU64, max: u64) -> bool {
+    let second = (sys::now().as_nanos() / 1_000_000_000) << 20;
+    let spend = |budget: u64| match budget >> 20 == second >> 20 {
+        true => (budget & 0xf_ffff < max).then_some(budget + 1),
+        false => Some(second + 1),
+    };
+    budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok()
 }
 
 /// Writes the line whatever was written before: for the last words of a process.
@@ -69,5 +85,18 @@ impl fmt::Display for Reason {
             libc::ETIMEDOUT => "timed out",
             other => return write!(f, "error {other}"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_by_the_second() {
+        let budget = AtomicU64::new(0);
+        let written = (0..10_000).filter(|_| may_write(&budget, 5)).count();
+        // The second may have changed meanwhile.
+        assert!((5..=10).contains(&written), "{written}");
     }
 }

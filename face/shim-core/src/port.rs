@@ -25,6 +25,8 @@ static OPENING: Mutex<()> = Mutex::new(());
 static PORT: AtomicI32 = AtomicI32::new(-1);
 /// The set that the link port is in.
 static HOME: AtomicU32 = AtomicU32::new(0);
+/// A descriptor that is given up when there is no other.
+static RESERVE: AtomicI32 = AtomicI32::new(-1);
 /// What virtual descriptors are duplicates of: an unconnected socket of each family.
 static BASES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
@@ -132,6 +134,7 @@ fn watch(socket: c_int, set: &Set) -> Result<(), Errno> {
     let epoll = set.fd.load(Ordering::Relaxed);
     sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, socket, libc::EPOLLIN as u32, Tag::Port.value())?;
     table::note(socket, Entry::Own);
+    keep_reserve();
     HOME.store(set.index, Ordering::Release);
     PORT.store(socket, Ordering::Release);
     Ok(())
@@ -148,6 +151,7 @@ pub(crate) fn ready(set: &Set) {
             Err(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return,
             Err(error) => {
                 log::line(format_args!("a link cannot be accepted: {}", Reason(error)));
+                turn_away(error);
                 return;
             }
         };
@@ -161,6 +165,32 @@ pub(crate) fn ready(set: &Set) {
             }
             _ => sys::close(socket),
         }
+    }
+}
+
+/// Without a free descriptor number, the link that waits would make the port ready for ever: it is accepted with
+/// the one in reserve, and closed.
+fn turn_away(error: Errno) {
+    if !matches!(error, libc::EMFILE | libc::ENFILE) {
+        return;
+    }
+    let reserve = RESERVE.swap(-1, Ordering::AcqRel);
+    if reserve >= 0 {
+        table::note(reserve, Entry::Real);
+        sys::close(reserve);
+    }
+    // SAFETY: all zeros is a valid sockaddr_storage.
+    let mut peer = unsafe { core::mem::zeroed() };
+    if let Ok(socket) = sys::accept(PORT.load(Ordering::Acquire), &mut peer) {
+        sys::close(socket);
+    }
+    keep_reserve();
+}
+
+fn keep_reserve() {
+    if let Ok(reserve) = sys::eventfd() {
+        table::note(reserve, Entry::Own);
+        RESERVE.store(reserve, Ordering::Release);
     }
 }
 

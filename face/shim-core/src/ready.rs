@@ -6,9 +6,11 @@
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use libc::{c_int, epoll_event};
 
@@ -37,9 +39,13 @@ struct Free {
 }
 
 /// What is ready, and which set wants to know. Part of a [`Connection`].
+#[repr(C)]
 pub(crate) struct Source {
-    /// Bits as epoll reports them.
-    state: AtomicU32,
+    /// What epoll reports of the receiving side, and what ends a connection. Written under the connection's lock
+    /// (of a listener's stand-in: the accept queue's).
+    receiving: AtomicU32,
+    /// Whether sending is possible. Written under the link's lock.
+    sending: AtomicU32,
     /// The set that it is in, 0 for none. Changes under that set's lock.
     set: AtomicU32,
     /// Entries of a ready list with another ticket are of an earlier membership.
@@ -52,6 +58,7 @@ pub(crate) struct Source {
 unsafe impl Sync for Source {}
 
 #[derive(Clone, Copy)]
+#[repr(C)]
 struct Member {
     /// As the application asked; 0 once EPOLLONESHOT has fired.
     events: u32,
@@ -62,28 +69,38 @@ struct Member {
 impl Source {
     pub(crate) const fn new() -> Source {
         Source {
-            state: AtomicU32::new(connections::OUT),
+            receiving: AtomicU32::new(0),
+            sending: AtomicU32::new(connections::OUT),
             set: AtomicU32::new(0),
             ticket: AtomicU32::new(0),
             member: UnsafeCell::new(Member { events: 0, data: 0, queued: false }),
         }
     }
 
+    /// Ready for its next life; nobody knows it.
     pub(crate) fn renew(&self) {
-        self.state.store(connections::OUT, Ordering::SeqCst);
+        self.receiving.store(0, Ordering::Relaxed);
+        self.sending.store(connections::OUT, Ordering::Relaxed);
     }
 
+    /// All readiness bits.
     pub(crate) fn state(&self) -> u32 {
-        self.state.load(Ordering::SeqCst)
+        self.receiving.load(Ordering::Acquire) | self.sending.load(Ordering::Acquire)
     }
 
-    /// Sets readiness bits; [`notify`] tells the set.
+    /// Sets bits of the receiving side, under the lock that guards them; [`notify`] tells the set.
     pub(crate) fn raise(&self, bits: u32) {
-        self.state.fetch_or(bits, Ordering::SeqCst);
+        self.receiving.store(self.receiving.load(Ordering::Relaxed) | bits, Ordering::Release);
     }
 
+    /// Clears bits of the receiving side, under the lock that guards them.
     pub(crate) fn lower(&self, bits: u32) {
-        self.state.fetch_and(!bits, Ordering::SeqCst);
+        self.receiving.store(self.receiving.load(Ordering::Relaxed) & !bits, Ordering::Release);
+    }
+
+    /// Whether sending is possible, under the link's lock; [`notify`] tells the set.
+    pub(crate) fn can_send(&self, yes: bool) {
+        self.sending.store(if yes { connections::OUT } else { 0 }, Ordering::Release);
     }
 
     /// The set that it is in, 0 for none.
@@ -146,26 +163,29 @@ impl Set {
         if self.active.load(Ordering::Acquire) {
             return Ok(());
         }
-        let kept = self.wake_fd.load(Ordering::Acquire);
-        let wake = if kept >= 0 { kept } else { sys::eventfd()? };
+        let wake = self.wake_descriptor()?;
         // Edge-triggered: it never has to be read.
         let events = libc::EPOLLIN as u32 | EDGE;
         let tag = crate::epoll::Tag::Wake.value();
-        if let Err(error) =
-            sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, wake, events, tag)
-        {
-            if wake != kept {
-                sys::close(wake);
-            }
-            return Err(error);
-        }
-        table::note(wake, Entry::Own);
-        self.wake_fd.store(wake, Ordering::Release);
+        sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, wake, events, tag)?;
         self.active.store(true, Ordering::Release);
         drop(inner);
         // Threads that wait by the plain path come round to ours.
         let _ = sys::write(wake, &1u64.to_ne_bytes());
         Ok(())
+    }
+
+    /// Made with the set, so that a server out of descriptors can still be woken, and kept for the next set in this
+    /// place: another thread may be about to write to it.
+    fn wake_descriptor(&self) -> Result<c_int, Errno> {
+        let kept = self.wake_fd.load(Ordering::Acquire);
+        if kept >= 0 {
+            return Ok(kept);
+        }
+        let wake = sys::eventfd()?;
+        table::note(wake, Entry::Own);
+        self.wake_fd.store(wake, Ordering::Release);
+        Ok(wake)
     }
 
     /// Puts a connection or listener in, as EPOLL_CTL_ADD.
@@ -191,6 +211,8 @@ impl Set {
         // SAFETY: it is in no set; this set's lock is held, and the store below makes this lock its guard.
         unsafe { *source.member.get() = Member { events: events | ERR | HUP, data, queued: false } };
         source.set.store(self.index, Ordering::SeqCst);
+        // Pairs with the one in `notify_all`: one of the two sees what the other has stored.
+        fence(Ordering::SeqCst);
         inner.members += 1;
         self.queue(&mut inner, connection, wakes);
         Ok(())
@@ -328,10 +350,26 @@ impl Set {
 
 /// Tells a connection's set that its readiness bits were raised.
 pub(crate) fn notify(connection: &Connection, wakes: &mut Wakes) {
-    let Some(set) = get(connection.source.set()) else { return };
-    let mut inner = lock(&set.inner);
-    if connection.source.set() == set.index {
-        set.queue(&mut inner, connection, wakes);
+    notify_all(core::iter::once(connection), wakes);
+}
+
+/// As [`notify`], for all that came in one batch: consecutive ones of a set share its lock.
+pub(crate) fn notify_all<'a>(raised: impl Iterator<Item = &'a Connection>, wakes: &mut Wakes) {
+    // The bits are visible before the set is looked for: whoever puts the connection into a set meanwhile sees
+    // them, or we see the set.
+    fence(Ordering::SeqCst);
+    let mut held: Option<(&Set, MutexGuard<'_, Inner>)> = None;
+    for connection in raised {
+        let index = connection.source.set();
+        if held.as_ref().is_none_or(|(set, _)| set.index != index) {
+            drop(held.take()); // before the next is taken: never two at once
+            held = get(index).map(|set| (set, lock(&set.inner)));
+        }
+        if let Some((set, inner)) = &mut held
+            && connection.source.set() == set.index
+        {
+            set.queue(inner, connection, wakes);
+        }
     }
 }
 
@@ -376,6 +414,7 @@ pub(crate) fn created(fd: c_int) {
     drop(free);
     if let Some(set) = get(index) {
         set.fd.store(fd, Ordering::Release);
+        let _ = set.wake_descriptor();
         if !table::note(fd, Entry::Set(index)) {
             lock(&FREE).free.push(index);
         }
@@ -388,7 +427,6 @@ pub(crate) fn closed(set: &Set) {
         for member in connections::all() {
             let _ = set.remove(member);
         }
-        // The event counter is kept for the next set: another thread may be about to write to it.
         let mut inner = lock(&set.inner);
         inner.ready = VecDeque::new();
         (inner.members, inner.woken) = (0, false);

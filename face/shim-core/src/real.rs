@@ -3,9 +3,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{
-    c_int, c_ulong, c_void, iovec, mmsghdr, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
-};
+use libc::{c_int, c_ulong, c_void, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t};
 use libc::{epoll_event, sigset_t, timespec};
 
 use crate::sys;
@@ -67,14 +65,12 @@ real_functions! {
     recvfrom(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int, from: *mut sockaddr,
         from_length: *mut socklen_t) -> ssize_t;
     recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
-    recvmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int;
     write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t;
     writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
     send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t;
     sendto(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int, to: *const sockaddr,
         to_length: socklen_t) -> ssize_t;
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
-    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int;
     listen(fd: c_int, backlog: c_int) -> c_int;
     accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
     accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;

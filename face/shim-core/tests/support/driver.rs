@@ -131,7 +131,7 @@ impl Driver {
                 0
             }
             Ok(length) => length,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => 0,
+            Err(error) if is_passing(error.kind()) => 0,
             Err(error) => {
                 self.lost.get_or_insert(error.to_string());
                 0
@@ -224,6 +224,11 @@ impl Driver {
         });
         self.take(id)
     }
+}
+
+/// No news yet, or a machine that was suspended meanwhile.
+fn is_passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 fn recycled(mut batch: Chunk) -> Chunk {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ pub fn library() -> PathBuf {
 /// A running memcached. Killed when dropped.
 pub struct Memcached {
     child: Child,
+    /// The process that went into the background.
+    daemon: Option<u32>,
     /// The ordinary port.
     pub plain: SocketAddr,
     /// The link port.
@@ -69,7 +71,7 @@ impl Memcached {
                 log.push('\n');
             }
         });
-        let mut server = Memcached { child, plain, link, log };
+        let mut server = Memcached { child, daemon: None, plain, link, log };
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(plain).is_err() {
             if server.child.try_wait().expect("a child can be waited for").is_some() {
@@ -81,8 +83,29 @@ impl Memcached {
         Some(server)
     }
 
+    /// In the background, with its process id in this file.
+    pub fn start_daemon(pid_file: &Path) -> Memcached {
+        let plain = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let link = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let mut command = Command::new("/usr/bin/memcached");
+        command
+            .args(["-d", "-u", "root", "-l", "127.0.0.1", "-p", &plain.port().to_string(), "-P"])
+            .arg(pid_file);
+        command.env("LD_PRELOAD", library()).env("SPILLWAY_LINK", link.to_string());
+        let child = command.stdin(Stdio::null()).spawn().expect("memcached is installed");
+        let mut server = Memcached { child, daemon: None, plain, link, log: Arc::default() };
+        let deadline = Instant::now() + PATIENCE;
+        while server.daemon.is_none() || TcpStream::connect(plain).is_err() {
+            assert!(Instant::now() < deadline, "the daemon does not listen");
+            let text = fs::read_to_string(pid_file).unwrap_or_default();
+            server.daemon = text.trim().parse().ok();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.daemon.unwrap_or(self.child.id())
     }
 
     /// What it has written to standard error.
@@ -120,6 +143,10 @@ impl Memcached {
 
 impl Drop for Memcached {
     fn drop(&mut self) {
+        if let Some(daemon) = self.daemon {
+            // SAFETY: a signal to the process whose id the daemon itself wrote.
+            unsafe { libc::kill(daemon as i32, libc::SIGKILL) };
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,0 +1,118 @@
+//! Flow control: clients that do not read, queues that fill, room that returns.
+
+mod support;
+
+use spillway_batch::Id;
+use support::driver::Driver;
+use support::server::Memcached;
+
+const LARGE: usize = 900_000;
+
+fn store_large(link: &mut Driver) -> (Id, Vec<u8>) {
+    let id = link.connect();
+    let value: Vec<u8> = (0..LARGE).map(|at| b'a' + (at % 23) as u8).collect();
+    let mut set = format!("set large 0 0 {LARGE}\r\n").into_bytes();
+    set.extend_from_slice(&value);
+    set.extend_from_slice(b"\r\n");
+    assert_eq!(link.ask(id, &set, b"STORED\r\n"), b"STORED\r\n");
+    let mut reply = format!("VALUE large 0 {LARGE}\r\n").into_bytes();
+    reply.extend_from_slice(&value);
+    reply.extend_from_slice(b"\r\nEND\r\n");
+    (id, reply)
+}
+
+/// The prototype lost the wake-up of a connection that waited for room after 8 MB were queued.
+#[test]
+fn more_than_eight_megabytes_arrive_after_a_pause() {
+    let server = Memcached::start(&["-t", "1"], &[]);
+    let mut link = Driver::loopback(server.link);
+    let (_, reply) = store_large(&mut link);
+    let id = link.connect();
+    link.of(id).holds = true;
+    const COUNT: usize = 12;
+    for _ in 0..COUNT {
+        link.send(id, b"get large\r\n");
+    }
+    // All that credit allows has come; the rest waits for EPOLLOUT.
+    let credit = 256 * 1024;
+    link.run(|link| link.connections[&id].received.len() >= credit);
+    assert_eq!(link.connections[&id].received.len(), credit);
+    let other = link.connect();
+    assert_eq!(link.ask(other, b"get nothing\r\n", b"END\r\n"), b"END\r\n", "others are served meanwhile");
+    link.release(id);
+    link.run(|link| link.connections[&id].received.len() >= COUNT * reply.len());
+    assert!(link.take(id) == reply.repeat(COUNT));
+}
+
+/// The link itself is full: nobody reads its socket, and more waits than may.
+#[test]
+fn a_link_that_was_full_goes_on() {
+    for threads in ["1", "4"] {
+        let server = Memcached::start(&["-t", threads], &[]);
+        let mut link = Driver::loopback(server.link);
+        let (_, reply) = store_large(&mut link);
+        let ids: Vec<Id> = (0..100).map(|_| link.connect()).collect();
+        for id in &ids {
+            link.send(*id, b"get large\r\n");
+        }
+        link.flush();
+        // 100 times 256 KB of credit: far more than the link may hold back and its socket can take.
+        let mut plain_link = Driver::loopback(server.link);
+        let other = plain_link.connect();
+        assert_eq!(plain_link.ask(other, b"get nothing\r\n", b"END\r\n"), b"END\r\n");
+        link.run(|link| ids.iter().all(|id| link.connections[id].received.len() >= reply.len()));
+        for id in &ids {
+            assert!(link.take(*id) == reply);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_costs_bounded_memory() {
+    let server = Memcached::start(&["-t", "1"], &[]);
+    let mut link = Driver::loopback(server.link);
+    let (first, _) = store_large(&mut link);
+    let before = server.resident_bytes();
+    let ids: Vec<Id> = (0..50).map(|_| link.connect()).collect();
+    for id in &ids {
+        link.of(*id).holds = true;
+        // Each asks for more than 2 GB.
+        for _ in 0..2500 {
+            link.send(*id, b"get large\r\n");
+        }
+    }
+    let credit = 256 * 1024;
+    link.run(|link| ids.iter().all(|id| link.connections[id].received.len() >= credit));
+    for _ in 0..100 {
+        assert_eq!(link.ask(first, b"get nothing\r\n", b"END\r\n"), b"END\r\n");
+    }
+    let grown = server.resident_bytes().saturating_sub(before);
+    // 50 windows of 64 KB of requests, the link's 4 MB twice, and what memcached has for 50 connections.
+    assert!(grown < 48 * 1024 * 1024, "memory grew by {grown} bytes");
+    assert!(ids.iter().all(|id| link.connections[id].received.len() == credit), "nothing over credit came");
+}
+
+#[test]
+fn connections_closed_with_data_under_way() {
+    let server = Memcached::start(&["-t", "4"], &[]);
+    let mut link = Driver::loopback(server.link);
+    let keep = link.connect();
+    for _ in 0..50 {
+        let ids: Vec<Id> = (0..40).map(|_| link.connect()).collect();
+        for (number, id) in ids.iter().enumerate() {
+            // What follows `quit` meets a connection that the server closes at this moment.
+            link.send(*id, b"get a\r\nget b\r\n");
+            link.flush();
+            link.send(*id, b"quit\r\n");
+            link.flush();
+            link.send(*id, b"get c\r\nget d\r\n");
+            if number % 3 == 0 {
+                link.link.close(*id, spillway_batch::CloseReason::Reset);
+                link.of(*id).closed = Some(spillway_batch::CloseReason::Reset);
+            }
+        }
+        link.run(|link| ids.iter().all(|id| link.connections[id].closed.is_some()));
+        assert_eq!(link.ask(keep, b"get nothing\r\n", b"END\r\n"), b"END\r\n");
+        link.connections.retain(|id, _| *id == keep);
+    }
+}

@@ -1,0 +1,166 @@
+//! Whoever has no business on the link port gets nowhere, and nobody else is harmed.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use spillway_auth::Key;
+use spillway_batch::{RefuseReason, Role};
+use support::driver::Driver;
+use support::server::Memcached;
+
+/// A key in a file that only its owner may read; the file goes with it.
+struct KeyFile(Key, PathBuf);
+
+impl KeyFile {
+    fn new(name: &str) -> KeyFile {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).unwrap();
+        let key = Key::from_secret(secret);
+        let path = std::env::temp_dir().join(format!("spillway-{}-{name}.key", std::process::id()));
+        fs::write(&path, key.to_text().as_bytes()).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        KeyFile(key, path)
+    }
+
+    fn path(&self) -> &str {
+        self.1.to_str().unwrap()
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.1);
+    }
+}
+
+#[test]
+fn only_the_right_keys_in_the_right_roles() {
+    let (old, new, client) = (KeyFile::new("old"), KeyFile::new("new"), KeyFile::new("client"));
+    let both = format!("{}\n{}", new.path(), old.path());
+    let server = Memcached::start(&[], &[("SPILLWAY_KEYS", &both), ("SPILLWAY_CLIENT_KEYS", client.path())]);
+    let mut kept = Driver::open(server.link, Role::Helper, old.0.clone()).unwrap();
+    let id = kept.connect();
+    kept.ask(id, b"get a\r\n", b"END\r\n");
+
+    let refused =
+        |role, key: &Key| Driver::open(server.link, role, key.clone()).err().expect("it is refused");
+    let stranger = Key::from_secret([7; 32]);
+    for (role, key) in [
+        (Role::Helper, &stranger),
+        (Role::Client, &stranger),
+        (Role::Helper, &client.0),
+        (Role::Client, &new.0),
+        (Role::Helper, &Key::loopback_only()),
+    ] {
+        let why = refused(role, key);
+        assert!(why.contains("key"), "{why}");
+    }
+    server.wait_for_log(&format!("key {} is not accepted of a helper", client.0.id()));
+    assert!(Driver::open(server.link, Role::Helper, new.0.clone()).is_ok());
+    assert!(Driver::open(server.link, Role::Client, client.0.clone()).is_ok());
+    assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+}
+
+#[test]
+fn forged_client_addresses_are_refused() {
+    let allow = [("SPILLWAY_ALLOW_CLIENTS", "10.1.0.0/16,127.0.0.0/8")];
+    let server = Memcached::start(&[], &allow);
+    let mut link = Driver::loopback(server.link);
+    let fine = link.connect_from("10.1.2.3:4".parse().unwrap());
+    let forged = link.connect_from("10.2.2.3:4".parse().unwrap());
+    link.send(forged, b"get a\r\n");
+    link.run(|link| link.connections[&forged].refused.is_some());
+    assert_eq!(link.connections[&forged].refused, Some(RefuseReason::Forbidden));
+    server.wait_for_log("client 10.2.2.3:4 through");
+    assert_eq!(link.ask(fine, b"get a\r\n", b"END\r\n"), b"END\r\n");
+
+    // A library client speaks for itself only.
+    let mut client = Driver::open(server.link, Role::Client, Key::loopback_only()).unwrap();
+    let own = client.stream.local_addr().unwrap();
+    let mut other = own;
+    other.set_port(own.port() ^ 1);
+    let (own, other) = (client.connect_from(own), client.connect_from(other));
+    client.run(|client| client.connections[&own].accepted && client.connections[&other].refused.is_some());
+}
+
+#[test]
+fn noise_on_the_link_port_harms_nobody() {
+    let server = Memcached::start(&["-t", "2"], &[]);
+    let mut kept = Driver::loopback(server.link);
+    let id = kept.connect();
+    let mut hello = b"\xf5SPILLWY\x01\x01\x01\0".to_vec();
+    let mut seed = 1u64;
+    for round in 0..100 {
+        let mut stream = TcpStream::connect(server.link).unwrap();
+        let mut noise: Vec<u8> = (0..round * 7 % 400)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 33) as u8
+            })
+            .collect();
+        if round % 3 == 0 {
+            hello.truncate(12);
+            hello.append(&mut noise);
+            let _ = stream.write_all(&hello);
+        } else {
+            let _ = stream.write_all(&noise);
+        }
+        drop(stream);
+        assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+    }
+    let mut stream = TcpStream::connect(server.link).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: cache.example\r\n\r\n").unwrap();
+    assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "it is closed without a word");
+    server.wait_for_log("this is not a Spillway link");
+
+    // Noise after the handshake: the link is closed, and its connection with it.
+    let mut broken = Driver::loopback(server.link);
+    let lost = broken.connect();
+    broken.ask(lost, b"get a\r\n", b"END\r\n");
+    broken.stream.write_all(&[0x7f; 100]).unwrap();
+    while broken.lost.is_none() {
+        broken.receive(std::time::Duration::from_millis(100));
+    }
+    server.wait_for_log("lost, with 1 connections: unknown frame kind");
+    assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+}
+
+#[test]
+fn a_truncated_preamble_times_out() {
+    let server = Memcached::start(&[], &[]);
+    let mut kept = Driver::loopback(server.link);
+    let id = kept.connect();
+    let mut stream = TcpStream::connect(server.link).unwrap();
+    stream.write_all(b"\xf5SPILL").unwrap();
+    assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+    stream.set_read_timeout(Some(support::driver::PATIENCE)).unwrap();
+    let mut end = Vec::new();
+    stream.read_to_end(&mut end).unwrap(); // passes over interruptions
+    assert!(end.is_empty(), "the server ends it without a word");
+    assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+}
+
+#[test]
+fn more_than_its_credit_closes_that_connection_only() {
+    let server = Memcached::start(&["-t", "1"], &[]);
+    let mut link = Driver::loopback(server.link);
+    let kept = link.connect();
+    let greedy = link.connect();
+    link.ask(greedy, b"get a\r\n", b"END\r\n");
+    // Frames past the link's own accounting: 4 MB at once, faster than any window opens.
+    let mut frames = Vec::new();
+    for _ in 0..64 {
+        frames.extend_from_slice(&[1, 0xff, 0xff]);
+        frames.extend_from_slice(&greedy.0.to_be_bytes());
+        frames.extend_from_slice(&[b'x'; 0xffff]);
+    }
+    link.flush();
+    link.stream.write_all(&frames).unwrap();
+    link.run(|link| link.connections[&greedy].closed.is_some());
+    assert_eq!(link.ask(kept, b"get a\r\n", b"END\r\n"), b"END\r\n");
+}

@@ -1,0 +1,163 @@
+//! Links that break, and limits that are reached.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use spillway_batch::Id;
+use support::driver::{Driver, PATIENCE};
+use support::server::Memcached;
+
+/// A number out of memcached's `stats`, over a plain connection.
+fn statistic(server: &Memcached, name: &str) -> u64 {
+    let mut stream = TcpStream::connect(server.plain).unwrap();
+    stream.write_all(b"stats\r\n").unwrap();
+    let mut text = String::new();
+    while !text.ends_with("END\r\n") {
+        let mut bytes = [0; 4096];
+        let length = stream.read(&mut bytes).unwrap();
+        assert!(length > 0);
+        text.push_str(&String::from_utf8_lossy(&bytes[..length]));
+    }
+    let line = text.lines().find(|line| line.starts_with(&format!("STAT {name} "))).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_link_cut_mid_message_ends_its_connections_only() {
+    for threads in ["1", "4"] {
+        let server = Memcached::start(&["-t", threads], &[]);
+        let idle = statistic(&server, "curr_connections");
+        let mut kept = Driver::loopback(server.link);
+        let kept_id = kept.connect();
+        kept.ask(kept_id, b"get a\r\n", b"END\r\n");
+        let mut cut = Driver::loopback(server.link);
+        let ids: Vec<Id> = (0..100).map(|_| cut.connect()).collect();
+        for id in &ids {
+            cut.send(*id, b"get a\r\n");
+        }
+        cut.run(|cut| ids.iter().all(|id| cut.connections[id].received.ends_with(b"END\r\n")));
+        assert_eq!(statistic(&server, "curr_connections"), idle + 101);
+        // Half a header, then half a request's frame on another link that was cut just so.
+        cut.stream.write_all(&[1, 0, 50, 0, 0, 0, 1, b'g', b'e']).unwrap();
+        cut.stream.shutdown(Shutdown::Both).unwrap();
+        server.wait_for_log("lost, with 100 connections");
+        wait_until("the end of 100 connections", || statistic(&server, "curr_connections") == idle + 1);
+        assert_eq!(kept.ask(kept_id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+    }
+}
+
+#[test]
+fn a_helper_that_comes_back_is_served_again_and_again() {
+    let server = Memcached::start(&["-t", "2"], &[]);
+    let idle = statistic(&server, "curr_connections");
+    for _ in 0..50 {
+        let mut link = Driver::loopback(server.link);
+        let ids: Vec<Id> = (0..20).map(|_| link.connect()).collect();
+        for id in &ids {
+            link.send(*id, b"get a\r\n");
+        }
+        link.run(|link| ids.iter().all(|id| link.connections[id].received.ends_with(b"END\r\n")));
+    }
+    wait_until("the end of all connections", || statistic(&server, "curr_connections") == idle);
+}
+
+/// memcached's default: those over the limit are told so and closed.
+#[test]
+fn over_the_connection_limit_clients_are_told() {
+    let server = Memcached::start(&["-t", "1", "-c", "30"], &[]);
+    let mut link = Driver::loopback(server.link);
+    let ids: Vec<Id> = (0..100).map(|_| link.connect()).collect();
+    for id in &ids {
+        link.send(*id, b"get a\r\n");
+    }
+    let decided = |link: &Driver, id: &Id| {
+        let connection = &link.connections[id];
+        connection.received.ends_with(b"END\r\n") || connection.closed.is_some()
+    };
+    link.run(|link| ids.iter().all(|id| decided(link, id)));
+    let (served, told): (Vec<Id>, Vec<Id>) = ids.iter().partition(|id| link.connections[id].closed.is_none());
+    assert!((1..30).contains(&served.len()), "{} served", served.len());
+    for id in told {
+        assert_eq!(link.take(id), b"ERROR Too many open connections\r\n");
+    }
+    for id in served {
+        link.take(id);
+        assert_eq!(link.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+    }
+}
+
+/// The other way of memcached: it stops accepting, and goes on when others have closed.
+#[test]
+fn over_the_connection_limit_clients_wait() {
+    let server = Memcached::start(&["-t", "1", "-c", "30", "-o", "no_maxconns_fast"], &[]);
+    waits_for_room(&server, &mut Driver::loopback(server.link));
+}
+
+fn waits_for_room(server: &Memcached, link: &mut Driver) {
+    let mut waiting: Vec<Id> = (0..100).map(|_| link.connect()).collect();
+    for id in &waiting {
+        link.send(*id, b"get a\r\n");
+    }
+    let (mut open, mut served) = (Vec::new(), 0);
+    let deadline = Instant::now() + PATIENCE;
+    while served < 100 {
+        assert!(Instant::now() < deadline, "{served} served\n{}", server.log());
+        link.flush();
+        link.receive(Duration::from_millis(50));
+        let is_served = |link: &Driver, id: &Id| link.connections[id].received.ends_with(b"END\r\n");
+        let (done, rest): (Vec<Id>, Vec<Id>) = waiting.iter().partition(|id| is_served(link, id));
+        served += done.len();
+        open.extend(&done);
+        waiting = rest;
+        // One by one: when all close while memcached decides to stop accepting, it waits for ever, with plain
+        // connections too.
+        if done.is_empty()
+            && let Some(id) = open.pop()
+        {
+            link.send(id, b"quit\r\n");
+        }
+    }
+}
+
+#[test]
+fn without_free_descriptors_clients_wait_and_links_are_turned_away() {
+    let server = Memcached::start(&["-t", "1"], &[]);
+    let mut link = Driver::loopback(server.link);
+    let first = link.connect();
+    link.ask(first, b"get a\r\n", b"END\r\n");
+    let in_use = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count() as u64;
+    let limit = libc::rlimit { rlim_cur: in_use + 20, rlim_max: in_use + 20 };
+    // SAFETY: the limit is a valid structure; no old one is asked for.
+    let set = unsafe {
+        libc::prlimit(server.pid() as i32, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut())
+    };
+    if set != 0 {
+        println!("skipped: this needs the right to lower another process's limit (root)");
+        return;
+    }
+    let ids: Vec<Id> = (0..50).map(|_| link.connect()).collect();
+    link.flush();
+    server.wait_for_log("a helped connection waits to be accepted: too many open files");
+    assert!(
+        Driver::open(server.link, spillway_batch::Role::Helper, spillway_auth::Key::loopback_only()).is_err()
+    );
+    server.wait_for_log("a link cannot be accepted: too many open files");
+    link.take(first);
+    assert_eq!(link.ask(first, b"get a\r\n", b"END\r\n"), b"END\r\n", "those that are there are served");
+    for id in ids {
+        link.send(id, b"quit\r\n");
+    }
+    link.flush();
+    waits_for_room(&server, &mut link);
+}

@@ -1,0 +1,185 @@
+//! An unmodified memcached serves helped clients beside its ordinary port.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use spillway_batch::Id;
+use support::driver::Driver;
+use support::server::Memcached;
+
+fn value(seed: usize, length: usize) -> String {
+    (0..length).map(|at| char::from(b'a' + ((seed * 31 + at * 7) % 26) as u8)).collect()
+}
+
+fn set(key: &str, value: &str) -> Vec<u8> {
+    format!("set {key} 0 0 {}\r\n{value}\r\n", value.len()).into_bytes()
+}
+
+fn get(key: &str) -> Vec<u8> {
+    format!("get {key}\r\n").into_bytes()
+}
+
+fn hit(key: &str, value: &str) -> String {
+    format!("VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len())
+}
+
+/// Every connection sends its request in one batch, and every reply is checked.
+fn round(driver: &mut Driver, ids: &[Id], requests: &[Vec<u8>], replies: &[String]) {
+    for (id, request) in ids.iter().zip(requests) {
+        driver.send(*id, request);
+    }
+    let done = |driver: &Driver| {
+        ids.iter().zip(replies).all(|(id, reply)| driver.connections[id].received.len() >= reply.len())
+    };
+    driver.run(done);
+    for (id, reply) in ids.iter().zip(replies) {
+        let received = driver.take(*id);
+        assert!(received == reply.as_bytes(), "{id}: {:?}", String::from_utf8_lossy(&received));
+    }
+}
+
+fn serves_hundreds(threads: &str) {
+    let server = Memcached::start(&["-t", threads], &[]);
+    let mut links = [Driver::loopback(server.link), Driver::loopback(server.link)];
+    let ids: Vec<Vec<Id>> = links.iter_mut().map(|link| (0..200).map(|_| link.connect()).collect()).collect();
+    let mut plain = TcpStream::connect(server.plain).unwrap();
+    for turn in 0..20 {
+        // One in a while is large, up to 600 KB: more than a window.
+        let length = |number: usize| match (number + turn) % 50 {
+            0 => 600_000,
+            1 => 70_000,
+            _ => (number * 13 + turn) % 500,
+        };
+        for (which, link) in links.iter_mut().enumerate() {
+            let keys: Vec<String> = (0..200).map(|number| format!("key-{which}-{number}")).collect();
+            let values: Vec<String> = (0..200).map(|number| value(number + turn, length(number))).collect();
+            let sets: Vec<Vec<u8>> = keys.iter().zip(&values).map(|(key, value)| set(key, value)).collect();
+            let gets: Vec<Vec<u8>> = keys.iter().map(|key| get(key)).collect();
+            let hits: Vec<String> = keys.iter().zip(&values).map(|(key, value)| hit(key, value)).collect();
+            round(link, &ids[which], &sets, &vec!["STORED\r\n".to_string(); 200]);
+            round(link, &ids[which], &gets, &hits);
+        }
+        let mut reply = [0; 8];
+        plain.write_all(&set("plain", "x")).unwrap();
+        plain.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"STORED\r\n");
+    }
+    for (link, ids) in links.iter().zip(&ids) {
+        assert!(ids.iter().all(|id| link.connections[id].accepted && link.connections[id].closed.is_none()));
+    }
+}
+
+#[test]
+fn hundreds_of_connections_one_thread() {
+    serves_hundreds("1");
+}
+
+#[test]
+fn hundreds_of_connections_four_threads() {
+    serves_hundreds("4");
+}
+
+#[test]
+fn five_thousand_connections() {
+    for threads in ["1", "4"] {
+        let server = Memcached::start(&["-t", threads, "-c", "8192"], &[]);
+        let mut link = Driver::loopback(server.link);
+        let ids: Vec<Id> = (0..5000).map(|_| link.connect()).collect();
+        let keys: Vec<String> = (0..5000).map(|number| format!("k{number}")).collect();
+        let values: Vec<String> = (0..5000).map(|number| value(number, 64)).collect();
+        let sets: Vec<Vec<u8>> = keys.iter().zip(&values).map(|(key, value)| set(key, value)).collect();
+        let gets: Vec<Vec<u8>> = keys.iter().map(|key| get(key)).collect();
+        let hits: Vec<String> = keys.iter().zip(&values).map(|(key, value)| hit(key, value)).collect();
+        round(&mut link, &ids, &sets, &vec!["STORED\r\n".to_string(); 5000]);
+        for _ in 0..3 {
+            round(&mut link, &ids, &gets, &hits);
+        }
+        // All close, and as many come again: descriptors and ids are free.
+        for id in &ids {
+            link.send(*id, b"quit\r\n");
+        }
+        link.run(|link| ids.iter().all(|id| link.connections[id].closed.is_some()));
+        link.connections.clear();
+        let ids: Vec<Id> = (0..5000).map(|_| link.connect()).collect();
+        round(&mut link, &ids, &gets, &hits);
+    }
+}
+
+#[test]
+fn direct_connections_are_served_while_batches_never_end() {
+    let server = Memcached::start(&["-t", "1"], &[]);
+    let (stop, link_port) = (AtomicBool::new(false), server.link);
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let mut link = Driver::loopback(link_port);
+            let ids: Vec<Id> = (0..200).map(|_| link.connect()).collect();
+            let (requests, replies) = (vec![get("nothing"); 200], vec!["END\r\n".to_string(); 200]);
+            let mut rounds = 0;
+            while !stop.load(Ordering::Relaxed) {
+                round(&mut link, &ids, &requests, &replies);
+                rounds += 1;
+            }
+            rounds
+        });
+        for _ in 0..200 {
+            let mut plain = TcpStream::connect(server.plain).unwrap();
+            for _ in 0..5 {
+                let mut reply = [0; 5];
+                plain.write_all(&get("nothing")).unwrap();
+                plain.read_exact(&mut reply).unwrap();
+                assert_eq!(&reply, b"END\r\n");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(busy.join().unwrap() > 0);
+    });
+}
+
+#[test]
+fn the_server_sees_the_clients_addresses() {
+    let server = Memcached::start(&[], &[]);
+    let mut link = Driver::loopback(server.link);
+    let first = link.connect_from("127.7.8.9:4711".parse().unwrap());
+    let second = link.connect_from("[::1]:4712".parse().unwrap());
+    let stats = link.ask(first, b"stats conns\r\n", b"END\r\n");
+    let stats = String::from_utf8(stats).unwrap();
+    assert!(stats.contains("addr tcp:127.7.8.9:4711"), "{stats}");
+    assert!(stats.contains(&format!("listen_addr tcp:127.0.0.1:{}", server.plain.port())), "{stats}");
+    let stats = String::from_utf8(link.ask(second, b"stats conns\r\n", b"END\r\n")).unwrap();
+    assert!(stats.contains("addr tcp6:[::1]:4712"), "{stats}");
+}
+
+#[test]
+fn pipelined_requests_and_replies_keep_their_order() {
+    let server = Memcached::start(&["-t", "4"], &[]);
+    let mut link = Driver::loopback(server.link);
+    let ids: Vec<Id> = (0..20).map(|_| link.connect()).collect();
+    for id in &ids {
+        let stored = link.ask(*id, &set(&format!("n{}", id.0), "0"), b"STORED\r\n");
+        assert_eq!(stored, b"STORED\r\n");
+    }
+    let expected: String = (1..=500).map(|number| format!("{number}\r\n")).collect();
+    for id in &ids {
+        for _ in 0..500 {
+            link.send(*id, format!("incr n{} 1\r\n", id.0).as_bytes());
+        }
+    }
+    link.run(|link| ids.iter().all(|id| link.connections[id].received.len() >= expected.len()));
+    for id in &ids {
+        assert_eq!(String::from_utf8(link.take(*id)).unwrap(), expected);
+    }
+}
+
+#[test]
+fn a_half_closed_connection_gets_its_reply_and_is_closed() {
+    let server = Memcached::start(&[], &[]);
+    let mut link = Driver::loopback(server.link);
+    let id = link.connect();
+    link.send(id, &set("k", "v"));
+    link.link.finish(id);
+    link.run(|link| link.connections[&id].closed.is_some());
+    assert_eq!(link.take(id), b"STORED\r\n");
+}

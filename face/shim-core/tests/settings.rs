@@ -1,0 +1,69 @@
+//! What the environment asks for, and what happens when that cannot be had.
+
+mod support;
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+
+use support::driver::Driver;
+use support::server::{Memcached, library};
+
+/// Runs memcached until it ends by itself; its standard error.
+fn ends(settings: &[(&str, &str)]) -> (bool, String) {
+    let mut command = Command::new("/usr/bin/memcached");
+    command.args(["-u", "nobody", "-l", "127.0.0.1", "-p", "-1"]).env("LD_PRELOAD", library());
+    let output = command.envs(settings.iter().copied()).stdin(Stdio::null()).output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_link_port_in_use_is_named_and_the_server_runs() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let server = Memcached::start(&[], &[("SPILLWAY_LINK", &address)]);
+    server.wait_for_log(&format!("the link port {address} cannot be opened: the address is in use"));
+    assert!(TcpStream::connect(server.plain).is_ok());
+    let (success, log) = ends(&[("SPILLWAY_LINK", &address), ("SPILLWAY_REQUIRE", "1")]);
+    assert!(!success);
+    assert!(log.contains("--require was given"), "{log}");
+}
+
+#[test]
+fn without_a_key_only_loopback_will_do() {
+    let server = Memcached::start(&[], &[("SPILLWAY_LINK", "0.0.0.0:11411")]);
+    server.wait_for_log("needs a key");
+    let (success, log) = ends(&[("SPILLWAY_LINK", ":11411"), ("SPILLWAY_REQUIRE", "1")]);
+    assert!(!success);
+    assert!(log.contains("needs a key"), "{log}");
+    let (success, log) =
+        ends(&[("SPILLWAY_LINK", ":11411"), ("SPILLWAY_KEYS", "/no/such/key"), ("SPILLWAY_REQUIRE", "1")]);
+    assert!(!success);
+    assert!(log.contains("key file /no/such/key: no such file"), "{log}");
+}
+
+#[test]
+fn switched_off_it_does_nothing() {
+    let server = Memcached::start(&[], &[("SPILLWAY_OFF", "1")]);
+    assert!(TcpStream::connect(server.plain).is_ok());
+    assert!(TcpStream::connect(server.link).is_err());
+    assert_eq!(server.log(), "");
+}
+
+#[test]
+fn another_port_than_the_servers_is_not_served() {
+    let server = Memcached::start(&[], &[("SPILLWAY_PORT", "1")]);
+    assert!(TcpStream::connect(server.plain).is_ok());
+    assert!(TcpStream::connect(server.link).is_err());
+}
+
+/// As Debian's scripts start it: forked into the background before it listens.
+#[test]
+fn a_daemon_is_served() {
+    let pid_file = std::env::temp_dir().join(format!("spillway-daemon-{}.pid", std::process::id()));
+    let server = Memcached::start_daemon(&pid_file);
+    let mut link = Driver::loopback(server.link);
+    let id = link.connect();
+    assert_eq!(link.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+    drop(server);
+    let _ = std::fs::remove_file(pid_file);
+}
