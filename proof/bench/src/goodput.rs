@@ -1,6 +1,6 @@
 //! Doing what a [`Ramp`] plans: offering rates to a system and judging what comes back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spillway_load::Report;
 
@@ -31,12 +31,14 @@ pub struct Timing {
     pub step: Duration,
     /// A probe.
     pub probe: Duration,
+    /// No step is begun that would not end by then.
+    pub deadline: Option<Instant>,
 }
 
 impl Default for Timing {
     fn default() -> Timing {
         let ms = Duration::from_millis;
-        Timing { warm_up: ms(2_000), settle: ms(300), step: ms(2_000), probe: ms(600) }
+        Timing { warm_up: ms(2_000), settle: ms(300), step: ms(2_000), probe: ms(600), deadline: None }
     }
 }
 
@@ -175,6 +177,11 @@ impl<'a> Driver<'a> {
                 Next::Step(rate) => (rate, self.timing.step, false),
                 Next::Done => break,
             };
+            let ends = Instant::now() + self.timing.settle + length + TOLD_AFTER;
+            if self.timing.deadline.is_some_and(|deadline| ends > deadline) {
+                plan.give_up("no time left");
+                break;
+            }
             let step = self.measure(rate, length)?;
             let kept = step.span.keeps(sla_us);
             let spoilt = step.spoilt(self.scene.setting().quota, kept).filter(|_| !probing);
@@ -223,7 +230,7 @@ fn progress(rate: f64, step: &Step, sla_us: u64, verdict: &Verdict) {
     let used = &step.used;
     eprintln!(
         "  {rate:>8.0}/s: {:.2} % on time, p99 {}, replies {:.0}/s; server {:.1} % (interface {:.0} %), helper {:.0} %, \
-         clients {:.0} %, bridge {:.0} %, lag {} µs, stolen {:.0} ms, batch {:.1}: {verdict:?}",
+         clients {:.0} %, bridge {:.0} %, lag {} µs, stolen {:.0} ms, others {:.0} %, batch {:.1}: {verdict:?}",
         100.0 * step.span.on_time_share(sla_us),
         crate::table::milliseconds(step.span.p99_us(), "unanswered"),
         step.replies_per_s,
@@ -234,6 +241,7 @@ fn progress(rate: f64, step: &Step, sla_us: u64, verdict: &Verdict) {
         used.percent(used.bridge_s),
         step.lag_p99_us,
         used.stolen_s * 1000.0,
+        used.percent(used.others_s),
         used.messages_per_batch().unwrap_or(0.0)
     );
 }

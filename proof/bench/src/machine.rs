@@ -60,30 +60,44 @@ fn model(cpuinfo: &str) -> String {
     value("model name").or_else(|| value("Processor")).unwrap_or("unknown").to_owned()
 }
 
-/// Time that this machine's own host kept from it: stalls that spoil a measurement.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stolen {
-    ticks: u64,
+/// How busy the whole machine was, and how much of it was taken away: what spoils a measurement from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// CPU time of everything on all cores, in s.
+    pub busy_s: f64,
+    /// Time that this machine's own host kept from it, all cores together, in s.
+    pub stolen_s: f64,
+    /// CPU time of this process, in s.
+    pub own_s: f64,
 }
 
-/// The kernel counts stolen time in hundredths of a second.
-const TICK_MS: f64 = 10.0;
+/// The kernel counts the machine's time in hundredths of a second.
+const TICK_S: f64 = 0.01;
 
-impl Stolen {
-    /// What was stolen so far, over all cores.
-    pub fn now() -> Stolen {
-        Stolen { ticks: steal(&fs::read_to_string("/proc/stat").unwrap_or_default()) }
+impl Load {
+    /// What it was so far.
+    pub fn now() -> Load {
+        let own_ns = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let own_s = own_ns.tv_sec as f64 + own_ns.tv_nsec as f64 / 1e9;
+        Load { own_s, ..parse(&fs::read_to_string("/proc/stat").unwrap_or_default()) }
     }
 
-    /// Milliseconds since an earlier moment.
-    pub fn since_ms(&self, earlier: &Stolen) -> f64 {
-        self.ticks.saturating_sub(earlier.ticks) as f64 * TICK_MS
+    /// What was added since an earlier moment.
+    pub fn since(&self, earlier: &Load) -> Load {
+        Load {
+            busy_s: (self.busy_s - earlier.busy_s).max(0.0),
+            stolen_s: (self.stolen_s - earlier.stolen_s).max(0.0),
+            own_s: (self.own_s - earlier.own_s).max(0.0),
+        }
     }
 }
 
-fn steal(stat: &str) -> u64 {
+fn parse(stat: &str) -> Load {
     let line = stat.lines().find(|line| line.starts_with("cpu ")).unwrap_or_default();
-    line.split_whitespace().nth(8).and_then(|word| word.parse().ok()).unwrap_or(0)
+    let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal
+    let sum = |columns: &[usize]| columns.iter().filter_map(|&n| ticks.get(n)).sum::<u64>() as f64 * TICK_S;
+    Load { busy_s: sum(&[0, 1, 2, 5, 6]), stolen_s: sum(&[7]), own_s: 0.0 }
 }
 
 #[cfg(test)]
@@ -100,11 +114,15 @@ mod tests {
     }
 
     #[test]
-    fn stolen_time_is_the_eighth_figure() {
-        let stat = "cpu  59933 0 8444 311831 874 0 239 47 0 0\ncpu0 1 1 1 1 1 1 1 9 0 0\n";
-        assert_eq!(steal(stat), 47);
-        assert_eq!(steal(""), 0);
-        assert_eq!(Stolen { ticks: 9 }.since_ms(&Stolen { ticks: 4 }), 50.0);
+    fn the_machines_load_is_read() {
+        let stat = "cpu  100 1 200 9999 874 3 6 47 0 0\ncpu0 1 1 1 1 1 1 1 9 0 0\n";
+        let load = parse(stat);
+        assert!((load.busy_s - 3.1).abs() < 1e-9 && (load.stolen_s - 0.47).abs() < 1e-9);
+        assert_eq!(parse(""), Load::default());
+        let later = Load { busy_s: 4.1, own_s: 0.5, ..load };
+        let added = later.since(&load);
+        assert!((added.busy_s - 1.0).abs() < 1e-9 && added.stolen_s == 0.0 && added.own_s == 0.5);
+        assert!(Load::now().busy_s > 0.0);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use spillway_load::histogram::Histogram;
 use spillway_load::monotonic_ns;
 use spillway_load::report::Bin;
 
-use crate::machine::Stolen;
+use crate::machine::Load;
 use crate::relief::Span;
 
 /// A server that used more than this share of its quota was not held to it.
@@ -21,6 +21,8 @@ const CORE_PERCENT_MAX: f64 = 80.0;
 const LAG_P99_US_MAX: u64 = 1_000;
 /// More time than this share, taken from the machine by its own host, spoils a measurement.
 const STOLEN_SHARE_MAX: f64 = 0.01;
+/// More CPU time of others than this, in percent of a core, spoils a measurement: a neighbour is at work.
+const OTHERS_PERCENT_MAX: f64 = 15.0;
 
 /// Batches from a helper to its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +42,7 @@ pub struct Snapshot {
     clients: HostCpu,
     bridge: HostCpu,
     batches: Option<BatchCount>,
-    stolen: Stolen,
+    machine: Load,
 }
 
 /// What was used between two moments.
@@ -68,6 +70,9 @@ pub struct Used {
     pub messages: u64,
     /// CPU time that the machine's own host kept from it, all cores together.
     pub stolen_s: f64,
+    /// CPU time of everything else on this machine, this process left out too. The kernel counts it by sampling, so
+    /// it can come out a little below zero.
+    pub others_s: f64,
 }
 
 impl Snapshot {
@@ -91,6 +96,11 @@ impl Snapshot {
     pub fn since(&self, earlier: &Snapshot) -> Used {
         let server = self.server.since(&earlier.server);
         let total = |now: &HostCpu, then: &HostCpu| now.since(then).total().as_secs_f64();
+        let helper_s = total(&self.helper, &earlier.helper);
+        let clients_s = total(&self.clients, &earlier.clients);
+        let bridge_s = total(&self.bridge, &earlier.bridge);
+        let machine = self.machine.since(&earlier.machine);
+        let ours_s = server.total().as_secs_f64() + helper_s + clients_s + bridge_s;
         let batches = match (self.batches, earlier.batches) {
             (Some(now), Some(then)) => BatchCount {
                 batches: now.batches.saturating_sub(then.batches),
@@ -102,14 +112,15 @@ impl Snapshot {
             seconds: self.taken_ns.saturating_sub(earlier.taken_ns) as f64 / 1e9,
             server_process_s: server.process.as_secs_f64(),
             server_interface_s: server.interface.as_secs_f64(),
-            helper_s: total(&self.helper, &earlier.helper),
-            clients_s: total(&self.clients, &earlier.clients),
-            bridge_s: total(&self.bridge, &earlier.bridge),
+            helper_s,
+            clients_s,
+            bridge_s,
             periods: server.periods,
             throttled: server.throttled_periods,
             batches: batches.batches,
             messages: batches.messages,
-            stolen_s: self.stolen.since_ms(&earlier.stolen) / 1000.0,
+            stolen_s: machine.stolen_s,
+            others_s: machine.busy_s - machine.own_s - ours_s,
         }
     }
 }
@@ -165,6 +176,7 @@ impl Used {
         self.batches += other.batches;
         self.messages += other.messages;
         self.stolen_s += other.stolen_s;
+        self.others_s += other.others_s;
     }
 }
 
@@ -223,6 +235,10 @@ pub fn spoilt_by(used: &Used, lag_p99_us: u64) -> Option<String> {
     if used.stolen_s > STOLEN_SHARE_MAX * used.seconds {
         return Some(format!("the machine was stopped for {:.0} ms", used.stolen_s * 1000.0));
     }
+    let others = used.percent(used.others_s);
+    if others > OTHERS_PERCENT_MAX {
+        return Some(format!("other work on this machine used {others:.0} % of a core"));
+    }
     None
 }
 
@@ -276,7 +292,7 @@ mod tests {
             clients: cpu(120 * scale),
             bridge: cpu(4 * scale),
             batches: Some(batches),
-            stolen: Stolen::default(),
+            machine: Load::default(),
         };
         let first = at(1_000_000_000, 1, BatchCount { batches: 5, messages: 50 });
         let second = at(2_000_000_000, 2, BatchCount { batches: 15, messages: 350 });
@@ -308,6 +324,10 @@ mod tests {
         assert!(step(busy, 50).spoilt(QUOTA, false).unwrap().contains("clients used 85 %"));
         let stalled = Used { stolen_s: 0.03, ..used(100) };
         assert!(step(stalled, 50).spoilt(QUOTA, false).unwrap().contains("stopped for 30 ms"));
+        let crowded = Used { others_s: 0.4, ..used(100) };
+        assert!(
+            step(crowded, 50).spoilt(QUOTA, false).unwrap().contains("other work on this machine used 20 %")
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Goodput: the highest rate of a ramp at which the SLA is kept. The plan only; somebody else does the steps.
 //!
-//! Short probes, each half as fast again, find where to begin; they decide nothing. Then come steps of at most 5 %,
+//! Short probes, each half as fast again, find where to begin, and a last one in between; they decide nothing. Then come steps of at most 5 %,
 //! two seconds or more each, until the first failure. A step that was spoilt (the machine stalled, the generator lagged) is no failure: it is done again, a few
 //! times at most.
 
@@ -8,6 +8,8 @@ use std::fmt;
 
 /// From one probe to the next.
 const PROBE_FACTOR: f64 = 1.5;
+/// The last probe, between one that was kept and one that failed.
+const BETWEEN_FACTOR: f64 = 1.22;
 /// From one step to the next.
 const STEP_FACTOR: f64 = 1.05;
 /// Down, when the first step fails already.
@@ -66,7 +68,7 @@ pub struct Ramp {
     limit: f64,
     /// The highest probe that kept the SLA.
     kept_probe: Option<f64>,
-    /// A probe failed before any was kept.
+    /// A probe failed, so the next that is kept is the last.
     probe_failed: bool,
     found: Goodput,
     restarts: u32,
@@ -135,6 +137,13 @@ impl Ramp {
         }
     }
 
+    /// Ends the ramp where it is, for a reason that lies outside.
+    pub fn give_up(&mut self, why: &str) {
+        if self.phase != Phase::Over {
+            self.end(Some(why.to_owned()));
+        }
+    }
+
     /// What was found.
     pub fn found(&self) -> Goodput {
         self.found
@@ -158,8 +167,12 @@ impl Ramp {
                 self.rate = (self.rate * PROBE_FACTOR).min(self.limit);
             }
             // What a short probe kept a full step may not: begin a little below.
-            (true, _) => self.begin_steps(self.rate / STEP_FACTOR.powi(2)),
-            (false, Some(kept)) => self.begin_steps(kept / STEP_FACTOR.powi(2)),
+            (true, _) => self.begin_steps(self.rate / STEP_FACTOR),
+            (false, Some(kept)) if !self.probe_failed => {
+                self.probe_failed = true;
+                self.rate = kept * BETWEEN_FACTOR;
+            }
+            (false, Some(kept)) => self.begin_steps(kept / STEP_FACTOR),
             // The start was too high: downwards, until one is kept.
             (false, None) if self.rate > self.floor => {
                 self.probe_failed = true;
@@ -237,7 +250,7 @@ mod tests {
             assert!(kept <= capacity && kept * 1.0501 > capacity, "{kept} for {capacity}");
             assert!(found.failed_per_s.unwrap() > capacity);
             assert!(steps(&done).windows(2).all(|pair| pair[1] <= pair[0] * 1.0501), "{done:?}");
-            assert!(done.len() < 25, "{} steps for {capacity}", done.len());
+            assert!(done.len() < 20, "{} steps for {capacity}", done.len());
             assert_eq!(ramp.trouble(), None);
         }
     }
@@ -271,6 +284,15 @@ mod tests {
         assert_eq!(ramp.found().kept_per_s, Some(5_000.0));
         assert_eq!(ramp.found().failed_per_s, None);
         assert!(ramp.trouble().unwrap().contains("still kept"));
+    }
+
+    #[test]
+    fn a_ramp_that_is_given_up_says_why() {
+        let mut ramp = Ramp::stepping(1_000.0, 100.0, 9_000.0);
+        ramp.record(&Verdict::Kept);
+        ramp.give_up("no time left");
+        assert_eq!((ramp.next(), ramp.trouble()), (Next::Done, Some("no time left")));
+        assert_eq!(ramp.found().kept_per_s, Some(1_000.0));
     }
 
     #[test]

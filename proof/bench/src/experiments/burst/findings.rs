@@ -25,7 +25,7 @@ pub(super) fn state(measured: &Measured, options: &Options, results: &mut Result
     ));
     if measured.quick {
         let quick = format!("--quick: {ROUNDS_QUICK} rounds instead of {ROUNDS}");
-        results.rows.iter_mut().for_each(|row| *row = row.clone().note(&quick));
+        results.machine.lab.insert("quick".into(), quick.clone());
         results.ratios.iter_mut().for_each(|ratio| *ratio = ratio.clone().void_if([&quick]));
     }
     for note in measured.calibration.notes.iter().chain(&measured.left_out) {
@@ -327,7 +327,7 @@ mod tests {
         let results = stated(&quick);
         assert!(!results.ratios[0].valid && results.ratios[0].why.contains("--quick"));
         assert_eq!(results.ratios[0].upper95, None);
-        assert!(results.rows.iter().all(|row| row.why.contains("--quick")));
+        assert!(results.machine.lab["quick"].contains("2 rounds instead of 5"));
         assert!(results.passed());
     }
 
