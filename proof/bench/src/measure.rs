@@ -84,7 +84,7 @@ impl Snapshot {
         bridge: HostCpu,
         batches: Option<BatchCount>,
     ) -> Snapshot {
-        Snapshot { taken_ns: monotonic_ns(), server, helper, clients, bridge, batches, stolen: Stolen::now() }
+        Snapshot { taken_ns: monotonic_ns(), server, helper, clients, bridge, batches, machine: Load::now() }
     }
 
     /// When, on the monotonic clock.

@@ -97,7 +97,11 @@ impl Filler<'_> {
 fn read_alike(input: &mut impl Read, expected: &[u8], got: &mut [u8]) -> std::io::Result<()> {
     let mut done = 0;
     while done < got.len() {
-        let count = input.read(&mut got[done..])?;
+        let count = match input.read(&mut got[done..]) {
+            // A read with a time limit is interrupted even by a process that is stopped and goes on.
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            other => other?,
+        };
         if count == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
