@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "S,S,S,S", value_delimiter = ',', default_values_t = [6, 8, 12, 6])]
     times: Vec<u64>,
     /// How long the helper may wait to fill a batch.
-    #[arg(long, value_name = "TIME", default_value = "500us", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "400us", value_parser = parse_duration)]
     max_delay: Duration,
     /// Between the starts of two clients' moves.
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_duration)]
