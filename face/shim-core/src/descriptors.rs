@@ -130,14 +130,12 @@ fn release(fd: c_int) -> Result<(), Errno> {
                 connections::give_back(connection);
             }
         }
-        Entry::Listener(stand_in) => listeners::closed(fd, stand_in),
+        Entry::Listener(stand_in) => listeners::closed(fd, stand_in, &mut wakes),
         Entry::Set(index) => {
             table::note(fd, Entry::Real);
             if let Some(set) = ready::get(index) {
                 port::set_closed(set);
-                let mut wakes = Wakes::default();
                 links::leave(set, port::home(), &mut wakes);
-                wakes.send();
                 ready::closed(set);
             }
         }

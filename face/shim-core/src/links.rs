@@ -2,12 +2,13 @@
 
 use core::net::SocketAddr;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
 use std::sync::{Mutex, MutexGuard};
 
 use libc::c_int;
 use spillway_batch::{CloseReason, Id, LinkError, RefuseReason, Role, ServerEvent, ServerLink};
-use spillway_transport::Chunk;
+use spillway_transport::{Chunk, Time};
 
 use crate::connections::{self, Connection, OUT};
 use crate::epoll::Tag;
@@ -30,8 +31,15 @@ const LINKS_MAX: usize = 4096;
 static LINKS: [AtomicPtr<Link>; LINKS_MAX] = [const { AtomicPtr::new(null_mut()) }; LINKS_MAX];
 static FREE: Mutex<Free> = Mutex::new(Free { free: Vec::new(), made: 0 });
 
+/// Links whose peers have not authenticated yet, at once: strangers must not use up the server's descriptors.
+const HANDSHAKES_MAX: u32 = 128;
+
 /// Links whose peers have not authenticated yet.
 static HANDSHAKES: AtomicU32 = AtomicU32::new(0);
+/// When those were last looked at, in nanoseconds.
+static EXPIRED_AT: AtomicU64 = AtomicU64::new(0);
+/// How often they are.
+const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
 
 struct Free {
     free: Vec<u32>,
@@ -93,6 +101,11 @@ impl Link {
 
 /// A link's socket was accepted in the set that the link port is in.
 pub(crate) fn opened(fd: c_int, peer: SocketAddr, local: SocketAddr, end: ServerLink, set: &Set) {
+    if HANDSHAKES.load(Ordering::Relaxed) >= HANDSHAKES_MAX {
+        log::knock(format_args!("link of {peer} refused: {HANDSHAKES_MAX} others have yet to authenticate"));
+        sys::close(fd);
+        return;
+    }
     let Some(link) = place() else {
         log::line(format_args!("link of {peer} refused: {LINKS_MAX} links are open already"));
         sys::close(fd);
@@ -251,6 +264,16 @@ pub(crate) fn accept(connection: &Connection, wakes: &mut Wakes) {
     with(connection, wakes, |end, id| end.accept(id));
 }
 
+/// Nobody will accept the connection: it has been taken out of the queue.
+pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
+    let Some(link) = get(connection.link.load(Ordering::Relaxed)) else { return };
+    let mut inner = link.lock();
+    let Some((id, _)) = inner.of(connection) else { return };
+    inner.refuse(id, RefuseReason::Unavailable);
+    inner.name(id, None);
+    inner.send_soon(wakes);
+}
+
 /// The application has closed the connection: no delivery can meet it after this.
 pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
     let Some(link) = get(connection.link.load(Ordering::Relaxed)) else { return };
@@ -302,6 +325,10 @@ pub(crate) fn has_handshakes() -> bool {
 /// Ends links whose peers did not authenticate in time.
 pub(crate) fn expire(wakes: &mut Wakes) {
     let now = sys::now();
+    if now.since(Time(EXPIRED_AT.load(Ordering::Relaxed))) < EXPIRY_INTERVAL {
+        return;
+    }
+    EXPIRED_AT.store(now.as_nanos(), Ordering::Relaxed);
     for link in all() {
         let mut inner = link.lock();
         if let Some(end) = &mut inner.end

@@ -12,7 +12,7 @@ use crate::connections::{self, Connection, IN};
 use crate::ready::{self, Wakes, notify};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{address, lock};
+use crate::{address, links, lock};
 
 /// Virtual connections that wait to be accepted. A move of all clients at once must fit.
 const QUEUE_MAX: usize = 16 * 1024;
@@ -83,8 +83,9 @@ pub(crate) fn serve(fd: c_int) {
     lock(&STATE).listeners.iter_mut().filter(|listener| listener.fd == fd).for_each(|one| one.serves = true);
 }
 
-/// The application closes a listening socket. Another of the same port takes its place.
-pub(crate) fn closed(fd: c_int, stand_in: u32) {
+/// The application closes a listening socket. Another of the same port takes its place; without one, whoever
+/// waits to be accepted is refused.
+pub(crate) fn closed(fd: c_int, stand_in: u32, wakes: &mut Wakes) {
     let mut state = lock(&STATE);
     if let Some(position) = state.listeners.iter().position(|listener| listener.fd == fd) {
         let gone = state.listeners.swap_remove(position);
@@ -96,7 +97,14 @@ pub(crate) fn closed(fd: c_int, stand_in: u32) {
         }
     }
     table::note(fd, Entry::Real);
+    let is_served = state.listeners.iter().any(|listener| listener.serves);
+    let orphans = if is_served { VecDeque::new() } else { core::mem::take(&mut state.queue) };
+    QUEUED.store(state.queue.len(), Ordering::Release);
     drop(state);
+    for orphan in orphans.into_iter().filter_map(connections::get) {
+        links::refuse(orphan, wakes);
+        connections::give_back(orphan);
+    }
     if let Some(connection) = connections::get(stand_in) {
         ready::forget(connection);
         connections::give_back(connection);
