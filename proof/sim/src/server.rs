@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_batch::{CloseReason, Id, RefuseReason, ServerConfig, ServerEvent, ServerLink};
+use spillway_batch::{CloseReason, Id, LinkError, RefuseReason, ServerConfig, ServerEvent, ServerLink};
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 
 use crate::canary::Canary;
@@ -99,7 +99,8 @@ impl Server {
                 Ok(Some(event)) => self.event(&mut link, event),
                 Ok(None) => break,
                 Err(error) => {
-                    if self.canary.is_none() && self.oracle.borrow().calm {
+                    // Faults lose connections, they do not alter bytes: whatever comes makes sense.
+                    if error != LinkError::HandshakeTimeout {
                         self.oracle.borrow_mut().violation(format!("the server's link failed: {error}"));
                     }
                     self.drop_link(link);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{AddressRules, Limits, PolicyKind, Role, ServerConfig};
-use spillway_relay::{Config, Relay, ServiceConfig, Timeouts};
+use spillway_batch::{AddressRules, Limits, LinkError, PolicyKind, Role, ServerConfig};
+use spillway_relay::{Config, Cut, LinkDown, Notice, Refusal, Relay, ServiceConfig, Timeouts};
 use spillway_transport::Time;
 
 use crate::canary::Canary;
@@ -75,18 +75,21 @@ fn ip(host: HostId) -> IpAddr {
 fn climate(rng: &mut Rng, canary: Option<Canary>) -> Climate {
     let calm = canary.is_some() || rng.chance(1, 4);
     let low = rng.scale(1_000, 200_000);
+    let queue_most = rng.pick(&[2_000, 256 * 1024]);
     let weather = Weather {
         delay_ns: (low, low + rng.scale(1_000, 2_000_000)),
         segment_bytes_max: rng.scale(20, 64 * 1024),
         piece_bytes_max: rng.scale(20, 64 * 1024),
-        queue_bytes_max: rng.scale(200, 256 * 1024) as usize,
+        queue_bytes_max: rng.scale(200, queue_most) as usize,
         connections_max: 5_000,
         turn_delay_ns: rng.scale(1_000, 300_000),
         full_in_1000: if calm { 0 } else { rng.pick(&[0, 0, 20]) },
     };
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, helper_key());
-    let window = if canary == Some(Canary::ForgetCredit) { 4096 } else { rng.scale(16, 256 * 1024) as u32 };
+    // Half of the worlds have windows so wide that only the links hold anybody up.
+    let wide = canary != Some(Canary::ForgetCredit) && rng.chance(1, 2);
+    let window = if wide { 256 * 1024 } else { rng.scale(16, 4096) as u32 };
     let limits = Limits {
         window_bytes: window,
         pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
@@ -130,12 +133,25 @@ fn relay_config(rng: &mut Rng, calm: bool) -> Config {
     };
     Config {
         clients_max: if calm { 1000 } else { rng.pick(&[10, 1000]) },
-        memory_bytes_max: if calm { 1 << 28 } else { rng.scale(100_000, 1 << 28) as usize },
+        memory_bytes_max: if calm { 1 << 28 } else { rng.scale(2_000, 1 << 28) as usize },
         timeouts: Timeouts {
             linger: Duration::from_millis(if calm { 10_000 } else { rng.pick(&[50, 1000]) }),
             ..Timeouts::default()
         },
         ..Config::new(vec![service])
+    }
+}
+
+/// Faults lose connections, they do not alter bytes, and everybody keeps to the protocol.
+fn is_suspicious(notice: Notice) -> bool {
+    match notice {
+        Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
+        Notice::ClientCut { why, .. } => why != Cut::Memory,
+        Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,
+        Notice::ClientRefused { why, .. } => {
+            matches!(why, Refusal::Address | Refusal::NotItsOwnAddress | Refusal::OtherServer)
+        }
+        _ => false,
     }
 }
 
@@ -206,7 +222,11 @@ impl World {
         let mut rng = self.rng.fork();
         self.nodes[host] = if host == SERVER {
             let rude = self.climate.rude_in_1000 / 4;
-            let (config, oracle) = (self.climate.server.clone(), self.oracle.clone());
+            let (mut config, oracle) = (self.climate.server.clone(), self.oracle.clone());
+            if self.faults > 0 && rng.chance(1, 2) {
+                // It comes back with other settings.
+                Arc::make_mut(&mut config).limits.window_bytes = rng.scale(16, 256 * 1024) as u32;
+            }
             Node::Server(Box::new(Server::new(config, address(SERVER, 11411), rude, rng, oracle)))
         } else {
             let random = Box::new(move |bytes: &mut [u8]| rng.fill(bytes));
@@ -264,7 +284,11 @@ impl World {
     fn check_bounds(&mut self) {
         for node in &mut self.nodes {
             let Node::Helper(relay) = node else { continue };
-            while relay.poll_notice().is_some() {}
+            while let Some(notice) = relay.poll_notice() {
+                if is_suspicious(notice) {
+                    self.oracle.borrow_mut().violation(format!("a helper says {notice:?}"));
+                }
+            }
             let (held, bound) = (relay.buffered_bytes(), self.climate.relay.memory_bytes_max);
             if held > bound {
                 self.oracle
