@@ -10,7 +10,7 @@ use std::time::Duration;
 use spillway_transport::{Conn, LostReason, Time};
 
 use crate::rng::{Rng, mix};
-use crate::socket::{HostId, RECEIVE_WINDOW_BYTES, Segment, Socket, Told};
+use crate::socket::{HostId, Segment, Socket, Told};
 
 /// The local addresses of the connections that a host has opened: known to its programs, as `getsockname` is.
 pub type AddressBook = Rc<RefCell<BTreeMap<Conn, SocketAddr>>>;
@@ -24,6 +24,8 @@ pub struct Weather {
     pub segment_bytes_max: u64,
     /// Longest piece of data in one event, bytes.
     pub piece_bytes_max: u64,
+    /// Bytes that a host holds for an application that does not read, of one connection.
+    pub window_bytes: u64,
     /// Bytes that a connection takes before it has no room.
     pub queue_bytes_max: usize,
     /// Connections of one host.
@@ -42,6 +44,7 @@ impl Weather {
             delay_ns: (20_000, 100_000),
             segment_bytes_max: 16_000,
             piece_bytes_max: 64_000,
+            window_bytes: 64 * 1024,
             queue_bytes_max: 256 << 10,
             connections_max: 10_000,
             turn_delay_ns: 20_000,
@@ -322,7 +325,7 @@ impl Network {
         let port = self.hosts[host].next_port;
         self.hosts[host].next_port = if port == u16::MAX { 1024 } else { port + 1 };
         let source = SocketAddr::new(self.hosts[host].ip, port);
-        let conn = self.insert(host, Socket::new(target, None))?;
+        let conn = self.insert(host, Socket::new(target, None, self.weather.window_bytes))?;
         self.hosts[host].addresses.borrow_mut().insert(conn, source);
         let delay = self.delay();
         self.after(delay, Happening::Syn { from: (host, conn), source, target });
@@ -385,16 +388,18 @@ impl Network {
 
     /// Tells the sender of a wider window once it is worth it.
     pub(crate) fn tell_edge(&mut self, host: HostId, conn: Conn) {
+        let window = self.weather.window_bytes;
         let Some(socket) = self.socket_mut(host, conn) else { return };
-        let edge = socket.delivered + RECEIVE_WINDOW_BYTES;
-        if edge - socket.edge_told >= RECEIVE_WINDOW_BYTES / 4 {
+        let edge = socket.delivered + window;
+        if edge - socket.edge_told >= window / 4 {
             self.acknowledge(host, conn);
         }
     }
 
     fn acknowledge(&mut self, host: HostId, conn: Conn) {
+        let window = self.weather.window_bytes;
         let Some(socket) = self.socket_mut(host, conn) else { return };
-        let edge = socket.delivered + RECEIVE_WINDOW_BYTES;
+        let edge = socket.delivered + window;
         socket.edge_told = edge;
         let (received, fin) = (socket.received, socket.fin_received);
         self.emit(host, conn, Segment::Ack { received, edge, fin });
@@ -408,7 +413,7 @@ impl Network {
         let open = host.and_then(|host| {
             let listeners = &self.hosts[host].listeners;
             let index = listeners.iter().position(|(port, open)| *open && *port == target.port())?;
-            let mut socket = Socket::new(source, Some(index as u16));
+            let mut socket = Socket::new(source, Some(index as u16), self.weather.window_bytes);
             socket.peer = Some(from);
             socket.opened_due = true;
             Some((host, self.insert(host, socket)?))

@@ -45,7 +45,8 @@ impl Script {
     /// Draws one.
     pub fn new(rng: &mut Rng, client: SocketAddr, rude_in_1000: u64, oracle: &Shared) -> Script {
         let token = rng.word();
-        let length = TOKEN_BYTES + if rng.chance(1, 12) { rng.scale(1, 600_000) } else { rng.scale(1, 4000) };
+        let length =
+            TOKEN_BYTES + if rng.chance(1, 8) { rng.scale(30_000, 400_000) } else { rng.scale(1, 4000) };
         let manner = if rng.chance(rude_in_1000, 1000) {
             if rng.chance(1, 4) { Manner::Deaf } else { Manner::Leaves(rng.scale(1, length)) }
         } else if rng.chance(1, 4) {

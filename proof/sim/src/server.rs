@@ -33,6 +33,8 @@ struct Link {
     end: ServerLink,
     unsent: Option<Chunk>,
     connections: BTreeMap<u32, Connection>,
+    /// Closed by the client, and by the application at its own pace.
+    closing: Vec<(Id, CloseReason)>,
     /// A canary holds this back.
     held: Option<(u32, Vec<u8>)>,
 }
@@ -141,7 +143,7 @@ impl Server {
                     oracle.server_done(token);
                 }
                 if !connection.keeps_id {
-                    link.end.close(id, reason);
+                    link.closing.push((id, reason));
                 }
             }
         }
@@ -242,6 +244,10 @@ impl Server {
     fn work(&mut self, link: &mut Link) -> bool {
         let mut busy = false;
         let mut closed = Vec::new();
+        if self.rng.chance(1, 3) {
+            link.closing.drain(..).for_each(|(id, reason)| link.end.close(id, reason));
+        }
+        busy |= !link.closing.is_empty();
         while link.end.poll_room().is_some() {}
         for (id, connection) in &mut link.connections {
             let id = Id(*id);
@@ -334,7 +340,10 @@ impl Application for Server {
                 let mut nonce = [0; 16];
                 self.rng.fill(&mut nonce);
                 let end = ServerLink::new(self.config.clone(), now, peer, self.local, nonce);
-                self.links.insert(conn, Link { end, unsent: None, connections: BTreeMap::new(), held: None });
+                self.links.insert(
+                    conn,
+                    Link { end, unsent: None, connections: BTreeMap::new(), closing: Vec::new(), held: None },
+                );
                 out.grant(conn, 1 << 20);
             }
             Event::Data { bytes, .. } => self.data(now, conn, bytes, out),

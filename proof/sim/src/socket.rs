@@ -8,9 +8,6 @@ use spillway_transport::{Conn, LostReason, Time};
 /// Which host of the network.
 pub type HostId = usize;
 
-/// Bytes that a receiver's kernel holds for an application that does not read.
-pub const RECEIVE_WINDOW_BYTES: u64 = 64 * 1024;
-
 /// What one end tells the other.
 #[derive(Clone, Debug)]
 pub enum Segment {
@@ -77,7 +74,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    pub fn new(remote: SocketAddr, listener: Option<u16>) -> Socket {
+    pub fn new(remote: SocketAddr, listener: Option<u16>, window: u64) -> Socket {
         Socket {
             remote,
             listener,
@@ -90,7 +87,7 @@ impl Socket {
             out: VecDeque::new(),
             sent: 0,
             acknowledged: 0,
-            edge: RECEIVE_WINDOW_BYTES,
+            edge: window,
             finishing: false,
             fin_sent: false,
             fin_acknowledged: false,
@@ -102,7 +99,7 @@ impl Socket {
             received: 0,
             delivered: 0,
             granted: 0,
-            edge_told: RECEIVE_WINDOW_BYTES,
+            edge_told: window,
             fin_received: false,
             fin_told: false,
         }

@@ -80,6 +80,7 @@ fn climate(rng: &mut Rng, canary: Option<Canary>) -> Climate {
         delay_ns: (low, low + rng.scale(1_000, 2_000_000)),
         segment_bytes_max: rng.scale(20, 64 * 1024),
         piece_bytes_max: rng.scale(20, 64 * 1024),
+        window_bytes: rng.scale(500, 64 * 1024),
         queue_bytes_max: rng.scale(200, queue_most) as usize,
         connections_max: 5_000,
         turn_delay_ns: rng.scale(1_000, 300_000),
