@@ -186,7 +186,7 @@ impl<'a> Driver<'a> {
             let kept = step.span.keeps(sla_us);
             let spoilt = step.spoilt(self.scene.setting().quota, kept).filter(|_| !probing);
             let verdict = spoilt.map_or(if kept { Verdict::Kept } else { Verdict::Failed }, Verdict::Spoilt);
-            progress(rate, &step, sla_us, &verdict);
+            progress(&step, sla_us, &verdict);
             plan.record(&verdict);
             if verdict == Verdict::Kept && !probing {
                 best = Some(step);
@@ -223,27 +223,10 @@ impl<'a> Driver<'a> {
 }
 
 /// Tells of a step where somebody asks for it: why a ramp ended is a question that figures alone do not answer.
-fn progress(rate: f64, step: &Step, sla_us: u64, verdict: &Verdict) {
-    if std::env::var_os("SPILLWAY_BENCH_STEPS").is_none() {
-        return;
+fn progress(step: &Step, sla_us: u64, verdict: &Verdict) {
+    if std::env::var_os("SPILLWAY_BENCH_STEPS").is_some() {
+        eprintln!("  {}: {verdict:?}", step.words(sla_us));
     }
-    let used = &step.used;
-    eprintln!(
-        "  {rate:>8.0}/s: {:.2} % on time, p99 {}, replies {:.0}/s; server {:.1} % (interface {:.0} %), helper {:.0} %, \
-         clients {:.0} %, bridge {:.0} %, lag {} µs, stolen {:.0} ms, others {:.0} %, batch {:.1}: {verdict:?}",
-        100.0 * step.span.on_time_share(sla_us),
-        crate::table::milliseconds(step.span.p99_us(), "unanswered"),
-        step.replies_per_s,
-        used.server_percent(),
-        100.0 * used.interface_share(),
-        used.percent(used.helper_s),
-        used.percent(used.clients_s),
-        used.percent(used.bridge_s),
-        step.lag_p99_us,
-        used.stolen_s * 1000.0,
-        used.percent(used.others_s),
-        used.messages_per_batch().unwrap_or(0.0)
-    );
 }
 
 /// A whole ramp on a system, from its clients' start to their end.

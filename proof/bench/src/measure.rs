@@ -10,6 +10,7 @@ use spillway_load::report::Bin;
 
 use crate::machine::Load;
 use crate::relief::Span;
+use crate::table::milliseconds;
 
 /// A server that used more than this share of its quota was not held to it.
 const QUOTA_SHARE_MAX: f64 = 1.05;
@@ -208,6 +209,37 @@ impl Step {
             used,
             replies_per_s,
         }
+    }
+
+    /// All of it in one line, for those who wonder why a ramp ended.
+    pub fn words(&self, sla_us: u64) -> String {
+        let (span, used) = (&self.span, &self.used);
+        let latency = |q: f64| milliseconds(span.quantile_us(q), "unanswered");
+        let costs: Vec<String> = [
+            ("server", used.server_process_s + used.server_interface_s),
+            ("its interface", used.server_interface_s),
+            ("helper", used.helper_s),
+            ("clients", used.clients_s),
+            ("bridge", used.bridge_s),
+            ("others", used.others_s),
+        ]
+        .map(|(who, seconds)| format!("{who} {:.1} %", used.percent(seconds)))
+        .into();
+        format!(
+            "{:>8.0}/s: {:6.2} % on time, p50 {}, p99 {}, p99.9 {}, {:.0} replies/s; {}; throttled {:.0}/s; lag {} µs; \
+             stolen {:.0} ms; {:.1} messages a batch",
+            self.rate_per_s,
+            100.0 * span.on_time_share(sla_us),
+            latency(0.5),
+            latency(0.99),
+            latency(0.999),
+            self.replies_per_s,
+            costs.join(", "),
+            if used.seconds > 0.0 { used.throttled as f64 / used.seconds } else { 0.0 },
+            self.lag_p99_us,
+            used.stolen_s * 1000.0,
+            used.messages_per_batch().unwrap_or(0.0)
+        )
     }
 
     /// Why it shows nothing, if so. `kept` is whether it kept its SLA: only then does a server beyond its quota matter,

@@ -1,0 +1,41 @@
+//! Single rates on a system of the scene, for those who tune it: what is on time, and what each host spends.
+//!
+//! As root: `steps PROGRAM plain|shimmed|helped MAX_DELAY_US CLIENT_HOSTS RATE…`, PROGRAM being the built `spillway`.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use spillway_bench::goodput::{Driver, Timing};
+use spillway_bench::scene::{Scene, Setting, System};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [program, system, delay_us, client_hosts, rates @ ..] = &words[..] else {
+        return Err("give: PROGRAM plain|shimmed|helped MAX_DELAY_US CLIENT_HOSTS RATE…".into());
+    };
+    let system = match system.as_str() {
+        "plain" => System::Plain,
+        "shimmed" => System::Shimmed,
+        "helped" => System::Helped,
+        other => return Err(format!("{other} is no system: plain, shimmed or helped").into()),
+    };
+    let max_delay = Duration::from_micros(delay_us.parse()?);
+    let client_hosts = client_hosts.parse()?;
+    let setting = Setting { max_delay, client_hosts, ..Setting::new(PathBuf::from(program)) };
+    let mut scene = Scene::set("steps", setting)?;
+    let timing = Timing { warm_up: Duration::from_secs(1), ..Timing::default() };
+    let mut driver = Driver::start(&mut scene, system, timing)?;
+    for rate in rates {
+        let step = driver.measure(rate.parse()?, timing.step)?;
+        println!("{}", step.words(1_000));
+        driver.quiesce()?;
+    }
+    let tally = driver.finish()?;
+    println!(
+        "{} wrong, {} lost, {} resets of {} replies",
+        tally.wrong, tally.lost, tally.resets, tally.replies
+    );
+    scene.close()?;
+    Ok(())
+}
