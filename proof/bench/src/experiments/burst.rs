@@ -227,20 +227,21 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// The same ratio with a burner in place of the quota. The helper cannot be on the server's core then, for the
-    /// burner would take its time as well.
+    /// The same ratio with a burner in place of the quota. Helper and bridge cannot be on the server's core then, for
+    /// the burner would take their time as well.
     fn cross_check(&mut self, options: &Options) -> Result<(), Error> {
         if self.quick {
             return Ok(());
         }
         let placement = options.setting.placement;
-        let helper = if placement.helper == placement.server { placement.clients } else { placement.helper };
+        let off_its_core = |core: usize| if core == placement.server { placement.clients } else { core };
+        let (helper, bridge) = (off_its_core(placement.helper), off_its_core(placement.bridge));
         if helper == placement.server {
             self.measured.left_out.push("the burner (it needs a second core)".into());
             return Ok(());
         }
         let mut setting = options.setting.clone();
-        setting.placement = Placement { helper, ..placement };
+        setting.placement = Placement { helper, bridge, ..placement };
         setting.quota = None;
         let mut scene = Scene::set("burner", setting)?;
         let burner = Burner::start(placement.server, BURNT.0, BURNT.1)?;
