@@ -16,10 +16,12 @@ const START_PER_S: f64 = 1_000.0;
 /// The least and the most that is tried.
 pub(crate) const FLOOR_PER_S: f64 = 100.0;
 pub(crate) const LIMIT_PER_S: f64 = 400_000.0;
+/// Steps of this ramp: it only has to say how large a burst must be, and figures come from ramps of their own.
+const SHORT_STEP: Duration = Duration::from_millis(1_500);
 /// The part of the capacity at which the p99 is taken.
-const FIFTH: f64 = 0.2;
+pub(crate) const FIFTH: f64 = 0.2;
 /// How long it is looked at.
-const FIFTH_FOR: Duration = Duration::from_secs(3);
+pub(crate) const FIFTH_FOR: Duration = Duration::from_secs(3);
 /// A helped server is asked for so many times the direct capacity, to see how much it can do at all.
 const HELPED_TIMES: f64 = 5.0;
 
@@ -40,7 +42,7 @@ pub struct Calibration {
 
 /// Finds the direct capacity by a ramp, and fixes the SLA.
 pub fn calibrate(scene: &mut Scene, timing: Timing) -> Result<Calibration, Error> {
-    let mut driver = Driver::start(scene, System::Plain, timing)?;
+    let mut driver = Driver::start(scene, System::Plain, Timing { step: SHORT_STEP, ..timing })?;
     let ramped = driver.ramp(Ramp::searching(START_PER_S, FLOOR_PER_S, LIMIT_PER_S), FIRST_SLA_US)?;
     let Some(direct_per_s) = ramped.found.kept_per_s else {
         let trouble = ramped.trouble.unwrap_or_else(|| format!("not even {FLOOR_PER_S}/s"));

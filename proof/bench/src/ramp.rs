@@ -13,9 +13,9 @@ const BETWEEN_FACTOR: f64 = 1.22;
 /// From one step to the next.
 const STEP_FACTOR: f64 = 1.05;
 /// Down, when the first step fails already.
-const BACK_FACTOR: f64 = 0.75;
+const BACK_FACTOR: f64 = 0.85;
 /// How often a ramp may begin again lower.
-const RESTARTS_MAX: u32 = 4;
+const RESTARTS_MAX: u32 = 8;
 /// How often one step may be done again because it was spoilt.
 const SPOILT_MAX: u32 = 3;
 /// A ramp that goes on for longer has lost its way.

@@ -241,7 +241,7 @@ fn definitions() -> Vec<(String, String)> {
         ),
         entry(
             "direct capacity",
-            "the highest rate of a ramp in steps of 5 %, 2 s each, at which the SLA of 1 ms is \
+            "the highest rate of a ramp in steps of 5 %, 1.5 s each, at which the SLA of 1 ms is \
                kept without shim and helper",
         ),
         entry(

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use spillway_lab::Burner;
 
-use crate::calibrate::{Calibration, FLOOR_PER_S, LIMIT_PER_S, calibrate};
+use crate::calibrate::{Calibration, FIFTH, FIFTH_FOR, FLOOR_PER_S, LIMIT_PER_S, calibrate};
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::goodput::{Ramped, Tally, Timing, ramp};
+use crate::goodput::{Driver, Ramped, Tally, Timing, ramp};
 use crate::ramp::Ramp;
+use crate::relief::sla_us;
 use crate::results::Results;
 use crate::scenario::{self, Plan, Relieved};
 use crate::scene::{Placement, Scene, System};
@@ -251,11 +252,20 @@ impl Course<'_> {
             BURNT.0, BURNT.1
         );
         let plan = [(System::Plain, false), (System::Helped, false), (System::Shimmed, false)];
-        let sla_us = self.measured.calibration.sla_us;
+        let sla_us = self.sla_under_burner(&mut scene)?;
         self.rounds(&mut scene, &plan, sla_us, true)?;
         self.measured.burnt_percent = Some(burner.percent_of_core());
         drop(burner);
         scene.close()
+    }
+
+    /// The rule that fixes the SLA, applied anew: whoever comes while the burner is at work waits for nearly a period,
+    /// so no system could keep the SLA of the quota.
+    fn sla_under_burner(&mut self, scene: &mut Scene) -> Result<u64, Error> {
+        let mut driver = Driver::start(scene, System::Plain, self.timing)?;
+        let fifth = driver.measure(self.measured.calibration.direct_per_s * FIFTH, FIFTH_FOR)?;
+        self.measured.tally.add(&driver.finish()?);
+        Ok(sla_us(fifth.span.p99_us().unwrap_or(0)))
     }
 
     /// Whether something that takes so many seconds may still be begun.
