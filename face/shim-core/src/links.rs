@@ -1,5 +1,6 @@
 //! Links: real sockets whose batches are virtual connections, one lock each.
 
+use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -227,18 +228,16 @@ pub(crate) unsafe fn send(
     let link = get(connection.link.load(Ordering::Relaxed)).ok_or(libc::EPIPE)?;
     let mut inner = link.lock();
     let (id, end) = inner.of(connection).ok_or(libc::EPIPE)?;
-    let (mut taken, mut wanted) = (0, 0);
-    for part in parts.iter().filter(|part| part.iov_len > 0) {
-        // SAFETY: the caller vouches for the part.
-        let bytes = unsafe { core::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
-        wanted += bytes.len();
-        let more = end.compose(id, bytes);
-        taken += more;
-        if more < bytes.len() {
-            // Before anything is flushed: room that comes with it raises the bit again.
-            connection.source.can_send(false);
-            break;
-        }
+    let mut gathered = [MaybeUninit::uninit(); GATHER_BYTES];
+    // SAFETY: the caller vouches for the parts.
+    let (taken, wanted) = match unsafe { gather(parts, &mut gathered) } {
+        Some(reply) => (end.compose(id, reply), reply.len()),
+        // SAFETY: as above.
+        None => unsafe { compose_parts(end, id, parts) },
+    };
+    if taken < wanted {
+        // Before anything is flushed: room that comes with it raises the bit again.
+        connection.source.can_send(false);
     }
     let pending = end.pending();
     if pending >= FLUSH_BYTES {
@@ -247,6 +246,55 @@ pub(crate) unsafe fn send(
         inner.send_soon(wakes);
     }
     if taken == 0 && wanted > 0 { Err(libc::EAGAIN) } else { Ok(taken) }
+}
+
+/// Replies up to this size are gathered before they are composed: a server writes a small one in several parts, and
+/// each costs more to compose than to copy.
+const GATHER_BYTES: usize = 512;
+
+/// The parts' bytes in one piece, if they are few.
+///
+/// # Safety
+/// `parts` describe readable memory.
+unsafe fn gather<'a>(
+    parts: &[libc::iovec],
+    gathered: &'a mut [MaybeUninit<u8>; GATHER_BYTES],
+) -> Option<&'a [u8]> {
+    let mut length = 0usize;
+    for part in parts {
+        let room = gathered.get_mut(length..length.checked_add(part.iov_len)?)?;
+        if !room.is_empty() {
+            // SAFETY: the caller vouches for the part; the room has just its length.
+            unsafe {
+                core::ptr::copy_nonoverlapping(
+                    part.iov_base.cast::<u8>(),
+                    room.as_mut_ptr().cast(),
+                    part.iov_len,
+                )
+            };
+        }
+        length += part.iov_len;
+    }
+    // SAFETY: each of these bytes was copied from a part.
+    Some(unsafe { core::slice::from_raw_parts(gathered.as_ptr().cast(), length) })
+}
+
+/// Composes part after part, as far as there is room: bytes taken, and bytes tried.
+///
+/// # Safety
+/// `parts` describe readable memory.
+unsafe fn compose_parts(end: &mut ServerLink, id: Id, parts: &[libc::iovec]) -> (usize, usize) {
+    let (mut taken, mut wanted) = (0, 0);
+    for part in parts.iter().filter(|part| part.iov_len > 0) {
+        // SAFETY: the caller vouches for the part.
+        let bytes = unsafe { core::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
+        let more = end.compose(id, bytes);
+        (taken, wanted) = (taken + more, wanted + bytes.len());
+        if more < bytes.len() {
+            break;
+        }
+    }
+    (taken, wanted)
 }
 
 /// The application has read bytes.
