@@ -46,22 +46,20 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
 pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
     let before = sys::errno();
     let ours = matches!(table::entry(fd), Entry::Listener(_)) && fork::is_owner();
-    if ours && listeners::virtual_turn() {
+    // Where it is a real connection's turn and there is none, the listener may be a blocking one.
+    if ours && listeners::has_queued() && (listeners::virtual_turn() || !is_readable(fd)) {
         // SAFETY: as of `accept4`.
         if let Some(outcome) = unsafe { accept_virtual(fd, out, length, flags) } {
             return result(before, outcome);
         }
     }
     // SAFETY: the call as it came.
-    let accepted = unsafe { real::accept4(fd, out, length, flags) };
-    if accepted < 0 && ours && sys::errno() == libc::EAGAIN {
-        // It was a real connection's turn and there was none.
-        // SAFETY: as of `accept4`.
-        if let Some(outcome) = unsafe { accept_virtual(fd, out, length, flags) } {
-            return result(before, outcome);
-        }
-    }
-    accepted
+    unsafe { real::accept4(fd, out, length, flags) }
+}
+
+fn is_readable(fd: c_int) -> bool {
+    let mut descriptor = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    sys::poll(&mut descriptor, 0) == Ok(1)
 }
 
 unsafe fn accept_virtual(

@@ -131,7 +131,7 @@ pub(crate) fn offer(connection: &Connection, wakes: &mut Wakes) -> Offer {
 
 /// Takes a connection out of the queue again, if it is still there.
 pub(crate) fn withdraw(connection: &Connection) -> bool {
-    if QUEUED.load(Ordering::Acquire) == 0 {
+    if !has_queued() {
         return false;
     }
     let mut state = lock(&STATE);
@@ -143,9 +143,14 @@ pub(crate) fn withdraw(connection: &Connection) -> bool {
     true
 }
 
-/// Whether `accept` on this listener should look at the queue first.
+/// Whether a virtual connection waits to be accepted.
+pub(crate) fn has_queued() -> bool {
+    QUEUED.load(Ordering::Acquire) > 0
+}
+
+/// Whether it is a virtual connection's turn to be accepted, rather than a real one's.
 pub(crate) fn virtual_turn() -> bool {
-    QUEUED.load(Ordering::Acquire) > 0 && TURNS.fetch_add(1, Ordering::Relaxed) % REAL_TURN != REAL_TURN - 1
+    TURNS.fetch_add(1, Ordering::Relaxed) % REAL_TURN != REAL_TURN - 1
 }
 
 /// Accepts the next virtual connection from this listener as a descriptor. `Ok(None)` when none waits; with
