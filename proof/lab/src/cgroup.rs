@@ -247,6 +247,16 @@ impl HostGroup {
         Ok(())
     }
 
+    /// Moves a thread out of the group that holds the quota, where that is another one than the account's.
+    pub fn leave_quota_group(&self, task: u32) {
+        if let Layout::V1 { cpu, cpuacct } = &self.layout
+            && cpu != cpuacct
+        {
+            // A thread that has ended needs no moving.
+            let _ = fs::write(cpu.join("tasks"), task.to_string());
+        }
+    }
+
     /// Files into which a new process writes "0" to join the host, in this order.
     pub fn process_entrances(&self) -> Result<Vec<OwnedFd>, LabError> {
         self.memberships(PROCESSES)

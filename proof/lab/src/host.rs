@@ -27,6 +27,9 @@ pub struct HostOptions {
     pub core: Option<usize>,
     /// How much CPU its processes and its interface's thread may use together; no limit, by default.
     pub quota: Option<Quota>,
+    /// Its interface's thread runs before all processes, as interrupts do: it is then outside the quota, so this is
+    /// for hosts that have none. Off by default.
+    pub receive_first: bool,
     /// Checksum offload of its sent packets, on by default. Off where they go through XDP or AF_XDP.
     pub tx_checksums: bool,
     /// More settings of the namespace, as `("net/ipv4/tcp_sack", "0")`. Only those below `net/`.
@@ -35,7 +38,7 @@ pub struct HostOptions {
 
 impl Default for HostOptions {
     fn default() -> HostOptions {
-        HostOptions { core: None, quota: None, tx_checksums: true, sysctls: Vec::new() }
+        HostOptions { core: None, quota: None, receive_first: false, tx_checksums: true, sysctls: Vec::new() }
     }
 }
 
