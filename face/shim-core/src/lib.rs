@@ -17,6 +17,7 @@
 
 mod address;
 mod connections;
+mod link;
 mod links;
 mod listeners;
 mod log;

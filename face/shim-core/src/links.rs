@@ -8,17 +8,16 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard};
 
 use libc::c_int;
-use spillway_batch::{CloseReason, Id, LinkError, RefuseReason, Role, ServerEvent, ServerLink};
-use spillway_transport::{Chunk, Time};
+use spillway_batch::{CloseReason, Id, RefuseReason, ServerLink};
+use spillway_transport::Time;
 
-use crate::connections::{self, Connection, OUT};
+use crate::connections::{Connection, OUT};
 use crate::epoll::Tag;
-use crate::listeners::{self, Offer};
-use crate::log::{self, Reason};
-use crate::ready::{self, Set, Wakes, notify, notify_all};
+use crate::link::{Inner, Lost, interest};
+use crate::ready::{Set, Wakes};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{lock, threads};
+use crate::{lock, log, threads};
 
 /// Bytes received at once. A batch is smaller; a backlog is not, and costs fewer calls this way.
 pub(crate) const RECEIVE_BYTES: usize = 128 * 1024;
@@ -51,47 +50,6 @@ struct Free {
 pub(crate) struct Link {
     index: u32,
     inner: Mutex<Inner>,
-}
-
-pub(crate) struct Inner {
-    index: u32,
-    fd: c_int,
-    /// `None` while the place is free.
-    end: Option<Box<ServerLink>>,
-    peer: Option<SocketAddr>,
-    local: Option<SocketAddr>,
-    /// By id: the connection's index plus one, 0 for none.
-    connections: Vec<u32>,
-    /// The epoll set whose threads receive from it.
-    set: u32,
-    /// That set holds one of its connections; at first it is the one that the link port is in.
-    adopted: bool,
-    established: bool,
-    /// A batch of which the socket took only a part.
-    sending: Chunk,
-    /// The socket is full and epoll tells when it is not.
-    wants_out: bool,
-    /// Connections with data in the batch at hand, whose sets are told at its end. Kept for its allocation.
-    raised: Vec<u32>,
-}
-
-/// Why a link is gone.
-enum Lost {
-    Ended,
-    Unserved,
-    Socket(Errno),
-    Broken(LinkError),
-}
-
-impl core::fmt::Display for Lost {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Lost::Ended => f.write_str("closed by the peer"),
-            Lost::Unserved => f.write_str("the server closed its event loop"),
-            Lost::Socket(error) => Reason(*error).fmt(f),
-            Lost::Broken(error) => error.fmt(f),
-        }
-    }
 }
 
 impl Link {
@@ -131,14 +89,7 @@ pub(crate) fn opened(fd: c_int, peer: SocketAddr, local: SocketAddr, end: Server
     }
     let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
-    *inner = Inner {
-        fd,
-        end: Some(Box::new(end)),
-        peer: Some(peer),
-        local: Some(local),
-        set: set.index,
-        ..Inner::vacant(link.index)
-    };
+    *inner = Inner::begun(link.index, fd, end, (peer, local), set.index);
     HANDSHAKES.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -332,6 +283,16 @@ pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
     inner.send_soon(wakes);
 }
 
+/// A peer has authenticated, or went before it did.
+pub(crate) fn authenticated_or_gone() {
+    HANDSHAKES.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// A link's place is free.
+pub(crate) fn give_back(index: u32) {
+    lock(&FREE).free.push(index);
+}
+
 fn with(connection: &Connection, wakes: &mut Wakes, act: impl FnOnce(&mut ServerLink, Id)) {
     let Some(link) = get(connection.link.load(Ordering::Relaxed)) else { return };
     let mut inner = link.lock();
@@ -384,264 +345,5 @@ pub(crate) fn expire(wakes: &mut Wakes) {
         {
             inner.lose(Lost::Broken(error), wakes);
         }
-    }
-}
-
-fn interest(out: bool) -> u32 {
-    libc::EPOLLIN as u32 | if out { libc::EPOLLOUT as u32 } else { 0 }
-}
-
-impl Inner {
-    fn vacant(index: u32) -> Inner {
-        Inner {
-            index,
-            fd: -1,
-            end: None,
-            peer: None,
-            local: None,
-            connections: Vec::new(),
-            set: 0,
-            adopted: false,
-            established: false,
-            sending: Chunk::default(),
-            wants_out: false,
-            raised: Vec::new(),
-        }
-    }
-
-    /// The id of a connection, if it is still one of this link's.
-    fn of(&mut self, connection: &Connection) -> Option<(Id, &mut ServerLink)> {
-        let id = connection.id.load(Ordering::Relaxed);
-        let named = *self.connections.get(id as usize)?;
-        let end = self.end.as_deref_mut()?;
-        (named == connection.index + 1).then_some((Id(id), end))
-    }
-
-    fn named(&self, id: Id) -> Option<&'static Connection> {
-        connections::get(self.connections.get(id.0 as usize)?.checked_sub(1)?)
-    }
-
-    fn name(&mut self, id: Id, connection: Option<&Connection>) {
-        let index = id.0 as usize; // the link end keeps ids below its limit
-        if self.connections.len() <= index {
-            self.connections.resize(index + 1, 0);
-        }
-        self.connections[index] = connection.map_or(0, |connection| connection.index + 1);
-    }
-
-    /// Puts sending off until the thread's ready list is empty, if it has one.
-    fn send_soon(&mut self, wakes: &mut Wakes) {
-        if self.end.as_ref().is_some_and(|end| end.pending() > 0) && !threads::defer(self.index) {
-            self.flush_or_lose(wakes);
-        }
-    }
-
-    fn flush_or_lose(&mut self, wakes: &mut Wakes) {
-        if let Err(lost) = self.flush(wakes) {
-            self.lose(lost, wakes);
-        }
-    }
-
-    /// Sends until nothing is left or the socket is full.
-    fn flush(&mut self, wakes: &mut Wakes) -> Result<(), Lost> {
-        let Some(end) = &mut self.end else { return Ok(()) };
-        let full = loop {
-            if self.sending.is_empty() {
-                end.recycle(core::mem::take(&mut self.sending));
-                match end.flush(sys::now()) {
-                    Some(batch) => self.sending = batch,
-                    None => break false,
-                }
-            }
-            match sys::send(self.fd, self.sending.as_slice()) {
-                Ok(sent) => self.sending.advance(sent),
-                Err(libc::EAGAIN) => break true,
-                Err(libc::EINTR) => {}
-                Err(error) => return Err(Lost::Socket(error)),
-            }
-        };
-        if full != self.wants_out {
-            self.wants_out = full;
-            self.control(libc::EPOLL_CTL_MOD);
-        }
-        self.announce_room(wakes);
-        Ok(())
-    }
-
-    fn announce_room(&mut self, wakes: &mut Wakes) {
-        while let Some(id) = self.end.as_mut().and_then(|end| end.poll_room()) {
-            if let Some(connection) = self.named(id) {
-                connection.source.can_send(true);
-                notify(connection, wakes);
-            }
-        }
-    }
-
-    fn receive_or_lose(&mut self, buffer: &mut [u8], wakes: &mut Wakes) {
-        match self.receive(buffer, wakes) {
-            Ok(()) => self.send_soon(wakes),
-            Err(lost) => self.lose(lost, wakes),
-        }
-    }
-
-    /// One receive: what is left makes epoll report the socket again.
-    fn receive(&mut self, buffer: &mut [u8], wakes: &mut Wakes) -> Result<(), Lost> {
-        if self.end.is_none() {
-            return Ok(());
-        }
-        let length = match sys::receive(self.fd, buffer) {
-            Ok(0) => return Err(Lost::Ended),
-            Ok(length) => length,
-            Err(libc::EAGAIN | libc::EINTR) => return Ok(()),
-            Err(error) => return Err(Lost::Socket(error)),
-        };
-        let now = sys::now();
-        let mut input = &buffer[..length];
-        let outcome = loop {
-            let Some(end) = &mut self.end else { break Ok(()) };
-            match end.decompose(now, &mut input) {
-                Ok(Some(event)) => self.handle(event, wakes),
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(Lost::Broken(error)),
-            }
-        };
-        notify_all(self.raised.iter().filter_map(|&index| connections::get(index)), wakes);
-        self.raised.clear();
-        self.announce_room(wakes);
-        outcome
-    }
-
-    fn handle(&mut self, event: ServerEvent<'_>, wakes: &mut Wakes) {
-        match event {
-            ServerEvent::Data { id, bytes } => {
-                if let Some(connection) = self.named(id) {
-                    if connection.deliver(bytes) {
-                        self.raised.push(connection.index);
-                    } else if let Some(end) = &mut self.end {
-                        end.consumed(id, bytes.len());
-                    }
-                }
-            }
-            ServerEvent::Connect { id, client, .. } => self.connect(id, client, wakes),
-            ServerEvent::Finished { id } => {
-                if let Some(connection) = self.named(id) {
-                    connection.end();
-                    notify(connection, wakes);
-                }
-            }
-            ServerEvent::Closed { id, reason } => self.hear_close(id, reason, wakes),
-            ServerEvent::Established { role, key } => {
-                self.established = true;
-                HANDSHAKES.fetch_sub(1, Ordering::Relaxed);
-                if let (Role::Helper, Some(peer)) = (role, self.peer) {
-                    log::line(format_args!("link with the {role} at {peer}, key {key}"));
-                }
-            }
-            ServerEvent::Forbidden { client, why } => {
-                if let Some(peer) = self.peer {
-                    log::line(format_args!("client {client} through {peer} refused: {why}"));
-                }
-            }
-            ServerEvent::Drain { deadline_ms } => {
-                if let Some(peer) = self.peer {
-                    log::line(format_args!("the peer at {peer} goes away within {deadline_ms} ms"));
-                }
-            }
-        }
-    }
-
-    fn connect(&mut self, id: Id, client: SocketAddr, wakes: &mut Wakes) {
-        let Some(connection) = connections::take() else { return self.refuse(id, RefuseReason::Full) };
-        connection.link.store(self.index, Ordering::Relaxed);
-        connection.id.store(id.0, Ordering::Relaxed);
-        {
-            let mut inner = connection.lock();
-            (inner.client, inner.local) = (Some(client), self.local);
-        }
-        match listeners::offer(connection, wakes) {
-            Offer::Queued => self.name(id, Some(connection)),
-            Offer::Refused(reason) => {
-                connections::give_back(connection);
-                self.refuse(id, reason);
-            }
-        }
-    }
-
-    fn refuse(&mut self, id: Id, reason: RefuseReason) {
-        if let Some(end) = &mut self.end {
-            end.refuse(id, reason);
-        }
-    }
-
-    fn hear_close(&mut self, id: Id, reason: CloseReason, wakes: &mut Wakes) {
-        let Some(connection) = self.named(id) else { return };
-        if listeners::withdraw(connection) {
-            // Nobody has seen it yet.
-            self.name(id, None);
-            if let Some(end) = &mut self.end {
-                end.close(id, CloseReason::Normal);
-            }
-            connections::give_back(connection);
-            return;
-        }
-        connection.hear_close(reason != CloseReason::Normal);
-        notify(connection, wakes);
-    }
-
-    /// Tells epoll about the socket in the set that it belongs to.
-    fn control(&self, operation: c_int) -> bool {
-        let Some(set) = ready::get(self.set) else { return false };
-        let (fd, tag) = (set.fd.load(Ordering::Relaxed), Tag::Link(self.index).value());
-        sys::epoll_ctl(fd, operation, self.fd, interest(self.wants_out), tag).is_ok()
-    }
-
-    fn move_to(&mut self, set: &Set) {
-        if self.set == set.index || set.activate().is_err() {
-            return;
-        }
-        self.control(libc::EPOLL_CTL_DEL);
-        let before = core::mem::replace(&mut self.set, set.index);
-        if !self.control(libc::EPOLL_CTL_ADD) {
-            self.set = before;
-            self.control(libc::EPOLL_CTL_ADD);
-        }
-    }
-
-    /// The link is gone, and with it all its connections.
-    fn lose(&mut self, lost: Lost, wakes: &mut Wakes) {
-        let Some(mut end) = self.end.take() else { return };
-        if let (Lost::Broken(_), true) = (&lost, self.sending.is_empty())
-            && let Some(last) = end.flush(sys::now())
-        {
-            let _ = sys::send(self.fd, last.as_slice()); // tells the peer why, if it gets there
-        }
-        if !self.established {
-            HANDSHAKES.fetch_sub(1, Ordering::Relaxed);
-        }
-        let held: Vec<&'static Connection> =
-            self.connections.iter().filter_map(|named| connections::get(named.checked_sub(1)?)).collect();
-        if let Some(peer) = self.peer {
-            // A library client that goes is no news.
-            if !self.established {
-                log::knock(format_args!("link of {peer} refused: {lost}"));
-            } else if !matches!(lost, Lost::Ended) || !held.is_empty() {
-                let count = held.len();
-                log::line(format_args!("link of {peer} lost, with {count} connections: {lost}"));
-            }
-        }
-        // Explicitly: a forked child may hold the same socket, and keep it in the set.
-        self.control(libc::EPOLL_CTL_DEL);
-        table::note(self.fd, Entry::Real);
-        sys::close(self.fd);
-        *self = Inner::vacant(self.index);
-        for connection in held {
-            if listeners::withdraw(connection) {
-                connections::give_back(connection);
-            } else {
-                connection.hear_close(true);
-                notify(connection, wakes);
-            }
-        }
-        lock(&FREE).free.push(self.index);
     }
 }
