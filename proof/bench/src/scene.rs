@@ -115,7 +115,7 @@ impl Setting {
             keys: 100_000,
             quota: Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) }),
             max_delay: Duration::from_micros(400),
-            pace: Duration::from_micros(100),
+            pace: Duration::from_micros(60),
             placement: Placement::on(cores),
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "400us", value_parser = parse_duration)]
     max_delay: Duration,
     /// Between the starts of two clients' moves.
-    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60us", value_parser = parse_duration)]
     pace: Duration,
 }
 
