@@ -37,7 +37,6 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 fn a_link_cut_mid_message_ends_its_connections_only() {
     for threads in ["1", "4"] {
         let server = Memcached::start(&["-t", threads], &[]);
-        let idle = statistic(&server, "curr_connections");
         let mut kept = Driver::loopback(server.link);
         let kept_id = kept.connect();
         kept.ask(kept_id, b"get a\r\n", b"END\r\n");
@@ -47,12 +46,14 @@ fn a_link_cut_mid_message_ends_its_connections_only() {
             cut.send(*id, b"get a\r\n");
         }
         cut.run(|cut| ids.iter().all(|id| cut.connections[id].received.ends_with(b"END\r\n")));
-        assert_eq!(statistic(&server, "curr_connections"), idle + 101);
+        // The connections of the readiness probes may have been counted before these, but not any more.
+        let with = statistic(&server, "curr_connections");
+        assert!(with > 100, "memcached counts them: {with}");
         // Half a header, then half a request's frame on another link that was cut just so.
         cut.stream.write_all(&[1, 0, 50, 0, 0, 0, 1, b'g', b'e']).unwrap();
         cut.stream.shutdown(Shutdown::Both).unwrap();
         server.wait_for_log("lost, with 100 connections");
-        wait_until("the end of 100 connections", || statistic(&server, "curr_connections") == idle + 1);
+        wait_until("the end of 100 connections", || statistic(&server, "curr_connections") <= with - 100);
         assert_eq!(kept.ask(kept_id, b"get a\r\n", b"END\r\n"), b"END\r\n");
     }
 }
@@ -69,7 +70,7 @@ fn a_helper_that_comes_back_is_served_again_and_again() {
         }
         link.run(|link| ids.iter().all(|id| link.connections[id].received.ends_with(b"END\r\n")));
     }
-    wait_until("the end of all connections", || statistic(&server, "curr_connections") == idle);
+    wait_until("the end of all connections", || statistic(&server, "curr_connections") <= idle);
 }
 
 /// memcached's default: those over the limit are told so and closed.

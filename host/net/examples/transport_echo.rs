@@ -1,4 +1,4 @@
-//! An echo server: `cargo run --release -p spillway-net --example echo -- 127.0.0.1:7007 [CONTEXTS]`.
+//! An echo server: `cargo run --release -p spillway-net --example transport_echo -- 127.0.0.1:7007 [CONTEXTS]`.
 
 use std::net::SocketAddr;
 
