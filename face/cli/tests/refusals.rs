@@ -11,7 +11,7 @@ use spillway_batch::{Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason,
 use spillway_lab::{Launch, Place};
 use spillway_transport::Time;
 use support::link::{End, LinkPeer};
-use support::{Client, SPILLWAY, Scene, Scratch, eventually, loopback};
+use support::{Client, SPILLWAY, Scene, Scratch, eventually, free_port, loopback};
 
 /// Runs `attack` while two clients, one plain and one helped, must not notice.
 fn unharmed(scene: &Scene, attack: impl FnOnce()) {
@@ -136,7 +136,7 @@ fn an_authenticated_peer_that_sends_garbage_loses_its_link_only() {
 fn a_helper_with_a_wrong_key_says_so_and_serves_nobody() {
     let scene = Scene::start();
     let (stranger, _) = scene.scratch.key("stranger.key");
-    let port = loopback(scene.place.free_port().unwrap());
+    let port = loopback(free_port());
     let launch = Launch::new(SPILLWAY)
         .name("stranger")
         .args(["helper", "--service", &format!("cache={}", scene.link), "--listen", &port.to_string()])
