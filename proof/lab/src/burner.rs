@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{ClockId, clock_nanosleep_relative};
 use rustix::time::{Timespec, clock_gettime};
 
-use crate::cgroup::Layout;
+use crate::realtime::become_real_time;
 use crate::{LabError, napi};
 
 /// Real-time priority of the burner: above everything ordinary, below the kernel's own real-time threads.
@@ -46,7 +46,7 @@ impl Burner {
         let shared = Arc::new(Shared::default());
         let (report, started) = sync_channel(1);
         let theirs = Arc::clone(&shared);
-        let work = move || match become_real_time(core) {
+        let work = move || match become_real_time(core, PRIORITY) {
             Ok(()) => {
                 let _ = report.send(Ok(()));
                 burn(&theirs, busy, period);
@@ -119,23 +119,6 @@ fn sleep(rest: Duration) {
 fn thread_cpu_ns() -> u64 {
     let used = clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     u64::try_from(used.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(used.tv_nsec).unwrap_or(0)
-}
-
-fn become_real_time(core: usize) -> Result<(), LabError> {
-    napi::pin_current(core)?;
-    // With CONFIG_RT_GROUP_SCHED only the root group of cgroup v1 has real-time allowance by default.
-    if let Ok(layout @ Layout::V1 { .. }) = Layout::detect() {
-        let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        layout.release(thread.unsigned_abs());
-    }
-    let parameters = libc::sched_param { sched_priority: PRIORITY };
-    // SAFETY: `parameters` is a valid sched_param for the duration of the call; 0 names the calling thread.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) } == 0 {
-        return Ok(());
-    }
-    Err(LabError::io(
-        "cannot become a real-time thread (needs root, or CAP_SYS_NICE and a cpu group with real-time allowance)",
-    )(std::io::Error::last_os_error()))
 }
 
 /// The part of a second that the kernel lets real-time threads have.

@@ -17,7 +17,9 @@
 //!
 //! A lab needs root, iproute2, ethtool and the cpu controller of cgroup v1 or v2; [`unavailable`] says what is missing.
 
+mod awake;
 mod burner;
+mod canary;
 mod cgroup;
 mod clean;
 mod cpu;
@@ -30,13 +32,16 @@ mod napi;
 mod offloads;
 mod place;
 mod process;
+mod realtime;
 mod run;
 mod spawner;
 mod tools;
 
 pub mod peers;
 
+pub use awake::Awake;
 pub use burner::Burner;
+pub use canary::Canary;
 pub use clean::{CleanReport, KeptRun, RemovedRun, clean, clean_everything};
 pub use cpu::{HostCpu, Quota};
 pub use error::LabError;
