@@ -1,13 +1,14 @@
 //! Single rates on a system of the scene, for those who tune it: what is on time, and what each host spends.
 //!
-//! As root: `steps PROGRAM plain|shimmed|helped MAX_DELAY_US CLIENT_HOSTS RATE…`, PROGRAM being the built `spillway`.
+//! As root: `steps PROGRAM plain|shimmed|helped MAX_DELAY_US CLIENT_HOSTS RATE…`, PROGRAM being the built `spillway`. PLACEMENT=0,0,1,1 in the
+//! environment says on which cores server, helper, clients and bridge run.
 
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use spillway_bench::goodput::{Driver, Timing};
-use spillway_bench::scene::{Scene, Setting, System};
+use spillway_bench::scene::{Placement, Scene, Setting, System};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -22,7 +23,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let max_delay = Duration::from_micros(delay_us.parse()?);
     let client_hosts = client_hosts.parse()?;
-    let setting = Setting { max_delay, client_hosts, ..Setting::new(PathBuf::from(program)) };
+    let mut setting = Setting { max_delay, client_hosts, ..Setting::new(PathBuf::from(program)) };
+    if let Ok(cores) = std::env::var("PLACEMENT") {
+        let cores = cores.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?;
+        let [server, helper, clients, bridge] = cores[..] else { return Err("PLACEMENT: four cores".into()) };
+        setting.placement = Placement { server, helper, clients, bridge };
+    }
     let mut scene = Scene::set("steps", setting)?;
     let timing = Timing { warm_up: Duration::from_secs(1), ..Timing::default() };
     let mut driver = Driver::start(&mut scene, system, timing)?;

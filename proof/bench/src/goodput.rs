@@ -184,7 +184,7 @@ impl<'a> Driver<'a> {
             }
             let step = self.measure(rate, length)?;
             let kept = step.span.keeps(sla_us);
-            let spoilt = step.spoilt(self.scene.setting().quota, kept).filter(|_| !probing);
+            let spoilt = step.spoilt(self.scene.setting().quota, sla_us).filter(|_| !probing);
             let verdict = spoilt.map_or(if kept { Verdict::Kept } else { Verdict::Failed }, Verdict::Spoilt);
             progress(&step, sla_us, &verdict);
             plan.record(&verdict);

@@ -22,8 +22,16 @@ const CORE_PERCENT_MAX: f64 = 80.0;
 const LAG_P99_US_MAX: u64 = 1_000;
 /// More time than this share, taken from the machine by its own host, spoils a measurement.
 const STOLEN_SHARE_MAX: f64 = 0.01;
+/// By the rule of the SLA.
+const LATE_SHARE_MAX: f64 = 0.01;
+/// A stall makes late what arrives within it, and what waits until the backlog behind it is gone; and a server that
+/// spends its quota on a backlog is stopped for the rest of the period. So much lateness for its length may be put down
+/// to a stall.
+const LATE_FOR_STALLED: f64 = 8.0;
 /// More CPU time of others than this, in percent of a core, spoils a measurement: a neighbour is at work.
 const OTHERS_PERCENT_MAX: f64 = 15.0;
+/// This much of it spoils what failed: by itself the machine needs about 1 %.
+const OTHERS_PERCENT_FAILED: f64 = 4.0;
 
 /// Batches from a helper to its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +51,7 @@ pub struct Snapshot {
     clients: HostCpu,
     bridge: HostCpu,
     batches: Option<BatchCount>,
+    stalled: Duration,
     machine: Load,
 }
 
@@ -71,6 +80,9 @@ pub struct Used {
     pub messages: u64,
     /// CPU time that the machine's own host kept from it, all cores together.
     pub stolen_s: f64,
+    /// How long cores were away, all together, by a thread on each that looks at its clock: sooner and finer than
+    /// what the machine's host tells.
+    pub stalled_s: f64,
     /// CPU time of everything else on this machine, this process left out too. The kernel counts it by sampling, so
     /// it can come out a little below zero.
     pub others_s: f64,
@@ -84,8 +96,10 @@ impl Snapshot {
         clients: HostCpu,
         bridge: HostCpu,
         batches: Option<BatchCount>,
+        stalled: Duration,
     ) -> Snapshot {
-        Snapshot { taken_ns: monotonic_ns(), server, helper, clients, bridge, batches, machine: Load::now() }
+        let machine = Load::now();
+        Snapshot { taken_ns: monotonic_ns(), server, helper, clients, bridge, batches, stalled, machine }
     }
 
     /// When, on the monotonic clock.
@@ -121,6 +135,7 @@ impl Snapshot {
             batches: batches.batches,
             messages: batches.messages,
             stolen_s: machine.stolen_s,
+            stalled_s: self.stalled.saturating_sub(earlier.stalled).as_secs_f64(),
             others_s: machine.busy_s - machine.own_s - ours_s,
         }
     }
@@ -177,6 +192,7 @@ impl Used {
         self.batches += other.batches;
         self.messages += other.messages;
         self.stolen_s += other.stolen_s;
+        self.stalled_s += other.stalled_s;
         self.others_s += other.others_s;
     }
 }
@@ -227,7 +243,7 @@ impl Step {
         .into();
         format!(
             "{:>8.0}/s: {:6.2} % on time, p50 {}, p99 {}, p99.9 {}, {:.0} replies/s; {}; throttled {:.0}/s; lag {} µs; \
-             stolen {:.0} ms; {:.1} messages a batch",
+             stolen {:.0} ms, stalled {:.1} ms; {:.1} messages a batch",
             self.rate_per_s,
             100.0 * span.on_time_share(sla_us),
             latency(0.5),
@@ -238,13 +254,28 @@ impl Step {
             if used.seconds > 0.0 { used.throttled as f64 / used.seconds } else { 0.0 },
             self.lag_p99_us,
             used.stolen_s * 1000.0,
+            used.stalled_s * 1000.0,
             used.messages_per_batch().unwrap_or(0.0)
         )
     }
 
-    /// Why it shows nothing, if so. `kept` is whether it kept its SLA: only then does a server beyond its quota matter,
-    /// for it would have failed all the more within it.
-    pub fn spoilt(&self, quota: Option<Quota>, kept: bool) -> Option<String> {
+    /// Why it shows nothing, if so. Only where it kept its SLA does a server beyond its quota matter, for it would have
+    /// failed all the more within it; and only where it did not does a stall matter, if without it the SLA might have
+    /// been kept.
+    pub fn spoilt(&self, quota: Option<Quota>, sla_us: u64) -> Option<String> {
+        let kept = self.span.keeps(sla_us);
+        let excess = 1.0 - self.span.on_time_share(sla_us) - LATE_SHARE_MAX;
+        if !kept && excess <= LATE_FOR_STALLED * self.used.stalled_s / self.used.seconds {
+            return Some(format!(
+                "the machine stalled for {:.0} ms of {:.1} s, which explains what was late",
+                self.used.stalled_s * 1000.0,
+                self.used.seconds
+            ));
+        }
+        let others = self.used.percent(self.used.others_s);
+        if !kept && others > OTHERS_PERCENT_FAILED {
+            return Some(format!("other work on this machine used {others:.0} % of a core"));
+        }
         let over = self.used.quota_share(quota).filter(|&share| kept && share > QUOTA_SHARE_MAX);
         if let Some(share) = over {
             return Some(format!("the server used {:.0} % of its quota", share * 100.0));
@@ -264,14 +295,17 @@ pub fn spoilt_by(used: &Used, lag_p99_us: u64) -> Option<String> {
             return Some(format!("the {who} used {percent:.0} % of a core"));
         }
     }
-    if used.stolen_s > STOLEN_SHARE_MAX * used.seconds {
-        return Some(format!("the machine was stopped for {:.0} ms", used.stolen_s * 1000.0));
-    }
     let others = used.percent(used.others_s);
     if others > OTHERS_PERCENT_MAX {
         return Some(format!("other work on this machine used {others:.0} % of a core"));
     }
     None
+}
+
+/// Why a course of events in time shows nothing: the machine's own host took too much of it away.
+pub fn stopped(used: &Used) -> Option<String> {
+    (used.stolen_s > STOLEN_SHARE_MAX * used.seconds)
+        .then(|| format!("the machine was stopped for {:.0} ms", used.stolen_s * 1000.0))
 }
 
 /// Why a server that had too much to do was not held to its quota as it should be, if so: it must use 95 to 105 % of it.
@@ -292,6 +326,10 @@ mod tests {
     use super::*;
 
     const QUOTA: Option<Quota> = Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) });
+
+    /// SLAs that the steps here keep and miss, in µs.
+    const KEPT: u64 = 1_000;
+    const MISSED: u64 = 100;
 
     fn used(server_ms: u64) -> Used {
         Used {
@@ -324,6 +362,7 @@ mod tests {
             clients: cpu(120 * scale),
             bridge: cpu(4 * scale),
             batches: Some(batches),
+            stalled: Duration::from_millis(scale),
             machine: Load::default(),
         };
         let first = at(1_000_000_000, 1, BatchCount { batches: 5, messages: 50 });
@@ -340,26 +379,44 @@ mod tests {
 
     #[test]
     fn a_kept_step_beyond_the_quota_is_spoilt_and_a_failed_one_is_not() {
-        assert_eq!(step(used(209), 50).spoilt(QUOTA, true), None);
-        assert!(step(used(211), 50).spoilt(QUOTA, true).unwrap().contains("106 % of its quota"));
-        assert_eq!(step(used(211), 50).spoilt(QUOTA, false), None);
-        assert_eq!(step(used(1_000), 50).spoilt(None, true), None);
+        assert_eq!(step(used(209), 50).spoilt(QUOTA, KEPT), None);
+        assert!(step(used(211), 50).spoilt(QUOTA, KEPT).unwrap().contains("106 % of its quota"));
+        assert_eq!(step(used(211), 50).spoilt(QUOTA, MISSED), None);
+        assert_eq!(step(used(1_000), 50).spoilt(None, KEPT), None);
     }
 
     #[test]
     fn lag_and_busy_cores_and_stalls_spoil_any_step() {
-        assert!(step(used(100), 1_000).spoilt(QUOTA, false).unwrap().contains("lagged"));
-        assert_eq!(step(used(100), 999).spoilt(QUOTA, false), None);
+        assert!(step(used(100), 1_000).spoilt(QUOTA, MISSED).unwrap().contains("lagged"));
+        assert_eq!(step(used(100), 999).spoilt(QUOTA, MISSED), None);
         let busy = Used { helper_s: 1.6, ..used(100) };
-        assert!(step(busy, 50).spoilt(QUOTA, false).unwrap().contains("helper used 80 %"));
+        assert!(step(busy, 50).spoilt(QUOTA, MISSED).unwrap().contains("helper used 80 %"));
         let busy = Used { clients_s: 1.7, ..used(100) };
-        assert!(step(busy, 50).spoilt(QUOTA, false).unwrap().contains("clients used 85 %"));
-        let stalled = Used { stolen_s: 0.03, ..used(100) };
-        assert!(step(stalled, 50).spoilt(QUOTA, false).unwrap().contains("stopped for 30 ms"));
+        assert!(step(busy, 50).spoilt(QUOTA, MISSED).unwrap().contains("clients used 85 %"));
         let crowded = Used { others_s: 0.4, ..used(100) };
         assert!(
-            step(crowded, 50).spoilt(QUOTA, false).unwrap().contains("other work on this machine used 20 %")
+            step(crowded, 50).spoilt(QUOTA, MISSED).unwrap().contains("other work on this machine used 20 %")
         );
+    }
+
+    #[test]
+    fn a_stall_excuses_only_what_it_explains() {
+        // Everything is late: no stall of 30 ms explains that.
+        let stalled = Used { stalled_s: 0.03, stolen_s: 0.03, ..used(100) };
+        assert_eq!(step(stalled, 50).spoilt(QUOTA, MISSED), None);
+        assert_eq!(step(stalled, 50).spoilt(QUOTA, KEPT), None);
+        assert!(stopped(&stalled).unwrap().contains("stopped for 30 ms"));
+        // 9 % are late, 8 % too many: 20 ms of 2 s explain it, and 19 do not.
+        let mut bin = Bin { offered: 100, ..Bin::default() };
+        bin.direct.answered = 100;
+        bin.direct.latency_us.record(KEPT - 100, 91);
+        bin.direct.latency_us.record(KEPT + 900, 9);
+        let late = |stalled_s| {
+            let used = Used { stalled_s, ..used(100) };
+            Step::new(50.0, std::slice::from_ref(&bin), used, 100).spoilt(QUOTA, KEPT)
+        };
+        assert!(late(0.0201).unwrap().contains("stalled for 20 ms of 2.0 s"));
+        assert_eq!(late(0.0199), None);
     }
 
     #[test]

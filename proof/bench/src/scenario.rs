@@ -8,7 +8,7 @@ use spillway_load::report::{Move, Target};
 
 use crate::error::Error;
 use crate::generator::{Clients, Order};
-use crate::measure::{Snapshot, Used, not_saturated, spoilt_by};
+use crate::measure::{Snapshot, Used, not_saturated, spoilt_by, stopped};
 use crate::relief::{self, Span};
 use crate::report::Phase;
 use crate::scene::{Scene, System};
@@ -211,7 +211,8 @@ impl Relieved {
         {
             let (used, _) = self.between(from_ms, to_ms);
             let lag = self.report.span(from_ms, to_ms).lag_us.quantile_us(0.99);
-            reasons.extend(spoilt_by(&used, lag).map(|why| format!("{name}: {why}")));
+            reasons
+                .extend(spoilt_by(&used, lag).or_else(|| stopped(&used)).map(|why| format!("{name}: {why}")));
         }
         reasons
     }

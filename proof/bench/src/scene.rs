@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use spillway_lab::peers::{Memcached, Peer};
-use spillway_lab::{Host, HostOptions, Lab, LabOptions, Launch, Place, Process, Quota};
+use spillway_lab::{Awake, Canary, Host, HostOptions, Lab, LabOptions, Launch, Place, Process, Quota};
 
 use crate::error::Error;
 use crate::generator::{Clients, Generators};
@@ -25,6 +25,8 @@ const LINK_PORT: u16 = 11_411;
 const CLIENTS: &str = "10.77.0.0/24";
 /// How long the helper may take to open its link.
 const LINK_WITHIN: Duration = Duration::from_secs(30);
+/// How long the helper may take to end.
+const HELPER_ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// An answer of the helper about itself is shorter.
 const STATUS_BYTES_MAX: u64 = 16 << 20;
 
@@ -47,6 +49,8 @@ pub struct Setting {
     pub pace: Duration,
     /// Where each host runs.
     pub placement: Placement,
+    /// Idle cores poll instead of halting.
+    pub awake: bool,
 }
 
 /// Cores of the hosts.
@@ -114,9 +118,10 @@ impl Setting {
             client_hosts: 2,
             keys: 100_000,
             quota: Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) }),
-            max_delay: Duration::from_micros(400),
+            max_delay: Duration::from_micros(300),
             pace: Duration::from_micros(60),
             placement: Placement::on(cores),
+            awake: true,
         }
     }
 
@@ -137,8 +142,11 @@ pub struct Scene {
     plain: Peer,
     shimmed: Peer,
     hosts: Hosts,
-    client_key: PathBuf,
+    /// The helper's and the clients'.
+    keys: (PathBuf, PathBuf),
     status_socket: PathBuf,
+    awake: Result<Awake, String>,
+    canary: Result<Canary, String>,
     lab: Lab,
 }
 
@@ -208,19 +216,27 @@ impl Scene {
         let plain = Memcached::default().start(&server)?;
         let shimmed = Memcached::default().wrapper(wrapper).start(&server)?;
         let status_socket = directory.join("helper.sock");
-        let launch = Launch::new(&setting.program)
-            .name("helper")
-            .args(["helper", "--service", &format!("cache={link}")])
-            .args(["--link-listen", &SocketAddr::new(hosts.helper.address(), LINK_PORT).to_string()])
-            .args(["--threads", "1", "--max-delay", &format!("{}us", setting.max_delay.as_micros())])
-            .arg("--key")
-            .arg(&helper_key)
-            .arg("--client-key")
-            .arg(&client_key)
-            .arg("--status-socket")
-            .arg(&status_socket);
-        let helper = hosts.helper.spawn(&launch)?;
-        let mut scene = Scene { setting, helper, plain, shimmed, hosts, client_key, status_socket, lab };
+        let keys = (helper_key.as_path(), client_key.as_path());
+        let helper = start_helper(&setting, &hosts, keys, &status_socket)?;
+        // Without them figures are noisier, and say so.
+        let awake = match setting.awake {
+            true => Awake::hold().map_err(|e| e.to_string()),
+            false => Err("as asked for".into()),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let canary = Canary::watch(cores).map_err(|e| e.to_string());
+        let mut scene = Scene {
+            setting,
+            helper,
+            plain,
+            shimmed,
+            hosts,
+            keys: (helper_key, client_key),
+            status_socket,
+            awake,
+            canary,
+            lab,
+        };
         scene.await_link()?;
         for system in [System::Plain, System::Shimmed] {
             scene.fill(system)?;
@@ -241,13 +257,22 @@ impl Scene {
         Ok(())
     }
 
+    /// Starts the helper anew with another bound on the time that a batch waits.
+    pub fn set_max_delay(&mut self, max_delay: Duration) -> Result<(), Error> {
+        self.setting.max_delay = max_delay;
+        self.helper.stop(HELPER_ENDS_WITHIN);
+        let keys = (self.keys.0.as_path(), self.keys.1.as_path());
+        self.helper = start_helper(&self.setting, &self.hosts, keys, &self.status_socket)?;
+        self.await_link()
+    }
+
     /// Clients of this system with nothing to do yet. Those of [`System::Helped`] begin directly, and can be moved.
     pub fn clients(&self, system: System) -> Clients {
         let server = if system == System::Plain { self.plain.address() } else { self.shimmed.address() };
         let helper = SocketAddr::new(self.hosts.helper.address(), LINK_PORT);
         Clients {
             server,
-            helper: (system == System::Helped).then(|| (helper, self.client_key.clone())),
+            helper: (system == System::Helped).then(|| (helper, self.keys.1.clone())),
             connections: self.setting.connections,
             keys: self.setting.keys,
             fill: false,
@@ -277,7 +302,8 @@ impl Scene {
             (self.hosts.server.cpu()?, self.hosts.helper.cpu()?, self.lab.bridge_cpu()?);
         // Counters only: a helper that is too busy to answer misses one point of a curve.
         let batches = self.status().map(|status| status.batches()).ok();
-        Ok(Snapshot::now(server, helper, clients, bridge, batches))
+        let stalled = self.canary.as_ref().map(|canary| canary.stalled().iter().sum()).unwrap_or_default();
+        Ok(Snapshot::now(server, helper, clients, bridge, batches, stalled))
     }
 
     /// This machine and this scene, for results.
@@ -300,6 +326,20 @@ impl Scene {
             ("keys".into(), format!("{} of 32 B, values of 64 B, all equally likely, GET", setting.keys)),
             ("helper".into(), format!("1 thread, batches wait at most {:?}", setting.max_delay)),
             ("moves".into(), format!("one connection each {:?}", setting.pace)),
+            (
+                "idle cores".into(),
+                match &self.awake {
+                    Ok(_) => "poll".into(),
+                    Err(why) => format!("halt: {why}"),
+                },
+            ),
+            (
+                "stalls".into(),
+                match &self.canary {
+                    Ok(_) => "seen by a real-time thread on each core".into(),
+                    Err(why) => format!("not seen: {why}"),
+                },
+            ),
         ]);
         Ok(machine)
     }
@@ -321,7 +361,7 @@ impl Scene {
     /// Ends everything, and reports a failure to remove what was made.
     pub fn close(self) -> Result<(), Error> {
         let Scene { mut helper, mut plain, mut shimmed, lab, .. } = self;
-        helper.stop(Duration::from_secs(2));
+        helper.stop(HELPER_ENDS_WITHIN);
         plain.stop();
         shimmed.stop();
         Ok(lab.close()?)
@@ -361,6 +401,27 @@ impl Scene {
     fn status(&self) -> Result<Status, String> {
         read_status(&self.status_socket)
     }
+}
+
+fn start_helper(
+    setting: &Setting,
+    hosts: &Hosts,
+    (helper_key, client_key): (&Path, &Path),
+    status_socket: &Path,
+) -> Result<Process, Error> {
+    let link = SocketAddr::new(hosts.server.address(), LINK_PORT);
+    let launch = Launch::new(&setting.program)
+        .name("helper")
+        .args(["helper", "--service", &format!("cache={link}")])
+        .args(["--link-listen", &SocketAddr::new(hosts.helper.address(), LINK_PORT).to_string()])
+        .args(["--threads", "1", "--max-delay", &format!("{}us", setting.max_delay.as_micros())])
+        .arg("--key")
+        .arg(helper_key)
+        .arg("--client-key")
+        .arg(client_key)
+        .arg("--status-socket")
+        .arg(status_socket);
+    Ok(hosts.helper.spawn(&launch)?)
 }
 
 impl Status {

@@ -43,6 +43,10 @@ fn goodput_rows(series: &Series, results: &mut Results) {
         let row = Row::new(series.system.name(), metric, unit, values)
             .param("sla_ms", ms(series.sla_us))
             .param("server_limit", if series.burner { "burner" } else { "quota" });
+        let row = match series.system {
+            System::Helped => row.param("max_delay_us", series.max_delay.as_micros() as u64),
+            System::Plain | System::Shimmed => row,
+        };
         if series.again { row.param("again", true) } else { row }
     };
     let goodputs: Vec<f64> = series.goodputs().into_iter().flatten().collect();
@@ -243,6 +247,8 @@ fn helped_throughput(measured: &Measured) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::calibrate::Calibration;
     use crate::goodput::Tally;
@@ -264,6 +270,7 @@ mod tests {
         Series {
             system,
             sla_us: 1_000,
+            max_delay: Duration::from_micros(300),
             burner: false,
             again: false,
             rounds: goodputs.iter().map(round).collect(),
