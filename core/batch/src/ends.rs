@@ -10,6 +10,7 @@ use spillway_wire::{CloseReason, Control, Disassembler, Id, Kind};
 
 use crate::assembler::Assembler;
 use crate::connection::Connection;
+use crate::histogram::Batches;
 use crate::policy::Policy;
 
 /// Bounds of one end of a link.
@@ -83,6 +84,10 @@ pub(crate) struct Ends {
     /// Connections that have room again and have not been told.
     room: VecDeque<Id>,
     pub(crate) counters: LinkCounters,
+    /// Only where somebody reads them: a server has as many ends as library clients.
+    pub(crate) batches: Option<Box<Batches>>,
+    /// When what is gathered was first seen waiting.
+    waiting_since: Option<Time>,
 }
 
 impl Ends {
@@ -99,6 +104,8 @@ impl Ends {
             blocked: Vec::new(),
             room: VecDeque::new(),
             counters: LinkCounters::default(),
+            batches: None,
+            waiting_since: None,
         }
     }
 
@@ -233,9 +240,17 @@ impl Ends {
 
     pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
         if self.assembler.is_empty() || self.due_at().is_some_and(|due| due > now) {
+            self.waits(now);
             return None;
         }
         self.flush(now)
+    }
+
+    /// What is gathered stays for now.
+    pub(crate) fn waits(&mut self, now: Time) {
+        if !self.assembler.is_empty() {
+            self.waiting_since.get_or_insert(now);
+        }
     }
 
     /// When what is gathered wants to go: `None` at once (or never, when nothing is gathered).
@@ -257,6 +272,12 @@ impl Ends {
         let batch = self.assembler.take();
         if let Some(last) = self.last_batch.replace(now) {
             self.policy.sent(batch.len(), now.since(last));
+        }
+        let waited = self.waiting_since.take().map_or(Duration::ZERO, |since| now.since(since));
+        if let Some(batches) = &mut self.batches {
+            batches.messages.record(self.assembler.messages() - self.counters.messages_sent);
+            batches.bytes.record(batch.len() as u64);
+            batches.delay_ns.record(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
         }
         self.counters.batches_sent += 1;
         self.counters.bytes_sent += batch.len() as u64;
@@ -339,4 +360,30 @@ impl Ends {
 fn break_rule(connection: &mut Connection, reason: CloseReason) -> Incoming {
     connection.broken = Some(reason);
     Incoming::Broken(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::PolicyKind;
+
+    #[test]
+    fn a_batch_has_waited_since_its_first_message_was_left() {
+        let policy = PolicyKind::Fixed { delay: Duration::from_micros(200), bytes: 1 << 20 };
+        let mut ends = Ends::new(Kind::Request, policy.build(), 1 << 20);
+        ends.batches = Some(Box::default());
+        ends.insert(Id(1), Connection::new(1000, 1000));
+        ends.compose(Id(1), b"first");
+        assert!(ends.poll_transmit(Time(5_000)).is_some(), "there was none before: due at once");
+        for at in [65_000, 125_000] {
+            ends.assembler.control(Id(1), Control::Credit(at));
+            ends.compose(Id(1), b"get x");
+            assert!(ends.poll_transmit(Time(at)).is_none());
+        }
+        assert_eq!(ends.poll_timeout(), Some(Time(205_000)));
+        assert!(ends.poll_transmit(Time(205_000)).is_some());
+        let batches = ends.batches.unwrap();
+        assert_eq!((batches.delay_ns.count(), batches.delay_ns.sum()), (2, 140_000));
+        assert_eq!((batches.messages.sum(), batches.bytes.sum()), (3, ends.counters.bytes_sent));
+    }
 }

@@ -13,6 +13,7 @@ use crate::connection::Connection;
 use crate::ends::{Ends, Incoming, Limits, LinkCounters};
 use crate::error::LinkError;
 use crate::handshake::{Opening, Settled};
+use crate::histogram::Batches;
 use crate::ids::IdPool;
 use crate::policy::PolicyKind;
 
@@ -130,6 +131,7 @@ impl OpenerLink {
         let (opening, hello) = Opening::new(config.role, config.key.clone(), nonce);
         let limits = config.limits;
         let mut ends = Ends::new(Kind::Request, config.policy.build(), limits.pending_bytes_max);
+        ends.batches = Some(Box::default());
         ends.assembler.preamble(&hello);
         OpenerLink {
             stage: Stage::Opening(Box::new(opening)),
@@ -386,9 +388,19 @@ impl OpenerLink {
         Ok(())
     }
 
+    /// What is gathered cannot go although it may be due: its waiting time counts from here, if it has not begun.
+    pub fn waits(&mut self, now: Time) {
+        self.ends.waits(now);
+    }
+
     /// What the link has done.
     pub fn counters(&self) -> LinkCounters {
         self.ends.counters
+    }
+
+    /// What its batches were like.
+    pub fn batches(&self) -> Batches {
+        self.ends.batches.as_deref().copied().unwrap_or_default()
     }
 }
 

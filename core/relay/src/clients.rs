@@ -7,7 +7,7 @@ use spillway_batch::{CloseReason, OpenError};
 use spillway_transport::{Conn, LostReason, Time, Transport};
 
 use crate::notice::{Cut, Notice, Refusal};
-use crate::raw::RawClient;
+use crate::raw::{Arrival, RawClient};
 use crate::relay::Relay;
 use crate::slots::{Holder, Leaving, Sort};
 use crate::upstream::Member;
@@ -21,6 +21,14 @@ impl Relay {
         }
         if !config.clients.iter().any(|range| range.contains(peer.ip())) {
             return Err(Refusal::Address);
+        }
+        self.admit_anybody()
+    }
+
+    /// Whether there is room for one more.
+    pub(crate) fn admit_anybody(&self) -> Result<(), Refusal> {
+        if self.is_draining() {
+            return Err(Refusal::Draining);
         }
         if self.clients >= self.config.clients_max {
             return Err(Refusal::ClientsMax);
@@ -51,28 +59,34 @@ impl Relay {
         out: &mut T,
     ) {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        if let Err(why) = self.admit(service, peer).and_then(|()| self.open_raw(conn, service, peer, out)) {
+        if self.announces(service, peer) {
+            return self.announcing_opened(conn, service, peer, out);
+        }
+        let arrival = Arrival { peer, via: None, granted: 0 };
+        if let Err(why) = self.admit(service, peer).and_then(|()| self.open_raw(conn, service, arrival, out))
+        {
             self.refused(service, peer, why);
             out.abort(conn);
         }
     }
 
-    fn open_raw<T: Transport>(
+    pub(crate) fn open_raw<T: Transport>(
         &mut self,
         conn: Conn,
         service: u16,
-        peer: SocketAddr,
+        arrival: Arrival,
         out: &mut T,
     ) -> Result<(), Refusal> {
+        let now = self.now;
         let upstream = self.choose_link(service).ok_or(Refusal::LinkDown)?;
         let linked = self.upstreams[upstream].linked_mut().ok_or(Refusal::LinkDown)?;
-        let id = linked.opener.open(peer, None).map_err(|error| match error {
+        let id = linked.opener.open(arrival.peer, None).map_err(|error| match error {
             OpenError::NotEstablished => Refusal::LinkDown,
             OpenError::Full => Refusal::LinkFull,
         })?;
         linked.set_member(id, Member::Client(conn));
-        let mut client = RawClient::new(service, upstream, id, peer);
-        client.grant(conn, linked, out);
+        let mut client = RawClient::new(now, service, upstream, id, arrival);
+        client.grant(now, conn, linked, out);
         self.put_client(conn, Holder::Raw(client));
         self.services[usize::from(service)].counters.raw_clients += 1;
         Ok(())
@@ -101,10 +115,14 @@ impl Relay {
         self.clients -= 1;
         *self.present(service, sort) -= 1;
         match &mut holder {
-            Holder::Raw(client) => client.over(&mut self.memory).clear(&mut self.memory),
+            Holder::Raw(client) => {
+                let stalled = client.end_stall(self.now);
+                self.services[usize::from(service)].counters.stalls.add(stalled);
+                client.over(&mut self.memory).clear(&mut self.memory);
+            }
             Holder::Library(client) => client.over(&mut self.memory),
             Holder::Leaving(leaving) => leaving.backlog.clear(&mut self.memory),
-            Holder::Free | Holder::Upstream(_) => {}
+            Holder::Announcing(_) | Holder::Free | Holder::Upstream(_) => {}
         }
     }
 
@@ -156,10 +174,13 @@ impl Relay {
     pub(crate) fn let_leave<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         let Some(holder) = self.slots.get_mut(conn) else { return };
         let Holder::Raw(client) = holder else { return };
+        self.services[usize::from(client.service)].counters.stalls.add(client.end_stall(now));
         let backlog = client.over(&mut self.memory);
         *holder = Holder::Leaving(Box::new(Leaving {
             service: client.service,
             sort: Sort::Raw,
+            peer: client.peer,
+            since: client.since,
             acknowledged: 0,
             acknowledged_before: 0,
             backlog,

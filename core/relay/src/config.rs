@@ -87,6 +87,9 @@ pub struct ServiceConfig {
     pub client_keys: Option<KeyRing>,
     /// Who may connect.
     pub clients: Vec<AddressRange>,
+    /// Load balancers in front of `raw_listeners` that must say, by a PROXY header, who their clients are. Those
+    /// clients must be in `clients`. Whoever else sends such a header is not believed: to us it is a request.
+    pub proxy_from: Vec<AddressRange>,
     /// Links to the server, of this relay.
     pub links: u16,
     /// When batches go.
@@ -107,6 +110,7 @@ impl ServiceConfig {
             key: None,
             client_keys: None,
             clients: AddressRange::private(),
+            proxy_from: Vec::new(),
             links: 1,
             policy: PolicyKind::Adaptive { max_delay: Duration::from_micros(200), max_bytes: 64 * 1024 },
             limits: Limits::default(),
@@ -121,6 +125,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// For a library client to authenticate.
     pub handshake: Duration,
+    /// For a trusted load balancer to send its PROXY header.
+    pub proxy_header: Duration,
     /// For a client to take what is left for it, from one sign of progress to the next, and to close.
     pub linger: Duration,
     /// Before a lost link is opened again, at first. Doubles with every failure.
@@ -134,6 +140,7 @@ impl Default for Timeouts {
         Timeouts {
             connect: Duration::from_secs(1),
             handshake: Duration::from_secs(5),
+            proxy_header: Duration::from_secs(5),
             linger: Duration::from_secs(10),
             reconnect_min: Duration::from_millis(50),
             reconnect_max: Duration::from_secs(2),

@@ -25,6 +25,7 @@
 
 extern crate alloc;
 
+mod announcing;
 mod backlog;
 mod clients;
 mod config;
@@ -40,6 +41,9 @@ mod status;
 mod upstream;
 
 pub use config::{Config, ConfigError, Random, ServiceConfig, Timeouts};
-pub use notice::{Cut, LinkDown, Notice, Refusal};
+pub use notice::{Cut, LinkDown, Notice, ProxyFault, Refusal};
 pub use relay::Relay;
-pub use status::{Cuts, LinkState, LinkStatus, Refusals, ServiceCounters, ServiceStatus, Status};
+pub use status::{
+    ClientKind, ClientStatus, Cuts, Flow, LinkFailures, LinkState, LinkStatus, Refusals, ServiceCounters,
+    ServiceStatus, Stalls, Status,
+};

@@ -4,7 +4,7 @@
 use core::net::SocketAddr;
 
 use spillway_batch::{Acceptor, Connect, Id};
-use spillway_transport::{Chunk, Conn, Transport};
+use spillway_transport::{Chunk, Conn, Time, Transport};
 
 use crate::backlog::Memory;
 use crate::raw::CLIENT_GRANT_BYTES;
@@ -18,6 +18,9 @@ pub(crate) const CLIENT_ID: Id = Id(1);
 pub(crate) struct LibraryClient {
     pub(crate) service: u16,
     pub(crate) peer: SocketAddr,
+    pub(crate) since: Time,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
     pub(crate) acceptor: Acceptor,
     /// Bytes of requests that each *connect* may be followed by: what the server's link said when this client's
     /// began.
@@ -45,10 +48,19 @@ pub(crate) struct Passage {
 }
 
 impl LibraryClient {
-    pub(crate) fn new(service: u16, peer: SocketAddr, acceptor: Acceptor, credit: u32) -> LibraryClient {
+    pub(crate) fn new(
+        now: Time,
+        service: u16,
+        peer: SocketAddr,
+        acceptor: Acceptor,
+        credit: u32,
+    ) -> LibraryClient {
         LibraryClient {
             service,
             peer,
+            since: now,
+            bytes_in: 0,
+            bytes_out: 0,
             acceptor,
             credit,
             passage: None,

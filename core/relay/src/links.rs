@@ -10,7 +10,6 @@ use spillway_transport::{Conn, Time, Transport};
 use crate::notice::{LinkDown, Notice, Refusal};
 use crate::relay::Relay;
 use crate::slots::Holder;
-use crate::status::add;
 use crate::upstream::{LINK_GRANT_BYTES, Linked, Member, State};
 
 impl Relay {
@@ -110,6 +109,7 @@ impl Relay {
         let Some(linked) = self.upstreams[index].linked_mut() else { return };
         let Member::Client(conn) = linked.member(id) else { return };
         let Some(Holder::Raw(client)) = self.slots.get_mut(conn) else { return };
+        self.services[usize::from(client.service)].counters.replies.count(bytes.len());
         client.reply(conn, bytes, linked, &mut self.memory, out);
         if self.memory.is_exceeded() && !client.replies.is_empty() {
             self.cut_for_memory(conn, out);
@@ -175,6 +175,9 @@ impl Relay {
         reason: CloseReason,
         out: &mut T,
     ) {
+        let broken = matches!(reason, CloseReason::Protocol | CloseReason::OverCredit);
+        let service = usize::from(self.upstreams[index].service);
+        self.services[service].counters.connections_broken += u64::from(broken);
         let Some(linked) = self.upstreams[index].linked_mut() else { return };
         linked.opener.close(id, reason);
         let Member::Client(conn) = linked.member(id) else { return };
@@ -206,7 +209,7 @@ impl Relay {
             if let Member::Client(conn) = linked.member(id)
                 && let Some(Holder::Raw(client)) = self.slots.get_mut(conn)
             {
-                client.link_has_room(conn, linked, &mut self.memory, out);
+                client.link_has_room(now, conn, linked, &mut self.memory, out);
             }
         }
         if linked.is_congested() || linked.starved.is_empty() {
@@ -214,7 +217,7 @@ impl Relay {
         }
         for conn in core::mem::take(&mut linked.starved) {
             match self.slots.get_mut(conn) {
-                Some(Holder::Raw(client)) => client.link_drained(conn, linked, out),
+                Some(Holder::Raw(client)) => client.link_drained(now, conn, linked, out),
                 Some(Holder::Library(client)) => client.link_drained(conn, linked, out),
                 _ => {}
             }
@@ -235,7 +238,7 @@ impl Relay {
         match before {
             State::Connecting { conn, .. } => drop(self.slots.take(conn)),
             State::Linked(linked) => {
-                add(&mut upstream.past, linked.opener.counters());
+                upstream.past.add(&linked);
                 was_up = linked.up;
                 drop(self.slots.take(linked.conn));
                 for conn in linked.clients() {
@@ -249,6 +252,7 @@ impl Relay {
         let counters = &mut self.services[usize::from(service)].counters;
         counters.links_lost += u64::from(was_up);
         counters.lost_with_link += u64::from(clients);
+        counters.link_failures.count(why);
         self.notices.push(Notice::LinkDown { service, link, why, clients, retry_in });
         self.update_listening(usize::from(service), out);
     }
@@ -259,7 +263,7 @@ impl Relay {
         match core::mem::replace(&mut upstream.state, State::Closed) {
             State::Linked(mut linked) => {
                 linked.transmit_all(now, out);
-                add(&mut upstream.past, linked.opener.counters());
+                upstream.past.add(&linked);
                 drop(self.slots.take(linked.conn));
                 out.finish(linked.conn);
             }

@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use spillway_batch::{LinkError, RefuseReason};
 use spillway_transport::LostReason;
+use spillway_wire::ProxyError;
 
 /// One decision of the relay. `service` is the index in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,8 +125,33 @@ pub enum Refusal {
     NotItsOwnAddress,
     /// A library client that wants another server.
     OtherServer,
+    /// A load balancer that is trusted to say who its clients are did not.
+    ProxyHeader(ProxyFault),
     /// The server refused it.
     Server(RefuseReason),
+}
+
+/// What is wrong with how a trusted load balancer began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyFault {
+    /// Its header is none, or a wrong one.
+    Header(ProxyError),
+    /// It ended before its header did.
+    Ended,
+    /// Its header did not come in time.
+    TimedOut,
+}
+
+impl fmt::Display for ProxyFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProxyFault::Header(error) => write!(f, "it is in proxy_protocol_from, but {error}"),
+            ProxyFault::Ended => f.write_str("it ended within its PROXY header"),
+            ProxyFault::TimedOut => {
+                f.write_str("it is in proxy_protocol_from, but its PROXY header did not come in time")
+            }
+        }
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -142,6 +168,7 @@ impl fmt::Display for Refusal {
             Refusal::Handshake(error) => error.fmt(f),
             Refusal::NotItsOwnAddress => f.write_str("it speaks for an address that is not its own"),
             Refusal::OtherServer => f.write_str("it wants a server that is not served here"),
+            Refusal::ProxyHeader(fault) => fault.fmt(f),
             Refusal::Server(reason) => reason.fmt(f),
         }
     }

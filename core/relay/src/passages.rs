@@ -35,7 +35,7 @@ impl Relay {
             Ok(credit) => {
                 let deadline = now + self.config.timeouts.handshake;
                 let acceptor = Acceptor::new(credit, 1, deadline, self.nonce());
-                let mut client = LibraryClient::new(service, peer, acceptor, credit);
+                let mut client = LibraryClient::new(now, service, peer, acceptor, credit);
                 client.grant(conn, None, out);
                 self.put_client(conn, Holder::Library(Box::new(client)));
                 let slots = &self.slots;
@@ -75,7 +75,11 @@ impl Relay {
             };
             let passage = client.passage;
             match event {
-                Ok(Some(AcceptorEvent::Data { id, bytes, last })) => self.request(passage, id, bytes, last),
+                Ok(Some(AcceptorEvent::Data { id, bytes, last })) => {
+                    client.bytes_in += bytes.len() as u64;
+                    self.services[usize::from(client.service)].counters.requests.count(bytes.len());
+                    self.request(passage, id, bytes, last);
+                }
                 Ok(Some(AcceptorEvent::Control { id, control })) => {
                     if let Err(error) = self.library_control(conn, id, control) {
                         self.cut(conn, Cut::Protocol(error), out);
@@ -119,7 +123,7 @@ impl Relay {
     fn reject<T: Transport>(&mut self, now: Time, conn: Conn, error: LinkError, out: &mut T) {
         let Some(holder) = self.slots.get_mut(conn) else { return };
         let Holder::Library(client) = holder else { return };
-        let (service, peer) = (client.service, client.peer);
+        let (service, peer, since) = (client.service, client.peer, client.since);
         let mut backlog = Backlog::default();
         if let Some(last_words) = client.acceptor.flush() {
             backlog.push(last_words.as_slice(), &mut self.memory);
@@ -128,6 +132,8 @@ impl Relay {
         *holder = Holder::Leaving(Box::new(Leaving {
             service,
             sort: Sort::Library,
+            peer,
+            since,
             backlog,
             acknowledged: 0,
             acknowledged_before: 0,
@@ -259,6 +265,8 @@ impl Relay {
         if !client.passage.is_some_and(|passage| !passage.closed_by_client && !passage.closed_by_server) {
             return;
         }
+        client.bytes_out += bytes.len() as u64;
+        self.services[usize::from(client.service)].counters.replies.count(bytes.len());
         client.acceptor.data(CLIENT_ID, bytes);
         client.count(&mut self.memory);
         if client.pending() > self.config.connection_buffer_bytes {
@@ -313,6 +321,8 @@ impl Relay {
         *holder = Holder::Leaving(Box::new(Leaving {
             service: client.service,
             sort: Sort::Library,
+            peer: client.peer,
+            since: client.since,
             backlog: Backlog::default(),
             acknowledged: 0,
             acknowledged_before: 0,

@@ -3,9 +3,10 @@
 use core::net::SocketAddr;
 
 use spillway_batch::Id;
-use spillway_transport::{Conn, Transport};
+use spillway_transport::{Conn, Time, Transport};
 
 use crate::backlog::{Backlog, Memory};
+use crate::status::Stalls;
 use crate::upstream::Linked;
 
 /// What a client may send before it is granted more: what we must be able to buffer when its link stalls.
@@ -18,9 +19,17 @@ pub(crate) struct RawClient {
     /// Index of the link that carries it.
     pub(crate) upstream: usize,
     pub(crate) id: Id,
+    /// The client, as the server sees it.
     pub(crate) peer: SocketAddr,
+    /// The load balancer that spoke for it.
+    pub(crate) via: Option<SocketAddr>,
+    pub(crate) since: Time,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
     /// Granted and not yet received.
     granted: usize,
+    /// It can send nothing, and why.
+    stalled: Option<Stalled>,
     /// Waits for a grant until the link has drained.
     starved: bool,
     client_finished: bool,
@@ -31,14 +40,34 @@ pub(crate) struct RawClient {
     pub(crate) replies: Backlog,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Stalled {
+    since: Time,
+    by_link: bool,
+}
+
+/// How a plain client came in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) peer: SocketAddr,
+    pub(crate) via: Option<SocketAddr>,
+    /// Granted already, for its load balancer's header, and not received.
+    pub(crate) granted: usize,
+}
+
 impl RawClient {
-    pub(crate) fn new(service: u16, upstream: usize, id: Id, peer: SocketAddr) -> RawClient {
+    pub(crate) fn new(now: Time, service: u16, upstream: usize, id: Id, arrival: Arrival) -> RawClient {
         RawClient {
             service,
             upstream,
             id,
-            peer,
-            granted: 0,
+            peer: arrival.peer,
+            via: arrival.via,
+            since: now,
+            bytes_in: 0,
+            bytes_out: 0,
+            granted: arrival.granted,
+            stalled: None,
             starved: false,
             client_finished: false,
             server_finished: false,
@@ -50,18 +79,20 @@ impl RawClient {
     /// The client has sent bytes.
     pub(crate) fn request<T: Transport>(
         &mut self,
+        now: Time,
         conn: Conn,
         bytes: &[u8],
         linked: &mut Linked,
         memory: &mut Memory,
         out: &mut T,
     ) {
+        self.bytes_in += bytes.len() as u64;
         self.granted = self.granted.saturating_sub(bytes.len());
         let taken = if self.requests.is_empty() { linked.opener.compose(self.id, bytes) } else { 0 };
         if taken < bytes.len() {
             self.requests.push(&bytes[taken..], memory);
         }
-        self.grant(conn, linked, out);
+        self.grant(now, conn, linked, out);
     }
 
     /// The client sends no more.
@@ -75,6 +106,7 @@ impl RawClient {
     /// The link has room or credit for this client.
     pub(crate) fn link_has_room<T: Transport>(
         &mut self,
+        now: Time,
         conn: Conn,
         linked: &mut Linked,
         memory: &mut Memory,
@@ -87,17 +119,56 @@ impl RawClient {
                 linked.opener.finish(self.id);
             }
         }
-        self.grant(conn, linked, out);
+        self.grant(now, conn, linked, out);
     }
 
     /// The link has drained: grants are given again.
-    pub(crate) fn link_drained<T: Transport>(&mut self, conn: Conn, linked: &mut Linked, out: &mut T) {
+    pub(crate) fn link_drained<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        linked: &mut Linked,
+        out: &mut T,
+    ) {
         self.starved = false;
-        self.grant(conn, linked, out);
+        self.grant(now, conn, linked, out);
     }
 
     /// Grants as much as the server's credit and the bound allow, once half of it is used up.
-    pub(crate) fn grant<T: Transport>(&mut self, conn: Conn, linked: &mut Linked, out: &mut T) {
+    pub(crate) fn grant<T: Transport>(&mut self, now: Time, conn: Conn, linked: &mut Linked, out: &mut T) {
+        self.grant_more(conn, linked, out);
+        let stalls = self.granted == 0 && !self.client_finished;
+        if stalls && self.stalled.is_none() {
+            let by_link = linked.is_congested() || linked.opener.credit(self.id) > 0;
+            linked.stalls.credit += u64::from(!by_link);
+            linked.stalls.link += u64::from(by_link);
+            self.stalled = Some(Stalled { since: now, by_link });
+        } else if !stalls {
+            linked.stalls.add(self.end_stall(now));
+        }
+    }
+
+    /// The time of a stall that ends here, if there is one.
+    pub(crate) fn end_stall(&mut self, now: Time) -> Stalls {
+        let Some(stalled) = self.stalled.take() else { return Stalls::default() };
+        let ns = u64::try_from(now.since(stalled.since).as_nanos()).unwrap_or(u64::MAX);
+        if stalled.by_link {
+            Stalls { link_ns: ns, ..Stalls::default() }
+        } else {
+            Stalls { credit_ns: ns, ..Stalls::default() }
+        }
+    }
+
+    pub(crate) fn stalled_since(&self) -> Option<Time> {
+        self.stalled.map(|stalled| stalled.since)
+    }
+
+    /// Bytes that wait here, in both directions.
+    pub(crate) fn buffered(&self) -> usize {
+        self.requests.len() + self.replies.len()
+    }
+
+    fn grant_more<T: Transport>(&mut self, conn: Conn, linked: &mut Linked, out: &mut T) {
         let allowed = linked.opener.credit(self.id).min(CLIENT_GRANT_BYTES);
         let used = self.granted + self.requests.len();
         if self.client_finished || used * 2 > allowed {
@@ -129,6 +200,7 @@ impl RawClient {
         memory: &mut Memory,
         out: &mut T,
     ) {
+        self.bytes_out += bytes.len() as u64;
         let taken = if self.replies.is_empty() { out.send(conn, bytes) } else { 0 };
         if taken > 0 {
             linked.opener.consumed(self.id, taken);

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use spillway_batch::{Control, Id};
+use spillway_batch::{Batches, Control, Id, LinkCounters};
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 
 use crate::backlog::Memory;
@@ -11,7 +11,9 @@ use crate::config::{Config, ConfigError, Random, ServiceConfig};
 use crate::deadlines::Deadlines;
 use crate::notice::{LinkDown, Notice, Notices};
 use crate::slots::{Holder, Slots, Sort};
-use crate::status::{LinkState, LinkStatus, ServiceCounters, ServiceStatus, Status, add};
+use crate::status::{
+    ClientKind, ClientStatus, LinkState, LinkStatus, ServiceCounters, ServiceStatus, Status, add,
+};
 use crate::upstream::{State, Upstream};
 
 /// A helper without I/O.
@@ -26,6 +28,9 @@ pub struct Relay {
     pub(crate) dirty: Vec<Conn>,
     pub(crate) lingering: Deadlines,
     pub(crate) handshakes: Deadlines,
+    pub(crate) announcing: Deadlines,
+    /// Of the turn.
+    pub(crate) now: Time,
     pub(crate) notices: Notices,
     pub(crate) random: Random,
     listeners: Vec<Option<(u16, Sort)>>,
@@ -79,6 +84,8 @@ impl Relay {
             memory: Memory::new(config.memory_bytes_max),
             lingering: Deadlines::new(config.timeouts.linger),
             handshakes: Deadlines::new(config.timeouts.handshake),
+            announcing: Deadlines::new(config.timeouts.proxy_header),
+            now: Time::ZERO,
             services,
             upstreams,
             listeners,
@@ -161,12 +168,12 @@ impl Relay {
 
     fn service_status(&self, service: &Service, config: &ServiceConfig) -> ServiceStatus {
         let upstreams = &self.upstreams[service.upstreams.clone()];
-        let mut traffic = spillway_batch::LinkCounters::default();
-        for upstream in upstreams {
-            add(&mut traffic, upstream.past);
-            if let Some(linked) = upstream.linked() {
-                add(&mut traffic, linked.opener.counters());
-            }
+        let (mut traffic, mut batches) = (LinkCounters::default(), Batches::default());
+        let mut counters = service.counters;
+        for done in upstreams.iter().map(Upstream::done) {
+            add(&mut traffic, done.traffic);
+            batches.add(&done.batches);
+            counters.stalls.add(done.stalls);
         }
         ServiceStatus {
             name: config.name.clone(),
@@ -175,9 +182,20 @@ impl Relay {
             links: upstreams.iter().map(link_status).collect(),
             raw_clients: service.raw_clients,
             library_clients: service.library_clients,
-            counters: service.counters,
+            counters,
             traffic,
+            batches,
         }
+    }
+
+    /// Up to `limit` clients of a service, or of all, in the order of the transport's slots; and how many there are.
+    pub fn client_statuses(&self, service: Option<u16>, limit: usize) -> (Vec<ClientStatus>, u32) {
+        let of_service = |holder: &&Holder| {
+            holder.client_of().is_some_and(|(index, _)| service.is_none_or(|service| service == index))
+        };
+        let clients = self.slots.client_holders().filter(of_service);
+        let total = u32::try_from(clients.clone().count()).unwrap_or(u32::MAX);
+        (clients.filter_map(client_status).take(limit).collect(), total)
     }
 
     pub(crate) fn mark_dirty(&mut self, conn: Conn) {
@@ -207,11 +225,12 @@ impl Relay {
         }
     }
 
-    fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+    pub(crate) fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         match self.slots.get_mut(conn) {
             Some(Holder::Raw(client)) => {
                 let Some(linked) = self.upstreams[client.upstream].linked_mut() else { return };
-                client.request(conn, bytes, linked, &mut self.memory, out);
+                self.services[usize::from(client.service)].counters.requests.count(bytes.len());
+                client.request(now, conn, bytes, linked, &mut self.memory, out);
                 linked.transmit_large(now, out);
                 if self.memory.is_exceeded() {
                     self.cut_for_memory(conn, out);
@@ -222,6 +241,7 @@ impl Relay {
                 let upstream = *upstream;
                 self.link_data(now, upstream, bytes, out);
             }
+            Some(Holder::Announcing(_)) => self.announcing_data(now, conn, bytes, out),
             // Whoever has closed is not interested: a program behind its own port would not be either.
             Some(Holder::Leaving(_) | Holder::Free) | None => {}
         }
@@ -239,7 +259,7 @@ impl Relay {
                 let upstream = *upstream;
                 self.link_turn(now, upstream, out);
             }
-            Some(Holder::Free) | None => {}
+            Some(Holder::Announcing(_) | Holder::Free) | None => {}
         }
     }
 
@@ -250,6 +270,7 @@ impl Relay {
                 client.finished(linked);
             }
             Some(Holder::Library(_)) => self.library_finished(now, conn, out),
+            Some(Holder::Announcing(_)) => self.announcing_ended(conn, out),
             Some(Holder::Upstream(upstream)) => {
                 let upstream = *upstream;
                 out.abort(conn);
@@ -305,8 +326,44 @@ fn link_status(upstream: &Upstream) -> LinkStatus {
     }
 }
 
+fn client_status(holder: &Holder) -> Option<ClientStatus> {
+    let blank = |client, kind, since| ClientStatus {
+        client,
+        via: None,
+        kind,
+        since,
+        bytes_in: 0,
+        bytes_out: 0,
+        buffered: 0,
+        stalled_since: None,
+    };
+    Some(match holder {
+        Holder::Raw(client) => ClientStatus {
+            via: client.via,
+            bytes_in: client.bytes_in,
+            bytes_out: client.bytes_out,
+            buffered: client.buffered(),
+            stalled_since: client.stalled_since(),
+            ..blank(client.peer, ClientKind::Raw, client.since)
+        },
+        Holder::Library(client) => ClientStatus {
+            bytes_in: client.bytes_in,
+            bytes_out: client.bytes_out,
+            buffered: client.pending(),
+            ..blank(client.peer, ClientKind::Library, client.since)
+        },
+        Holder::Announcing(announcing) => blank(announcing.peer, ClientKind::Announcing, announcing.since),
+        Holder::Leaving(leaving) => ClientStatus {
+            buffered: leaving.backlog.len(),
+            ..blank(leaving.peer, ClientKind::Leaving, leaving.since)
+        },
+        Holder::Free | Holder::Upstream(_) => return None,
+    })
+}
+
 impl Application for Relay {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        self.now = now;
         match event {
             Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
             Event::Room => self.room(now, conn, out),
@@ -322,6 +379,7 @@ impl Application for Relay {
     }
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
+        self.now = now;
         for upstream in 0..self.upstreams.len() {
             self.link_timeout(now, upstream, out);
         }
@@ -331,10 +389,14 @@ impl Application for Relay {
         while let Some(conn) = self.handshakes.pop(now) {
             self.handshake_timeout(conn, out);
         }
+        while let Some(conn) = self.announcing.pop(now) {
+            self.announcing_timeout(conn, out);
+        }
         self.advance_drain(now, out);
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
+        self.now = now;
         for upstream in 0..self.upstreams.len() {
             self.link_turn(now, upstream, out);
         }
@@ -349,6 +411,7 @@ impl Application for Relay {
         let links = self.upstreams.iter().filter_map(Upstream::poll_timeout).min();
         let drain =
             self.drain.filter(|drain| !drain.passed && !drain.links_closed).map(|drain| drain.deadline);
-        [links, drain, self.lingering.next(), self.handshakes.next()].into_iter().flatten().min()
+        let waiting = [&self.lingering, &self.handshakes, &self.announcing].map(Deadlines::next);
+        [links, drain].into_iter().chain(waiting).flatten().min()
     }
 }

@@ -2,9 +2,11 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
-use spillway_transport::Conn;
+use spillway_transport::{Conn, Time};
 
+use crate::announcing::Announcing;
 use crate::backlog::Backlog;
 use crate::library::LibraryClient;
 use crate::raw::RawClient;
@@ -20,6 +22,8 @@ pub(crate) enum Holder {
     Raw(RawClient),
     /// A library client.
     Library(Box<LibraryClient>),
+    /// A load balancer's connection, whose header is still to come.
+    Announcing(Box<Announcing>),
     /// A client that is over, and takes what is left for it.
     Leaving(Box<Leaving>),
 }
@@ -31,6 +35,7 @@ impl Holder {
             Holder::Free | Holder::Upstream(_) => None,
             Holder::Raw(client) => Some((client.service, Sort::Raw)),
             Holder::Library(client) => Some((client.service, Sort::Library)),
+            Holder::Announcing(announcing) => Some((announcing.service, Sort::Raw)),
             Holder::Leaving(leaving) => Some((leaving.service, leaving.sort)),
         }
     }
@@ -48,6 +53,8 @@ pub(crate) enum Sort {
 pub(crate) struct Leaving {
     pub(crate) service: u16,
     pub(crate) sort: Sort,
+    pub(crate) peer: SocketAddr,
+    pub(crate) since: Time,
     pub(crate) backlog: Backlog,
     /// Stream offset that its TCP has acknowledged, and what that was when its timer was started.
     pub(crate) acknowledged: u64,
@@ -88,6 +95,11 @@ impl Slots {
 
     pub(crate) fn take(&mut self, conn: Conn) -> Holder {
         self.get_mut(conn).map_or(Holder::Free, |holder| core::mem::replace(holder, Holder::Free))
+    }
+
+    /// All holders of clients.
+    pub(crate) fn client_holders(&self) -> impl Iterator<Item = &Holder> + Clone + '_ {
+        self.slots.iter().map(|slot| &slot.holder).filter(|holder| holder.client_of().is_some())
     }
 
     /// All clients.

@@ -4,9 +4,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use spillway_batch::LinkCounters;
+use spillway_batch::{Batches, LinkCounters};
 
-use crate::notice::{Cut, Refusal};
+use crate::notice::{Cut, LinkDown, Refusal};
 
 /// A snapshot of everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub struct ServiceStatus {
     pub counters: ServiceCounters,
     /// What its links have carried since the start, those lost since included.
     pub traffic: LinkCounters,
+    /// What batches to the server were like since the start.
+    pub batches: Batches,
 }
 
 impl ServiceStatus {
@@ -94,6 +96,113 @@ pub struct ServiceCounters {
     pub refused: Refusals,
     /// Clients reset because of what they did.
     pub cut: Cuts,
+    /// What clients sent.
+    pub requests: Flow,
+    /// What was sent to clients.
+    pub replies: Flow,
+    /// How often, and how long, clients had to wait before they could send more.
+    pub stalls: Stalls,
+    /// Links that were lost, or did not come up.
+    pub link_failures: LinkFailures,
+    /// Virtual connections that ended because one end broke a rule of the protocol.
+    pub connections_broken: u64,
+    /// PROXY headers believed.
+    pub announced: u64,
+}
+
+/// Bytes, and the pieces they came in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// Bytes.
+    pub bytes: u64,
+    /// Pieces as the transport, or a batch, delivered them: about one for each small message.
+    pub segments: u64,
+}
+
+impl Flow {
+    pub(crate) fn count(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+        self.segments += 1;
+    }
+}
+
+/// Plain clients that could send nothing for a while. Counted when a stall begins, its time when it ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stalls {
+    /// The server gave no credit: its application does not read.
+    pub credit: u64,
+    /// Nanoseconds of such stalls.
+    pub credit_ns: u64,
+    /// The link took no more.
+    pub link: u64,
+    /// Nanoseconds of such stalls.
+    pub link_ns: u64,
+}
+
+impl Stalls {
+    pub(crate) fn add(&mut self, other: Stalls) {
+        self.credit += other.credit;
+        self.credit_ns += other.credit_ns;
+        self.link += other.link;
+        self.link_ns += other.link_ns;
+    }
+}
+
+/// Links that were lost, or did not come up, by reason; see [`LinkDown`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is a reason of `LinkDown`")]
+pub struct LinkFailures {
+    pub lost: u64,
+    pub closed_by_server: u64,
+    pub connect_timeout: u64,
+    pub host_full: u64,
+    pub protocol: u64,
+}
+
+impl LinkFailures {
+    pub(crate) fn count(&mut self, why: LinkDown) {
+        match why {
+            LinkDown::Lost(_) => self.lost += 1,
+            LinkDown::ClosedByServer => self.closed_by_server += 1,
+            LinkDown::ConnectTimeout => self.connect_timeout += 1,
+            LinkDown::HostFull => self.host_full += 1,
+            LinkDown::Link(_) => self.protocol += 1,
+        }
+    }
+}
+
+/// One virtual connection, or a client that is about to get one or to be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientStatus {
+    /// The client's address, as the server sees it.
+    pub client: SocketAddr,
+    /// The load balancer that it came through.
+    pub via: Option<SocketAddr>,
+    /// What it is.
+    pub kind: ClientKind,
+    /// When its connection, or its link, was taken.
+    pub since: spillway_transport::Time,
+    /// Bytes of its requests.
+    pub bytes_in: u64,
+    /// Bytes of replies to it.
+    pub bytes_out: u64,
+    /// Bytes that wait here, in both directions.
+    pub buffered: usize,
+    /// Since when it may send nothing.
+    pub stalled_since: Option<spillway_transport::Time>,
+}
+
+/// What a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientKind {
+    /// Plain.
+    Raw,
+    /// Library, with a virtual connection or without.
+    Library,
+    /// Behind a load balancer that has not yet said who it is.
+    Announcing,
+    /// The server has closed; it takes what is left for it.
+    Leaving,
 }
 
 /// Clients refused, by reason; see [`Refusal`].
@@ -109,6 +218,7 @@ pub struct Refusals {
     pub handshake: u64,
     pub not_its_own_address: u64,
     pub other_server: u64,
+    pub proxy_header: u64,
     pub server: u64,
 }
 
@@ -124,6 +234,7 @@ impl Refusals {
             Refusal::Handshake(_) => &mut self.handshake,
             Refusal::NotItsOwnAddress => &mut self.not_its_own_address,
             Refusal::OtherServer => &mut self.other_server,
+            Refusal::ProxyHeader(_) => &mut self.proxy_header,
             Refusal::Server(_) => &mut self.server,
         };
         *counter += 1;
@@ -140,6 +251,7 @@ impl Refusals {
             + self.handshake
             + self.not_its_own_address
             + self.other_server
+            + self.proxy_header
             + self.server
     }
 }

@@ -4,8 +4,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use spillway_batch::{Id, LinkCounters, OpenerLink};
+use spillway_batch::{Batches, Id, LinkCounters, OpenerLink};
 use spillway_transport::{Chunk, Conn, Time, Transport};
+
+use crate::status::{Stalls, add};
 
 /// Bytes that a server may have under way to us. What it sends is handled at once, so this bounds nothing here
 /// but keeps its batches flowing.
@@ -25,7 +27,23 @@ pub(crate) struct Upstream {
     /// Failures in a row.
     failures: u32,
     /// What its connections of the past have done.
-    pub(crate) past: LinkCounters,
+    pub(crate) past: Past,
+}
+
+/// What links have done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Past {
+    pub(crate) traffic: LinkCounters,
+    pub(crate) batches: Batches,
+    pub(crate) stalls: Stalls,
+}
+
+impl Past {
+    pub(crate) fn add(&mut self, linked: &Linked) {
+        add(&mut self.traffic, linked.opener.counters());
+        self.batches.add(&linked.opener.batches());
+        self.stalls.add(linked.stalls);
+    }
 }
 
 #[derive(Debug)]
@@ -43,8 +61,17 @@ impl Upstream {
             link,
             state: State::Waiting { until: Time::ZERO },
             failures: 0,
-            past: LinkCounters::default(),
+            past: Past::default(),
         }
+    }
+
+    /// What it has done since the start, its connection of now included.
+    pub(crate) fn done(&self) -> Past {
+        let mut done = self.past;
+        if let Some(linked) = self.linked() {
+            done.add(linked);
+        }
+        done
     }
 
     pub(crate) fn linked(&self) -> Option<&Linked> {
@@ -118,6 +145,8 @@ pub(crate) struct Linked {
     members: Vec<Member>,
     /// Clients that get no grant until the link has drained.
     pub(crate) starved: Vec<Conn>,
+    /// Of its plain clients.
+    pub(crate) stalls: Stalls,
 }
 
 impl Linked {
@@ -131,6 +160,7 @@ impl Linked {
             unsent: None,
             members: Vec::new(),
             starved: Vec::new(),
+            stalls: Stalls::default(),
         }
     }
 
@@ -178,9 +208,9 @@ impl Linked {
         if let Some(chunk) = self.unsent.take() {
             self.unsent = self.offer(chunk, out);
         }
-        if self.unsent.is_none()
-            && let Some(batch) = self.opener.poll_transmit(now)
-        {
+        if self.unsent.is_some() {
+            self.opener.waits(now);
+        } else if let Some(batch) = self.opener.poll_transmit(now) {
             if let Some(spent) = out.spent_chunk() {
                 self.opener.recycle(spent);
             }

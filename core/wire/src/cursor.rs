@@ -17,6 +17,16 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.rest.len()
+    }
+
+    pub(crate) fn bytes(&mut self, length: usize) -> Result<&'a [u8], Truncated> {
+        let (head, rest) = self.rest.split_at_checked(length).ok_or(Truncated)?;
+        self.rest = rest;
+        Ok(head)
+    }
+
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(Truncated)?;
         self.rest = rest;

@@ -4,6 +4,7 @@
 //! - [`control`]: what control messages carry
 //! - [`disassemble`]: a batch taken apart, piece by piece
 //! - [`preamble`]: how a link begins
+//! - [`proxy`]: what load balancers say about their clients
 //!
 //! Parsers take any bytes. Whatever is wrong with them is an error that says what, never a panic.
 #![no_std]
@@ -18,7 +19,9 @@ pub mod control;
 pub mod disassemble;
 pub mod frame;
 pub mod preamble;
+pub mod proxy;
 
 pub use control::{CloseReason, Connect, Control, ControlError, RefuseReason};
 pub use disassemble::{DisassembleError, Disassembler, Piece};
 pub use frame::{HEADER_BYTES, Header, Id, Kind, PAYLOAD_BYTES_MAX};
+pub use proxy::{PROXY_BYTES_MAX, ProxyError, ProxyHeader, parse_proxy};

@@ -26,6 +26,8 @@ pub struct HelperConfig {
     pub max_memory_bytes: usize,
     /// Where status is read, if anywhere.
     pub status_socket: Option<PathBuf>,
+    /// Where metrics and the status page are read over HTTP, if anywhere. Whoever reaches it may read.
+    pub metrics: Option<SocketAddr>,
     /// How long clients may take to finish what is in flight, when the helper is told to go.
     pub drain_deadline: Duration,
 }
@@ -40,6 +42,7 @@ impl HelperConfig {
             max_connections: 50_000,
             max_memory_bytes: 1 << 30,
             status_socket: None,
+            metrics: None,
             drain_deadline: Duration::from_secs(30),
         }
     }
@@ -80,6 +83,8 @@ pub struct Service {
     pub client_keys: Option<KeyRing>,
     /// Who may connect. Empty: the private ranges, and loopback where the server is on loopback, too.
     pub clients: Vec<AddressRange>,
+    /// Load balancers that must say, by the PROXY protocol, who their clients are, and are believed.
+    pub proxy_from: Vec<AddressRange>,
 }
 
 impl Service {
@@ -93,6 +98,7 @@ impl Service {
             key: None,
             client_keys: None,
             clients: Vec::new(),
+            proxy_from: Vec::new(),
         }
     }
 
@@ -135,6 +141,13 @@ pub enum StartError {
     Relay(ConfigError),
     /// An address cannot be listened on.
     Bind(BindError),
+    /// Metrics cannot be served there.
+    Metrics {
+        /// Where.
+        address: SocketAddr,
+        /// The host's error.
+        error: io::Error,
+    },
     /// The status socket cannot be made.
     StatusSocket {
         /// Its path.
@@ -162,6 +175,9 @@ impl fmt::Display for StartError {
             ),
             StartError::Relay(error) => error.fmt(f),
             StartError::Bind(error) => error.fmt(f),
+            StartError::Metrics { address, error } => {
+                write!(f, "cannot serve metrics at {address}: {error}; give another address to --metrics")
+            }
             StartError::StatusSocket { path, error } => {
                 write!(f, "cannot serve status at {}: {error}", path.display())?;
                 match error.kind() {

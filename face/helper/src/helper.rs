@@ -1,12 +1,14 @@
 //! A running helper.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spillway_batch::PolicyKind;
+use spillway_metrics::HttpServer;
+use spillway_metrics::process::thread_cpu;
 use spillway_net::{
     Clock, Config as NetConfig, Context, ContextListeners, Listeners, Remote, allowed_cores,
     pin_current_thread,
@@ -18,11 +20,15 @@ use crate::config::{HelperConfig, StartError};
 use crate::descriptors::raise_limit;
 use crate::log::{Entry, Log};
 use crate::relaying::Relaying;
-use crate::status::{HelperStatus, ServiceStatus};
+use crate::status::{HelperStatus, Part, ServiceStatus};
 use crate::status_socket::{StatusServer, serve};
+use crate::web::Web;
 
 /// Connections of a thread beyond its clients: links, and peers that are about to be refused.
 const OTHER_CONNECTIONS: usize = 64;
+
+/// How long a thread may take to say what it does: it answers between two turns.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// The longest time that clients' bytes are left alone for one wake-up.
 const PATIENCE_MAX: Duration = Duration::from_millis(1);
@@ -32,6 +38,7 @@ pub struct Helper {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     status_server: Option<StatusServer>,
+    http: Option<HttpServer>,
 }
 
 /// What the status thread needs, too.
@@ -83,6 +90,11 @@ impl Helper {
             error,
         })?;
 
+        let metrics = config
+            .metrics
+            .map(|address| HttpServer::bind(address).map_err(|error| StartError::Metrics { address, error }));
+        let metrics = metrics.transpose()?;
+
         warn_of_useless_settings(&config);
         let log = start_log(&config)?;
         let clock = Clock::start();
@@ -92,7 +104,7 @@ impl Helper {
         }
         let remotes = contexts.iter().map(Context::remote).collect();
         let shared = Arc::new(Shared { remotes, blank, started: Instant::now() });
-        let mut helper = Helper { shared, threads: Vec::new(), status_server };
+        let mut helper = Helper { shared, threads: Vec::new(), status_server, http: None };
         for service in &helper.shared.blank.services {
             let (name, server) = (&service.name, &service.server);
             info!("{name}: opening links to {server}{}", Ports(service));
@@ -102,12 +114,18 @@ impl Helper {
             helper.threads.push(spawn(thread, core, context, Arc::clone(&ended))?);
         }
         helper.serve_status()?;
+        helper.http = metrics.map(|listener| helper.serve_metrics(listener)).transpose()?;
         Ok(helper)
     }
 
     /// What it is doing. Waits for each thread's answer.
     pub fn status(&self) -> HelperStatus {
         self.shared.status()
+    }
+
+    /// Where metrics are served.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(HttpServer::address)
     }
 
     /// Stops taking clients and lets those that are there finish what is in flight, until the deadline. See
@@ -143,6 +161,7 @@ impl Helper {
 
     fn end(&mut self) {
         self.status_server = None;
+        self.http = None;
         self.shared.remotes.iter().for_each(Remote::stop);
         for thread in self.threads.drain(..) {
             match thread.join() {
@@ -163,6 +182,21 @@ impl Helper {
     }
 }
 
+impl Helper {
+    fn serve_metrics(&self, listener: TcpListener) -> Result<HttpServer, StartError> {
+        let shared = Arc::clone(&self.shared);
+        let web = Web::new(move || shared.look());
+        let server = HttpServer::serve(listener, move |request| web.answer(request));
+        let server = server.map_err(StartError::Host)?;
+        let address = server.address();
+        info!("metrics and status page at http://{address}/");
+        if !address.ip().is_loopback() {
+            warn!("whoever reaches {address} can read addresses and figures there: it asks for no password");
+        }
+        Ok(server)
+    }
+}
+
 impl Drop for Helper {
     fn drop(&mut self) {
         self.end();
@@ -171,15 +205,28 @@ impl Drop for Helper {
 
 impl Shared {
     fn status(&self) -> HelperStatus {
+        self.look().0
+    }
+
+    /// The sum, and what each thread that answers has to say.
+    fn look(&self) -> (HelperStatus, Vec<(usize, Part)>) {
         let uptime_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let mut status = HelperStatus { uptime_ms, ..self.blank.clone() };
+        let mut parts = Vec::with_capacity(self.remotes.len());
         for (thread, remote) in self.remotes.iter().enumerate() {
-            match remote.ask(|_, app, _| app.relay.status()) {
-                Ok(part) => status.add(thread, &part),
+            let answer = remote.ask_within(ANSWER_WITHIN, |_, app, _| Part {
+                status: app.relay.status(),
+                cpu: thread_cpu(),
+            });
+            match answer {
+                Ok(part) => {
+                    status.add(thread, &part);
+                    parts.push((thread, part));
+                }
                 Err(_) => status.threads_silent += 1,
             }
         }
-        status
+        (status, parts)
     }
 }
 
@@ -201,6 +248,7 @@ fn relay_config(
         key: service.key.clone(),
         client_keys: service.client_keys.clone(),
         clients: service.client_ranges(),
+        proxy_from: service.proxy_from.clone(),
         policy: config.policy,
         ..ServiceConfig::new(service.name.clone(), service.server)
     });
@@ -230,13 +278,9 @@ fn blank_status(config: &HelperConfig, threads: usize, bound: &[SocketAddr]) -> 
         services: services.collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        uptime_ms: 0,
-        draining: false,
         threads,
-        threads_silent: 0,
-        clients: 0,
         max_connections: config.max_connections,
-        buffered_bytes: 0,
+        ..HelperStatus::default()
     }
 }
 

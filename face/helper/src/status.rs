@@ -2,14 +2,25 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use spillway_relay::{LinkState, Status};
 
 use crate::config::Service;
+use crate::distribution::Distribution;
+
+/// What one network thread answers when it is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// Of its relay.
+    pub status: Status,
+    /// Of its thread.
+    pub cpu: Duration,
+}
 
 /// A snapshot of a helper. Its JSON form is what the status socket answers; fields may be added to it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HelperStatus {
     /// Of the program.
     pub version: String,
@@ -29,8 +40,24 @@ pub struct HelperStatus {
     pub max_connections: u32,
     /// Bytes buffered for and from clients.
     pub buffered_bytes: u64,
+    /// One for each network thread that answers.
+    #[serde(default)]
+    pub contexts: Vec<ContextStatus>,
     /// In the order of the configuration.
     pub services: Vec<ServiceStatus>,
+}
+
+/// One network thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextStatus {
+    /// Its number.
+    pub context: usize,
+    /// CPU time of its thread, in microseconds.
+    pub cpu_us: u64,
+    /// Clients of all services.
+    pub clients: u32,
+    /// Bytes buffered for and from them.
+    pub buffered_bytes: u64,
 }
 
 /// One service, all threads together. Counters are since the start.
@@ -64,8 +91,32 @@ pub struct ServiceStatus {
     pub messages_received: u64,
     /// Bytes of data received from the server.
     pub bytes_received: u64,
-    /// How often a client had to wait because a link took no more.
+    /// How often a plain client could send nothing, for want of credit or because a link took no more.
     pub stalls: u64,
+    /// How long, all clients together, in milliseconds; of stalls that have ended.
+    #[serde(default)]
+    pub stalled_ms: u64,
+    /// Pieces of requests as they came from clients: about one for each small request.
+    #[serde(default)]
+    pub requests: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub request_bytes: u64,
+    /// Pieces of replies as they came from the server.
+    #[serde(default)]
+    pub replies: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub reply_bytes: u64,
+    /// Data messages in each batch to the server.
+    #[serde(default)]
+    pub batch_messages: Distribution,
+    /// Bytes in each batch to the server.
+    #[serde(default)]
+    pub batch_bytes: Distribution,
+    /// How long the first message of each batch has waited, in microseconds.
+    #[serde(default)]
+    pub batch_delay_us: Distribution,
     /// Plain clients taken.
     pub raw_clients_taken: u64,
     /// Virtual connections of library clients passed on.
@@ -109,6 +160,8 @@ pub struct Refused {
     pub handshake: u64,
     pub not_its_own_address: u64,
     pub other_server: u64,
+    #[serde(default)]
+    pub proxy_header: u64,
     pub server: u64,
 }
 
@@ -129,8 +182,15 @@ impl HelperStatus {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Adds what one thread's relay does.
-    pub(crate) fn add(&mut self, thread: usize, status: &Status) {
+    /// Adds what one thread does.
+    pub(crate) fn add(&mut self, thread: usize, part: &Part) {
+        let Part { status, cpu } = part;
+        self.contexts.push(ContextStatus {
+            context: thread,
+            cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
+            clients: status.clients,
+            buffered_bytes: status.buffered_bytes as u64,
+        });
         self.draining |= status.draining;
         self.clients += status.clients;
         self.buffered_bytes += status.buffered_bytes as u64;
@@ -171,9 +231,17 @@ impl ServiceStatus {
         self.bytes_sent += traffic.bytes_sent;
         self.messages_received += traffic.messages_received;
         self.bytes_received += traffic.bytes_received;
-        self.stalls += traffic.stalls;
         self.messages_per_batch = self.messages_sent as f64 / self.batches_sent.max(1) as f64;
+        self.batch_messages.add(&service.batches.messages, 1);
+        self.batch_bytes.add(&service.batches.bytes, 1);
+        self.batch_delay_us.add(&service.batches.delay_ns, 1000);
         let counters = &service.counters;
+        self.stalls += counters.stalls.credit + counters.stalls.link;
+        self.stalled_ms += (counters.stalls.credit_ns + counters.stalls.link_ns) / 1_000_000;
+        self.requests += counters.requests.segments;
+        self.request_bytes += counters.requests.bytes;
+        self.replies += counters.replies.segments;
+        self.reply_bytes += counters.replies.bytes;
         self.raw_clients_taken += counters.raw_clients;
         self.library_connections_taken += counters.library_connections;
         self.links_up += counters.links_up;
@@ -196,6 +264,7 @@ impl Refused {
         self.handshake += refused.handshake;
         self.not_its_own_address += refused.not_its_own_address;
         self.other_server += refused.other_server;
+        self.proxy_header += refused.proxy_header;
         self.server += refused.server;
     }
 }
@@ -209,7 +278,12 @@ impl Cut {
     }
 }
 
-fn state_name(state: LinkState) -> &'static str {
+/// All states of links.
+pub(crate) const LINK_STATES: [LinkState; 5] =
+    [LinkState::Waiting, LinkState::Connecting, LinkState::Up, LinkState::Draining, LinkState::Closed];
+
+/// What an operator calls a state.
+pub(crate) fn state_name(state: LinkState) -> &'static str {
     match state {
         LinkState::Waiting => "waiting",
         LinkState::Connecting => "connecting",

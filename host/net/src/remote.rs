@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use spillway_transport::Time;
 
@@ -92,6 +93,20 @@ impl<A> Remote<A> {
             let _ = answer.send(question(now, app, sockets));
         })?;
         answered.recv().map_err(|_| Unreachable)
+    }
+
+    /// As [`ask`](Self::ask), but waits no longer than `within`: for whoever has to answer somebody else.
+    pub fn ask_within<R: Send + 'static>(
+        &self,
+        within: Duration,
+        question: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
+    ) -> Result<R, Unreachable> {
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        self.run(move |now, app, sockets| {
+            // Nobody may be waiting any more.
+            let _ = answer.send(question(now, app, sockets));
+        })?;
+        answered.recv_timeout(within).map_err(|_| Unreachable)
     }
 
     /// Ends the context's `run` after its present turn. Open connections are closed when it is dropped.

@@ -10,7 +10,7 @@ use spillway_auth::KeyRing;
 use spillway_batch::{AddressRange, PolicyKind, Role};
 use spillway_helper::HelperConfig;
 
-use super::services::Services;
+use super::services::{Services, listen_address};
 
 /// Batches of more bytes gain nothing: the server's cost per batch is already spread over hundreds of messages.
 const BATCH_BYTES_MAX: usize = 64 << 10;
@@ -46,6 +46,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CIDR")]
     allow_clients: Vec<AddressRange>,
 
+    /// Load balancers, as CIDR, that must say who their clients are by the PROXY protocol, version 1 or 2, and are
+    /// believed; give it again for more. What they announce is subject to --allow-clients.
+    #[arg(long, value_name = "CIDR")]
+    proxy_protocol_from: Vec<AddressRange>,
+
     /// Network threads; 0: one for each core that this process may use.
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
@@ -70,6 +75,11 @@ pub(crate) struct Args {
     /// Answer `spillway status` on this UNIX socket, for owner and group.
     #[arg(long, value_name = "PATH")]
     status_socket: Option<PathBuf>,
+
+    /// Answer Prometheus (/metrics), programs (/status), health checks (/health) and browsers (/) on this address:
+    /// HOST:PORT, :PORT for every address of this host, or PORT for loopback only. It asks for no password.
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -99,17 +109,20 @@ impl Args {
         for path in &self.client_key {
             client_keys.accept(Role::Client, spillway_keys::read_key_file(path)?);
         }
+        let metrics = self.metrics.as_deref().map(listen_address).transpose()?;
         let mut services = self.services.resolve()?;
         for service in &mut services {
             service.key = key.clone();
             service.client_keys = (!client_keys.is_empty()).then(|| client_keys.clone());
             service.clients.clone_from(&self.allow_clients);
+            service.proxy_from.clone_from(&self.proxy_protocol_from);
         }
         Ok(HelperConfig {
             threads: self.threads,
             policy,
             max_connections: self.max_connections,
             status_socket: self.status_socket,
+            metrics,
             drain_deadline: self.drain_deadline,
             ..HelperConfig::new(services)
         })

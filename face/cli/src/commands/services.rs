@@ -165,6 +165,12 @@ fn server_address(text: &str) -> Result<SocketAddr, AddressError> {
     look_up(text)?.into_iter().next().ok_or_else(|| error(Problem::NotFound))
 }
 
+/// One address to listen on; the IPv4 one where there are two.
+pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, AddressError> {
+    let error = || AddressError { text: text.to_owned(), problem: Problem::NotFound };
+    listen_addresses(text)?.into_iter().next().ok_or_else(error)
+}
+
 fn listen_addresses(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
     let error = |problem| AddressError { text: text.to_owned(), problem };
     if let Ok(port) = text.parse::<u16>() {

@@ -1,0 +1,116 @@
+//! A load balancer's connection until it has said, by a PROXY header, whose it is.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use spillway_transport::{Conn, Time, Transport};
+use spillway_wire::{PROXY_BYTES_MAX, ProxyError, parse_proxy};
+
+use crate::notice::{ProxyFault, Refusal};
+use crate::raw::Arrival;
+use crate::relay::Relay;
+use crate::slots::Holder;
+
+/// A connection whose header is still to come. At most [`PROXY_BYTES_MAX`] bytes are granted to it.
+#[derive(Debug)]
+pub(crate) struct Announcing {
+    pub(crate) service: u16,
+    pub(crate) peer: SocketAddr,
+    pub(crate) since: Time,
+    bytes: Vec<u8>,
+}
+
+impl Relay {
+    /// Whether this peer is trusted, and obliged, to say who its clients are.
+    pub(crate) fn announces(&self, service: u16, peer: SocketAddr) -> bool {
+        let trusted = &self.config.services[usize::from(service)].proxy_from;
+        trusted.iter().any(|range| range.contains(peer.ip()))
+    }
+
+    /// It waits for a header. Whether its client may come in is known after that.
+    pub(crate) fn announcing_opened<T: Transport>(
+        &mut self,
+        conn: Conn,
+        service: u16,
+        peer: SocketAddr,
+        out: &mut T,
+    ) {
+        if let Err(why) = self.admit_anybody() {
+            self.refused(service, peer, why);
+            return out.abort(conn);
+        }
+        let since = self.now;
+        let announcing = Announcing { service, peer, since, bytes: Vec::new() };
+        self.put_client(conn, Holder::Announcing(Box::new(announcing)));
+        out.grant(conn, PROXY_BYTES_MAX as u32);
+        let slots = &self.slots;
+        self.announcing.start(since, conn, |conn| matches!(slots.get(conn), Some(Holder::Announcing(_))));
+    }
+
+    pub(crate) fn announcing_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+        let Some(Holder::Announcing(announcing)) = self.slots.get_mut(conn) else { return };
+        announcing.bytes.extend_from_slice(bytes);
+        let (service, peer) = (announcing.service, announcing.peer);
+        let received = announcing.bytes.len();
+        let header = match parse_proxy(&announcing.bytes) {
+            Ok(Some(header)) => header,
+            Ok(None) if received < PROXY_BYTES_MAX => return,
+            Ok(None) => return self.refuse_announcing(conn, ProxyFault::Header(ProxyError::TooLong), out),
+            Err(error) => return self.refuse_announcing(conn, ProxyFault::Header(error), out),
+        };
+        let rest = announcing.bytes.split_off(header.bytes);
+        self.drop_client(conn);
+        let client = header.client.unwrap_or(peer);
+        let client = SocketAddr::new(client.ip().to_canonical(), client.port());
+        let via = header.client.map(|_| peer);
+        let granted = PROXY_BYTES_MAX.saturating_sub(header.bytes);
+        let arrival = Arrival { peer: client, via, granted };
+        let opened = self
+            .admit(service, client)
+            .and_then(|()| self.admit_announced(service, client.ip()))
+            .and_then(|()| self.open_raw(conn, service, arrival, out));
+        match opened {
+            Ok(()) => {
+                self.services[usize::from(service)].counters.announced += 1;
+                if !rest.is_empty() {
+                    self.data(now, conn, &rest, out);
+                }
+            }
+            Err(why) => {
+                self.refused(service, client, why);
+                out.abort(conn);
+            }
+        }
+    }
+
+    /// No header makes a client of what cannot be one, nor of the server itself, which may trust itself.
+    fn admit_announced(&self, service: u16, client: IpAddr) -> Result<(), Refusal> {
+        let server = self.config.services[usize::from(service)].server.ip().to_canonical();
+        let nobody = client.is_unspecified() || client.is_multicast();
+        let servers_own = client == server && !server.is_loopback();
+        if nobody || servers_own { Err(Refusal::Address) } else { Ok(()) }
+    }
+
+    /// The peer sends no more. One that has said nothing at all was looking whether the port is open.
+    pub(crate) fn announcing_ended<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        let Some(Holder::Announcing(announcing)) = self.slots.get(conn) else { return };
+        if announcing.bytes.is_empty() {
+            self.drop_client(conn);
+            return out.finish(conn);
+        }
+        self.refuse_announcing(conn, ProxyFault::Ended, out);
+    }
+
+    pub(crate) fn announcing_timeout<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        self.refuse_announcing(conn, ProxyFault::TimedOut, out);
+    }
+
+    fn refuse_announcing<T: Transport>(&mut self, conn: Conn, fault: ProxyFault, out: &mut T) {
+        let Some(Holder::Announcing(announcing)) = self.slots.get(conn) else { return };
+        let (service, peer) = (announcing.service, announcing.peer);
+        self.refused(service, peer, Refusal::ProxyHeader(fault));
+        self.drop_client(conn);
+        out.abort(conn);
+    }
+}

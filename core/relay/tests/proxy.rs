@@ -1,0 +1,130 @@
+//! Clients behind a load balancer that says who they are.
+
+mod world;
+
+use core::time::Duration;
+
+use spillway_relay::{ClientKind, Config, Notice, ProxyFault, Refusal, ServiceConfig};
+use spillway_transport::{Application, Conn, Event, LostReason};
+use spillway_wire::ProxyError;
+use world::{Heard, World, config};
+
+const BALANCER: &str = "10.0.0.9:4000";
+const LINE: &str = "PROXY TCP4 10.9.0.7 10.0.0.2 5555 11211\r\n";
+
+fn world() -> World {
+    let mut config = config();
+    let service =
+        ServiceConfig { proxy_from: vec!["10.0.0.9".parse().unwrap()], ..config.services.remove(0) };
+    World::new(Config { services: vec![service], ..config })
+}
+
+fn refusals(world: &mut World) -> Vec<Refusal> {
+    let of = |notice| match notice {
+        Notice::ClientRefused { why, .. } => Some(why),
+        _ => None,
+    };
+    std::iter::from_fn(|| world.relay.poll_notice()).filter_map(of).collect()
+}
+
+fn balancer(world: &mut World) -> Conn {
+    world.client(0, BALANCER)
+}
+
+#[test]
+fn the_announced_address_is_the_servers() {
+    let mut world = world();
+    let conn = balancer(&mut world);
+    assert_eq!(world.wires.line(conn).granted, 4096, "a header's worth");
+    assert_eq!(world.relay.client_statuses(None, 9).0[0].kind, ClientKind::Announcing);
+    assert_eq!(world.exchange(), [], "nothing is known yet");
+    // Its last byte comes with the first of a request, in pieces.
+    let bytes = format!("{LINE}get x\r\n");
+    let (head, tail) = bytes.as_bytes().split_at(20);
+    world.data(conn, head);
+    assert_eq!(world.exchange(), []);
+    world.data(conn, tail);
+    let client = "10.9.0.7:5555".parse().unwrap();
+    assert_eq!(world.exchange(), [Heard::Connect(1, client), Heard::Data(1, b"get x\r\n".to_vec())]);
+    let (clients, total) = world.relay.client_statuses(Some(0), 9);
+    assert_eq!((clients[0].client, clients[0].via, total), (client, Some(BALANCER.parse().unwrap()), 1));
+    assert_eq!((clients[0].bytes_in, clients[0].kind), (7, ClientKind::Raw));
+    let status = world.relay.status();
+    assert_eq!((status.clients, status.services[0].counters.announced), (1, 1));
+    assert_eq!(status.services[0].counters.requests.bytes, 7, "the header is no request");
+}
+
+#[test]
+fn a_header_without_an_address_leaves_the_balancers_own() {
+    let mut world = world();
+    let conn = balancer(&mut world);
+    world.data(conn, b"PROXY UNKNOWN\r\n");
+    assert_eq!(world.exchange(), [Heard::Connect(1, BALANCER.parse().unwrap())]);
+    assert_eq!(world.relay.client_statuses(None, 9).0[0].via, None);
+}
+
+#[test]
+fn others_are_not_believed() {
+    let mut world = world();
+    let other = world.client(0, "10.0.0.8:4000");
+    world.data(other, LINE.as_bytes());
+    let connect = Heard::Connect(1, "10.0.0.8:4000".parse().unwrap());
+    assert_eq!(world.exchange(), [connect, Heard::Data(1, LINE.as_bytes().to_vec())]);
+}
+
+#[test]
+fn announced_addresses_follow_the_same_rules() {
+    for address in ["TCP4 8.8.8.8", "TCP4 0.0.0.0", "TCP4 224.0.0.1", "TCP4 10.0.0.5", "TCP6 ::ffff:10.0.0.5"]
+    {
+        let mut world = world();
+        let conn = balancer(&mut world);
+        let target = if address.starts_with("TCP4") { "10.0.0.2" } else { "::1" };
+        world.data(conn, format!("PROXY {address} {target} 5555 11211\r\nget x\r\n").as_bytes());
+        assert_eq!(world.exchange(), [], "{address}");
+        assert!(world.wires.line(conn).aborted, "{address}");
+        assert_eq!(refusals(&mut world), [Refusal::Address], "{address}");
+        assert_eq!(world.relay.clients(), 0);
+    }
+}
+
+#[test]
+fn a_trusted_balancer_must_say_who() {
+    for (bytes, why) in [
+        (&b"get x\r\n"[..], ProxyFault::Header(ProxyError::Signature)),
+        (b"PROXY TCP4 nobody\r\n", ProxyFault::Header(ProxyError::Line)),
+        (&[b'P'; 1], ProxyFault::TimedOut),
+        (&[], ProxyFault::TimedOut),
+        (b"PROXY TCP4 10.9", ProxyFault::Ended),
+    ] {
+        let mut world = world();
+        let conn = balancer(&mut world);
+        if !bytes.is_empty() {
+            world.data(conn, bytes);
+        }
+        match why {
+            ProxyFault::TimedOut => {
+                let due = world.relay.poll_timeout().expect("it waits for the header");
+                assert_eq!(due, world.now + Duration::from_secs(5));
+                world.relay.handle_timeout(due, &mut world.wires);
+            }
+            ProxyFault::Ended => world.event(conn, Event::Finished),
+            ProxyFault::Header(_) => {}
+        }
+        assert!(world.wires.line(conn).aborted, "{why}");
+        assert_eq!(refusals(&mut world), [Refusal::ProxyHeader(why)]);
+        let status = world.relay.status();
+        assert_eq!((status.clients, status.services[0].counters.refused.proxy_header), (0, 1));
+    }
+}
+
+#[test]
+fn a_look_at_the_port_is_no_trouble() {
+    let mut world = world();
+    let conn = balancer(&mut world);
+    world.event(conn, Event::Finished);
+    world.event(conn, Event::Lost(LostReason::Closed));
+    let conn = balancer(&mut world);
+    world.event(conn, Event::Lost(LostReason::Reset));
+    assert_eq!((refusals(&mut world), world.relay.clients()), (vec![], 0));
+    assert_eq!(world.relay.status().services[0].counters.refused.total(), 0);
+}

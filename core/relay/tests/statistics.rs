@@ -1,0 +1,101 @@
+//! What a relay tells about itself.
+
+mod world;
+
+use core::time::Duration;
+
+use spillway_batch::{CloseReason, Id, Limits};
+use spillway_relay::{ClientKind, Flow, LinkFailures, Stalls};
+use spillway_transport::{Event, LostReason};
+use world::{World, config};
+
+const CLIENT: &str = "10.9.0.1:5000";
+const STEP: Duration = Duration::from_millis(3);
+
+fn stalls(world: &World) -> Stalls {
+    world.relay.status().services[0].counters.stalls
+}
+
+#[test]
+fn a_stall_for_want_of_credit_is_counted_and_timed() {
+    let mut world = World::with_server(config(), Limits { window_bytes: 1000, ..Limits::default() });
+    let client = world.client(0, CLIENT);
+    world.data(client, &[b'x'; 600]);
+    assert_eq!(stalls(&world), Stalls::default(), "there is a grant left");
+    world.data(client, &[b'x'; 400]);
+    world.exchange();
+    assert_eq!(stalls(&world), Stalls { credit: 1, ..Stalls::default() });
+    let (clients, _) = world.relay.client_statuses(None, 1);
+    assert_eq!(clients[0].stalled_since, Some(world.now));
+    world.now = world.now + STEP;
+    world.server.consumed(Id(1), 700);
+    world.exchange();
+    let ended = Stalls { credit: 1, credit_ns: 3_000_000, ..Stalls::default() };
+    assert_eq!(stalls(&world), ended);
+    world.now = world.now + STEP;
+    assert_eq!(stalls(&world), ended, "it is over");
+    assert_eq!(world.relay.client_statuses(None, 1).0[0].stalled_since, None);
+}
+
+#[test]
+fn a_stall_of_the_link_ends_with_its_client_too() {
+    let mut world = World::with_server(config(), Limits { window_bytes: 1 << 20, ..Limits::default() });
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    world.wires.line(world.link).room = 10;
+    for _ in 0..16 {
+        world.data(client, &[b'x'; 4096]);
+    }
+    assert_eq!(stalls(&world), Stalls { link: 1, ..Stalls::default() });
+    world.now = world.now + STEP;
+    world.event(client, Event::Lost(LostReason::Reset));
+    assert_eq!(stalls(&world), Stalls { link: 1, link_ns: 3_000_000, ..Stalls::default() });
+}
+
+#[test]
+fn requests_replies_and_links_are_counted_over_losses() {
+    let mut world = World::new(config());
+    let client = world.client(0, CLIENT);
+    world.data(client, b"get x\r\n");
+    world.data(client, b"get y\r\n");
+    world.exchange();
+    world.server.compose(Id(1), b"END\r\n");
+    world.exchange();
+    let (clients, total) = world.relay.client_statuses(Some(0), 10);
+    assert_eq!((clients[0].bytes_in, clients[0].bytes_out, total), (14, 5, 1));
+    assert_eq!(clients[0].since, world.now);
+    assert_eq!(world.relay.client_statuses(Some(1), 10).1, 0, "no such service");
+    assert_eq!(world.relay.client_statuses(None, 0), (vec![], 1), "bounded, and all are counted");
+
+    let before = world.relay.status().services[0].clone();
+    assert_eq!(before.counters.requests, Flow { bytes: 14, segments: 2 });
+    assert_eq!(before.counters.replies, Flow { bytes: 5, segments: 1 });
+    assert_eq!(before.batches.bytes.count(), before.traffic.batches_sent);
+    assert_eq!(before.batches.bytes.sum(), before.traffic.bytes_sent);
+    assert_eq!(before.batches.messages.sum(), before.traffic.messages_sent);
+    world.event(world.link, Event::Lost(LostReason::Reset));
+    let after = world.relay.status().services[0].clone();
+    assert_eq!((after.batches, after.counters.requests), (before.batches, before.counters.requests));
+    assert_eq!(after.counters.link_failures, LinkFailures { lost: 1, ..LinkFailures::default() });
+    world.link_comes_up(Limits::default());
+    let again = world.relay.status().services[0].clone();
+    assert_eq!(again.counters.links_up, 2);
+    assert!(again.batches.bytes.count() > after.batches.bytes.count());
+}
+
+#[test]
+fn broken_connections_and_those_that_leave_are_told() {
+    let mut world = World::new(config());
+    let (broken, leaving) = (world.client(0, CLIENT), world.client(0, "10.9.0.1:5001"));
+    world.exchange();
+    world.wires.line(leaving).room = 1;
+    world.server.compose(Id(2), b"rest");
+    world.server.close(Id(2), CloseReason::Normal);
+    world.server.close(Id(1), CloseReason::Protocol);
+    world.exchange();
+    assert!(world.wires.line(broken).aborted);
+    assert_eq!(world.relay.status().services[0].counters.connections_broken, 1);
+    let (clients, total) = world.relay.client_statuses(None, 10);
+    assert_eq!((clients[0].kind, clients[0].buffered, total), (ClientKind::Leaving, 3, 1));
+    assert_eq!(clients[0].client, "10.9.0.1:5001".parse().unwrap());
+}

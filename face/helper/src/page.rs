@@ -1,0 +1,172 @@
+//! The status page: one document, no script, nothing from elsewhere; it loads itself again.
+
+use std::fmt::{self, Write as _};
+
+use crate::health::health;
+use crate::rates::{Rates, ServiceRates};
+use crate::status::{HelperStatus, ServiceStatus};
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#222;\
+background:#fff}table{border-collapse:collapse;width:100%;margin:.5rem 0 2rem}th,td{text-align:right;padding:.3rem \
+.6rem;border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}th:first-child,td:first-child{text-align:left}\
+.good{color:#176b2c}.bad{color:#b3261e}.note{color:#666}@media(prefers-color-scheme:dark){body{color:#ddd;\
+background:#181818}th,td{border-color:#444}.good{color:#7bd88f}.bad{color:#ff8a80}.note{color:#999}}";
+
+/// The page. Rates are those since the look before.
+pub(crate) fn html(status: &HelperStatus, rates: Option<&Rates>) -> String {
+    let mut page = String::new();
+    // Writing to a string does not fail.
+    let _ = write_page(&mut page, status, rates);
+    page
+}
+
+fn write_page(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -> fmt::Result {
+    write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width\"><meta http-equiv=\"refresh\" content=\"2\"><title>spillway helper {pid}\
+         </title><style>{STYLE}</style></head><body>\n<h1>Spillway helper</h1>\n",
+        pid = status.pid
+    )?;
+    match health(status) {
+        Ok(()) => page.write_str("<p class=\"good\">healthy</p>\n")?,
+        Err(why) => why.lines().try_for_each(|line| writeln!(page, "<p class=\"bad\">{}</p>", Text(line)))?,
+    }
+    writeln!(
+        page,
+        "<p>version {}, process {}, up {}; {} clients of {}, {} KiB buffered</p>",
+        Text(&status.version),
+        status.pid,
+        Span(status.uptime_ms / 1000),
+        status.clients,
+        status.max_connections,
+        status.buffered_bytes / 1024
+    )?;
+    write_services(page, status, rates)?;
+    write_contexts(page, status, rates)?;
+    page.write_str(
+        "<p class=\"note\">Rates are of the time between the last two looks. The same as <a href=\"/status\">JSON</a>, \
+         and for <a href=\"/metrics\">Prometheus</a>.</p>\n</body></html>\n",
+    )
+}
+
+fn write_services(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -> fmt::Result {
+    page.write_str(
+        "<table><tr><th>service</th><th>server</th><th>links up</th><th>plain</th><th>library</th>\
+         <th>requests/s</th><th>batches/s</th><th>messages a batch</th><th>added p50 µs</th><th>p99 µs</th>\
+         <th>stalls</th><th>refused</th><th>reset</th></tr>\n",
+    )?;
+    for service in &status.services {
+        let rates = rates.and_then(|rates| rates.services.iter().find(|rates| rates.name == service.name));
+        write_service(page, service, rates)?;
+    }
+    page.write_str("</table>\n")
+}
+
+fn write_service(page: &mut String, service: &ServiceStatus, rates: Option<&ServiceRates>) -> fmt::Result {
+    let (up, links) = (service.links_that_are_up(), service.links.len());
+    let class = if up == links && links > 0 { "good" } else { "bad" };
+    write!(
+        page,
+        "<tr><td>{}</td><td>{}</td><td class=\"{class}\">{up} of {links}</td><td>{}</td><td>{}</td>",
+        Text(&service.name),
+        Text(&service.server),
+        service.raw_clients,
+        service.library_clients
+    )?;
+    for figure in [
+        rates.map(|rates| rates.requests_per_second),
+        rates.map(|rates| rates.batches_per_second),
+        rates.and_then(|rates| rates.messages_per_batch),
+        rates.and_then(|rates| rates.delay_p50_us),
+        rates.and_then(|rates| rates.delay_p99_us),
+    ] {
+        match figure {
+            Some(figure) => write!(page, "<td>{}</td>", Figure(figure))?,
+            None => page.write_str("<td>–</td>")?,
+        }
+    }
+    let reset = service.cut.total + service.clients_lost_with_link;
+    writeln!(page, "<td>{}</td><td>{}</td><td>{reset}</td></tr>", service.stalls, service.refused.total)
+}
+
+fn write_contexts(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -> fmt::Result {
+    page.write_str("<table><tr><th>context</th><th>CPU %</th><th>clients</th><th>KiB buffered</th></tr>\n")?;
+    for (index, context) in status.contexts.iter().enumerate() {
+        let cpu = rates.and_then(|rates| rates.context_cpu_percent.get(index));
+        let cpu = cpu.map_or("–".to_owned(), |percent| format!("{percent:.1}"));
+        let (number, clients, kib) = (context.context, context.clients, context.buffered_bytes / 1024);
+        writeln!(page, "<tr><td>{number}</td><td>{cpu}</td><td>{clients}</td><td>{kib}</td></tr>")?;
+    }
+    page.write_str("</table>\n")
+}
+
+/// Text that cannot be markup.
+struct Text<'a>(&'a str);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '&' => f.write_str("&amp;"),
+            '<' => f.write_str("&lt;"),
+            '>' => f.write_str("&gt;"),
+            '"' => f.write_str("&quot;"),
+            '\'' => f.write_str("&#39;"),
+            c => f.write_char(c),
+        })
+    }
+}
+
+/// Three significant digits below 100, none after the point above.
+struct Figure(f64);
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = if self.0 >= 100.0 {
+            0
+        } else if self.0 >= 10.0 {
+            1
+        } else {
+            2
+        };
+        write!(f, "{:.digits$}", self.0)
+    }
+}
+
+/// Seconds, in the largest two units.
+struct Span(u64);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0;
+        match seconds {
+            0..60 => write!(f, "{seconds} s"),
+            60..3_600 => write!(f, "{} min {} s", seconds / 60, seconds % 60),
+            3_600..86_400 => write!(f, "{} h {} min", seconds / 3_600, seconds / 60 % 60),
+            _ => write!(f, "{} d {} h", seconds / 86_400, seconds / 3_600 % 24),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_no_markup_and_nothing_comes_from_elsewhere() {
+        let service = ServiceStatus { name: "<script>\"&".into(), ..ServiceStatus::default() };
+        let status = HelperStatus { services: vec![service], ..HelperStatus::default() };
+        let page = html(&status, None);
+        assert!(page.contains("&lt;script&gt;&quot;&amp;") && !page.contains("<script"), "{page}");
+        assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("src="), "{page}");
+        assert!(page.contains("http-equiv=\"refresh\""));
+    }
+
+    #[test]
+    fn times_and_figures_read_well() {
+        let spans = [59, 61, 3_600 * 5 + 60 * 4, 86_400 * 2 + 3_600].map(|s| Span(s).to_string());
+        assert_eq!(spans, ["59 s", "1 min 1 s", "5 h 4 min", "2 d 1 h"]);
+        let figures = [0.0, 1.234, 12.34, 123.4].map(|f| Figure(f).to_string());
+        assert_eq!(figures, ["0.00", "1.23", "12.3", "123"]);
+    }
+}

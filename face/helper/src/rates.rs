@@ -1,0 +1,125 @@
+//! What a helper has done between two looks at it.
+
+use serde::Serialize;
+
+use crate::status::{HelperStatus, ServiceStatus};
+
+/// Rates of a helper.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rates {
+    /// Between the two looks.
+    pub seconds: f64,
+    /// CPU of each network thread, in percent of one core.
+    pub context_cpu_percent: Vec<f64>,
+    /// In the order of the later look.
+    pub services: Vec<ServiceRates>,
+}
+
+/// Rates of a service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ServiceRates {
+    /// As configured.
+    pub name: String,
+    /// Pieces of requests from clients.
+    pub requests_per_second: f64,
+    /// Pieces of replies from the server.
+    pub replies_per_second: f64,
+    /// Bytes of requests and replies.
+    pub bytes_per_second: f64,
+    /// Batches to the server.
+    pub batches_per_second: f64,
+    /// Data messages for each of them; none without batches.
+    pub messages_per_batch: Option<f64>,
+    /// What batching has added to half of the requests at most, in microseconds.
+    pub delay_p50_us: Option<f64>,
+    /// What batching has added to 99 of 100 requests at most, in microseconds.
+    pub delay_p99_us: Option<f64>,
+    /// Plain clients that could send nothing.
+    pub stalls_per_second: f64,
+    /// Clients refused.
+    pub refused_per_second: f64,
+    /// Clients reset by the helper.
+    pub reset_per_second: f64,
+}
+
+impl Rates {
+    /// What happened between two looks. None when they are of different processes, or in the wrong order.
+    pub fn between(before: &HelperStatus, after: &HelperStatus) -> Option<Rates> {
+        if before.pid != after.pid || after.uptime_ms <= before.uptime_ms {
+            return None;
+        }
+        let seconds = (after.uptime_ms - before.uptime_ms) as f64 / 1000.0;
+        let cpu = after.contexts.iter().map(|context| {
+            let earlier = before.contexts.iter().find(|earlier| earlier.context == context.context);
+            let earlier = earlier.map_or(context.cpu_us, |earlier| earlier.cpu_us);
+            context.cpu_us.saturating_sub(earlier) as f64 / (seconds * 1e6) * 100.0
+        });
+        let blank = ServiceStatus::default();
+        let services = after.services.iter().map(|service| {
+            let earlier = before.services.iter().find(|earlier| earlier.name == service.name);
+            ServiceRates::between(earlier.unwrap_or(&blank), service, seconds)
+        });
+        Some(Rates { seconds, context_cpu_percent: cpu.collect(), services: services.collect() })
+    }
+}
+
+impl ServiceRates {
+    fn between(before: &ServiceStatus, after: &ServiceStatus, seconds: f64) -> ServiceRates {
+        // A thread that did not answer for once, or a service configured anew, makes totals fall.
+        let more = |count: fn(&ServiceStatus) -> u64| count(after).saturating_sub(count(before)) as f64;
+        let batches = more(|s| s.batches_sent);
+        let delay = after.batch_delay_us.since(&before.batch_delay_us);
+        ServiceRates {
+            name: after.name.clone(),
+            requests_per_second: more(|s| s.requests) / seconds,
+            replies_per_second: more(|s| s.replies) / seconds,
+            bytes_per_second: more(|s| s.request_bytes + s.reply_bytes) / seconds,
+            batches_per_second: batches / seconds,
+            messages_per_batch: (batches > 0.0).then(|| more(|s| s.messages_sent) / batches),
+            delay_p50_us: delay.quantile(0.5),
+            delay_p99_us: delay.quantile(0.99),
+            stalls_per_second: more(|s| s.stalls) / seconds,
+            refused_per_second: more(|s| s.refused.total) / seconds,
+            reset_per_second: more(|s| s.cut.total + s.clients_lost_with_link) / seconds,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::distribution::Distribution;
+    use crate::status::ContextStatus;
+
+    fn status(uptime_ms: u64, cpu_us: u64, requests: u64) -> HelperStatus {
+        let delay = Distribution { bounds: vec![100, 200], counts: vec![requests, 0, 0], sum: 0 };
+        let service = ServiceStatus {
+            name: "cache".into(),
+            requests,
+            batches_sent: requests / 10,
+            messages_sent: requests,
+            batch_delay_us: delay,
+            ..ServiceStatus::default()
+        };
+        let contexts = vec![ContextStatus { context: 0, cpu_us, ..ContextStatus::default() }];
+        HelperStatus { pid: 7, uptime_ms, contexts, services: vec![service], ..HelperStatus::default() }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between() {
+        let rates = Rates::between(&status(1_000, 0, 1_000), &status(3_000, 500_000, 5_000)).unwrap();
+        assert_eq!((rates.seconds, rates.context_cpu_percent), (2.0, vec![25.0]));
+        let cache = &rates.services[0];
+        assert_eq!((cache.requests_per_second, cache.batches_per_second), (2_000.0, 200.0));
+        assert_eq!((cache.messages_per_batch, cache.delay_p50_us), (Some(10.0), Some(50.0)));
+    }
+
+    #[test]
+    fn nothing_is_said_of_different_processes_and_idle_ones_have_no_batches() {
+        let other = HelperStatus { pid: 8, ..status(1_000, 0, 0) };
+        assert_eq!(Rates::between(&other, &status(2_000, 0, 0)), None);
+        assert_eq!(Rates::between(&status(2_000, 0, 0), &status(2_000, 0, 0)), None);
+        let idle = Rates::between(&status(1_000, 0, 100), &status(2_000, 0, 100)).unwrap();
+        assert_eq!((idle.services[0].messages_per_batch, idle.services[0].delay_p99_us), (None, None));
+    }
+}

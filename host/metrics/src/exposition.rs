@@ -1,0 +1,164 @@
+//! Prometheus' text format, version 0.0.4.
+//!
+//! Our own writer, because the figures are snapshots that network threads are asked for, not counters that live
+//! in a registry; and because this version of the format is the one that every scraper and `promtool` reads.
+
+use std::fmt::Write as _;
+
+/// Of an answer in this format.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only rises, until a restart. Its name ends in `_total`.
+    Counter,
+    /// Rises and falls.
+    Gauge,
+    /// Distribution.
+    Histogram,
+}
+
+impl Kind {
+    /// As the format calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        }
+    }
+}
+
+/// One metric: what it is called, and what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// With its unit last: `_seconds`, `_bytes`, and `_total` after it for counters.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// One sentence.
+    pub help: &'static str,
+    /// Names of its labels.
+    pub labels: &'static [&'static str],
+}
+
+/// An answer as it is written.
+#[derive(Debug, Default)]
+pub struct Exposition {
+    text: String,
+}
+
+impl Exposition {
+    /// An empty one.
+    pub fn new() -> Exposition {
+        Exposition::default()
+    }
+
+    /// Begins a metric. All its samples go to what this returns: the format wants them together.
+    pub fn family(&mut self, metric: &Metric) -> Family<'_> {
+        let (name, kind) = (metric.name, metric.kind.name());
+        // Writing to a string does not fail.
+        let _ = writeln!(self.text, "# HELP {name} {}", escaped(metric.help, false));
+        let _ = writeln!(self.text, "# TYPE {name} {kind}");
+        Family { text: &mut self.text, metric: *metric }
+    }
+
+    /// The whole answer.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}
+
+/// Where samples of one metric go.
+#[derive(Debug)]
+pub struct Family<'a> {
+    text: &'a mut String,
+    metric: Metric,
+}
+
+impl Family<'_> {
+    /// One sample, with the labels' values in the metric's order.
+    pub fn sample(&mut self, values: &[&str], value: f64) {
+        self.line("", values, None, value);
+    }
+
+    /// A counter's sample. Beyond 2^53 it loses its last digits, as it does in Prometheus.
+    pub fn count(&mut self, values: &[&str], count: u64) {
+        self.sample(values, count as f64);
+    }
+
+    /// A histogram: upper bounds, the counts of their buckets and one more for what lies beyond, the sum of all
+    /// values.
+    pub fn histogram(
+        &mut self,
+        values: &[&str],
+        bounds: impl Iterator<Item = f64>,
+        counts: &[u64],
+        sum: f64,
+    ) {
+        let mut total = 0;
+        let bounds = bounds.chain([f64::INFINITY]);
+        for (bound, count) in bounds.zip(counts) {
+            total += count;
+            self.line("_bucket", values, Some(bound), total as f64);
+        }
+        self.line("_sum", values, None, sum);
+        self.line("_count", values, None, total as f64);
+    }
+
+    fn line(&mut self, suffix: &str, values: &[&str], bound: Option<f64>, value: f64) {
+        debug_assert_eq!(values.len(), self.metric.labels.len(), "{}", self.metric.name);
+        let labels = self.metric.labels.iter().zip(values);
+        let mut labels: Vec<String> =
+            labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(value, true))).collect();
+        labels.extend(bound.map(|bound| format!("le=\"{}\"", number(bound))));
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.text, "{}{suffix}{labels} {}", self.metric.name, number(value));
+    }
+}
+
+fn number(value: f64) -> String {
+    if value == f64::INFINITY {
+        "+Inf".to_owned()
+    } else if value == f64::NEG_INFINITY {
+        "-Inf".to_owned()
+    } else {
+        value.to_string()
+    }
+}
+
+fn escaped(text: &str, quotes: bool) -> String {
+    let escaped = text.replace('\\', "\\\\").replace('\n', "\\n");
+    if quotes { escaped.replace('"', "\\\"") } else { escaped }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_labels_and_histograms() {
+        let count =
+            Metric { name: "a_total", kind: Kind::Counter, help: "As \\ many\n.", labels: &["x", "y"] };
+        let delay = Metric { name: "d_seconds", kind: Kind::Histogram, help: "Delay.", labels: &[] };
+        let mut exposition = Exposition::new();
+        let mut family = exposition.family(&count);
+        family.count(&["quote \" slash \\ end \n", ""], 3);
+        family.count(&["b", "c"], 0);
+        exposition.family(&delay).histogram(&[], [0.00005, 1.0].into_iter(), &[2, 0, 1], 2.5);
+        let expected = r#"# HELP a_total As \\ many\n.
+# TYPE a_total counter
+a_total{x="quote \" slash \\ end \n",y=""} 3
+a_total{x="b",y="c"} 0
+# HELP d_seconds Delay.
+# TYPE d_seconds histogram
+d_seconds_bucket{le="0.00005"} 2
+d_seconds_bucket{le="1"} 2
+d_seconds_bucket{le="+Inf"} 3
+d_seconds_sum 2.5
+d_seconds_count 3
+"#;
+        assert_eq!(exposition.into_text(), expected);
+    }
+}

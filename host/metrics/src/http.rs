@@ -1,0 +1,260 @@
+//! An HTTP server for a few readers: one request a connection, each on a thread of its own, all bounded.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::request::{REQUEST_BYTES_MAX, Request, RequestError};
+
+/// Connections at one time; more are told to come again.
+const CONNECTIONS_MAX: usize = 16;
+/// From the first byte of a request to the last of its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What a peer may send after its request, and how long, so that closing does not cut our answer short.
+const LEFTOVER_BYTES_MAX: usize = 64 * 1024;
+const LEFTOVER_PATIENCE: Duration = Duration::from_millis(500);
+/// After an accept that failed, which is for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const BUSY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// 200, 404 or 503.
+    pub status: u16,
+    /// Of the body.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: String,
+}
+
+impl Response {
+    /// An answer with a body.
+    pub fn ok(content_type: &'static str, body: String) -> Response {
+        Response { status: 200, content_type, body }
+    }
+
+    /// An answer in words.
+    pub fn text(status: u16, body: impl Into<String>) -> Response {
+        Response { status, content_type: "text/plain; charset=utf-8", body: body.into() }
+    }
+}
+
+type Handler = dyn Fn(&Request) -> Response + Send + Sync;
+
+/// A running server. Takes no more connections once dropped.
+#[derive(Debug)]
+pub struct HttpServer {
+    address: SocketAddr,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HttpServer {
+    /// Listens; nobody is answered before [`serve`](Self::serve). Bound early, a taken address is an error at start.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    /// Answers every request by `handler`, on threads that have nothing else to do.
+    ///
+    /// # Errors
+    /// The host has no thread or descriptor left.
+    pub fn serve(
+        listener: TcpListener,
+        handler: impl Fn(&Request) -> Response + Send + Sync + 'static,
+    ) -> io::Result<HttpServer> {
+        let address = listener.local_addr()?;
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (stopped, handler): (_, Arc<Handler>) = (Arc::clone(&stop), Arc::new(handler));
+        let run = move || accept_all(&listener, &stopped, &handler);
+        let thread = std::thread::Builder::new().name("http".into()).spawn(run)?;
+        Ok(HttpServer { address, stop, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        // Fails only when the counter is full, and then the thread is told already.
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept_all(listener: &TcpListener, stop: &OwnedFd, handler: &Arc<Handler>) {
+    let connections = Arc::new(AtomicUsize::new(0));
+    loop {
+        let mut waits = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        // Interrupted by a signal: looked at again.
+        let _ = poll(&mut waits, None);
+        if !waits[1].revents().is_empty() {
+            return;
+        }
+        match listener.accept() {
+            Ok((stream, _)) => start(stream, &connections, handler),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+        }
+    }
+}
+
+fn start(stream: TcpStream, connections: &Arc<AtomicUsize>, handler: &Arc<Handler>) {
+    let place = Place::taken(connections);
+    if connections.load(Ordering::Relaxed) > CONNECTIONS_MAX {
+        // Its buffer is empty, so this does not wait, and what does not fit is no loss.
+        let _ = stream.set_nonblocking(true);
+        let _ = (&stream).write(BUSY);
+        return;
+    }
+    let handler = Arc::clone(handler);
+    let run = move || {
+        let _place = place;
+        // A peer that goes away misses its answer; nobody else is concerned.
+        let _ = answer(stream, &*handler);
+    };
+    // Without a thread the peer sees its connection end, and comes again.
+    let _ = std::thread::Builder::new().name("http-answer".into()).spawn(run);
+}
+
+/// One of the connections, counted until it is dropped, a panic included.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn taken(connections: &Arc<AtomicUsize>) -> Place {
+        connections.fetch_add(1, Ordering::Relaxed);
+        Place(Arc::clone(connections))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn answer(mut stream: TcpStream, handler: &Handler) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    let deadline = Instant::now() + PATIENCE;
+    let (head_only, response) = match read_request(&mut stream, deadline)? {
+        None => return Ok(()),
+        Some(Ok(request)) => (request.head_only, handler(&request)),
+        Some(Err(error)) => (false, refusal(error)),
+    };
+    let body = if head_only { "" } else { response.body.as_str() };
+    write_until(&mut stream, head(&response).as_bytes(), deadline)?;
+    write_until(&mut stream, body.as_bytes(), deadline)?;
+    stream.shutdown(Shutdown::Write)?;
+    read_leftover(&mut stream)
+}
+
+/// `None`: the peer went away without asking.
+fn read_request(
+    stream: &mut TcpStream,
+    deadline: Instant,
+) -> io::Result<Option<Result<Request, RequestError>>> {
+    let mut bytes = vec![0; REQUEST_BYTES_MAX];
+    let mut length = 0;
+    loop {
+        if !is_time_left(deadline, |left| stream.set_read_timeout(Some(left)))? {
+            return Ok(Some(Err(RequestError::TimedOut)));
+        }
+        match stream.read(&mut bytes[length..]) {
+            Ok(0) => return Ok((length > 0).then_some(Err(RequestError::Malformed))),
+            Ok(more) => length += more,
+            Err(error) if is_timeout(&error) => return Ok(Some(Err(RequestError::TimedOut))),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if let Some(parsed) = Request::parse(&bytes[..length]).transpose() {
+            return Ok(Some(parsed));
+        }
+    }
+}
+
+fn write_until(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        if !is_time_left(deadline, |left| stream.set_write_timeout(Some(left)))? {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match stream.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(taken) => bytes = &bytes[taken..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn read_leftover(stream: &mut TcpStream) -> io::Result<()> {
+    let (mut left, mut bytes) = (LEFTOVER_BYTES_MAX, [0; 4096]);
+    let deadline = Instant::now() + LEFTOVER_PATIENCE;
+    while left > 0 && is_time_left(deadline, |time| stream.set_read_timeout(Some(time)))? {
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => break,
+            Ok(more) => left = left.saturating_sub(more),
+        }
+    }
+    Ok(())
+}
+
+/// Sets a timeout to what is left; false when nothing is.
+fn is_time_left(deadline: Instant, set: impl FnOnce(Duration) -> io::Result<()>) -> io::Result<bool> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Ok(false);
+    }
+    set(left)?;
+    Ok(true)
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn refusal(error: RequestError) -> Response {
+    let (status, words) = error.status();
+    Response::text(status, format!("{words}\n"))
+}
+
+fn head(response: &Response) -> String {
+    let words = match response.status {
+        200 => "OK",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        431 => "Request Header Fields Too Large",
+        503 => "Service Unavailable",
+        _ => "Bad Request",
+    };
+    let allow = if response.status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+    // Pages here have styles of their own and nothing else: what a client's name could smuggle in would not run.
+    format!(
+        "HTTP/1.1 {} {words}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\n\
+         X-Content-Type-Options: nosniff\r\nContent-Security-Policy: default-src 'none'; style-src \
+         'unsafe-inline'\r\nConnection: close\r\n\r\n",
+        response.status,
+        response.content_type,
+        response.body.len()
+    )
+}

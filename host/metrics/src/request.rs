@@ -1,0 +1,135 @@
+//! The head of an HTTP request, as far as a read-only server has to understand it (RFC 9112).
+
+use std::str;
+
+/// The longest request line and headers that are read.
+pub const REQUEST_BYTES_MAX: usize = 8 * 1024;
+const HEADERS_MAX: usize = 64;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// With its leading slash, undecoded, without query.
+    pub path: String,
+    /// HEAD: the answer's body is left out.
+    pub head_only: bool,
+}
+
+/// Why a request is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestError {
+    /// It is no HTTP request.
+    Malformed,
+    /// Its head is longer than [`REQUEST_BYTES_MAX`], or has too many headers.
+    TooLong,
+    /// Another method than GET and HEAD.
+    Method,
+    /// It did not come in time.
+    TimedOut,
+}
+
+impl RequestError {
+    /// The status line's code and words.
+    pub fn status(self) -> (u16, &'static str) {
+        match self {
+            RequestError::Malformed => (400, "Bad Request"),
+            RequestError::TooLong => (431, "Request Header Fields Too Large"),
+            RequestError::Method => (405, "Method Not Allowed"),
+            RequestError::TimedOut => (408, "Request Timeout"),
+        }
+    }
+}
+
+impl Request {
+    /// Reads a request's head. `None`: there is more to come; never for [`REQUEST_BYTES_MAX`] bytes and more.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(bytes: &[u8]) -> Result<Option<Request>, RequestError> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        let status = request.parse(bytes).map_err(|error| match error {
+            httparse::Error::TooManyHeaders => RequestError::TooLong,
+            _ => RequestError::Malformed,
+        })?;
+        if status.is_partial() {
+            return if bytes.len() < REQUEST_BYTES_MAX { Ok(None) } else { Err(RequestError::TooLong) };
+        }
+        let head_only = match request.method {
+            Some("GET") => false,
+            Some("HEAD") => true,
+            _ => return Err(RequestError::Method),
+        };
+        let target = request.path.ok_or(RequestError::Malformed)?;
+        let path = path(target).ok_or(RequestError::Malformed)?;
+        Ok(Some(Request { path: path.to_owned(), head_only }))
+    }
+}
+
+/// The path of a target in origin form, or in the absolute form that servers must take, too (§3.2.2).
+fn path(target: &str) -> Option<&str> {
+    let path = match target.strip_prefix("http://") {
+        Some(rest) => rest.find('/').map_or("/", |slash| &rest[slash..]),
+        None => target,
+    };
+    let end = path.find(['?', '#']).unwrap_or(path.len());
+    Some(&path[..end]).filter(|path| path.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn requests() {
+        for (text, path, head_only) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "/", false),
+            ("GET /metrics?x=1 HTTP/1.0\r\n\r\n", "/metrics", false),
+            ("HEAD /health HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n", "/health", true),
+            ("GET http://127.0.0.1:9411/status HTTP/1.1\r\nHost: a\r\n\r\n", "/status", false),
+            ("GET http://127.0.0.1:9411 HTTP/1.1\r\nHost: a\r\n\r\n", "/", false),
+        ] {
+            let expected = Request { path: path.into(), head_only };
+            assert_eq!(Request::parse(text.as_bytes()), Ok(Some(expected)), "{text:?}");
+            for cut in 0..text.len() {
+                assert_eq!(Request::parse(&text.as_bytes()[..cut]), Ok(None), "{:?}", &text[..cut]);
+            }
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX + 1));
+        let long = format!("GET /{} ", "x".repeat(REQUEST_BYTES_MAX));
+        for (text, error) in [
+            ("POST / HTTP/1.1\r\n\r\n", RequestError::Method),
+            ("DELETE /metrics HTTP/1.1\r\n\r\n", RequestError::Method),
+            ("OPTIONS * HTTP/1.1\r\n\r\n", RequestError::Method),
+            ("GET metrics HTTP/1.1\r\n\r\n", RequestError::Malformed),
+            ("GET / HTTP/3.0\r\n\r\n", RequestError::Malformed),
+            ("\x16\x03\x01\x02", RequestError::Malformed),
+            ("GET / HTTP/1.1\r\nno header\r\n\r\n", RequestError::Malformed),
+            (&many, RequestError::TooLong),
+            (&long, RequestError::TooLong),
+        ] {
+            assert_eq!(Request::parse(text.as_bytes()), Err(error), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Request::parse(&bytes);
+            let _ = Request::parse(&[b"GET /", bytes.as_slice()].concat());
+            let _ = Request::parse(&[b"GET / HTTP/1.1\r\n", bytes.as_slice()].concat());
+        }
+
+        #[test]
+        fn what_never_ends_is_bounded(byte in any::<u8>()) {
+            let bytes = [b"GET / HTTP/1.1\r\nA: ".as_slice(), &[byte; REQUEST_BYTES_MAX]].concat();
+            prop_assert!(!matches!(Request::parse(&bytes), Ok(None)));
+        }
+    }
+}
