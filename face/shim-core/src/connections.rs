@@ -5,18 +5,20 @@
 
 use core::net::SocketAddr;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use libc::{c_int, iovec};
 
 use crate::lock;
-use crate::ready::Source;
+use crate::options::Options;
+use crate::source::Source;
 use crate::sys::Errno;
+use crate::table::{self, Entry};
 
-/// Readiness as epoll reports it.
-pub(crate) const IN: u32 = libc::EPOLLIN as u32;
-pub(crate) const OUT: u32 = libc::EPOLLOUT as u32;
+/// Readiness as epoll reports it. The kernel gives each of the first two a second name.
+pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+pub(crate) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
 pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
 pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
@@ -30,7 +32,7 @@ const CHUNKS: usize = 4096;
 const IDLE_BUFFER_BYTES: usize = 4 * 1024;
 
 /// Consumed bytes are reported to the link in portions of this size, because that takes the link's lock.
-pub(crate) const REPORT_BYTES: usize = 16 * 1024;
+pub(crate) const REPORT_BYTES: u32 = 16 * 1024;
 
 static CONNECTIONS: [AtomicPtr<[Connection; CHUNK]>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
 static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), made: 0 });
@@ -42,7 +44,7 @@ struct Pool {
 
 /// One virtual connection; or, with no link, what stands for a listening socket in a ready list.
 ///
-/// What each request touches comes first, in two cache lines.
+/// What each request touches comes first, in two cache lines: readiness in one, bytes in the other.
 #[repr(C, align(64))]
 pub(crate) struct Connection {
     pub(crate) source: Source,
@@ -50,7 +52,10 @@ pub(crate) struct Connection {
     /// The link it came by and its id there; constant from connect until the application closes it.
     pub(crate) link: AtomicU32,
     pub(crate) id: AtomicU32,
-    pub(crate) nonblocking: AtomicBool,
+    /// Threads that are blocked for its sake: see `waiters`.
+    pub(crate) waiters: AtomicU32,
+    /// Status flags as F_GETFL tells them, O_NONBLOCK among them.
+    pub(crate) status: AtomicI32,
     /// The client closed: nothing can be sent any more.
     pub(crate) closed_by_peer: AtomicBool,
     /// `shutdown` for writing was called.
@@ -64,7 +69,7 @@ pub(crate) struct Inner {
     /// How much of `received` the application has read.
     read: usize,
     /// Bytes read and not yet reported to the link.
-    unreported: usize,
+    unreported: u32,
     /// Nothing follows what is received.
     pub(crate) ended: bool,
     /// The next read fails with ECONNRESET, once.
@@ -77,9 +82,17 @@ pub(crate) struct Inner {
     pub(crate) references: u32,
     pub(crate) client: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
-    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` of a blocking descriptor in milliseconds; 0 waits for ever.
-    pub(crate) receive_timeout_ms: u64,
-    pub(crate) send_timeout_ms: u64,
+    /// Socket options that were set on it, or that its listener had.
+    pub(crate) options: Options,
+}
+
+/// What a read does besides copying.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Reading {
+    /// The bytes stay.
+    pub(crate) peek: bool,
+    /// The bytes are dropped, not copied (MSG_TRUNC).
+    pub(crate) discard: bool,
 }
 
 /// What a read took.
@@ -94,9 +107,10 @@ impl Connection {
         Connection {
             index,
             source: Source::new(),
-            link: AtomicU32::new(0),
+            link: AtomicU32::new(crate::links::NO_LINK),
             id: AtomicU32::new(0),
-            nonblocking: AtomicBool::new(false),
+            waiters: AtomicU32::new(0),
+            status: AtomicI32::new(libc::O_RDWR),
             closed_by_peer: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             inner: Mutex::new(Inner::new()),
@@ -155,48 +169,42 @@ impl Connection {
         first
     }
 
-    /// Copies received bytes out. `Err(EAGAIN)` when there are none yet.
+    /// Copies received bytes out. `Err(EAGAIN)` when there are none yet, `Err(EBADF)` when `fd` names it no more:
+    /// another thread has closed it, and it may be another client's by now.
     ///
     /// # Safety
     /// `parts` describe writable memory.
-    pub(crate) unsafe fn read(&self, parts: &[iovec], peek: bool) -> Result<Read, Errno> {
-        let mut inner = self.lock();
-        if inner.received.len() == inner.read {
-            if core::mem::take(&mut inner.reset) {
-                return Err(libc::ECONNRESET);
-            }
-            if inner.ended || inner.deaf {
-                return Ok(Read { bytes: 0, report: 0 });
-            }
+    #[inline]
+    pub(crate) unsafe fn read(&self, fd: c_int, parts: &[iovec], how: Reading) -> Result<Read, Errno> {
+        // Whatever a read could find raises IN first. Most servers read until there is nothing more.
+        if self.source.own_state() & IN == 0 {
             return Err(libc::EAGAIN);
         }
-        let mut bytes = 0;
-        for part in parts {
-            let rest = &inner.received[inner.read + bytes..];
-            let count = rest.len().min(part.iov_len);
-            // SAFETY: the caller vouches for the part; `count` is within both.
-            unsafe { core::ptr::copy_nonoverlapping(rest.as_ptr(), part.iov_base.cast(), count) };
-            bytes += count;
+        let mut inner = self.lock();
+        if !self.is_named(fd) {
+            return Err(libc::EBADF);
         }
-        if peek {
-            return Ok(Read { bytes, report: 0 });
+        // SAFETY: the caller vouches for the parts.
+        unsafe { inner.read(&self.source, parts, how) }
+    }
+
+    /// Whether the descriptor names this connection. Stays so while the connection's lock is held.
+    pub(crate) fn is_named(&self, fd: c_int) -> bool {
+        table::entry(fd) == Entry::Connection(self.index)
+    }
+
+    /// Whether calls on it must not block.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.status.load(Ordering::Relaxed) & libc::O_NONBLOCK != 0
+    }
+
+    pub(crate) fn set_nonblocking(&self, yes: bool) {
+        let bit = libc::O_NONBLOCK;
+        if yes {
+            self.status.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.status.fetch_and(!bit, Ordering::Relaxed);
         }
-        inner.read += bytes;
-        if inner.read == inner.received.len() {
-            inner.read = 0;
-            if inner.received.capacity() > IDLE_BUFFER_BYTES {
-                inner.received = Vec::new();
-            } else {
-                inner.received.clear();
-            }
-            if !inner.ended && !inner.deaf {
-                self.source.lower(IN);
-            }
-        }
-        inner.unreported += bytes;
-        let report =
-            if inner.unreported >= REPORT_BYTES { core::mem::take(&mut inner.unreported) } else { 0 };
-        Ok(Read { bytes, report })
     }
 
     /// Bytes received and not read: FIONREAD.
@@ -209,10 +217,11 @@ impl Connection {
     fn renew(&self) {
         *self.lock() = Inner::new();
         self.source.renew();
-        self.nonblocking.store(false, Ordering::Relaxed);
+        self.waiters.store(0, Ordering::Relaxed);
+        self.status.store(libc::O_RDWR, Ordering::Relaxed);
         self.closed_by_peer.store(false, Ordering::Relaxed);
         self.finished.store(false, Ordering::Relaxed);
-        self.link.store(0, Ordering::Relaxed);
+        self.link.store(crate::links::NO_LINK, Ordering::Relaxed);
         self.id.store(0, Ordering::Relaxed);
     }
 }
@@ -230,9 +239,50 @@ impl Inner {
             unreported: 0,
             client: None,
             local: None,
-            receive_timeout_ms: 0,
-            send_timeout_ms: 0,
+            options: Options::default(),
         }
+    }
+
+    /// # Safety
+    /// `parts` describe writable memory.
+    unsafe fn read(&mut self, source: &Source, parts: &[iovec], how: Reading) -> Result<Read, Errno> {
+        if self.received.len() == self.read {
+            if core::mem::take(&mut self.reset) {
+                return Err(libc::ECONNRESET);
+            }
+            if self.ended || self.deaf {
+                return Ok(Read { bytes: 0, report: 0 });
+            }
+            return Err(libc::EAGAIN);
+        }
+        let mut bytes = 0;
+        for part in parts {
+            let rest = &self.received[self.read + bytes..];
+            let count = rest.len().min(part.iov_len);
+            if !how.discard {
+                // SAFETY: the caller vouches for the part; `count` is within both.
+                unsafe { core::ptr::copy_nonoverlapping(rest.as_ptr(), part.iov_base.cast(), count) };
+            }
+            bytes += count;
+        }
+        if how.peek {
+            return Ok(Read { bytes, report: 0 });
+        }
+        self.read += bytes;
+        if self.read == self.received.len() {
+            self.read = 0;
+            if self.received.capacity() > IDLE_BUFFER_BYTES {
+                self.received = Vec::new();
+            } else {
+                self.received.clear();
+            }
+            if !self.ended && !self.deaf {
+                source.lower(IN);
+            }
+        }
+        self.unreported += bytes as u32; // the window bounds both
+        let report = if self.unreported >= REPORT_BYTES { core::mem::take(&mut self.unreported) } else { 0 };
+        Ok(Read { bytes, report: report as usize })
     }
 
     /// Moves unread bytes to the front rather than growing the buffer.
@@ -268,7 +318,10 @@ pub(crate) fn take() -> Option<&'static Connection> {
 
 /// Nothing names the connection any more.
 pub(crate) fn give_back(connection: &Connection) {
-    connection.lock().received = Vec::new();
+    {
+        let mut inner = connection.lock();
+        (inner.received, inner.options) = (Vec::new(), Options::default());
+    }
     lock(&POOL).free.push(connection.index);
 }
 
@@ -288,8 +341,21 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Connection> {
 
 /// What a descriptor names, if it is a virtual connection of this process.
 pub(crate) fn of_descriptor(fd: c_int) -> Option<&'static Connection> {
-    match crate::table::entry(fd) {
-        crate::table::Entry::Connection(index) if crate::fork::is_owner() => get(index),
+    match table::entry(fd) {
+        Entry::Connection(index) if crate::fork::is_owner() => get(index),
+        Entry::Connection(_) => {
+            crate::fork::tell_inert();
+            None
+        }
+        _ => None,
+    }
+}
+
+/// What a descriptor names that waits and wakes in our books: a virtual connection, or what stands for the accept
+/// queue of a listening socket.
+pub(crate) fn of_pollable(fd: c_int) -> Option<&'static Connection> {
+    match table::entry(fd) {
+        Entry::Connection(index) | Entry::Listener(index) if crate::fork::is_owner() => get(index),
         _ => None,
     }
 }
@@ -298,11 +364,18 @@ pub(crate) fn of_descriptor(fd: c_int) -> Option<&'static Connection> {
 mod tests {
     use super::*;
 
+    /// A number that no descriptor of this process has.
+    fn named(connection: &Connection) -> c_int {
+        let fd = 1_000_000 + connection.index as c_int;
+        assert!(table::note(fd, Entry::Connection(connection.index)));
+        fd
+    }
+
     fn read(connection: &Connection, count: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; count];
         let part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: count };
         // SAFETY: the part is the vector.
-        let read = unsafe { connection.read(&[part], false) }?;
+        let read = unsafe { connection.read(named(connection), &[part], Reading::default()) }?;
         bytes.truncate(read.bytes);
         Ok(bytes)
     }
@@ -312,15 +385,15 @@ mod tests {
         let connection = take().unwrap();
         assert_eq!(read(connection, 4), Err(libc::EAGAIN));
         assert!(connection.deliver(b"abcdef"));
-        assert_eq!(connection.source.state() & IN, IN);
+        assert_eq!(connection.source.own_state() & IN, IN);
         assert_eq!(read(connection, 4).unwrap(), b"abcd");
-        assert_eq!(connection.source.state() & IN, IN, "two bytes are left");
+        assert_eq!(connection.source.own_state() & IN, IN, "two bytes are left");
         assert_eq!(read(connection, 4).unwrap(), b"ef");
-        assert_eq!(connection.source.state() & IN, 0);
+        assert_eq!(connection.source.own_state() & IN, 0);
         connection.end();
-        assert_eq!(connection.source.state() & (IN | RDHUP), IN | RDHUP);
+        assert_eq!(connection.source.own_state() & (IN | RDHUP), IN | RDHUP);
         assert_eq!(read(connection, 4).unwrap(), b"");
-        assert_eq!(connection.source.state() & (IN | RDHUP), IN | RDHUP);
+        assert_eq!(connection.source.own_state() & (IN | RDHUP), IN | RDHUP);
         give_back(connection);
     }
 
@@ -332,21 +405,39 @@ mod tests {
         assert_eq!(read(connection, 4).unwrap(), b"x");
         assert_eq!(read(connection, 4), Err(libc::ECONNRESET));
         assert_eq!(read(connection, 4).unwrap(), b"");
-        assert_eq!(connection.source.state() & (ERR | HUP), ERR | HUP);
+        assert_eq!(connection.source.own_state() & (ERR | HUP), ERR | HUP);
         give_back(connection);
     }
 
     #[test]
     fn consumption_is_reported_in_portions_and_large_buffers_are_given_back() {
         let connection = take().unwrap();
-        assert!(connection.deliver(&vec![7; REPORT_BYTES + 5]));
-        let mut bytes = vec![0; REPORT_BYTES - 1];
+        let portion = REPORT_BYTES as usize;
+        assert!(connection.deliver(&vec![7; portion + 5]));
+        let mut bytes = vec![0; portion - 1];
         let part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let fd = named(connection);
         // SAFETY: the part is the vector.
-        let reports: Vec<usize> =
-            (0..2).map(|_| unsafe { connection.read(&[part], false) }.unwrap().report).collect();
-        assert_eq!(reports, [0, REPORT_BYTES + 5]);
+        let read = || unsafe { connection.read(fd, &[part], Reading::default()) };
+        let reports: Vec<usize> = (0..2).map(|_| read().unwrap().report).collect();
+        assert_eq!(reports, [0, portion + 5]);
         assert_eq!(connection.lock().received.capacity(), 0);
+        give_back(connection);
+    }
+
+    /// The prototype let a slow reader steal the bytes of whoever came after.
+    #[test]
+    fn a_reader_that_lost_its_descriptor_takes_nothing_from_the_next_client() {
+        let connection = take().unwrap();
+        let fd = named(connection);
+        assert!(connection.deliver(b"next client's"));
+        table::note(fd, Entry::Real);
+        let mut byte = 0u8;
+        let part = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: the part is the byte.
+        let read = unsafe { connection.read(fd, &[part], Reading::default()) };
+        assert_eq!(read.err(), Some(libc::EBADF));
+        assert_eq!(connection.readable_bytes(), 13);
         give_back(connection);
     }
 }

@@ -1,24 +1,17 @@
 //! Reading and writing virtual connections.
 
-use core::sync::atomic::Ordering;
-use core::time::Duration;
-
 use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
 
-use crate::connections::{self, Connection, IN, OUT};
+use crate::connections::{self, Connection, Reading};
 use crate::ready::Wakes;
 use crate::sys::{self, Errno};
-use crate::table::{self, Entry};
-use crate::{address, links, real};
+use crate::{blocking, links, real};
 
 /// Parts of one call; Linux's UIO_MAXIOV.
 const PARTS_MAX: usize = 1024;
 
-/// How long a blocked thread waits before it looks again whether another thread has received for it.
-const BLOCKED_LOOK_MS: u32 = 5;
-
 /// The C result of a call; errno only when it failed.
-fn result(before: Errno, outcome: Result<usize, Errno>) -> ssize_t {
+pub(crate) fn result(before: Errno, outcome: Result<usize, Errno>) -> ssize_t {
     match outcome {
         Ok(count) => {
             sys::set_errno(before);
@@ -162,7 +155,7 @@ pub unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> s
 
 /// # Safety
 /// `parts` points at `count` parts, unless that is too many.
-unsafe fn vector<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec], Errno> {
+pub(crate) unsafe fn vector<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec], Errno> {
     match count {
         0 => Ok(&[]),
         1..=PARTS_MAX if !parts.is_null() => {
@@ -175,117 +168,66 @@ unsafe fn vector<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec], E
 
 unsafe fn receive_parts(
     fd: c_int,
-    connection: &Connection,
+    connection: &'static Connection,
     parts: &[iovec],
     flags: c_int,
 ) -> Result<usize, Errno> {
-    if flags & libc::MSG_OOB != 0 {
-        return Err(libc::EINVAL);
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        return Err(if flags & libc::MSG_OOB != 0 { libc::EINVAL } else { libc::EAGAIN });
     }
-    let mut blocked = Blocked { fd, since: None };
-    loop {
-        // SAFETY: the caller vouches for the parts.
-        match unsafe { connection.read(parts, flags & libc::MSG_PEEK != 0) } {
-            Ok(read) => {
-                if read.report > 0 {
-                    let mut wakes = Wakes::default();
-                    links::consumed(connection, read.report, &mut wakes);
-                    wakes.send();
-                }
-                return Ok(read.bytes);
-            }
-            Err(libc::EAGAIN) if !is_nonblocking(connection, flags) => {
-                let timeout_ms = connection.lock().receive_timeout_ms;
-                blocked.wait(connection, IN, timeout_ms)?;
-            }
-            Err(error) => return Err(error),
-        }
+    // SAFETY: the caller vouches for the parts.
+    match unsafe { receive_once(fd, connection, parts, flags) } {
+        Ok(bytes) if flags & libc::MSG_WAITALL == 0 || flags & libc::MSG_PEEK != 0 => Ok(bytes),
+        Err(error) if error != libc::EAGAIN || is_nonblocking(connection, flags) => Err(error),
+        // SAFETY: as above.
+        first => unsafe { blocking::receive_rest(fd, connection, parts, flags, first.unwrap_or(0)) },
     }
+}
+
+/// Takes what there is: EAGAIN for nothing.
+///
+/// # Safety
+/// `parts` describe writable memory.
+pub(crate) unsafe fn receive_once(
+    fd: c_int,
+    connection: &'static Connection,
+    parts: &[iovec],
+    flags: c_int,
+) -> Result<usize, Errno> {
+    let how = Reading { peek: flags & libc::MSG_PEEK != 0, discard: flags & libc::MSG_TRUNC != 0 };
+    // SAFETY: the caller vouches for the parts.
+    let read = unsafe { connection.read(fd, parts, how) }?;
+    if read.report > 0 {
+        let mut wakes = Wakes::default();
+        links::consumed(connection, read.report, &mut wakes);
+        wakes.send();
+    }
+    Ok(read.bytes)
 }
 
 unsafe fn send_parts(
     fd: c_int,
-    connection: &Connection,
+    connection: &'static Connection,
     parts: &[iovec],
     flags: c_int,
 ) -> Result<usize, Errno> {
-    let mut wakes = Wakes::default();
-    if is_nonblocking(connection, flags) {
+    if flags & libc::MSG_OOB != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if !is_nonblocking(connection, flags) {
         // SAFETY: the caller vouches for the parts.
-        let outcome = unsafe { links::send(connection, parts, &mut wakes) };
-        wakes.send();
-        return outcome;
+        return unsafe { blocking::send_all(fd, connection, parts) };
     }
-    // A blocking descriptor takes everything.
-    let mut blocked = Blocked { fd, since: None };
-    let mut sent = 0;
-    for part in parts {
-        let mut part = *part;
-        while part.iov_len > 0 {
-            // SAFETY: as above; the part shrinks within itself.
-            let outcome = unsafe { links::send(connection, &[part], &mut wakes) };
-            wakes.send();
-            match outcome {
-                Ok(taken) => {
-                    // SAFETY: `taken` is at most the part's length.
-                    part.iov_base = unsafe { part.iov_base.byte_add(taken) };
-                    part.iov_len -= taken;
-                    sent += taken;
-                }
-                Err(libc::EAGAIN) => {
-                    let timeout_ms = connection.lock().send_timeout_ms;
-                    if let Err(error) = blocked.wait(connection, OUT, timeout_ms) {
-                        return if sent > 0 { Ok(sent) } else { Err(error) };
-                    }
-                }
-                Err(_) if sent > 0 => return Ok(sent),
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    Ok(sent)
+    let mut wakes = Wakes::default();
+    // SAFETY: as above.
+    let outcome = unsafe { links::send(fd, connection, parts, &mut wakes) };
+    wakes.send();
+    outcome
 }
 
-fn is_nonblocking(connection: &Connection, flags: c_int) -> bool {
-    flags & libc::MSG_DONTWAIT != 0 || connection.nonblocking.load(Ordering::Relaxed)
-}
-
-/// A call on a blocking descriptor that has to wait. The thread looks after the link itself, because it may be
-/// the one that would receive for everybody.
-struct Blocked {
-    fd: c_int,
-    since: Option<spillway_transport::Time>,
-}
-
-impl Blocked {
-    /// Returns when one of `bits` may be there. EAGAIN after `timeout_ms`, 0 for never.
-    fn wait(&mut self, connection: &Connection, bits: u32, timeout_ms: u64) -> Result<(), Errno> {
-        let now = sys::now();
-        let since = *self.since.get_or_insert(now);
-        if timeout_ms > 0 && now.since(since) >= Duration::from_millis(timeout_ms) {
-            return Err(libc::EAGAIN);
-        }
-        let mut wakes = Wakes::default();
-        links::flush_deferred(&mut wakes);
-        wakes.send();
-        if table::entry(self.fd) != Entry::Connection(connection.index) {
-            return Err(libc::EBADF); // closed by another thread
-        }
-        if connection.source.state() & bits != 0 {
-            return Ok(());
-        }
-        let (socket, wants_out) = links::socket_of(connection);
-        let events = libc::POLLIN | if wants_out { libc::POLLOUT } else { 0 };
-        let mut descriptor = [libc::pollfd { fd: socket, events, revents: 0 }];
-        if let Err(libc::EINTR) = sys::poll(&mut descriptor, BLOCKED_LOOK_MS) {
-            return Err(libc::EINTR);
-        }
-        if descriptor[0].revents != 0 {
-            links::attend(connection, &mut wakes);
-            wakes.send();
-        }
-        Ok(())
-    }
+#[inline]
+pub(crate) fn is_nonblocking(connection: &Connection, flags: c_int) -> bool {
+    flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking()
 }
 
 /// `sendto`: a stream ignores the address.
@@ -306,16 +248,4 @@ pub unsafe fn send_to(
     }
     // SAFETY: as of `send`.
     unsafe { send(fd, buffer, count, flags) }
-}
-
-/// Where an accepted connection's client address goes.
-///
-/// # Safety
-/// As of `accept`.
-pub(crate) unsafe fn fill_client(connection: &Connection, out: *mut sockaddr, length: *mut socklen_t) {
-    let client = connection.lock().client;
-    if let Some(client) = client {
-        // SAFETY: the caller vouches for both.
-        unsafe { address::fill(client, out, length) };
-    }
 }

@@ -2,16 +2,17 @@
 
 use core::sync::atomic::Ordering;
 
-use libc::{c_int, c_ulong, sockaddr, socklen_t};
+use libc::{c_int, c_ulong};
 
-use crate::connections::{self, Connection};
-use crate::log::{self, Reason};
+use crate::connections;
 use crate::ready::{self, Wakes};
+use crate::source::{self, notify};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{data, fork, links, listeners, port, real};
+use crate::{fork, links, listeners, options, port, real, waiters};
 
-fn result(before: Errno, outcome: Result<c_int, Errno>) -> c_int {
+/// The C result of a call; errno only when it failed.
+pub(crate) fn result(before: Errno, outcome: Result<c_int, Errno>) -> c_int {
     match outcome {
         Ok(value) => {
             sys::set_errno(before);
@@ -37,53 +38,6 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
         sys::set_errno(before);
     }
     outcome
-}
-
-/// `accept4` on a noted listener. `flags` as of `accept4`.
-///
-/// # Safety
-/// As of `accept4`.
-pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-    let before = sys::errno();
-    let ours = matches!(table::entry(fd), Entry::Listener(_)) && fork::is_owner();
-    // Where it is a real connection's turn and there is none, the listener may be a blocking one.
-    if ours && listeners::has_queued() && (listeners::virtual_turn() || !is_readable(fd)) {
-        // SAFETY: as of `accept4`.
-        if let Some(outcome) = unsafe { accept_virtual(fd, out, length, flags) } {
-            return result(before, outcome);
-        }
-    }
-    // SAFETY: the call as it came.
-    unsafe { real::accept4(fd, out, length, flags) }
-}
-
-fn is_readable(fd: c_int) -> bool {
-    let mut descriptor = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-    sys::poll(&mut descriptor, 0) == Ok(1)
-}
-
-unsafe fn accept_virtual(
-    fd: c_int,
-    out: *mut sockaddr,
-    length: *mut socklen_t,
-    flags: c_int,
-) -> Option<Result<c_int, Errno>> {
-    match listeners::accept(fd, flags & libc::SOCK_CLOEXEC != 0) {
-        Ok(None) => None,
-        Err(error) => {
-            log::line(format_args!("a helped connection waits to be accepted: {}", Reason(error)));
-            Some(Err(error))
-        }
-        Ok(Some((new, connection))) => {
-            connection.nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
-            // SAFETY: the caller vouches for the address.
-            unsafe { data::fill_client(connection, out, length) };
-            let mut wakes = Wakes::default();
-            links::accept(connection, &mut wakes);
-            wakes.send();
-            Some(Ok(new))
-        }
-    }
 }
 
 /// `close` of a noted descriptor.
@@ -122,8 +76,9 @@ fn release(fd: c_int) -> Result<(), Errno> {
             inner.references = inner.references.saturating_sub(1);
             let (last, abort) = (inner.references == 0, inner.abort);
             drop(inner);
+            waiters::wake(connection, &mut wakes); // those blocked in it hear of the end
             if last {
-                ready::forget(connection);
+                source::forget(connection);
                 links::close(connection, abort, &mut wakes);
                 connections::give_back(connection);
             }
@@ -131,7 +86,9 @@ fn release(fd: c_int) -> Result<(), Errno> {
         Entry::Listener(stand_in) => listeners::closed(fd, stand_in, &mut wakes),
         Entry::Set(index) => {
             table::note(fd, Entry::Real);
-            if let Some(set) = ready::get(index) {
+            if let Some(set) = ready::get(index)
+                && ready::unnamed(set, fd)
+            {
                 port::set_closed(set);
                 links::leave(set, port::home(), &mut wakes);
                 ready::closed(set);
@@ -185,13 +142,27 @@ pub unsafe fn duplicate_to(fd: c_int, to: c_int, duplicate: impl FnOnce() -> c_i
     new
 }
 
-/// A new descriptor names the same virtual connection. Sets and listeners are served by their first number only.
+/// A new descriptor names the same as another.
 fn name_too(fd: c_int, new: c_int) {
-    if let Some(connection) = connections::of_descriptor(fd) {
-        let mut inner = connection.lock();
-        if table::note(new, Entry::Connection(connection.index)) {
-            inner.references += 1;
+    if !fork::is_owner() {
+        return;
+    }
+    match table::entry(fd) {
+        Entry::Connection(index) => {
+            if let Some(connection) = connections::get(index) {
+                let mut inner = connection.lock();
+                if connection.is_named(fd) && table::note(new, Entry::Connection(index)) {
+                    inner.references += 1;
+                }
+            }
         }
+        Entry::Set(index) => {
+            if let Some(set) = ready::get(index) {
+                ready::named_too(set, new);
+            }
+        }
+        Entry::Listener(_) => listeners::named_too(fd, new),
+        Entry::Real | Entry::Own => {}
     }
 }
 
@@ -215,7 +186,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     if connection.shut_down(reading, writing) {
         links::finish(connection, &mut wakes);
     }
-    ready::notify(connection, &mut wakes);
+    notify(connection, &mut wakes);
     wakes.send();
     result(before, Ok(0))
 }
@@ -233,13 +204,9 @@ pub unsafe fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
     }
     let Some(connection) = connections::of_descriptor(fd) else { return pass() };
     match command {
-        libc::F_GETFL => {
-            let nonblocking = connection.nonblocking.load(Ordering::Relaxed);
-            libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 }
-        }
+        libc::F_GETFL => connection.status.load(Ordering::Relaxed),
         libc::F_SETFL => {
-            let nonblocking = argument & libc::O_NONBLOCK as usize != 0;
-            connection.nonblocking.store(nonblocking, Ordering::Relaxed);
+            options::set_status(connection, argument as c_int);
             0
         }
         _ => pass(),
@@ -269,7 +236,7 @@ pub unsafe fn device_control(fd: c_int, request: c_ulong, argument: usize) -> c_
         }
         libc::FIONBIO => {
             // SAFETY: FIONBIO's argument points at an int to be read.
-            connection.nonblocking.store(unsafe { value.read() } != 0, Ordering::Relaxed);
+            connection.set_nonblocking(unsafe { value.read() } != 0);
             0
         }
         // SAFETY: the call as it came.
@@ -277,7 +244,34 @@ pub unsafe fn device_control(fd: c_int, request: c_ulong, argument: usize) -> c_
     }
 }
 
-/// For SO_LINGER with a time of zero: closing resets.
-pub(crate) fn set_abort(connection: &Connection, abort: bool) {
-    connection.lock().abort = abort;
+/// `close_range`, which daemons use to close whatever they were left: what is ours stays open.
+///
+/// # Safety
+/// As of `close_range`.
+pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    const CLOSE_ON_EXEC: c_int = 4; // CLOSE_RANGE_CLOEXEC
+    if flags & CLOSE_ON_EXEC != 0 || first > last || !fork::is_owner_process() {
+        // SAFETY: the call as it came.
+        return unsafe { real::close_range(first, last, flags) };
+    }
+    let before = sys::errno();
+    let mut begin = first;
+    let noted: Vec<(c_int, Entry)> = table::noted(first..=last).collect();
+    for (fd, entry) in noted {
+        if entry != Entry::Own {
+            let _ = release(fd);
+            continue;
+        }
+        let own = fd as u32;
+        // SAFETY: a part of what was asked for.
+        if own > begin && unsafe { real::close_range(begin, own - 1, flags) } != 0 {
+            return -1;
+        }
+        begin = own + 1;
+    }
+    if begin > last {
+        return result(before, Ok(0));
+    }
+    // SAFETY: as above.
+    unsafe { real::close_range(begin, last, flags) }
 }

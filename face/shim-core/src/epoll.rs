@@ -14,15 +14,8 @@ use crate::ready::{self, Set, Wakes};
 use crate::table::{self, Entry};
 use crate::{fork, links, listeners, port, real, sys, threads};
 
-/// Calls that may return virtual events before the kernel is looked at.
-const CALLS_PER_LOOK: u32 = 8;
-
-/// Time that may pass before the kernel is looked at: what a direct connection waits at most, besides the events
-/// of one call.
-const LOOK_INTERVAL: Duration = Duration::from_micros(200);
-
 /// While a peer has yet to authenticate, no wait is longer than this.
-const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
+pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
 
 /// What the data of an epoll event says when the event is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,16 +180,21 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
     // SAFETY: the caller vouches for the timeout's pointer.
     let timeout = unsafe { how.timeout() };
     let mut deadline: Option<Time> = None;
+    let turns = &set.turns;
+    turns.asked(sys::now());
     loop {
         let mut count = 0;
         if set.has_ready() {
-            if is_look_due(set) {
+            let mut now = sys::now();
+            if turns.is_look_due(now) {
                 links::flush_deferred(&mut wakes);
                 // SAFETY: as of the C function.
                 let seen = unsafe { how.real_for(fd, events, Some(Duration::ZERO)) };
                 count = take_ours(set, &mut events[..usize::try_from(seen).unwrap_or(0)], &mut wakes);
+                now = sys::now();
+                turns.looked(now);
             }
-            count += set.collect(&mut events[count..]);
+            count += hand_out(set, &mut events[count..], now);
             if count > 0 {
                 wakes.send();
                 return count as c_int;
@@ -214,12 +212,13 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
         if seen < 0 {
             return seen;
         }
-        looked(set, sys::now());
         count = take_ours(set, &mut events[..seen as usize], &mut wakes);
         if links::has_handshakes() {
             links::expire(&mut wakes);
         }
-        count += set.collect(&mut events[count..]);
+        let now = sys::now();
+        turns.looked(now);
+        count += hand_out(set, &mut events[count..], now);
         if count > 0 {
             wakes.send();
             return count as c_int;
@@ -230,6 +229,12 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
             return 0;
         }
     }
+}
+
+fn hand_out(set: &Set, events: &mut [epoll_event], now: Time) -> usize {
+    let count = set.collect(events, set.turns.limit(now));
+    set.turns.handed(count, now);
+    count
 }
 
 /// `None` when the application has waited long enough; otherwise how long the kernel may wait.
@@ -255,20 +260,14 @@ fn time_left(timeout: Option<Duration>, deadline: &mut Option<Time>) -> Option<O
     Some(left)
 }
 
-/// Whether direct connections, or the next batch, have waited long enough. Counts this call.
-fn is_look_due(set: &Set) -> bool {
-    let now = sys::now();
-    let due = set.calls.fetch_add(1, Ordering::Relaxed) + 1 >= CALLS_PER_LOOK
-        || now.since(Time(set.looked_at.load(Ordering::Relaxed))) >= LOOK_INTERVAL;
-    if due {
-        looked(set, now);
+/// Receives, in a set of our own, what has come in.
+pub(crate) fn receive(set: &Set, wakes: &mut Wakes) {
+    let mut events = [epoll_event { events: 0, u64: 0 }; 16];
+    let seen = sys::epoll_ready(set.fd.load(Ordering::Relaxed), &mut events).unwrap_or(0);
+    take_ours(set, &mut events[..seen], wakes);
+    if links::has_handshakes() {
+        links::expire(wakes);
     }
-    due
-}
-
-fn looked(set: &Set, now: Time) {
-    set.calls.store(0, Ordering::Relaxed);
-    set.looked_at.store(now.as_nanos(), Ordering::Relaxed);
 }
 
 /// Handles events that are ours, moves the application's to the front, and returns how many those are.
@@ -331,7 +330,7 @@ pub unsafe fn control(fd: c_int, operation: c_int, member: c_int, event: *mut ep
 fn control_virtual(
     set: &Set,
     operation: c_int,
-    connection: &Connection,
+    connection: &'static Connection,
     events: u32,
     data: u64,
 ) -> Result<(), sys::Errno> {
@@ -351,29 +350,17 @@ fn control_virtual(
 
 /// What the application does with its listener, its stand-in does in the ready list.
 fn follow_listener(set: &Set, operation: c_int, member: c_int, events: u32, data: u64) {
-    let stand_in = match table::entry(member) {
-        Entry::Listener(index) => connections::get(index),
-        // A listener that this process did not make itself, as with socket activation.
-        Entry::Real
-            if operation == libc::EPOLL_CTL_ADD
-                && port::is_wanted()
-                && sys::option(member, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1) =>
-        {
-            listeners::listening(member)
-        }
-        _ => None,
+    let stand_in = match operation {
+        libc::EPOLL_CTL_ADD => listeners::polled(member),
+        _ => listeners::noted(member),
     };
     let Some(stand_in) = stand_in else { return };
     let mut wakes = Wakes::default();
     match operation {
         libc::EPOLL_CTL_ADD => {
             port::listener_polled(member, set);
-            if set.active.load(Ordering::Acquire) {
-                // Already in another set, as with one listener for several processes' or threads' sets: one is
-                // enough.
-                if stand_in.source.set() == 0 {
-                    let _ = set.add(stand_in, events, data, &mut wakes);
-                }
+            if listeners::is_served(member) {
+                let _ = set.add(stand_in, events, data, &mut wakes);
             }
         }
         libc::EPOLL_CTL_MOD => drop(set.modify(stand_in, events, data, &mut wakes)),

@@ -4,7 +4,7 @@
 //! kernel. It is made when the link port opens: a fork before that, as daemons do, changes nothing.
 
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use crate::sys;
 
@@ -23,6 +23,17 @@ pub fn is_owner() -> bool {
 pub(crate) fn is_owner_process() -> bool {
     let owner = OWNER.load(Ordering::Relaxed);
     is_owner() && (owner == 0 || owner == sys::process_id())
+}
+
+/// A forked child uses a helped connection of its parent's. Says so, once.
+#[cold]
+pub(crate) fn tell_inert() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        crate::log::line(format_args!(
+            "a forked child uses a helped connection, which only the process that accepted it can: not connected"
+        ));
+    }
 }
 
 /// From here on, children are inert.

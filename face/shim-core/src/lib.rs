@@ -5,17 +5,20 @@
 //!
 //! - [`start`]: configuration from the environment, key files, libc's own functions
 //! - [`epoll`]: virtual events returned without a system call, the kernel looked at often enough
-//! - [`data`]: reading and writing virtual connections
-//! - [`descriptors`]: listening, accepting, closing, duplicating, flags
-//! - [`names`]: addresses and socket options
-//! - [`poll`]: `poll` with virtual connections among real descriptors
+//! - [`data`], [`several`], [`files`]: reading and writing virtual connections
+//! - [`accept`], [`descriptors`]: listening, accepting, closing, duplicating, flags
+//! - [`names`], [`options`]: addresses and socket options
+//! - [`poll`], [`select`]: with virtual connections among real descriptors
+//! - [`rings`]: io_uring, refused
+//! - [`turns`]: how long direct connections wait behind virtual ones
 //!
-//! Beneath them: links (one lock each), connections, epoll sets with their ready lists, and the accept queue.
-//! Locks are taken in the order link, accept queue, connection, set. Nothing here panics on what the kernel, a
+//! Beneath them: links (one lock each), connections, epoll sets with their ready lists, blocked threads, and the
+//! accept queue. Locks are taken in the order link, accept queue, connection, memberships, set, blocked threads. Nothing here panics on what the kernel, a
 //! peer or the application does; errno changes only as the named function's result; our own I/O uses raw system
 //! calls, because libc's names are ours in this process.
 
 mod address;
+mod blocking;
 mod connections;
 mod link;
 mod links;
@@ -23,18 +26,27 @@ mod listeners;
 mod log;
 mod port;
 mod ready;
+mod source;
 mod sys;
 mod threads;
+mod waiters;
 
+pub mod accept;
 pub mod config;
 pub mod data;
 pub mod descriptors;
 pub mod epoll;
+pub mod files;
 pub mod fork;
 pub mod names;
+pub mod options;
 pub mod poll;
 pub mod real;
+pub mod rings;
+pub mod select;
+pub mod several;
 pub mod table;
+pub mod turns;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -42,6 +54,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub fn start() {
     real::resolve_all();
     port::configure(config::from_environment());
+}
+
+/// Whether the application has yet to wait for the listener that helped clients are to come by.
+#[inline]
+pub fn is_listener_awaited() -> bool {
+    port::is_wanted()
 }
 
 /// A poisoned lock is taken as it is: nothing here panics with a lock held, and the application must go on.

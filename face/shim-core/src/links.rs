@@ -14,7 +14,7 @@ use spillway_transport::Time;
 use crate::connections::{Connection, OUT};
 use crate::epoll::Tag;
 use crate::link::{Inner, Lost, interest};
-use crate::ready::{Set, Wakes};
+use crate::ready::{self, Set, Wakes};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::{lock, log, threads};
@@ -33,6 +33,9 @@ static FREE: Mutex<Free> = Mutex::new(Free { free: Vec::new(), made: 0 });
 
 /// Links whose peers have not authenticated yet, at once: strangers must not use up the server's descriptors.
 const HANDSHAKES_MAX: u32 = 128;
+
+/// The link of a connection that came by none.
+pub(crate) const NO_LINK: u32 = u32::MAX;
 
 /// Links whose peers have not authenticated yet.
 static HANDSHAKES: AtomicU32 = AtomicU32::new(0);
@@ -133,26 +136,58 @@ pub(crate) fn ready(index: u32, set: &Set, events: u32, wakes: &mut Wakes) {
     }
 }
 
-/// A thread that is blocked in a call for this connection's sake looks after its link. The caller has waited for
-/// the socket.
-pub(crate) fn attend(connection: &Connection, wakes: &mut Wakes) {
-    let Some(link) = get(connection.link.load(Ordering::Relaxed)) else { return };
+/// A blocked thread looks after a link, because nobody else may.
+pub(crate) fn attend(index: u32, wakes: &mut Wakes) {
+    let Some(link) = get(index) else { return };
     let mut inner = link.lock();
+    let Some(set) = ready::get(inner.set) else { return };
     inner.flush_or_lose(wakes);
-    let mut buffer = vec![0; RECEIVE_BYTES];
+    let mut buffer = set.borrow_buffer();
     inner.receive_or_lose(&mut buffer, wakes);
+    set.return_buffer(buffer);
     inner.flush_or_lose(wakes);
 }
 
-/// The socket of a connection's link, and whether it waits for room to send; -1 when the link is gone.
-pub(crate) fn socket_of(connection: &Connection) -> (c_int, bool) {
-    match get(connection.link.load(Ordering::Relaxed)) {
-        None => (-1, false),
-        Some(link) => {
+/// As [`attend`], for all links of these connections.
+pub(crate) fn attend_all(connections: &[&'static Connection], wakes: &mut Wakes) {
+    for index in of_all(connections) {
+        attend(index, wakes);
+    }
+}
+
+/// Links that some connections came by and that are in another set than `own`.
+#[derive(Default)]
+pub(crate) struct Outside {
+    pub(crate) any: bool,
+    /// Those that no thread waits for in its epoll set: index, socket, and whether it waits for room to send.
+    pub(crate) unattended: Vec<(u32, c_int, bool)>,
+}
+
+pub(crate) fn outside(connections: &[&'static Connection], own: Option<&Set>) -> Outside {
+    let mut outside = Outside::default();
+    for index in of_all(connections) {
+        let Some(link) = get(index) else { continue };
+        let (set, fd, wants_out) = {
             let inner = link.lock();
-            (inner.fd, inner.wants_out)
+            (inner.set, inner.fd, inner.wants_out)
+        };
+        if fd < 0 || own.is_some_and(|own| own.index == set) {
+            continue;
+        }
+        outside.any = true;
+        if ready::get(set).is_some_and(|set| !set.has_sleeper()) {
+            outside.unattended.push((index, fd, wants_out));
         }
     }
+    outside
+}
+
+fn of_all(connections: &[&'static Connection]) -> Vec<u32> {
+    let of = |connection: &&Connection| connection.link.load(Ordering::Relaxed);
+    let mut links: Vec<u32> = connections.iter().map(of).filter(|&link| link != NO_LINK).collect();
+    links.sort_unstable();
+    links.dedup();
+    links
 }
 
 /// Sends what this thread has put off.
@@ -169,6 +204,7 @@ pub(crate) fn flush_deferred(wakes: &mut Wakes) {
 /// # Safety
 /// `parts` describe readable memory.
 pub(crate) unsafe fn send(
+    fd: c_int,
     connection: &Connection,
     parts: &[libc::iovec],
     wakes: &mut Wakes,
@@ -178,6 +214,9 @@ pub(crate) unsafe fn send(
     }
     let link = get(connection.link.load(Ordering::Relaxed)).ok_or(libc::EPIPE)?;
     let mut inner = link.lock();
+    if !connection.is_named(fd) {
+        return Err(libc::EBADF); // closed by another thread; it may be another client's by now
+    }
     let (id, end) = inner.of(connection).ok_or(libc::EPIPE)?;
     let mut gathered = [MaybeUninit::uninit(); GATHER_BYTES];
     // SAFETY: the caller vouches for the parts.

@@ -9,10 +9,12 @@ use libc::c_int;
 use spillway_batch::RefuseReason;
 
 use crate::connections::{self, Connection, IN};
-use crate::ready::{self, Wakes, notify};
+use crate::options::Options;
+use crate::ready::Wakes;
+use crate::source::{self, notify};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{address, links, lock};
+use crate::{address, links, lock, port};
 
 /// Virtual connections that wait to be accepted. A move of all clients at once must fit.
 const QUEUE_MAX: usize = 16 * 1024;
@@ -20,7 +22,8 @@ const QUEUE_MAX: usize = 16 * 1024;
 /// Every so many virtual connections accepted, a real one has the first turn.
 const REAL_TURN: u32 = 8;
 
-static STATE: Mutex<State> = Mutex::new(State { listeners: Vec::new(), queue: VecDeque::new() });
+static STATE: Mutex<State> =
+    Mutex::new(State { listeners: Vec::new(), queue: VecDeque::new(), served: None, next: 0 });
 
 /// Length of the queue, so that an empty one is seen without the lock.
 static QUEUED: AtomicUsize = AtomicUsize::new(0);
@@ -29,6 +32,10 @@ static TURNS: AtomicU32 = AtomicU32::new(0);
 struct State {
     listeners: Vec<Listener>,
     queue: VecDeque<u32>,
+    /// The port that helped clients want. All listeners of it serve them in turn, as with SO_REUSEPORT.
+    served: Option<u16>,
+    /// Where the search for the next begins.
+    next: usize,
 }
 
 /// A listening TCP socket of the application.
@@ -49,10 +56,27 @@ pub(crate) enum Offer {
     Refused(RefuseReason),
 }
 
+/// What stands for a listener in our books.
+pub(crate) fn noted(fd: c_int) -> Option<&'static Connection> {
+    match table::entry(fd) {
+        Entry::Listener(index) => connections::get(index),
+        _ => None,
+    }
+}
+
+/// As [`noted`], for a descriptor that the application begins to wait for: it may be a listener that this process
+/// did not make itself, as with socket activation.
+pub(crate) fn polled(fd: c_int) -> Option<&'static Connection> {
+    let is_new = table::is_real(fd)
+        && port::is_wanted()
+        && sys::option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
+    if is_new { listening(fd) } else { noted(fd) }
+}
+
 /// The application listens on a socket. Notes it when it is a TCP one.
 pub(crate) fn listening(fd: c_int) -> Option<&'static Connection> {
-    if let Entry::Listener(index) = table::entry(fd) {
-        return connections::get(index);
+    if let Some(stand_in) = noted(fd) {
+        return Some(stand_in);
     }
     let family = sys::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
     let stream = sys::option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_STREAM);
@@ -69,8 +93,23 @@ pub(crate) fn listening(fd: c_int) -> Option<&'static Connection> {
         connections::give_back(stand_in);
         return None;
     }
-    lock(&STATE).listeners.push(Listener { fd, stand_in: stand_in.index, family, address, serves: false });
+    let mut state = lock(&STATE);
+    let serves = state.served == Some(address.port());
+    if serves && !state.queue.is_empty() {
+        stand_in.source.raise(IN);
+    }
+    state.listeners.push(Listener { fd, stand_in: stand_in.index, family, address, serves });
     Some(stand_in)
+}
+
+/// Another descriptor names the listener.
+pub(crate) fn named_too(fd: c_int, new: c_int) {
+    let mut state = lock(&STATE);
+    if let Some(listener) = state.listeners.iter().find(|listener| listener.fd == fd).copied()
+        && table::note(new, Entry::Listener(listener.stand_in))
+    {
+        state.listeners.push(Listener { fd: new, ..listener });
+    }
 }
 
 /// The port that a noted listener has.
@@ -78,24 +117,28 @@ pub(crate) fn port_of(fd: c_int) -> Option<u16> {
     lock(&STATE).listeners.iter().find(|listener| listener.fd == fd).map(|listener| listener.address.port())
 }
 
-/// Virtual connections are accepted from this listener from now on.
-pub(crate) fn serve(fd: c_int) {
-    lock(&STATE).listeners.iter_mut().filter(|listener| listener.fd == fd).for_each(|one| one.serves = true);
+/// Virtual connections are accepted from listeners of this port from now on.
+pub(crate) fn serve(port: u16) {
+    let mut state = lock(&STATE);
+    state.served = Some(port);
+    state
+        .listeners
+        .iter_mut()
+        .filter(|listener| listener.address.port() == port)
+        .for_each(|one| one.serves = true);
 }
 
-/// The application closes a listening socket. Another of the same port takes its place; without one, whoever
+/// Whether virtual connections are accepted from this listener.
+pub(crate) fn is_served(fd: c_int) -> bool {
+    lock(&STATE).listeners.iter().any(|listener| listener.fd == fd && listener.serves)
+}
+
+/// The application closes a descriptor of a listening socket. When no listener of the served port is left, whoever
 /// waits to be accepted is refused.
 pub(crate) fn closed(fd: c_int, stand_in: u32, wakes: &mut Wakes) {
     let mut state = lock(&STATE);
-    if let Some(position) = state.listeners.iter().position(|listener| listener.fd == fd) {
-        let gone = state.listeners.swap_remove(position);
-        if gone.serves
-            && let Some(heir) =
-                state.listeners.iter_mut().find(|one| one.address.port() == gone.address.port())
-        {
-            heir.serves = true;
-        }
-    }
+    state.listeners.retain(|listener| listener.fd != fd);
+    let is_last = state.listeners.iter().all(|listener| listener.stand_in != stand_in);
     table::note(fd, Entry::Real);
     let is_served = state.listeners.iter().any(|listener| listener.serves);
     let orphans = if is_served { VecDeque::new() } else { core::mem::take(&mut state.queue) };
@@ -105,8 +148,8 @@ pub(crate) fn closed(fd: c_int, stand_in: u32, wakes: &mut Wakes) {
         links::refuse(orphan, wakes);
         connections::give_back(orphan);
     }
-    if let Some(connection) = connections::get(stand_in) {
-        ready::forget(connection);
+    if is_last && let Some(connection) = connections::get(stand_in) {
+        source::forget(connection);
         connections::give_back(connection);
     }
 }
@@ -114,7 +157,7 @@ pub(crate) fn closed(fd: c_int, stand_in: u32, wakes: &mut Wakes) {
 /// A virtual connection wants to be accepted.
 pub(crate) fn offer(connection: &Connection, wakes: &mut Wakes) -> Offer {
     let mut state = lock(&STATE);
-    let Some(listener) = state.listeners.iter().find(|listener| listener.serves).copied() else {
+    let Some(listener) = state.next_listener() else {
         return Offer::Refused(RefuseReason::Unavailable);
     };
     if state.queue.len() >= QUEUE_MAX {
@@ -122,8 +165,10 @@ pub(crate) fn offer(connection: &Connection, wakes: &mut Wakes) -> Offer {
     }
     state.queue.push_back(connection.index);
     QUEUED.store(state.queue.len(), Ordering::Release);
-    if let Some(stand_in) = connections::get(listener.stand_in) {
+    for stand_in in state.stand_ins() {
         stand_in.source.raise(IN);
+    }
+    if let Some(stand_in) = connections::get(listener) {
         notify(stand_in, wakes);
     }
     Offer::Queued
@@ -162,7 +207,7 @@ pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'
     };
     let Some(&index) = state.queue.front() else { return Ok(None) };
     let Some(connection) = connections::get(index) else { return Ok(None) };
-    let new = crate::port::new_descriptor(listener.family, close_on_exec)?;
+    let new = port::new_descriptor(listener.family, close_on_exec)?;
     if !table::note(new, Entry::Connection(index)) {
         sys::close(new);
         return Err(libc::EMFILE);
@@ -176,18 +221,37 @@ pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'
     let local = inner.local.filter(|_| listener.address.ip().is_unspecified()).unwrap_or(listener.address);
     let local = SocketAddr::new(local.ip(), listener.address.port());
     (inner.client, inner.local) = (client, Some(address::in_family(local, listener.family)));
+    inner.options = Options::of_listener(fd);
     drop(inner);
     Ok(Some((new, connection)))
 }
 
 impl State {
+    /// What stands for the listener whose turn it is: of those that are waited for, if any is.
+    fn next_listener(&mut self) -> Option<u32> {
+        let count = self.listeners.len();
+        let serving = (0..count)
+            .map(|offset| (self.next + offset) % count)
+            .filter(|&position| self.listeners[position].serves);
+        let is_waited_for = |&position: &usize| {
+            connections::get(self.listeners[position].stand_in).is_some_and(|stand_in| {
+                stand_in.source.is_in_a_set() || stand_in.waiters.load(Ordering::SeqCst) != 0
+            })
+        };
+        let position = serving.clone().find(is_waited_for).or_else(|| serving.clone().next())?;
+        self.next = position + 1;
+        Some(self.listeners[position].stand_in)
+    }
+
+    fn stand_ins(&self) -> impl Iterator<Item = &'static Connection> {
+        self.listeners.iter().filter(|one| one.serves).filter_map(|one| connections::get(one.stand_in))
+    }
+
     fn queue_changed(&mut self) {
         QUEUED.store(self.queue.len(), Ordering::Release);
         if self.queue.is_empty() {
-            for listener in self.listeners.iter().filter(|listener| listener.serves) {
-                if let Some(stand_in) = connections::get(listener.stand_in) {
-                    stand_in.source.lower(IN);
-                }
+            for stand_in in self.stand_ins() {
+                stand_in.source.lower(IN);
             }
         }
     }

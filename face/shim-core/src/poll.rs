@@ -1,16 +1,14 @@
-//! `poll` with virtual connections among real descriptors.
+//! `poll`, `ppoll`, `select` and `pselect` with virtual connections among real descriptors.
 
 use core::time::Duration;
 
 use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
 
-use crate::connections::{self, ERR, HUP, IN, OUT, RDHUP};
+use crate::connections::{self, Connection, ERR, HUP};
 use crate::ready::Wakes;
-use crate::{links, real, sys, threads};
-
-/// How long one wait in the kernel lasts at most while virtual connections are polled: another thread may
-/// receive for them.
-const SLICE_MS: c_int = 5;
+use crate::sys::{self, Errno};
+use crate::waiters::Blocked;
+use crate::{links, port, real, table, threads};
 
 /// How the application calls it.
 #[derive(Clone, Copy)]
@@ -26,6 +24,54 @@ pub enum Wait {
 /// # Safety
 /// As of the C functions.
 pub unsafe fn poll(descriptors: *mut pollfd, count: nfds_t, how: Wait) -> c_int {
+    flush();
+    let length = usize::try_from(count).unwrap_or(usize::MAX);
+    // SAFETY: as of the C functions.
+    unsafe {
+        if !descriptors.is_null() && length < table::DESCRIPTORS_MAX {
+            let descriptors = core::slice::from_raw_parts_mut(descriptors, length);
+            if is_ours(descriptors) {
+                let before = sys::errno();
+                let (timeout, mask) = how.parts();
+                return match poll_mixed(descriptors, timeout, mask) {
+                    Ok(ready) => {
+                        sys::set_errno(before);
+                        c_int::try_from(ready).unwrap_or(c_int::MAX)
+                    }
+                    Err(error) => {
+                        sys::set_errno(error);
+                        -1
+                    }
+                };
+            }
+        }
+        match how {
+            Wait::Plain(ms) => real::poll(descriptors, count, ms),
+            Wait::Masked(time, mask) => real::ppoll(descriptors, count, time, mask),
+        }
+    }
+}
+
+impl Wait {
+    /// # Safety
+    /// A pointer to a time is null or valid.
+    unsafe fn parts(self) -> (Option<Duration>, *const sigset_t) {
+        match self {
+            Wait::Plain(ms) => (u64::try_from(ms).ok().map(Duration::from_millis), core::ptr::null()),
+            // SAFETY: the caller vouches for the pointer.
+            Wait::Masked(time, mask) => (unsafe { time.as_ref() }.map(duration), mask),
+        }
+    }
+}
+
+/// A time that the application gave; a malformed one is none.
+pub(crate) fn duration(time: &timespec) -> Duration {
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    seconds.saturating_add(Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0)))
+}
+
+/// Sends what this thread has put off.
+pub(crate) fn flush() {
     if threads::has_deferred() && crate::fork::is_owner() {
         let before = sys::errno();
         let mut wakes = Wakes::default();
@@ -33,87 +79,68 @@ pub unsafe fn poll(descriptors: *mut pollfd, count: nfds_t, how: Wait) -> c_int 
         wakes.send();
         sys::set_errno(before);
     }
-    let length = usize::try_from(count).unwrap_or(usize::MAX);
-    let any_virtual = !descriptors.is_null()
-        && length < crate::table::DESCRIPTORS_MAX
-        // SAFETY: the caller vouches for `count` descriptors.
-        && unsafe { core::slice::from_raw_parts(descriptors, length) }
-            .iter()
-            .any(|one| connections::of_descriptor(one.fd).is_some());
-    // SAFETY: as of the C functions.
-    unsafe {
-        if !any_virtual {
-            return match how {
-                Wait::Plain(ms) => real::poll(descriptors, count, ms),
-                Wait::Masked(time, mask) => real::ppoll(descriptors, count, time, mask),
-            };
-        }
-        poll_mixed(core::slice::from_raw_parts_mut(descriptors, length), how)
-    }
 }
 
-unsafe fn poll_mixed(descriptors: &mut [pollfd], how: Wait) -> c_int {
-    let timeout = match how {
-        Wait::Plain(ms) => u64::try_from(ms).ok().map(Duration::from_millis),
-        // SAFETY: the caller vouches for the pointer.
-        Wait::Masked(time, _) => unsafe { time.as_ref() }.map(|time| {
-            let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-            Duration::from_secs(seconds)
-                .saturating_add(Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0)))
-        }),
+/// Whether any of these is virtual, or a listener that helped clients may come by. Opens the link port for such a
+/// one.
+pub(crate) fn is_ours(descriptors: &[pollfd]) -> bool {
+    if port::is_wanted() {
+        for one in descriptors.iter().filter(|one| one.fd >= 0) {
+            port::listener_awaited(one.fd);
+        }
+    }
+    descriptors.iter().any(|one| !table::is_real(one.fd) && connections::of_pollable(one.fd).is_some())
+}
+
+/// The answers filled in: how many are not empty.
+pub(crate) fn poll_mixed(
+    descriptors: &mut [pollfd],
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<usize, Errno> {
+    let virtuals: Vec<Option<&'static Connection>> =
+        descriptors.iter().map(|one| connections::of_pollable(one.fd)).collect();
+    // Replies of a loop over many clients go together; a thread that looks after one must not keep its back.
+    let is_loop = virtuals.iter().flatten().nth(1).is_some();
+    if is_loop {
+        threads::runs_loop();
+    }
+    // In the kernel's copy, virtual ones are passed over.
+    let kernels = |(one, of): (&pollfd, &Option<&Connection>)| match (of, table::entry(one.fd)) {
+        (Some(_), table::Entry::Connection(_)) => pollfd { fd: -1, ..*one },
+        _ => pollfd { revents: 0, ..*one },
     };
+    let mut kernel: Vec<pollfd> = descriptors.iter().zip(&virtuals).map(kernels).collect();
     let began = sys::now();
+    let mut blocked: Option<Blocked> = None;
     loop {
-        let ready = descriptors.iter().any(|one| revents(one) != Some(0) && revents(one).is_some());
+        let is_ready = descriptors.iter().zip(&virtuals).any(|(one, of)| revents(one, *of) != 0);
         let left = timeout.map(|timeout| timeout.saturating_sub(sys::now().since(began)));
-        let slice = match left {
-            _ if ready => 0,
-            Some(left) => c_int::try_from(left.as_millis()).unwrap_or(SLICE_MS).min(SLICE_MS),
-            None => SLICE_MS,
-        };
-        // In the kernel's copy, a link's socket stands for the virtual connection.
-        let mut kernel: Vec<pollfd> = descriptors.iter().map(for_kernel).collect();
-        // SAFETY: the descriptors are the vector.
-        let outcome = unsafe { real::poll(kernel.as_mut_ptr(), kernel.len() as nfds_t, slice) };
-        if outcome < 0 {
-            return outcome;
-        }
-        let mut wakes = Wakes::default();
-        for (one, seen) in descriptors.iter_mut().zip(&kernel) {
-            match connections::of_descriptor(one.fd) {
-                None => one.revents = seen.revents,
-                Some(connection) => {
-                    if seen.revents != 0 {
-                        links::attend(connection, &mut wakes);
-                    }
-                    one.revents = revents(one).unwrap_or(0);
-                }
+        let may_wait = !is_ready && left != Some(Duration::ZERO);
+        match &mut blocked {
+            // Look once more, now that changes are told.
+            None if may_wait => {
+                blocked = Some(Blocked::new(virtuals.iter().flatten().copied().collect()));
+                continue;
             }
+            Some(blocked) if may_wait => blocked.sleep(&mut kernel, left, mask)?,
+            // Real descriptors, and the next batch, also have their turn when virtual ones are always ready.
+            _ => Blocked::passing().sleep(&mut kernel, Some(Duration::ZERO), mask)?,
         }
-        wakes.send();
-        let count = descriptors.iter().filter(|one| one.revents != 0).count();
-        if count > 0 || left == Some(Duration::ZERO) {
-            return c_int::try_from(count).unwrap_or(c_int::MAX);
+        let mut ready = 0;
+        for ((one, of), seen) in descriptors.iter_mut().zip(&virtuals).zip(&kernel) {
+            one.revents = seen.revents | revents(one, *of);
+            ready += usize::from(one.revents != 0);
         }
-    }
-}
-
-fn for_kernel(one: &pollfd) -> pollfd {
-    match connections::of_descriptor(one.fd) {
-        None => pollfd { revents: 0, ..*one },
-        Some(connection) => {
-            let (fd, wants_out) = links::socket_of(connection);
-            let events = libc::POLLIN | if wants_out { libc::POLLOUT } else { 0 };
-            pollfd { fd, events, revents: 0 }
+        if ready > 0 || left == Some(Duration::ZERO) {
+            return Ok(ready);
         }
     }
 }
 
-/// What a virtual connection has to report; `None` for a real descriptor.
-fn revents(one: &pollfd) -> Option<i16> {
-    let connection = connections::of_descriptor(one.fd)?;
+/// What a virtual connection, or what stands for a listener, has to report.
+fn revents(one: &pollfd, of: Option<&Connection>) -> i16 {
     // The numbers of poll and epoll are the same for these.
-    let state = connection.source.state() & (IN | OUT | ERR | HUP | RDHUP);
     let wanted = u32::from(one.events as u16) | ERR | HUP;
-    Some((state & wanted) as i16)
+    of.map_or(0, |connection| (connection.source.own_state() & wanted) as i16)
 }

@@ -25,6 +25,8 @@ static OPENING: Mutex<()> = Mutex::new(());
 static PORT: AtomicI32 = AtomicI32::new(-1);
 /// The set that the link port is in.
 static HOME: AtomicU32 = AtomicU32::new(0);
+/// The set of our own, 0 for none.
+static OWN_SET: AtomicU32 = AtomicU32::new(0);
 /// A descriptor that is given up when there is no other.
 static RESERVE: AtomicI32 = AtomicI32::new(-1);
 /// What virtual descriptors are duplicates of: an unconnected socket of each family.
@@ -69,6 +71,18 @@ pub(crate) fn is_wanted() -> bool {
 
 /// The application polls this listener in this set: the link port opens, if this is the listener to serve.
 pub(crate) fn listener_polled(fd: c_int, set: &Set) {
+    open_for(fd, || Ok(set));
+}
+
+/// The application waits for this listener outside epoll: the same, in a set of our own.
+#[inline]
+pub(crate) fn listener_awaited(fd: c_int) {
+    if is_wanted() && listeners::polled(fd).is_some() {
+        open_for(fd, own_set_or_new);
+    }
+}
+
+fn open_for<'a>(fd: c_int, set: impl FnOnce() -> Result<&'a Set, Errno>) {
     if !is_wanted() {
         return;
     }
@@ -79,16 +93,35 @@ pub(crate) fn listener_polled(fd: c_int, set: &Set) {
         return;
     }
     WANTED.store(false, Ordering::Release);
-    let opened = open(&config.link).and_then(|socket| watch(socket, set).inspect_err(|_| sys::close(socket)));
+    let opened = open(&config.link)
+        .and_then(|socket| set().and_then(|set| watch(socket, set)).inspect_err(|_| sys::close(socket)));
     match opened {
         Ok(()) => {
-            listeners::serve(fd);
+            listeners::serve(port);
             log::line(format_args!("helpers of port {port} connect to {}", config.link));
         }
         Err(error) => give_up(
             config.require,
             format_args!("the link port {} cannot be opened: {}", config.link, Reason(error)),
         ),
+    }
+}
+
+fn own_set_or_new() -> Result<&'static Set, Errno> {
+    if let Some(set) = own_set() {
+        return Ok(set);
+    }
+    let set = ready::own()?;
+    OWN_SET.store(set.index, Ordering::Release);
+    Ok(set)
+}
+
+/// The set in which blocked threads receive, where there is one.
+#[inline]
+pub(crate) fn own_set() -> Option<&'static Set> {
+    match OWN_SET.load(Ordering::Acquire) {
+        0 => None,
+        index => ready::get(index),
     }
 }
 

@@ -4,7 +4,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_ulong, c_void, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t};
-use libc::{epoll_event, sigset_t, timespec};
+use libc::{c_long, c_uint, epoll_event, fd_set, loff_t, mmsghdr, off_t, sigset_t, timespec, timeval};
 
 use crate::sys;
 
@@ -94,5 +94,15 @@ real_functions! {
     epoll_pwait2(set: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec,
         mask: *const sigset_t) -> c_int;
     poll(descriptors: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int;
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    sendfile(out: c_int, file: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    splice(from: c_int, from_offset: *mut loff_t, to: c_int, to_offset: *mut loff_t, count: size_t,
+        flags: c_uint) -> ssize_t;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
     ppoll(descriptors: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
 }

@@ -1,6 +1,7 @@
 //! Raw system calls for our own I/O. They leave errno alone: an application reads it after *its* calls only.
 
 use core::mem::{MaybeUninit, size_of};
+use core::time::Duration;
 
 use libc::{c_int, c_long, c_void};
 use spillway_transport::Time;
@@ -185,6 +186,17 @@ pub(crate) fn eventfd() -> Result<c_int, Errno> {
     call!(libc::SYS_eventfd2, 0, flags).map(|fd| fd as c_int)
 }
 
+/// An epoll set, closed on exec.
+pub(crate) fn epoll_create() -> Result<c_int, Errno> {
+    call!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC).map(|fd| fd as c_int)
+}
+
+/// What is ready in a set now.
+pub(crate) fn epoll_ready(set: c_int, events: &mut [libc::epoll_event]) -> Result<usize, Errno> {
+    let null = core::ptr::null::<c_void>();
+    call!(libc::SYS_epoll_pwait, set, events.as_mut_ptr(), events.len(), 0, null, 8)
+}
+
 pub(crate) fn epoll_ctl(
     set: c_int,
     operation: c_int,
@@ -196,14 +208,44 @@ pub(crate) fn epoll_ctl(
     call!(libc::SYS_epoll_ctl, set, operation, fd, &raw const event).map(drop)
 }
 
-/// Waits at most `timeout_ms` for one of the descriptors.
-pub(crate) fn poll(descriptors: &mut [libc::pollfd], timeout_ms: u32) -> Result<usize, Errno> {
-    let timeout = libc::timespec {
-        tv_sec: i64::from(timeout_ms / 1000),
-        tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000,
-    };
-    let null = core::ptr::null::<c_void>();
-    call!(libc::SYS_ppoll, descriptors.as_mut_ptr(), descriptors.len(), &raw const timeout, null, 8)
+/// Waits at most so long, or for ever, for one of the descriptors, with this signal mask unless it is null.
+pub(crate) fn poll(
+    descriptors: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    // The kernel writes to it what is left.
+    let mut time = timeout.map(|timeout| libc::timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    });
+    let time = time.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    call!(libc::SYS_ppoll, descriptors.as_mut_ptr(), descriptors.len(), time, mask, 8)
+}
+
+/// Empties an event counter.
+pub(crate) fn drain(fd: c_int) {
+    let mut count = 0u64;
+    let _ = call!(libc::SYS_read, fd, &raw mut count, size_of::<u64>());
+}
+
+/// Reads a file at an offset.
+pub(crate) fn read_at(fd: c_int, bytes: &mut [u8], offset: libc::off_t) -> Result<usize, Errno> {
+    call!(libc::SYS_pread64, fd, bytes.as_mut_ptr(), bytes.len(), offset)
+}
+
+/// Where a file is read next.
+pub(crate) fn position(fd: c_int) -> Result<libc::off_t, Errno> {
+    call!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR).map(|position| position as libc::off_t)
+}
+
+pub(crate) fn set_position(fd: c_int, position: libc::off_t) -> Result<(), Errno> {
+    call!(libc::SYS_lseek, fd, position, libc::SEEK_SET).map(drop)
+}
+
+/// A descriptor's status flags.
+pub(crate) fn status(fd: c_int) -> Result<c_int, Errno> {
+    call!(libc::SYS_fcntl, fd, libc::F_GETFL).map(|flags| flags as c_int)
 }
 
 /// The process that runs now, also between `vfork` and `exec`.

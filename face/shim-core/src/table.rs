@@ -10,6 +10,9 @@ pub const DESCRIPTORS_MAX: usize = 1 << 20;
 /// 4 MB of address space; only pages of numbers in use become memory.
 static TABLE: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
 
+/// No descriptor above this was ever noted.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
 const KIND_SHIFT: u32 = 28;
 const INDEX_MASK: u32 = (1 << KIND_SHIFT) - 1;
 
@@ -62,8 +65,22 @@ pub(crate) fn note(fd: c_int, entry: Entry) -> bool {
         Entry::Listener(index) => 3 << KIND_SHIFT | index & INDEX_MASK,
         Entry::Own => 4 << KIND_SHIFT,
     };
+    HIGHEST.fetch_max(fd as u32, Ordering::Relaxed);
     slot.store(value, Ordering::Release);
     true
+}
+
+/// Another descriptor than `fd` that is the same: rarely asked.
+pub(crate) fn others(entry_of: Entry, fd: c_int) -> Option<c_int> {
+    (0..=HIGHEST.load(Ordering::Relaxed) as c_int).find(|&other| other != fd && entry(other) == entry_of)
+}
+
+/// Descriptors in the range that are not real, with what they are: rarely asked.
+pub(crate) fn noted(range: core::ops::RangeInclusive<u32>) -> impl Iterator<Item = (c_int, Entry)> {
+    let last = (*range.end()).min(HIGHEST.load(Ordering::Relaxed));
+    (*range.start()..=last)
+        .map(|fd| (fd as c_int, entry(fd as c_int)))
+        .filter(|(_, entry)| *entry != Entry::Real)
 }
 
 #[cfg(test)]

@@ -3,10 +3,13 @@
 //! `spillway run` loads it into the server; `spillway-shim-core` says what it does there.
 
 use libc::{
-    c_int, c_ulong, c_void, epoll_event, iovec, msghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec,
+    c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t,
+    off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
-use spillway_shim_core::{data, descriptors, epoll, names, poll as polling, real, table};
+use spillway_shim_core::{
+    accept as accepting, data, descriptors, epoll, files, is_listener_awaited, names, options,
+    poll as polling, real, rings, select as selecting, several, table,
+};
 
 extern "C" fn start() {
     spillway_shim_core::start();
@@ -130,6 +133,51 @@ names! {
         }
     }
 
+    /// `recvmmsg(2)`.
+    recvmmsg(
+        fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec
+    ) -> c_int {
+        if table::is_real(fd) {
+            real::recvmmsg(fd, messages, count, flags, timeout)
+        } else {
+            several::receive(fd, messages, count, flags, timeout)
+        }
+    }
+
+    /// `sendmmsg(2)`.
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        if table::is_real(fd) {
+            real::sendmmsg(fd, messages, count, flags)
+        } else {
+            several::send(fd, messages, count, flags)
+        }
+    }
+
+    /// `sendfile(2)`.
+    sendfile(out: c_int, file: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        if table::is_real(out) {
+            real::sendfile(out, file, offset, count)
+        } else {
+            files::send_file(out, file, offset, count)
+        }
+    }
+
+    /// `sendfile(2)` with 64-bit offsets.
+    sendfile64(out: c_int, file: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        sendfile(out, file, offset, count)
+    }
+
+    /// `splice(2)`.
+    splice(
+        from: c_int, from_offset: *mut loff_t, to: c_int, to_offset: *mut loff_t, count: size_t, flags: c_uint
+    ) -> ssize_t {
+        if table::is_real(from) && table::is_real(to) {
+            real::splice(from, from_offset, to, to_offset, count, flags)
+        } else {
+            files::splice(from, from_offset, to, to_offset, count, flags)
+        }
+    }
+
     /// `listen(2)`.
     listen(fd: c_int, backlog: c_int) -> c_int {
         descriptors::listen(fd, backlog)
@@ -137,25 +185,42 @@ names! {
 
     /// `accept(2)`.
     accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        if table::is_real(fd) {
+        if table::is_real(fd) && !is_listener_awaited() {
             real::accept(fd, address, length)
         } else {
-            descriptors::accept(fd, address, length, 0)
+            accepting::accept(fd, address, length, 0)
         }
     }
 
     /// `accept4(2)`.
     accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-        if table::is_real(fd) {
+        if table::is_real(fd) && !is_listener_awaited() {
             real::accept4(fd, address, length, flags)
         } else {
-            descriptors::accept(fd, address, length, flags)
+            accepting::accept(fd, address, length, flags)
         }
     }
 
     /// `close(2)`.
     close(fd: c_int) -> c_int {
         if table::is_real(fd) { real::close(fd) } else { descriptors::close(fd) }
+    }
+
+    /// `close_range(2)`.
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        descriptors::close_range(first, last, flags)
+    }
+
+    /// `closefrom(3)`.
+    closefrom(first: c_int) -> () {
+        descriptors::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+    }
+
+    /// `syscall(2)`: only to refuse io_uring.
+    syscall(
+        number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize
+    ) -> c_long {
+        if rings::is_refused(number) { -1 } else { real::syscall(number, a, b, c, d, e, f) }
     }
 
     /// `shutdown(2)`.
@@ -236,7 +301,7 @@ names! {
         if table::is_real(fd) {
             real::getsockopt(fd, level, name, value, length)
         } else {
-            names::option(fd, level, name, value, length)
+            options::option(fd, level, name, value, length)
         }
     }
 
@@ -245,7 +310,7 @@ names! {
         if table::is_real(fd) {
             real::setsockopt(fd, level, name, value, length)
         } else {
-            names::set_option(fd, level, name, value, length)
+            options::set_option(fd, level, name, value, length)
         }
     }
 
@@ -317,5 +382,20 @@ names! {
         descriptors: *mut pollfd, count: nfds_t, time: *const timespec, mask: *const sigset_t, _size: size_t
     ) -> c_int {
         ppoll(descriptors, count, time, mask)
+    }
+
+    /// `select(2)`.
+    select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, time: *mut timeval
+    ) -> c_int {
+        selecting::select(count, [read, write, except], selecting::Wait::Plain(time))
+    }
+
+    /// `pselect(2)`.
+    pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, time: *const timespec,
+        mask: *const sigset_t
+    ) -> c_int {
+        selecting::select(count, [read, write, except], selecting::Wait::Masked(time, mask))
     }
 }

@@ -1,0 +1,117 @@
+//! `accept` on the application's listening sockets: helped clients among direct ones.
+
+use core::ptr;
+use std::sync::Mutex;
+
+use libc::{c_int, sockaddr, socklen_t};
+
+use crate::connections::Connection;
+use crate::descriptors::result;
+use crate::log::{self, Reason};
+use crate::ready::Wakes;
+use crate::sys::{self, Errno};
+use crate::table::{self, Entry};
+use crate::waiters::Blocked;
+use crate::{fork, links, listeners, lock, names, port, real};
+
+/// Held while a blocking listener is looked at and accepted from, so that of several threads that see the same
+/// client none is left blocked in the kernel, where helped clients cannot wake it.
+static REAL_ACCEPT: Mutex<()> = Mutex::new(());
+
+/// `accept4` on a listener. `flags` as of `accept4`.
+///
+/// # Safety
+/// As of `accept4`.
+pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+    let before = sys::errno();
+    if port::is_wanted() && is_blocking(fd) {
+        // A server that does not poll its listener at all.
+        port::listener_awaited(fd);
+    }
+    // SAFETY: the call as it came.
+    let pass = || unsafe { real::accept4(fd, out, length, flags) };
+    if !matches!(table::entry(fd), Entry::Listener(_)) || !fork::is_owner() {
+        return pass();
+    }
+    // Where it is a real connection's turn and there is none, the listener may be a blocking one.
+    if listeners::has_queued() && (listeners::virtual_turn() || !is_readable(fd)) {
+        // SAFETY: as of `accept4`.
+        if let Some(outcome) = unsafe { accept_virtual(fd, out, length, flags) } {
+            return result(before, outcome);
+        }
+    }
+    if port::own_set().is_none() || !listeners::is_served(fd) || !is_blocking(fd) {
+        return pass();
+    }
+    let Some(stand_in) = listeners::noted(fd) else { return pass() };
+    // SAFETY: as of `accept4`.
+    match unsafe { wait(fd, stand_in, out, length, flags) } {
+        Ok(accepted) => result(before, accepted),
+        Err(error) => result(before, Err(error)),
+    }
+}
+
+/// Waits for either kind of client.
+unsafe fn wait(
+    fd: c_int,
+    stand_in: &'static Connection,
+    out: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> Result<Result<c_int, Errno>, Errno> {
+    let mut blocked = Blocked::new(vec![stand_in]);
+    let mut descriptors = vec![libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    loop {
+        if listeners::has_queued() {
+            // SAFETY: the caller vouches for the address.
+            if let Some(outcome) = unsafe { accept_virtual(fd, out, length, flags) } {
+                return Ok(outcome);
+            }
+        }
+        if table::entry(fd) != Entry::Listener(stand_in.index) {
+            return Err(libc::EBADF); // closed by another thread
+        }
+        {
+            let _alone = lock(&REAL_ACCEPT);
+            if is_readable(fd) {
+                // SAFETY: the call as it came.
+                let accepted = unsafe { real::accept4(fd, out, length, flags) };
+                return if accepted < 0 { Err(sys::errno()) } else { Ok(Ok(accepted)) };
+            }
+        }
+        blocked.sleep(&mut descriptors, None, ptr::null())?;
+    }
+}
+
+fn is_blocking(fd: c_int) -> bool {
+    sys::status(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
+}
+
+fn is_readable(fd: c_int) -> bool {
+    let mut descriptor = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    sys::poll(&mut descriptor, Some(core::time::Duration::ZERO), ptr::null()).is_ok_and(|count| count > 0)
+}
+
+unsafe fn accept_virtual(
+    fd: c_int,
+    out: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> Option<Result<c_int, Errno>> {
+    match listeners::accept(fd, flags & libc::SOCK_CLOEXEC != 0) {
+        Ok(None) => None,
+        Err(error) => {
+            log::line(format_args!("a helped connection waits to be accepted: {}", Reason(error)));
+            Some(Err(error))
+        }
+        Ok(Some((new, connection))) => {
+            connection.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
+            // SAFETY: the caller vouches for the address.
+            unsafe { names::fill_client(connection, out, length) };
+            let mut wakes = Wakes::default();
+            links::accept(connection, &mut wakes);
+            wakes.send();
+            Some(Ok(new))
+        }
+    }
+}

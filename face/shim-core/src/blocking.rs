@@ -1,0 +1,162 @@
+//! Calls on blocking descriptors that have to wait.
+
+use core::ptr;
+use core::time::Duration;
+
+use libc::{c_int, iovec};
+use spillway_transport::Time;
+
+use crate::connections::{Connection, IN, OUT};
+use crate::data::{is_nonblocking, receive_once};
+use crate::links;
+use crate::ready::Wakes;
+use crate::sys::{self, Errno};
+use crate::waiters::Blocked;
+
+/// Goes on with a read that has taken `taken` bytes and is to wait for the first, or for all (MSG_WAITALL).
+///
+/// # Safety
+/// `parts` describe writable memory.
+#[cold]
+pub(crate) unsafe fn receive_rest(
+    fd: c_int,
+    connection: &'static Connection,
+    parts: &[iovec],
+    flags: c_int,
+    taken: usize,
+) -> Result<usize, Errno> {
+    let wanted: usize = parts.iter().map(|part| part.iov_len).sum();
+    let timeout_ms = connection.lock().options.receive_timeout_ms;
+    let mut wait = None;
+    let mut taken = taken;
+    while taken == 0 || taken < wanted {
+        // SAFETY: the caller vouches for the parts; these are what is left of them.
+        match unsafe { receive_once(fd, connection, &after(parts, taken), flags) } {
+            Ok(0) => break,
+            Ok(bytes) if flags & libc::MSG_WAITALL == 0 => return Ok(bytes),
+            Ok(bytes) => taken += bytes,
+            Err(libc::EAGAIN) if !is_nonblocking(connection, flags) => {
+                if let Err(error) = Wait::go_on(&mut wait, connection, timeout_ms, fd, IN) {
+                    return if taken > 0 { Ok(taken) } else { Err(error) };
+                }
+            }
+            Err(_) if taken > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(taken)
+}
+
+/// Sends everything: less only when the connection ends or the time is over.
+///
+/// # Safety
+/// `parts` describe readable memory.
+pub(crate) unsafe fn send_all(
+    fd: c_int,
+    connection: &'static Connection,
+    parts: &[iovec],
+) -> Result<usize, Errno> {
+    let wanted: usize = parts.iter().map(|part| part.iov_len).sum();
+    let mut wakes = Wakes::default();
+    // SAFETY: the caller vouches for the parts.
+    let mut sent = match unsafe { links::send(fd, connection, parts, &mut wakes) } {
+        Ok(sent) => sent,
+        Err(libc::EAGAIN) => 0,
+        Err(error) => return Err(error),
+    };
+    wakes.send();
+    if sent == wanted {
+        return Ok(sent);
+    }
+    let timeout_ms = connection.lock().options.send_timeout_ms;
+    let mut wait = None;
+    while sent < wanted {
+        if let Err(error) = Wait::go_on(&mut wait, connection, timeout_ms, fd, OUT) {
+            return if sent > 0 { Ok(sent) } else { Err(error) };
+        }
+        // SAFETY: as above; these are what is left of the parts.
+        match unsafe { links::send(fd, connection, &after(parts, sent), &mut wakes) } {
+            Ok(more) => sent += more,
+            Err(libc::EAGAIN) => {}
+            Err(_) if sent > 0 => break,
+            Err(error) => return Err(error),
+        }
+        wakes.send();
+    }
+    Ok(sent)
+}
+
+/// The parts without their first `bytes`.
+fn after(parts: &[iovec], bytes: usize) -> Vec<iovec> {
+    let mut left = bytes;
+    let rest = parts.iter().map(|part| {
+        let skipped = part.iov_len.min(left);
+        left -= skipped;
+        iovec { iov_base: part.iov_base.wrapping_byte_add(skipped), iov_len: part.iov_len - skipped }
+    });
+    rest.filter(|part| part.iov_len > 0).collect()
+}
+
+/// A call that waits.
+struct Wait {
+    since: Time,
+    blocked: Blocked,
+}
+
+impl Wait {
+    /// Returns when one of `bits` may be there; at once when called first. EAGAIN when the time is over, 0 for
+    /// never.
+    fn go_on(
+        wait: &mut Option<Wait>,
+        connection: &'static Connection,
+        timeout_ms: u64,
+        fd: c_int,
+        bits: u32,
+    ) -> Result<(), Errno> {
+        let Wait { since, blocked } = match wait {
+            Some(wait) => wait,
+            None => {
+                *wait = Some(Wait { since: sys::now(), blocked: Blocked::new(vec![connection]) });
+                return Ok(()); // look once more, now that changes are told
+            }
+        };
+        let left = match timeout_ms {
+            0 => None,
+            ms => {
+                let left = Duration::from_millis(ms).saturating_sub(sys::now().since(*since));
+                if left.is_zero() {
+                    return Err(libc::EAGAIN);
+                }
+                Some(left)
+            }
+        };
+        if !connection.is_named(fd) {
+            return Err(libc::EBADF); // closed by another thread
+        }
+        if connection.source.own_state() & bits != 0 {
+            return Ok(());
+        }
+        blocked.sleep(&mut Vec::new(), left, ptr::null())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_taken_from_the_front() {
+        let mut bytes = [0u8; 10];
+        let base: *mut libc::c_void = bytes.as_mut_ptr().cast();
+        let part = |offset: usize, iov_len| iovec { iov_base: base.wrapping_byte_add(offset), iov_len };
+        let parts = [part(0, 3), part(3, 0), part(3, 4)];
+        let left = |taken| -> Vec<(usize, usize)> {
+            let rest = after(&parts, taken);
+            rest.iter().map(|part| (part.iov_base as usize - base as usize, part.iov_len)).collect()
+        };
+        assert_eq!(left(0), [(0, 3), (3, 4)]);
+        assert_eq!(left(2), [(2, 1), (3, 4)]);
+        assert_eq!(left(3), [(3, 4)]);
+        assert_eq!(left(7), []);
+    }
+}

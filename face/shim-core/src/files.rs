@@ -1,0 +1,89 @@
+//! Calls that move bytes inside the kernel, where virtual connections are not.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use libc::{c_int, c_uint, loff_t, off_t, ssize_t};
+
+use crate::sys::{self, Errno};
+use crate::{connections, data, log, real};
+
+/// Bytes of a file read at once.
+const PORTION_BYTES: usize = 64 * 1024;
+
+/// `sendfile`, to a virtual connection: the file is read and sent. From one it fails with EINVAL, as from any
+/// socket.
+///
+/// # Safety
+/// As of the C function.
+pub unsafe fn send_file(out: c_int, file: c_int, offset: *mut off_t, count: usize) -> ssize_t {
+    if connections::of_descriptor(out).is_none() {
+        // SAFETY: the call as it came.
+        return unsafe { real::sendfile(out, file, offset, count) };
+    }
+    let before = sys::errno();
+    // SAFETY: the caller vouches for the offset.
+    data::result(before, unsafe { copy(out, file, offset, count) })
+}
+
+unsafe fn copy(out: c_int, file: c_int, offset: *mut off_t, count: usize) -> Result<usize, Errno> {
+    // SAFETY: the caller vouches for the pointer.
+    let given = unsafe { offset.as_mut() };
+    let mut position = match &given {
+        Some(offset) => **offset,
+        None => sys::position(file).map_err(|_| libc::EINVAL)?, // a pipe or a socket
+    };
+    let mut buffer = vec![0u8; PORTION_BYTES.min(count)];
+    let mut sent = 0;
+    let mut outcome = Ok(());
+    while sent < count {
+        let wanted = buffer.len().min(count - sent);
+        let length = match sys::read_at(file, &mut buffer[..wanted], position) {
+            Ok(0) => break,
+            Ok(length) => length,
+            Err(error) => {
+                outcome = Err(if error == libc::ESPIPE { libc::EINVAL } else { error });
+                break;
+            }
+        };
+        // SAFETY: the buffer is ours.
+        let went = unsafe { data::send(out, buffer.as_ptr().cast(), length, 0) };
+        let Ok(went) = usize::try_from(went) else {
+            outcome = Err(sys::errno());
+            break;
+        };
+        (sent, position) = (sent + went, position + went as off_t);
+        if went < length {
+            break;
+        }
+    }
+    match given {
+        Some(offset) => *offset = position,
+        None => sys::set_position(file, position)?,
+    }
+    if sent > 0 { Ok(sent) } else { outcome.map(|()| 0) }
+}
+
+/// `splice`, which virtual connections refuse with EINVAL: programs that use it have another way for sockets that
+/// cannot.
+///
+/// # Safety
+/// As of the C function.
+pub unsafe fn splice(
+    from: c_int,
+    from_offset: *mut loff_t,
+    to: c_int,
+    to_offset: *mut loff_t,
+    count: usize,
+    flags: c_uint,
+) -> ssize_t {
+    if connections::of_descriptor(from).is_none() && connections::of_descriptor(to).is_none() {
+        // SAFETY: the call as it came.
+        return unsafe { real::splice(from, from_offset, to, to_offset, count, flags) };
+    }
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        log::line(format_args!("splice is not served on helped connections: it fails with EINVAL"));
+    }
+    sys::set_errno(libc::EINVAL);
+    -1
+}

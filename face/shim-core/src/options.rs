@@ -1,0 +1,268 @@
+//! Socket options of virtual connections.
+//!
+//! Their descriptors share one socket, so what is set on one is kept with it. A socket that nobody else sees is
+//! asked whether an option is valid and what it reads as afterwards: the kernel doubles buffer sizes, for instance.
+
+use core::mem::size_of;
+use core::sync::atomic::Ordering;
+use std::sync::Mutex;
+
+use libc::{c_int, c_void, socklen_t};
+
+use crate::connections::{self, Connection};
+use crate::sys::{self, Errno};
+use crate::table::{self, Entry};
+use crate::{lock, real};
+
+/// Options kept for one connection. Those beyond are validated, and read as before.
+const OPTIONS_MAX: usize = 32;
+
+/// A longer value is not kept.
+const VALUE_BYTES_MAX: usize = 64;
+
+/// One socket for each family that options are tried on.
+static TRIALS: Mutex<[c_int; 2]> = Mutex::new([-1; 2]);
+
+/// What was set on one connection.
+#[derive(Default)]
+pub(crate) struct Options {
+    kept: Vec<Kept>,
+    /// The listener that it was accepted from; its options are inherited, as by a real connection.
+    listener: Option<c_int>,
+    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` in milliseconds; 0 waits for ever.
+    pub(crate) receive_timeout_ms: u64,
+    pub(crate) send_timeout_ms: u64,
+}
+
+struct Kept {
+    level: c_int,
+    name: c_int,
+    value: [u8; VALUE_BYTES_MAX],
+    length: u8,
+}
+
+impl Options {
+    pub(crate) fn of_listener(listener: c_int) -> Options {
+        Options { listener: Some(listener), ..Options::default() }
+    }
+
+    fn kept(&self, level: c_int, name: c_int) -> Option<&[u8]> {
+        let kept = self.kept.iter().find(|kept| (kept.level, kept.name) == (level, name))?;
+        Some(&kept.value[..usize::from(kept.length)])
+    }
+
+    fn keep(&mut self, level: c_int, name: c_int, value: &[u8]) {
+        let mut kept = Kept { level, name, value: [0; VALUE_BYTES_MAX], length: value.len() as u8 };
+        let Some(room) = kept.value.get_mut(..value.len()) else { return };
+        room.copy_from_slice(value);
+        let before = self.kept.iter().position(|kept| (kept.level, kept.name) == (level, name));
+        match before {
+            Some(position) => self.kept[position] = kept,
+            None if self.kept.len() < OPTIONS_MAX => self.kept.push(kept),
+            None => {}
+        }
+    }
+}
+
+/// Options that a connection has of its listener.
+fn is_inherited(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_KEEPALIVE | libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_LINGER | libc::SO_PRIORITY
+        ),
+        libc::IPPROTO_TCP => matches!(
+            name,
+            libc::TCP_NODELAY | libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT | libc::TCP_CORK
+        ),
+        _ => false,
+    }
+}
+
+/// `getsockopt`. Errors come with reads, so SO_ERROR is 0 unless a reset waits to be read.
+///
+/// # Safety
+/// As of `getsockopt`.
+pub unsafe fn option(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    let Some(connection) = connections::of_descriptor(fd) else {
+        // SAFETY: the call as it came.
+        return unsafe { real::getsockopt(fd, level, name, value, length) };
+    };
+    if value.is_null() || length.is_null() {
+        sys::set_errno(libc::EFAULT);
+        return -1;
+    }
+    let mut inner = connection.lock();
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+        let reset = core::mem::take(&mut inner.reset);
+        let error: c_int = if reset { libc::ECONNRESET } else { 0 };
+        // SAFETY: the caller vouches for the value and its length.
+        return unsafe { answer(&error.to_ne_bytes(), value, length) };
+    }
+    if let Some(kept) = inner.options.kept(level, name) {
+        // SAFETY: as above.
+        return unsafe { answer(kept, value, length) };
+    }
+    let listener = inner.options.listener.filter(|&listener| {
+        is_inherited(level, name) && matches!(table::entry(listener), Entry::Listener(_))
+    });
+    drop(inner);
+    // SAFETY: the call as it came, on a socket of the same kind.
+    let outcome = unsafe { real::getsockopt(listener.unwrap_or(fd), level, name, value, length) };
+    // SAFETY: as above; the state is the first byte of the structure.
+    if outcome == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) && unsafe { *length } > 0 {
+        const ESTABLISHED: u8 = 1; // TCP_ESTABLISHED
+        const CLOSE_WAIT: u8 = 8; // TCP_CLOSE_WAIT
+        let ended = connection.lock().ended;
+        // SAFETY: as above.
+        unsafe { value.cast::<u8>().write(if ended { CLOSE_WAIT } else { ESTABLISHED }) };
+    }
+    outcome
+}
+
+/// # Safety
+/// `value` has `*length` writable bytes.
+unsafe fn answer(bytes: &[u8], value: *mut c_void, length: *mut socklen_t) -> c_int {
+    // SAFETY: the caller vouches for `*length` bytes; no more are written.
+    unsafe {
+        let count = (*length as usize).min(bytes.len());
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), count);
+        *length = count as socklen_t;
+    }
+    0
+}
+
+/// `setsockopt`.
+///
+/// # Safety
+/// As of `setsockopt`.
+pub unsafe fn set_option(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    let Some(connection) = connections::of_descriptor(fd) else {
+        // SAFETY: the call as it came.
+        return unsafe { real::setsockopt(fd, level, name, value, length) };
+    };
+    let before = sys::errno();
+    // SAFETY: the caller vouches for the value.
+    match unsafe { set_virtual(connection, fd, level, name, value, length) } {
+        Ok(()) => {
+            sys::set_errno(before);
+            0
+        }
+        Err(error) => {
+            sys::set_errno(error);
+            -1
+        }
+    }
+}
+
+unsafe fn set_virtual(
+    connection: &Connection,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> Result<(), Errno> {
+    // Zero-copy sending tells of its end by an error queue that virtual connections do not have.
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let family = sys::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+    let mut kept = [0u8; VALUE_BYTES_MAX];
+    let mut kept_length = kept.len() as socklen_t;
+    {
+        let mut trials = lock(&TRIALS);
+        let trial = &mut trials[usize::from(family == libc::AF_INET6)];
+        if *trial < 0 {
+            let socket = sys::stream_socket(family)?;
+            table::note(socket, Entry::Own);
+            *trial = socket;
+        }
+        // SAFETY: the call as it came, on a socket of the same kind.
+        if unsafe { real::setsockopt(*trial, level, name, value, length) } != 0 {
+            return Err(sys::errno());
+        }
+        // SAFETY: `kept` has the length that is said.
+        let read =
+            unsafe { real::getsockopt(*trial, level, name, kept.as_mut_ptr().cast(), &raw mut kept_length) };
+        if read != 0 {
+            kept_length = 0;
+        }
+    }
+    let mut inner = connection.lock();
+    if kept_length > 0 {
+        inner.options.keep(level, name, &kept[..(kept_length as usize).min(VALUE_BYTES_MAX)]);
+    }
+    if level == libc::SOL_SOCKET {
+        // The kernel has taken these values, so that they are there and of their kind.
+        match name {
+            libc::SO_LINGER if length as usize >= size_of::<libc::linger>() => {
+                // SAFETY: the caller vouches for `length` bytes.
+                let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
+                inner.abort = linger.l_onoff != 0 && linger.l_linger == 0;
+            }
+            libc::SO_RCVTIMEO if length as usize >= size_of::<libc::timeval>() => {
+                // SAFETY: as above.
+                inner.options.receive_timeout_ms =
+                    milliseconds(unsafe { value.cast::<libc::timeval>().read_unaligned() });
+            }
+            libc::SO_SNDTIMEO if length as usize >= size_of::<libc::timeval>() => {
+                // SAFETY: as above.
+                inner.options.send_timeout_ms =
+                    milliseconds(unsafe { value.cast::<libc::timeval>().read_unaligned() });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A time of 0 waits for ever, so that a very short one is a millisecond.
+fn milliseconds(time: libc::timeval) -> u64 {
+    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+    u64::try_from(time.tv_sec).unwrap_or(0).saturating_mul(1000).saturating_add(micros.div_ceil(1000))
+}
+
+/// `fcntl(F_SETFL)`: what the kernel lets be changed of a socket's flags.
+pub(crate) fn set_status(connection: &Connection, flags: c_int) {
+    const CHANGEABLE: c_int =
+        libc::O_NONBLOCK | libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
+    connection.status.store(libc::O_RDWR | flags & CHANGEABLE, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_kept_replaced_and_bounded() {
+        let mut options = Options::default();
+        for name in 0..100 {
+            options.keep(1, name, &name.to_ne_bytes());
+        }
+        assert_eq!(options.kept.len(), OPTIONS_MAX);
+        options.keep(1, 3, b"x");
+        assert_eq!(options.kept(1, 3), Some(&b"x"[..]));
+        assert_eq!(options.kept(2, 3), None);
+        options.keep(1, 4, &[0; VALUE_BYTES_MAX + 1]);
+        assert_eq!(options.kept(1, 4), Some(&4i32.to_ne_bytes()[..]), "too long a value changes nothing");
+    }
+
+    #[test]
+    fn times_are_rounded_up() {
+        let time = |tv_sec, tv_usec| milliseconds(libc::timeval { tv_sec, tv_usec });
+        assert_eq!([time(0, 0), time(0, 1), time(2, 1000), time(-1, 0)], [0, 1, 2001, 0]);
+    }
+}

@@ -1,0 +1,118 @@
+//! Any server program with the shim, on free ports, with what it writes to standard error.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::driver::PATIENCE;
+use super::server::library;
+
+/// A running server. Killed when dropped.
+pub struct Server {
+    child: Child,
+    /// The ordinary port.
+    pub plain: SocketAddr,
+    /// The link port.
+    pub link: SocketAddr,
+    log: Arc<Mutex<String>>,
+}
+
+/// A port that nobody uses at this moment.
+pub fn free_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+}
+
+impl Server {
+    /// What `command` makes, which is to listen on the address it is given. Waits for both ports.
+    pub fn start(command: impl Fn(SocketAddr) -> Command) -> Server {
+        Server::start_until(command, |server| TcpStream::connect(server.link).is_ok())
+    }
+
+    /// As [`start`](Self::start), until this holds and the ordinary port is there.
+    pub fn start_until(command: impl Fn(SocketAddr) -> Command, is_up: impl Fn(&Server) -> bool) -> Server {
+        // Another process may take a port between our asking and the server's binding: try again then.
+        for _ in 0..10 {
+            let mut server = Server::spawn(&command);
+            let deadline = Instant::now() + PATIENCE;
+            loop {
+                if server.child.try_wait().unwrap().is_some() {
+                    break;
+                }
+                if TcpStream::connect(server.plain).is_ok() && is_up(&server) {
+                    return server;
+                }
+                assert!(Instant::now() < deadline, "the server does not listen:\n{}", server.log());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        panic!("the server did not start ten times in a row");
+    }
+
+    fn spawn(command: &impl Fn(SocketAddr) -> Command) -> Server {
+        let (plain, link) = (free_address(), free_address());
+        let mut command = command(plain);
+        command.env("LD_PRELOAD", library()).env("SPILLWAY_LINK", link.to_string());
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it is installed");
+        let log = Arc::new(Mutex::new(String::new()));
+        let (lines, copy) = (BufReader::new(child.stderr.take().unwrap()), log.clone());
+        std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                eprintln!("server: {line}");
+                let mut log = copy.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        Server { child, plain, link, log }
+    }
+
+    /// The ignored test `server` of the calling test program, as a process of its own, of this kind.
+    pub fn own(kind: &str) -> Server {
+        Server::start(|address| own_command(kind, address))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written to standard error.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until it has written this.
+    pub fn wait_for_log(&self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.log().contains(text) {
+            assert!(Instant::now() < deadline, "no {text:?} in the log:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Its open descriptors.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/statm", self.pid())).unwrap();
+        text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap() * 4096
+    }
+}
+
+pub fn own_command(kind: &str, address: SocketAddr) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "server", "--ignored", "--nocapture"]).stdout(Stdio::null());
+    command.env("SERVER_KIND", kind).env("SERVER_ADDRESS", address.to_string());
+    command
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
