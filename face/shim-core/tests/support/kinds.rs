@@ -395,10 +395,11 @@ fn closer(listener: &TcpListener) -> ! {
     let nothing: RawFd = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
     thread::spawn(move || {
         for (fd, how) in receiver {
-            // SAFETY: no pointers are passed.
             match how {
                 b'c' => close(fd),
+                // SAFETY: no pointers are passed.
                 b's' => assert_eq!(unsafe { libc::shutdown(fd, libc::SHUT_RDWR) }, 0),
+                // SAFETY: as above.
                 _ => assert_eq!(unsafe { libc::dup2(nothing, fd) }, fd),
             }
         }
