@@ -77,7 +77,9 @@ impl Policy for Adaptive {
     }
 
     fn sent(&mut self, size: usize, elapsed: Duration) {
-        self.published.sent(size.min(self.max_bytes), elapsed.min(self.max_delay));
+        // The time is not capped here: beyond two thirds of its cap *T* could never grow by half again, and would stay
+        // wherever chance had left it.
+        self.published.sent(size.min(self.max_bytes), elapsed);
     }
 }
 
@@ -127,6 +129,19 @@ mod tests {
                 (100, Duration::from_secs(3), 1500, us(200)),
                 (100_000, us(90), 65536, us(90)),
                 (100, us(10), 65536, us(10)),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_capped_one_reaches_its_cap() {
+        check(
+            &mut Adaptive::new(us(300), 65536),
+            &[
+                (100, us(250), 1500, us(250)),
+                (100, us(376), 1500, us(300)),
+                (100, us(305), 1500, us(300)),
+                (100, us(300), 1500, us(300)),
             ],
         );
     }
