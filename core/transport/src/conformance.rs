@@ -18,6 +18,7 @@
 
 mod probe;
 mod scenarios;
+mod vocabulary;
 
 use core::net::SocketAddr;
 use core::time::Duration;

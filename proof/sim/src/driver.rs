@@ -2,7 +2,8 @@
 
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-use crate::network::{Happening, Network};
+use crate::agenda::Happening;
+use crate::network::Network;
 use crate::port::Port;
 use crate::socket::{HostId, Told};
 

@@ -2,6 +2,7 @@
 //!
 //! - [`network`]: hosts and TCP connections between them; a [`port::Port`] is one host's
 //!   [`Transport`](spillway_transport::Transport)
+//! - [`agenda`]: everything that will happen; [`weather`]: how the network behaves
 //! - [`driver`]: runs an application on it, turn by turn
 //! - [`oracle`]: knows what every stream must carry, and stands outside the code under test
 //! - [`world`]: who takes part, the weather, the faults
@@ -11,12 +12,14 @@
 //! Everything comes from the seed: the same seed, number of steps and program give the same trace hash.
 #![forbid(unsafe_code)]
 
+pub mod agenda;
 pub mod canary;
 pub mod driver;
 pub mod network;
 pub mod oracle;
 pub mod port;
 pub mod rng;
+pub mod weather;
 pub mod world;
 
 mod clients;

@@ -1,99 +1,20 @@
-//! The simulated network: hosts, connections between them, and the one queue of everything that will happen.
+//! The simulated network: hosts, and the connections between them.
 
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use spillway_transport::{Conn, LostReason, Time};
 
+use crate::agenda::{Agenda, Happening};
 use crate::rng::{Rng, mix};
 use crate::socket::{HostId, Segment, Socket, Told};
+use crate::weather::Weather;
 
 /// The local addresses of the connections that a host has opened: known to its programs, as `getsockname` is.
 pub type AddressBook = Rc<RefCell<BTreeMap<Conn, SocketAddr>>>;
-
-/// How the network behaves.
-#[derive(Clone, Copy, Debug)]
-pub struct Weather {
-    /// Bounds of a segment's travel time, nanoseconds.
-    pub delay_ns: (u64, u64),
-    /// Longest segment, bytes.
-    pub segment_bytes_max: u64,
-    /// Longest piece of data in one event, bytes.
-    pub piece_bytes_max: u64,
-    /// Bytes that a host holds for an application that does not read, of one connection.
-    pub window_bytes: u64,
-    /// Bytes that a connection takes before it has no room.
-    pub queue_bytes_max: usize,
-    /// Connections of one host.
-    pub connections_max: usize,
-    /// A host begins its turn at most this long after something arrived, nanoseconds: what arrives meanwhile
-    /// belongs to the same turn.
-    pub turn_delay_ns: u64,
-    /// Of a thousand connects, how many find the host's tables full.
-    pub full_in_1000: u64,
-}
-
-impl Weather {
-    /// Everything quick and whole.
-    pub fn calm() -> Weather {
-        Weather {
-            delay_ns: (20_000, 100_000),
-            segment_bytes_max: 16_000,
-            piece_bytes_max: 64_000,
-            window_bytes: 64 * 1024,
-            queue_bytes_max: 256 << 10,
-            connections_max: 10_000,
-            turn_delay_ns: 20_000,
-            full_in_1000: 0,
-        }
-    }
-}
-
-/// What is going to happen.
-#[derive(Debug)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Happening {
-    /// A connection attempt arrives.
-    Syn { from: (HostId, Conn), source: SocketAddr, target: SocketAddr },
-    /// A segment arrives.
-    Segment { at: HostId, conn: Conn, from: Option<(HostId, Conn)>, segment: Segment },
-    /// A host has something to do.
-    Turn(HostId),
-    /// A host's application asked for this time.
-    Wake(HostId, Time),
-    /// The world's own: faults, the end of the storm.
-    World(u64),
-}
-
-struct Entry {
-    at: Time,
-    order: u64,
-    what: Happening,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
 
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
@@ -123,8 +44,7 @@ pub struct Network {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
     pub(crate) weather: Weather,
-    queue: BinaryHeap<Reverse<Entry>>,
-    order: u64,
+    agenda: Agenda,
     pub(crate) hosts: Vec<Host>,
     /// Of everything that was told to anybody: equal seeds give equal hashes.
     pub(crate) hash: u64,
@@ -141,8 +61,7 @@ impl Network {
             now: Time(1),
             rng: Rng::new(seed),
             weather,
-            queue: BinaryHeap::new(),
-            order: 0,
+            agenda: Agenda::default(),
             hosts: Vec::new(),
             hash: seed,
             misuse: Vec::new(),
@@ -183,20 +102,19 @@ impl Network {
     }
 
     fn at(&mut self, at: Time, what: Happening) {
-        self.order += 1;
-        self.queue.push(Reverse(Entry { at, order: self.order, what }));
+        self.agenda.add(at, what);
     }
 
     /// Takes the next thing that happens and moves the time to it.
     pub fn pop(&mut self) -> Option<Happening> {
-        let Reverse(entry) = self.queue.pop()?;
-        self.now = self.now.max(entry.at);
-        Some(entry.what)
+        let (at, what) = self.agenda.take()?;
+        self.now = self.now.max(at);
+        Some(what)
     }
 
     /// When the next thing happens.
     pub fn next_at(&self) -> Option<Time> {
-        self.queue.peek().map(|Reverse(entry)| entry.at)
+        self.agenda.next_at()
     }
 
     pub(crate) fn note(&mut self, value: u64) {

@@ -9,15 +9,17 @@ use spillway_batch::{AddressRules, Limits, LinkError, PolicyKind, Role, ServerCo
 use spillway_relay::{Config, Cut, LinkDown, Notice, Refusal, Relay, ServiceConfig, Timeouts};
 use spillway_transport::Time;
 
+use crate::agenda::Happening;
 use crate::canary::Canary;
 use crate::clients::Clients;
 use crate::driver::{self, Down};
 use crate::library::Library;
-use crate::network::{Happening, Network, Weather};
+use crate::network::Network;
 use crate::oracle::{Oracle, Shared};
 use crate::rng::Rng;
 use crate::server::Server;
 use crate::socket::HostId;
+use crate::weather::Weather;
 
 const SERVER: HostId = 0;
 const RAW: HostId = 1;

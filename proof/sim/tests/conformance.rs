@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use spillway_sim::agenda::Happening;
 use spillway_sim::driver;
-use spillway_sim::network::{Happening, Network, Weather};
+use spillway_sim::network::Network;
+use spillway_sim::weather::Weather;
 use spillway_transport::Time;
 use spillway_transport::conformance::{Command, Probe, Rig, SCENARIOS, Side};
 

@@ -1,10 +1,11 @@
 //! The scenarios, by promise.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
-use super::{Probe, Rig, Scenario, Seen, Side, pattern};
-use crate::{Chunk, Conn, LostReason, Transport};
+use super::Side::{Accepting, Connecting};
+use super::vocabulary::{RigExt, connect, connected, other, send_all, stream};
+use super::{Probe, Rig, Scenario, Seen};
+use crate::{Chunk, LostReason};
 
 /// Every scenario with its name.
 pub const SCENARIOS: &[(&str, Scenario)] = &[
@@ -24,82 +25,6 @@ pub const SCENARIOS: &[(&str, Scenario)] = &[
     ("listeners_open_and_close", listeners_open_and_close),
     ("acknowledged_is_told_where_watched", acknowledged_is_told_where_watched),
 ];
-
-/// Commands with a result, and waiting.
-trait RigExt: Rig {
-    fn on<R>(&mut self, side: Side, act: impl FnMut(&mut Probe, &mut dyn Transport) -> R) -> R;
-    fn wait(&mut self, what: &str, side: Side, until: impl FnMut(&Probe) -> bool);
-    fn settle(&mut self);
-}
-
-impl<T: Rig + ?Sized> RigExt for T {
-    fn on<R>(&mut self, side: Side, mut act: impl FnMut(&mut Probe, &mut dyn Transport) -> R) -> R {
-        let mut result = None;
-        self.command(side, &mut |_, probe, out| result = Some(act(probe, out)));
-        result.expect("a rig runs a command before it returns")
-    }
-
-    fn wait(&mut self, what: &str, side: Side, mut until: impl FnMut(&Probe) -> bool) {
-        let deadline = self.now() + self.patience();
-        while !self.on(side, |probe, _| until(probe)) {
-            if self.now() > deadline {
-                let seen = self.on(side, |probe, _| probe.seen.clone());
-                let latest = &seen[seen.len().saturating_sub(12)..];
-                panic!("waited in vain for: {what}; {} events seen, the latest: {latest:?}", seen.len());
-            }
-            self.step();
-        }
-    }
-
-    fn settle(&mut self) {
-        let end = self.now() + self.quiet();
-        while self.now() < end {
-            self.step();
-        }
-    }
-}
-
-use Side::{Accepting, Connecting};
-
-/// Opens the listener and one connection: (connecting end, accepting end).
-fn connected(rig: &mut dyn Rig) -> (Conn, Conn) {
-    let target = rig.listener();
-    let before = rig.on(Accepting, |probe, out| {
-        out.set_listening(0, true);
-        probe.accepted().len()
-    });
-    let ours = connect(rig, target);
-    rig.wait("Opened at the connecting side", Connecting, |probe| !probe.of(ours).is_empty());
-    rig.wait("Opened at the accepting side", Accepting, |probe| probe.accepted().len() > before);
-    (ours, rig.on(Accepting, |probe, _| probe.accepted()[before]))
-}
-
-fn connect(rig: &mut dyn Rig, target: core::net::SocketAddr) -> Conn {
-    let mut conn = None;
-    rig.command(Connecting, &mut |now, _, out| conn = Some(out.connect(now, target)));
-    conn.expect("a rig runs a command before it returns").expect("room for a connection")
-}
-
-/// The bytes of a stream between two offsets.
-fn stream(from: u64, length: usize) -> Vec<u8> {
-    (from..).take(length).map(pattern).collect()
-}
-
-/// Sends the stream's bytes from an offset on, as room allows.
-fn send_all(rig: &mut dyn Rig, side: Side, conn: Conn, from: u64, length: usize) {
-    let bytes = stream(from, length);
-    let deadline = rig.now() + rig.patience();
-    let mut sent = 0;
-    while sent < bytes.len() {
-        sent += rig.on(side, |_, out| out.send(conn, &bytes[sent..]));
-        assert!(rig.now() < deadline, "only {sent} of {length} bytes were taken");
-        rig.step();
-    }
-}
-
-fn other(side: Side) -> Side {
-    if side == Accepting { Connecting } else { Accepting }
-}
 
 /// Promise 1, and what `Opened` says.
 fn p1_the_first_event_is_opened_or_lost(rig: &mut dyn Rig) {
