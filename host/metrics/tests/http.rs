@@ -1,0 +1,159 @@
+//! The HTTP server on real connections: what it answers, and what it does not put up with.
+
+#[path = "support/strict.rs"]
+mod strict;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, REQUEST_BYTES_MAX, Request, Response, process};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn server(handler: impl Fn(&Request) -> Response + Send + Sync + 'static) -> HttpServer {
+    let listener = HttpServer::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    HttpServer::serve(listener, handler).unwrap()
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn rest(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn exchange(address: SocketAddr, request: &[u8]) -> String {
+    let mut stream = connect(address);
+    stream.write_all(request).unwrap();
+    rest(&mut stream)
+}
+
+fn echo(request: &Request) -> Response {
+    match request.path.as_str() {
+        "/none" => Response::text(404, "none\n"),
+        path => Response::ok("text/plain", format!("you asked for {path}\n")),
+    }
+}
+
+#[test]
+fn answers_get_and_head() {
+    let server = server(echo);
+    let answer = exchange(server.address(), b"GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("Content-Length: 17"), "{head}");
+    assert!(head.contains("Connection: close") && head.contains("nosniff"), "{head}");
+    assert_eq!(body, "you asked for /a\n");
+    let answer = exchange(server.address(), b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(answer.contains("Content-Length: 17\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+    assert!(exchange(server.address(), b"GET /none HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 "));
+}
+
+#[test]
+fn refuses_what_it_is_not_for() {
+    let server = server(echo);
+    for (request, status) in [
+        (b"POST /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc".to_vec(), "405"),
+        (b"PUT / HTTP/1.1\r\n\r\n".to_vec(), "405"),
+        (b"nonsense\r\n\r\n".to_vec(), "400"),
+        (b"\x16\x03\x01\x02\x00".to_vec(), "400"),
+        ([b"GET /".as_slice(), &[b'x'; REQUEST_BYTES_MAX]].concat(), "431"),
+    ] {
+        let answer = exchange(server.address(), &request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert_eq!(answer.contains("Allow: GET, HEAD"), status == "405", "{answer}");
+    }
+    // Gone in the midst of it.
+    let mut stream = connect(server.address());
+    stream.write_all(b"GET / HT").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!(rest(&mut stream).starts_with("HTTP/1.1 400 "));
+    assert!(exchange(server.address(), b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
+}
+
+/// A handler that waits until it is let go.
+struct Gate {
+    entered: Receiver<()>,
+    go: SyncSender<()>,
+}
+
+fn gated() -> (HttpServer, Gate) {
+    let (enter, entered) = sync_channel(100);
+    let (go, wait) = sync_channel(100);
+    let wait = Arc::new(Mutex::new(wait));
+    let handler = move |_: &Request| {
+        enter.send(()).unwrap();
+        wait.lock().unwrap().recv().unwrap();
+        Response::text(200, "at last\n")
+    };
+    (server(handler), Gate { entered, go })
+}
+
+#[test]
+fn connections_are_bounded_and_the_rest_is_told() {
+    let (server, gate) = gated();
+    let mut taken: Vec<TcpStream> = Vec::new();
+    for _ in 0..16 {
+        let mut stream = connect(server.address());
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        gate.entered.recv_timeout(PATIENCE).unwrap();
+        taken.push(stream);
+    }
+    let mut more = connect(server.address());
+    let answer = rest(&mut more);
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After"), "{answer}");
+    (0..16).for_each(|_| gate.go.send(()).unwrap());
+    for stream in &mut taken {
+        assert!(rest(stream).ends_with("at last\n"));
+    }
+}
+
+#[test]
+fn a_handler_that_panics_costs_its_own_connection_only() {
+    let server = server(|request| {
+        assert!(request.path != "/panic", "as it was asked to");
+        Response::text(200, "fine\n")
+    });
+    for _ in 0..20 {
+        assert_eq!(exchange(server.address(), b"GET /panic HTTP/1.1\r\n\r\n"), "");
+    }
+    // Their places are free again, soon.
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !exchange(server.address(), b"GET / HTTP/1.1\r\n\r\n").ends_with("fine\n") {
+        assert!(std::time::Instant::now() < deadline);
+    }
+}
+
+#[test]
+fn ends_when_it_is_dropped() {
+    let server = server(echo);
+    let address = server.address();
+    drop(server);
+    assert!(TcpStream::connect(address).is_err());
+    let again = HttpServer::bind(address).expect("the port is free");
+    assert!(HttpServer::bind(again.local_addr().unwrap()).is_err(), "and taken again");
+}
+
+#[test]
+fn a_process_tells_what_it_is() {
+    let server = server(|_| {
+        let mut exposition = Exposition::new();
+        process::expose(&mut exposition, 1.5e9);
+        Response::ok(CONTENT_TYPE, exposition.into_text())
+    });
+    let answer = exchange(server.address(), b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("Content-Type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+    let told = strict::read(body);
+    assert!(process::METRICS.iter().all(|metric| told.contains_key(metric.name)));
+    assert!(told["process_resident_memory_bytes"].sum(&[]) > 1e5);
+    assert!(told["process_open_fds"].sum(&[]) > 2.0 && told["process_cpu_seconds_total"].sum(&[]) > 0.0);
+    assert_eq!(told["process_start_time_seconds"].sum(&[]), 1.5e9);
+}
