@@ -342,6 +342,11 @@ impl ServerLink {
         self.ends.get(id).is_some_and(Connection::is_open)
     }
 
+    /// Whether the peer has authenticated, and the link goes on.
+    pub fn is_established(&self) -> bool {
+        matches!(self.stage, Stage::Established { .. })
+    }
+
     /// All connections that have not ended.
     pub fn ids(&self) -> impl Iterator<Item = Id> + '_ {
         self.ends.ids()

@@ -23,6 +23,8 @@ pub const ALLOW_CLIENTS: &CStr = c"SPILLWAY_ALLOW_CLIENTS";
 pub const PORT: &CStr = c"SPILLWAY_PORT";
 /// `1`: end the server rather than run it without help.
 pub const REQUIRE: &CStr = c"SPILLWAY_REQUIRE";
+/// Names one start by `spillway run`: all its processes have the same.
+pub const LAUNCH: &CStr = c"SPILLWAY_LAUNCH";
 /// `1`: the shim does nothing at all.
 pub const OFF: &CStr = c"SPILLWAY_OFF";
 
@@ -45,6 +47,8 @@ pub struct Config {
     pub port: Option<u16>,
     /// Rather no server than one without help.
     pub require: bool,
+    /// Which start by `spillway run` this process came of.
+    pub launch: Option<String>,
 }
 
 /// The shim cannot do what it was asked to.
@@ -97,7 +101,13 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         None => None,
         Some(text) => Some(text.parse().map_err(|_| format!("SPILLWAY_PORT={text} is no port number"))?),
     };
-    Ok(Config { link, ring, allow, port, require })
+    let launch = variable(LAUNCH).filter(|id| is_launch(id));
+    Ok(Config { link, ring, allow, port, require, launch })
+}
+
+/// A launch is part of a file name.
+fn is_launch(id: &str) -> bool {
+    (1..=32).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Reads `HOST:PORT` or `:PORT`. Without a key, only a loopback host will do.
@@ -152,7 +162,15 @@ impl Drop for Wiped {
     }
 }
 
-fn variable(name: &CStr) -> Option<String> {
+/// The version of the C library that this process runs with: 2 and 36.
+pub fn glibc_version() -> Option<(u32, u32)> {
+    // SAFETY: returns a constant string of the library.
+    let text = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    let mut parts = text.to_str().ok()?.split('.').map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next()??))
+}
+
+pub(crate) fn variable(name: &CStr) -> Option<String> {
     // SAFETY: called before the application's code runs, when nobody changes the environment.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
@@ -187,7 +205,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("spillway-key-test-{}", std::process::id()));
         std::fs::write(&path, Key::from_secret([3; 32]).to_text().as_bytes()).unwrap();
         let name = path.to_str().unwrap();
-        for (mode, fine) in [(0o644, false), (0o640, false), (0o600, true), (0o400, true)] {
+        for (mode, fine) in [(0o644, false), (0o660, false), (0o600, true), (0o400, true)] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             let read = key_file(name);
             assert_eq!(read.is_ok(), fine, "{mode:o}: {read:?}");

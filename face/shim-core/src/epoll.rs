@@ -12,10 +12,10 @@ use spillway_transport::Time;
 use crate::connections::{self, Connection};
 use crate::ready::{self, Set, Wakes};
 use crate::table::{self, Entry};
-use crate::{fork, links, listeners, port, real, sys, threads};
+use crate::{fork, links, listeners, port, real, status, sys, threads};
 
-/// While a peer has yet to authenticate, no wait is longer than this.
-pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
+/// While a peer has yet to authenticate, or links have yet to end, no wait is longer than this.
+pub(crate) const LOOKING_WAIT: Duration = Duration::from_secs(1);
 
 /// What the data of an epoll event says when the event is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(crate) enum Tag {
     Wake,
     /// Somebody opens a link.
     Port,
+    /// Somebody asks for something on the status page.
+    Control,
     /// A link's socket.
     Link(u32),
 }
@@ -37,7 +39,8 @@ impl Tag {
         MARK | match self {
             Tag::Wake => 0,
             Tag::Port => 1,
-            Tag::Link(index) => 2 + u64::from(index),
+            Tag::Control => 2,
+            Tag::Link(index) => 3 + u64::from(index),
         }
     }
 
@@ -48,7 +51,8 @@ impl Tag {
         Some(match data & !MARK_MASK {
             0 => Tag::Wake,
             1 => Tag::Port,
-            link => Tag::Link((link - 2) as u32), // 24 bits
+            2 => Tag::Control,
+            link => Tag::Link((link - 3) as u32), // 24 bits
         })
     }
 }
@@ -191,6 +195,9 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
                 // SAFETY: as of the C function.
                 let seen = unsafe { how.real_for(fd, events, Some(Duration::ZERO)) };
                 count = take_ours(set, &mut events[..usize::try_from(seen).unwrap_or(0)], &mut wakes);
+                if links::need_looks() {
+                    links::expire(&mut wakes);
+                }
                 now = sys::now();
                 turns.looked(now);
             }
@@ -213,7 +220,8 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
             return seen;
         }
         count = take_ours(set, &mut events[..seen as usize], &mut wakes);
-        if links::has_handshakes() {
+        status::look();
+        if links::need_looks() {
             links::expire(&mut wakes);
         }
         let now = sys::now();
@@ -254,8 +262,8 @@ fn time_left(timeout: Option<Duration>, deadline: &mut Option<Time>) -> Option<O
             }
         }
     };
-    if links::has_handshakes() {
-        left = Some(left.map_or(HANDSHAKE_WAIT, |left| left.min(HANDSHAKE_WAIT)));
+    if links::need_looks() {
+        left = Some(left.map_or(LOOKING_WAIT, |left| left.min(LOOKING_WAIT)));
     }
     Some(left)
 }
@@ -265,7 +273,8 @@ pub(crate) fn receive(set: &Set, wakes: &mut Wakes) {
     let mut events = [epoll_event { events: 0, u64: 0 }; 16];
     let seen = sys::epoll_ready(set.fd.load(Ordering::Relaxed), &mut events).unwrap_or(0);
     take_ours(set, &mut events[..seen], wakes);
-    if links::has_handshakes() {
+    status::look();
+    if links::need_looks() {
         links::expire(wakes);
     }
 }
@@ -283,6 +292,10 @@ fn take_ours(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize 
             }
             Some(Tag::Wake) => {}
             Some(Tag::Port) => port::ready(set),
+            Some(Tag::Control) => {
+                status::ready();
+                status::look();
+            }
             Some(Tag::Link(index)) => links::ready(index, set, event.events, wakes),
         }
     }
@@ -375,7 +388,7 @@ mod tests {
 
     #[test]
     fn tags_are_ours_and_nothing_else_is() {
-        for tag in [Tag::Wake, Tag::Port, Tag::Link(0), Tag::Link(4095)] {
+        for tag in [Tag::Wake, Tag::Port, Tag::Control, Tag::Link(0), Tag::Link(4095)] {
             assert_eq!(Tag::of(tag.value()), Some(tag));
         }
         for data in [0, 7, u64::MAX, 0x7fff_ffff_ffff, 0xffff_8000_0000_0000] {

@@ -11,6 +11,7 @@
 //! - [`poll`], [`select`]: with virtual connections among real descriptors
 //! - [`rings`]: io_uring, refused
 //! - [`turns`]: how long direct connections wait behind virtual ones
+//! - [`status`]: what the server does, in shared memory; and its off switch
 //!
 //! Beneath them: links (one lock each), connections, epoll sets with their ready lists, blocked threads, and the
 //! accept queue. Locks are taken in the order link, accept queue, connection, memberships, set, blocked threads. Nothing here panics on what the kernel, a
@@ -27,6 +28,7 @@ mod log;
 mod port;
 mod ready;
 mod source;
+mod switch;
 mod sys;
 mod threads;
 mod waiters;
@@ -45,6 +47,7 @@ pub mod real;
 pub mod rings;
 pub mod select;
 pub mod several;
+pub mod status;
 pub mod table;
 pub mod turns;
 
@@ -60,6 +63,11 @@ pub fn start() {
 #[inline]
 pub fn is_listener_awaited() -> bool {
     port::is_wanted()
+}
+
+/// Runs when the process ends in an orderly way.
+pub fn finish() {
+    status::finish();
 }
 
 /// A poisoned lock is taken as it is: nothing here panics with a lock held, and the application must go on.

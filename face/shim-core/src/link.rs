@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 
 use libc::c_int;
-use spillway_batch::{CloseReason, Id, LinkError, RefuseReason, Role, ServerEvent, ServerLink};
+use spillway_batch::{CloseReason, Id, Info, LinkError, RefuseReason, Role, ServerEvent, ServerLink};
 use spillway_transport::Chunk;
 
 use crate::connections::{self, Connection};
@@ -13,6 +13,7 @@ use crate::listeners::{self, Offer};
 use crate::log::{self, Reason};
 use crate::ready::{self, Set, Wakes};
 use crate::source::{notify, notify_all};
+use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::{links, threads};
@@ -32,6 +33,8 @@ pub(crate) struct Inner {
     /// That set holds one of its connections; at first it is the one that the link port is in.
     pub(crate) adopted: bool,
     established: bool,
+    /// Looks at the socket that found something.
+    batches_received: u64,
     /// A batch of which the socket took only a part.
     sending: Chunk,
     /// The socket is full and epoll tells when it is not.
@@ -46,6 +49,7 @@ pub(crate) enum Lost {
     Unserved,
     Socket(Errno),
     Broken(LinkError),
+    SwitchedOff,
 }
 
 impl core::fmt::Display for Lost {
@@ -55,6 +59,7 @@ impl core::fmt::Display for Lost {
             Lost::Unserved => f.write_str("the server closed its event loop"),
             Lost::Socket(error) => Reason(*error).fmt(f),
             Lost::Broken(error) => error.fmt(f),
+            Lost::SwitchedOff => f.write_str("switched off"),
         }
     }
 }
@@ -76,6 +81,7 @@ impl Inner {
             set: 0,
             adopted: false,
             established: false,
+            batches_received: 0,
             sending: Chunk::default(),
             wants_out: false,
             raised: Vec::new(),
@@ -155,6 +161,7 @@ impl Inner {
             self.wants_out = full;
             self.control(libc::EPOLL_CTL_MOD);
         }
+        self.tell_status();
         self.announce_room(wakes);
         Ok(())
     }
@@ -198,8 +205,27 @@ impl Inner {
         };
         notify_all(self.raised.iter().filter_map(|&index| connections::get(index)), wakes);
         self.raised.clear();
+        self.batches_received += 1;
+        self.tell_status();
         self.announce_room(wakes);
         outcome
+    }
+
+    /// Once a batch: what passed, for readers of the status page.
+    fn tell_status(&self) {
+        if let Some(end) = &self.end {
+            status::link_turn(self.index, &end.counters(), self.batches_received, end.connections());
+        }
+    }
+
+    /// Tells what each connection that the application has not closed is doing.
+    pub(crate) fn each_connection(&self, tell: &mut impl FnMut(u32, Info)) {
+        let Some(end) = &self.end else { return };
+        for (id, named) in self.connections.iter().enumerate() {
+            if let (Some(index), Some(info)) = (named.checked_sub(1), end.info(Id(id as u32))) {
+                tell(index, info);
+            }
+        }
     }
 
     fn handle(&mut self, event: ServerEvent<'_>, wakes: &mut Wakes) {
@@ -223,12 +249,14 @@ impl Inner {
             ServerEvent::Closed { id, reason } => self.hear_close(id, reason, wakes),
             ServerEvent::Established { role, key } => {
                 self.established = true;
+                status::link_established(self.index, role, key.0);
                 links::authenticated_or_gone();
                 if let (Role::Helper, Some(peer)) = (role, self.peer) {
                     log::line(format_args!("link with the {role} at {peer}, key {key}"));
                 }
             }
             ServerEvent::Forbidden { client, why } => {
+                status::count(Counter::ConnectionForbidden);
                 if let Some(peer) = self.peer {
                     log::line(format_args!("client {client} through {peer} refused: {why}"));
                 }
@@ -242,7 +270,10 @@ impl Inner {
     }
 
     fn connect(&mut self, id: Id, client: SocketAddr, wakes: &mut Wakes) {
-        let Some(connection) = connections::take() else { return self.refuse(id, RefuseReason::Full) };
+        let Some(connection) = connections::take() else {
+            status::count(Counter::ConnectionFull);
+            return self.refuse(id, RefuseReason::Full);
+        };
         connection.link.store(self.index, Ordering::Relaxed);
         connection.id.store(id.0, Ordering::Relaxed);
         {
@@ -250,8 +281,15 @@ impl Inner {
             (inner.client, inner.local) = (Some(client), self.local);
         }
         match listeners::offer(connection, wakes) {
-            Offer::Queued => self.name(id, Some(connection)),
+            Offer::Queued => {
+                status::connection_began(connection, client);
+                self.name(id, Some(connection));
+            }
             Offer::Refused(reason) => {
+                status::count(match reason {
+                    RefuseReason::Full => Counter::ConnectionFull,
+                    _ => Counter::ConnectionUnserved,
+                });
                 connections::give_back(connection);
                 self.refuse(id, reason);
             }
@@ -268,6 +306,7 @@ impl Inner {
         let Some(connection) = self.named(id) else { return };
         if listeners::withdraw(connection) {
             // Nobody has seen it yet.
+            status::connection_ended(connection);
             self.name(id, None);
             if let Some(end) = &mut self.end {
                 end.close(id, CloseReason::Normal);
@@ -308,7 +347,9 @@ impl Inner {
         }
         if !self.established {
             links::authenticated_or_gone();
+            status::count(refusal(&lost));
         }
+        status::link_ended(self.index, &end.counters(), self.batches_received, self.established);
         let held: Vec<&'static Connection> =
             self.connections.iter().filter_map(|named| connections::get(named.checked_sub(1)?)).collect();
         if let Some(peer) = self.peer {
@@ -326,6 +367,7 @@ impl Inner {
         sys::close(self.fd);
         *self = Inner::vacant(self.index);
         for connection in held {
+            status::connection_ended(connection);
             if listeners::withdraw(connection) {
                 connections::give_back(connection);
             } else {
@@ -334,5 +376,16 @@ impl Inner {
             }
         }
         links::give_back(self.index);
+    }
+}
+
+/// Why a link did not come about.
+fn refusal(lost: &Lost) -> Counter {
+    match lost {
+        Lost::Broken(LinkError::UnknownKey { .. } | LinkError::WrongProof) => Counter::LinkKey,
+        Lost::Broken(LinkError::Version { .. }) => Counter::LinkVersion,
+        Lost::Broken(LinkError::HandshakeTimeout) => Counter::LinkTimeout,
+        Lost::SwitchedOff => Counter::LinkOff,
+        _ => Counter::LinkMalformed,
     }
 }

@@ -8,16 +8,17 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard};
 
 use libc::c_int;
-use spillway_batch::{CloseReason, Id, RefuseReason, ServerLink};
+use spillway_batch::{CloseReason, Id, Info, RefuseReason, ServerLink};
 use spillway_transport::Time;
 
 use crate::connections::{Connection, OUT};
 use crate::epoll::Tag;
 use crate::link::{Inner, Lost, interest};
 use crate::ready::{self, Set, Wakes};
+use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{lock, log, threads};
+use crate::{lock, log, switch, threads};
 
 /// Bytes received at once. A batch is smaller; a backlog is not, and costs fewer calls this way.
 pub(crate) const RECEIVE_BYTES: usize = 128 * 1024;
@@ -64,11 +65,13 @@ impl Link {
 /// A link's socket was accepted in the set that the link port is in.
 pub(crate) fn opened(fd: c_int, peer: SocketAddr, local: SocketAddr, end: ServerLink, set: &Set) {
     if HANDSHAKES.load(Ordering::Relaxed) >= HANDSHAKES_MAX {
+        status::count(Counter::LinkStrangers);
         log::knock(format_args!("link of {peer} refused: {HANDSHAKES_MAX} others have yet to authenticate"));
         sys::close(fd);
         return;
     }
     let Some(link) = place() else {
+        status::count(Counter::LinkFull);
         log::line(format_args!("link of {peer} refused: {LINKS_MAX} links are open already"));
         sys::close(fd);
         return;
@@ -84,6 +87,7 @@ pub(crate) fn opened(fd: c_int, peer: SocketAddr, local: SocketAddr, end: Server
         )
         .is_err()
     {
+        status::count(Counter::LinkDescriptors);
         log::line(format_args!("link of {peer} refused: its socket cannot be watched"));
         table::note(fd, Entry::Real);
         sys::close(fd);
@@ -94,6 +98,7 @@ pub(crate) fn opened(fd: c_int, peer: SocketAddr, local: SocketAddr, end: Server
     let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
     *inner = Inner::begun(link.index, fd, end, (peer, local), set.index);
     HANDSHAKES.fetch_add(1, Ordering::Relaxed);
+    status::link_began(link.index, peer);
 }
 
 fn place() -> Option<&'static Link> {
@@ -308,6 +313,7 @@ pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
     let mut inner = link.lock();
     let Some((id, _)) = inner.of(connection) else { return };
     inner.refuse(id, RefuseReason::Unavailable);
+    status::connection_ended(connection);
     inner.name(id, None);
     inner.send_soon(wakes);
 }
@@ -318,6 +324,7 @@ pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
     let mut inner = link.lock();
     let Some((id, end)) = inner.of(connection) else { return };
     end.close(id, if abort { CloseReason::Reset } else { CloseReason::Normal });
+    status::connection_ended(connection);
     inner.name(id, None);
     inner.send_soon(wakes);
 }
@@ -365,12 +372,46 @@ pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
     }
 }
 
-/// Whether somebody has yet to authenticate, so that a wait must not be long.
-pub(crate) fn has_handshakes() -> bool {
-    HANDSHAKES.load(Ordering::Relaxed) > 0
+/// Whether somebody has yet to authenticate, or to go, so that a wait must not be long.
+pub(crate) fn need_looks() -> bool {
+    HANDSHAKES.load(Ordering::Relaxed) > 0 || switch::is_draining()
 }
 
-/// Ends links whose peers did not authenticate in time.
+/// Asks the peers of all links to move their connections away: how many links that are.
+pub(crate) fn drain(within_ms: u32, wakes: &mut Wakes) -> usize {
+    let mut count = 0;
+    for link in all() {
+        let mut inner = link.lock();
+        if let Some(end) = inner.end.as_mut().filter(|end| end.is_established()) {
+            end.drain(within_ms);
+            inner.flush_or_lose(wakes);
+            count += 1;
+        }
+    }
+    count
+}
+
+/// Ends links that carry nothing, or all of them: how many are left.
+pub(crate) fn end_drained(all_of_them: bool, wakes: &mut Wakes) -> usize {
+    let mut left = 0;
+    for link in all() {
+        let mut inner = link.lock();
+        let Some(end) = &inner.end else { continue };
+        if all_of_them || end.connections() == 0 {
+            inner.lose(Lost::SwitchedOff, wakes);
+        } else {
+            left += 1;
+        }
+    }
+    left
+}
+
+/// Tells what each virtual connection that the application has not closed is doing.
+pub(crate) fn each_connection(mut tell: impl FnMut(u32, Info)) {
+    all().for_each(|link| link.lock().each_connection(&mut tell));
+}
+
+/// Ends links whose peers did not authenticate in time, or whose time is over.
 pub(crate) fn expire(wakes: &mut Wakes) {
     let now = sys::now();
     if now.since(Time(EXPIRED_AT.load(Ordering::Relaxed))) < EXPIRY_INTERVAL {
@@ -385,4 +426,5 @@ pub(crate) fn expire(wakes: &mut Wakes) {
             inner.lose(Lost::Broken(error), wakes);
         }
     }
+    switch::end_links(wakes);
 }

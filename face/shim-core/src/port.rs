@@ -11,9 +11,10 @@ use crate::config::{Config, ConfigError};
 use crate::epoll::Tag;
 use crate::log::{self, Reason};
 use crate::ready::{self, Set};
+use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{address, fork, links, listeners, lock};
+use crate::{address, fork, links, listeners, lock, switch};
 
 /// Links accepted at one look at the link port.
 const ACCEPTS_MAX: usize = 16;
@@ -93,17 +94,25 @@ fn open_for<'a>(fd: c_int, set: impl FnOnce() -> Result<&'a Set, Errno>) {
         return;
     }
     WANTED.store(false, Ordering::Release);
+    if let Err(status::Another(pid)) = status::claim(config.launch.as_deref(), port, &config.link) {
+        log::line(format_args!("process {pid} of this server has the link port: this one serves no helpers"));
+        return;
+    }
     let opened = open(&config.link)
         .and_then(|socket| set().and_then(|set| watch(socket, set)).inspect_err(|_| sys::close(socket)));
     match opened {
         Ok(()) => {
             listeners::serve(port);
+            status::set_state(status::State::On);
             log::line(format_args!("helpers of port {port} connect to {}", config.link));
         }
-        Err(error) => give_up(
-            config.require,
-            format_args!("the link port {} cannot be opened: {}", config.link, Reason(error)),
-        ),
+        Err(error) => {
+            status::withdraw();
+            give_up(
+                config.require,
+                format_args!("the link port {} cannot be opened: {}", config.link, Reason(error)),
+            );
+        }
     }
 }
 
@@ -168,6 +177,7 @@ fn watch(socket: c_int, set: &Set) -> Result<(), Errno> {
     sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, socket, libc::EPOLLIN as u32, Tag::Port.value())?;
     table::note(socket, Entry::Own);
     keep_reserve();
+    status::watch_in(epoll, Tag::Control.value());
     HOME.store(set.index, Ordering::Release);
     PORT.store(socket, Ordering::Release);
     Ok(())
@@ -183,11 +193,17 @@ pub(crate) fn ready(set: &Set) {
             Ok(socket) => socket,
             Err(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return,
             Err(error) => {
+                status::count(Counter::LinkDescriptors);
                 log::line(format_args!("a link cannot be accepted: {}", Reason(error)));
                 turn_away(error);
                 return;
             }
         };
+        if switch::is_off() {
+            status::count(Counter::LinkOff);
+            sys::close(socket);
+            continue;
+        }
         let mut nonce = [0; NONCE_BYTES];
         let named = sys::socket_name(socket, &mut local);
         let addresses = address::from_c(&peer).zip(address::from_c(&local));

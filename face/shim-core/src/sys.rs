@@ -22,7 +22,7 @@ pub(crate) fn set_errno(value: Errno) {
 }
 
 /// A system call's result; errno as it was.
-fn outcome(before: Errno, result: c_long) -> Result<usize, Errno> {
+pub(crate) fn outcome(before: Errno, result: c_long) -> Result<usize, Errno> {
     if result >= 0 {
         return Ok(result as usize);
     }
@@ -33,11 +33,12 @@ fn outcome(before: Errno, result: c_long) -> Result<usize, Errno> {
 
 macro_rules! call {
     ($number:expr $(, $argument:expr)*) => {{
-        let before = errno();
+        let before = $crate::sys::errno();
         // SAFETY: each caller passes pointers that are valid for what this system call does with them.
-        outcome(before, unsafe { libc::syscall($number $(, $argument)*) })
+        $crate::sys::outcome(before, unsafe { libc::syscall($number $(, $argument)*) })
     }};
 }
+pub(crate) use call;
 
 pub(crate) fn close(fd: c_int) {
     let _ = call!(libc::SYS_close, fd);
@@ -81,11 +82,14 @@ fn read_private_descriptor(fd: c_int, max: usize) -> Result<Vec<u8>, PrivateFile
         return Err(PrivateFileError::Open(error));
     }
     // SAFETY: fstat succeeded and filled it.
-    let mode = unsafe { status.assume_init() }.st_mode;
+    let status = unsafe { status.assume_init() };
+    let mode = status.st_mode;
     if mode & libc::S_IFMT != libc::S_IFREG {
         return Err(PrivateFileError::NotAFile);
     }
-    if mode & 0o077 != 0 {
+    // The same rule as in `spillway-keys`: root may give a key to a group.
+    let others = mode & 0o077;
+    if others != 0 && !(status.st_uid == 0 && others == 0o040) {
         return Err(PrivateFileError::Mode(mode & 0o777));
     }
     let mut bytes = vec![0; max + 1];

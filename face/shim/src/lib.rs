@@ -20,6 +20,15 @@ extern "C" fn start() {
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
+extern "C" fn finish() {
+    spillway_shim_core::finish();
+}
+
+#[used]
+// SAFETY: as above; run when the process ends in an orderly way.
+#[unsafe(link_section = ".fini_array")]
+static FINISH: extern "C" fn() = finish;
+
 /// Defines C functions. Every one passes on what the caller vouches for.
 macro_rules! names {
     ($($(#[$attribute:meta])* $name:ident($($argument:ident: $kind:ty),*) -> $result:ty $body:block)*) => {$(

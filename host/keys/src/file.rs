@@ -15,8 +15,18 @@ use crate::random::fresh_key;
 const FILE_BYTES_MAX: usize = 256;
 /// Bits of a mode that let others than the owner in.
 const OTHERS: u32 = 0o077;
+/// Of these, what a group may have of root's files.
+const GROUP_READS: u32 = 0o040;
 
-/// Reads a key. The file must be a regular one that only its owner may use (mode 0600 or 0400).
+/// Whether a file of this mode and owner is for its owner only. One of root's may also be for a group to read: that
+/// is how root gives a key to a service, and what systemd's credentials look like.
+fn is_private(mode: u32, owner: u32) -> bool {
+    let others = mode & OTHERS;
+    others == 0 || (owner == 0 && others == GROUP_READS)
+}
+
+/// Reads a key. The file must be a regular one that only its owner may use (mode 0600 or 0400), or one of root's that
+/// a group may read (0640 or 0440).
 pub fn read_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
     let path = path.as_ref();
     read(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
@@ -40,7 +50,7 @@ fn read(path: &Path) -> Result<Key, Problem> {
     if !metadata.is_file() {
         return Err(Problem::NotAFile);
     }
-    if metadata.mode() & OTHERS != 0 {
+    if !is_private(metadata.mode(), metadata.uid()) {
         return Err(Problem::Mode(metadata.mode()));
     }
     let text = read_text(file)?;
@@ -140,7 +150,7 @@ mod tests {
         let directory = Directory::new();
         let path = directory.file("cache.key");
         write_new_key_file(&path).unwrap();
-        for mode in [0o640, 0o604, 0o620, 0o601, 0o644] {
+        for mode in [0o660, 0o604, 0o620, 0o601, 0o644] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let error = read_key_file(&path).unwrap_err();
             assert!(matches!(error.problem, Problem::Mode(_)), "{error}");
@@ -148,6 +158,12 @@ mod tests {
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
         assert!(read_key_file(&path).is_ok());
+    }
+
+    #[test]
+    fn root_may_give_a_key_to_a_group() {
+        assert!(is_private(0o100_640, 0) && is_private(0o440, 0));
+        assert!(!is_private(0o640, 1000) && !is_private(0o660, 0) && !is_private(0o644, 0));
     }
 
     #[test]

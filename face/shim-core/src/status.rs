@@ -1,0 +1,261 @@
+//! What this server does, for other processes on the machine to read: a page of shared memory in a file.
+//!
+//! It is made when the link port opens, and removed when the process ends. Counters are written once a batch with
+//! relaxed stores; what virtual connections have sent and received is written when a reader asks for it. Only the
+//! server's own user may read or write the file (mode 0600), so that whoever may write it may also give orders:
+//! [`crate::switch`].
+//!
+//! Without a place for the file, the server runs without a page.
+
+mod files;
+mod layout;
+mod page;
+mod reader;
+
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
+use std::sync::OnceLock;
+
+use libc::c_int;
+use spillway_batch::{LinkCounters, Role};
+
+use crate::connections::Connection;
+use crate::log::{self, Reason};
+use crate::port::LinkAddress;
+use crate::sys::{self, Errno};
+use crate::{fork, links, switch};
+
+use layout::header;
+pub use layout::{Counter, Request, State, Traffic};
+use page::{Claimed, Page};
+pub use reader::{ConnectionStatus, LinkStatus, ServerPage, ServerStatus, Unreadable, directories, find};
+
+static PAGE: OnceLock<Page> = OnceLock::new();
+
+/// The page, once there is one.
+#[inline]
+fn page() -> Option<&'static Page> {
+    PAGE.get()
+}
+
+/// Another process of the same launch serves helpers already: this one does not.
+pub(crate) struct Another(pub(crate) u64);
+
+/// Makes the page. There is one for each launch, so that children and workers of a server do not take the link
+/// port away from it.
+pub(crate) fn claim(launch: Option<&str>, helped: u16, link: &LinkAddress) -> Result<(), Another> {
+    // Servers that were killed leave their pages behind: looking removes those that this user may remove.
+    drop(find());
+    let own = format!("{:08x}", sys::process_id());
+    let claimed = page::claim(launch.unwrap_or(&own), &directories());
+    let page = match claimed {
+        Claimed::Another(pid) => return Err(Another(pid)),
+        Claimed::Nowhere(error) => {
+            log::line(format_args!(
+                "no status page, so `spillway status` cannot show this server: {}",
+                Reason(error)
+            ));
+            return Ok(());
+        }
+        Claimed::Page(page) => page,
+    };
+    let set = |at: usize, value: u64| page.word(at).store(value, Ordering::Relaxed);
+    set(header::LAYOUT, layout::LAYOUT);
+    set(header::PID, sys::process_id() as u64);
+    set(header::START_TICKS, page::start_ticks("/proc/self/stat").unwrap_or(0));
+    set(header::BEGAN_NS, sys::now().as_nanos());
+    set(header::LINK_PORT, link.port.into());
+    set(header::HELPED_PORT, helped.into());
+    let host = link.host.unwrap_or(IpAddr::V6(core::net::Ipv6Addr::UNSPECIFIED));
+    let [high, low, _] = layout::address_words(SocketAddr::new(host, 0));
+    if link.host.is_some() {
+        set(header::LINK_ADDRESS, high);
+        set(header::LINK_ADDRESS + 1, low);
+    }
+    // Last: without it the page is none.
+    page.word(header::MAGIC).store(layout::MAGIC, Ordering::Release);
+    if PAGE.set(page).is_err() {
+        log::line(format_args!("there is a status page already"));
+    }
+    Ok(())
+}
+
+/// The link port did not open.
+pub(crate) fn withdraw() {
+    if let Some(page) = page() {
+        page.remove();
+    }
+}
+
+/// The process ends.
+pub(crate) fn finish() {
+    if fork::is_owner_process() {
+        withdraw();
+    }
+}
+
+/// A descriptor that is ready when somebody asks for something.
+pub(crate) fn watch() -> Option<c_int> {
+    page()?.watch().ok()
+}
+
+/// Drains the descriptor of [`watch`].
+pub(crate) fn watched(fd: c_int) {
+    let mut buffer = [0; 1024];
+    while let Ok(1..) = files::read(fd, &mut buffer) {}
+}
+
+pub(crate) fn set_state(state: State) {
+    if let Some(page) = page() {
+        page.word(header::STATE).store(state.word(), Ordering::Release);
+    }
+}
+
+/// Carries out what a reader asks for, if one does. Call with no lock held.
+pub(crate) fn look() {
+    let Some(page) = page() else { return };
+    let asked = page.word(header::REQUEST).load(Ordering::Acquire);
+    if asked == page.word(header::ANSWERED).load(Ordering::Relaxed) || !fork::is_owner() {
+        return;
+    }
+    match layout::Request::of(asked) {
+        Some(Request::Refresh) => refresh(page),
+        Some(Request::Off { within_ms }) => switch::off(within_ms),
+        Some(Request::On) => switch::on(),
+        None => {}
+    }
+    page.word(header::ANSWERED).store(asked, Ordering::Release);
+}
+
+/// Counts one.
+pub(crate) fn count(counter: Counter) {
+    if let Some(page) = page() {
+        page.word(header::COUNTERS + counter as usize).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Says where on the page a link's traffic goes.
+fn traffic_words(counters: &LinkCounters, batches_received: u64) -> [u64; 8] {
+    [
+        batches_received,
+        counters.batches_sent,
+        counters.messages_received,
+        counters.messages_sent,
+        counters.bytes_received,
+        counters.bytes_sent,
+        counters.stalls,
+        counters.strays,
+    ]
+}
+
+/// A link was accepted.
+pub(crate) fn link_began(index: u32, peer: SocketAddr) {
+    let Some((page, at)) = page().and_then(|page| Some((page, page.link(index)?))) else { return };
+    page.change(at, || {
+        let words = layout::address_words(peer);
+        (0..3).for_each(|word| set(page, at + layout::link::PEER + word, words[word]));
+        set(page, at + layout::link::SINCE_NS, sys::now().as_nanos());
+        (layout::link::KEY..layout::link::TRAFFIC + Traffic::ALL.len())
+            .for_each(|word| set(page, at + word, 0));
+        set(page, at + layout::link::STATE, 1);
+    });
+}
+
+/// A link's peer has authenticated.
+pub(crate) fn link_established(index: u32, role: Role, key: [u8; 8]) {
+    count(Counter::LinksTaken);
+    let Some((page, at)) = page().and_then(|page| Some((page, page.link(index)?))) else { return };
+    page.change(at, || {
+        set(page, at + layout::link::KEY, u64::from_be_bytes(key));
+        set(page, at + layout::link::STATE, if role == Role::Helper { 2 } else { 3 });
+    });
+}
+
+/// A batch passed over a link.
+pub(crate) fn link_turn(index: u32, counters: &LinkCounters, batches_received: u64, connections: usize) {
+    let Some((page, at)) = page().and_then(|page| Some((page, page.link(index)?))) else { return };
+    set(page, at + layout::link::CONNECTIONS, connections as u64);
+    for (word, value) in traffic_words(counters, batches_received).into_iter().enumerate() {
+        set(page, at + layout::link::TRAFFIC + word, value);
+    }
+}
+
+/// A link is gone.
+pub(crate) fn link_ended(index: u32, counters: &LinkCounters, batches_received: u64, established: bool) {
+    let Some(page) = page() else { return };
+    if established {
+        count(Counter::LinksEnded);
+    }
+    for (word, value) in traffic_words(counters, batches_received).into_iter().enumerate() {
+        page.word(header::GONE + word).fetch_add(value, Ordering::Relaxed);
+    }
+    if let Some(at) = page.link(index) {
+        page.change(at, || set(page, at + layout::link::STATE, 0));
+    }
+}
+
+/// A virtual connection waits to be accepted.
+pub(crate) fn connection_began(connection: &Connection, client: SocketAddr) {
+    count(Counter::ConnectionsTaken);
+    let Some((page, at)) = place(connection) else { return };
+    let link = connection.link.load(Ordering::Relaxed);
+    let id = connection.id.load(Ordering::Relaxed);
+    page.change(at, || {
+        let words = layout::address_words(client);
+        (0..3).for_each(|word| set(page, at + layout::connection::CLIENT + word, words[word]));
+        set(page, at + layout::connection::SINCE_NS, sys::now().as_nanos());
+        set(page, at + layout::connection::LINK, u64::from(link) << 32 | u64::from(id));
+        set(page, at + layout::connection::BYTES_RECEIVED, 0);
+        set(page, at + layout::connection::BYTES_SENT, 0);
+    });
+}
+
+/// A virtual connection's place is free, before another takes it.
+pub(crate) fn connection_ended(connection: &Connection) {
+    let Some((page, at)) = place(connection) else { return };
+    if page.word(at + layout::connection::CLIENT + 2).load(Ordering::Relaxed) != 0 {
+        page.change(at, || (0..3).for_each(|word| set(page, at + layout::connection::CLIENT + word, 0)));
+    }
+}
+
+fn place(connection: &Connection) -> Option<(&'static Page, usize)> {
+    let page = page()?;
+    Some((page, page.connection(connection.index)?))
+}
+
+#[inline]
+fn set(page: &Page, at: usize, value: u64) {
+    page.word(at).store(value, Ordering::Relaxed);
+}
+
+/// Writes what each connection has received and sent.
+fn refresh(page: &Page) {
+    links::each_connection(|connection, info| {
+        if let Some(at) = page.connection(connection) {
+            set(page, at + layout::connection::BYTES_RECEIVED, info.bytes_received);
+            set(page, at + layout::connection::BYTES_SENT, info.bytes_sent);
+        }
+    });
+}
+
+/// What opening the page's watch failed with is no reason to run without help.
+pub(crate) fn watch_in(set: c_int, tag: u64) {
+    let Some(fd) = watch() else { return };
+    let watched: Result<(), Errno> = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, tag);
+    if watched.is_err() {
+        sys::close(fd);
+        return;
+    }
+    crate::table::note(fd, crate::table::Entry::Own);
+    WATCH.store(fd, Ordering::Release);
+}
+
+static WATCH: core::sync::atomic::AtomicI32 = core::sync::atomic::AtomicI32::new(-1);
+
+/// The descriptor of the watch is ready.
+pub(crate) fn ready() {
+    let fd = WATCH.load(Ordering::Acquire);
+    if fd >= 0 {
+        watched(fd);
+    }
+}

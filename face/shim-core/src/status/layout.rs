@@ -1,0 +1,310 @@
+//! Where everything is on a server's status page: 64-bit words at fixed places, in the machine's own byte order.
+//!
+//! A reader of another version refuses a page whose [`LAYOUT`] it does not know; fields are only ever added with a
+//! new number there.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// The first word of every page.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
+/// Which layout this is.
+pub(crate) const LAYOUT: u64 = 1;
+
+/// Words of the header.
+pub(crate) const HEADER_WORDS: usize = 512;
+
+/// Words of the header, by name.
+pub(crate) mod header {
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const LAYOUT: usize = 1;
+    pub(crate) const PID: usize = 2;
+    /// Of the process, in clock ticks since the machine started: tells a later process of the same number apart.
+    pub(crate) const START_TICKS: usize = 3;
+    /// When the page was made, in nanoseconds of the monotonic clock.
+    pub(crate) const BEGAN_NS: usize = 4;
+    pub(crate) const STATE: usize = 5;
+    /// Written by whoever may write the file; see [`super::Request`].
+    pub(crate) const REQUEST: usize = 6;
+    /// The last request that was carried out.
+    pub(crate) const ANSWERED: usize = 7;
+    /// The port that helpers connect to.
+    pub(crate) const LINK_PORT: usize = 8;
+    /// Its address, two words; all zeros for all addresses.
+    pub(crate) const LINK_ADDRESS: usize = 9;
+    /// The application's port that is helped.
+    pub(crate) const HELPED_PORT: usize = 11;
+    /// Places of the two tables that have memory.
+    pub(crate) const LINKS_MADE: usize = 12;
+    pub(crate) const CONNECTIONS_MADE: usize = 13;
+    /// [`super::Counter`]s begin here.
+    pub(crate) const COUNTERS: usize = 64;
+    /// [`super::Traffic`] of links that are gone begins here.
+    pub(crate) const GONE: usize = 128;
+}
+
+/// Links that have a place; those beyond are counted only.
+pub(crate) const LINKS: usize = 4096;
+pub(crate) const LINK_WORDS: usize = 32;
+/// Virtual connections that have a place; those beyond are counted only.
+pub(crate) const CONNECTIONS: usize = 65_536;
+pub(crate) const CONNECTION_WORDS: usize = 8;
+
+/// Memory is taken for so many places at a time: 16 KiB each.
+pub(crate) const LINKS_CHUNK: usize = 64;
+pub(crate) const CONNECTIONS_CHUNK: usize = 256;
+
+const LINKS_AT: usize = HEADER_WORDS;
+const CONNECTIONS_AT: usize = LINKS_AT + LINKS * LINK_WORDS;
+/// Words of the whole page.
+pub(crate) const WORDS: usize = CONNECTIONS_AT + CONNECTIONS * CONNECTION_WORDS;
+
+/// Words of a link's place. Word 0 counts changes, and is odd while the place is being changed.
+pub(crate) mod link {
+    /// 0 vacant, 1 authenticating, 2 established by a helper, 3 by a library client.
+    pub(crate) const STATE: usize = 1;
+    /// Three words, see [`super::address_words`].
+    pub(crate) const PEER: usize = 2;
+    pub(crate) const SINCE_NS: usize = 5;
+    pub(crate) const KEY: usize = 6;
+    /// Virtual connections on it.
+    pub(crate) const CONNECTIONS: usize = 7;
+    /// [`super::Traffic`] begins here.
+    pub(crate) const TRAFFIC: usize = 8;
+}
+
+/// Words of a virtual connection's place. Word 0 counts changes, and is odd while the place is being changed.
+pub(crate) mod connection {
+    /// Three words, all zeros while the place is vacant.
+    pub(crate) const CLIENT: usize = 1;
+    pub(crate) const SINCE_NS: usize = 4;
+    /// The link's place, and the connection's id there in the lower half.
+    pub(crate) const LINK: usize = 5;
+    pub(crate) const BYTES_RECEIVED: usize = 6;
+    pub(crate) const BYTES_SENT: usize = 7;
+}
+
+/// The first word of a link's place.
+pub(crate) fn link_at(index: usize) -> usize {
+    LINKS_AT + index * LINK_WORDS
+}
+
+/// The first word of a connection's place.
+pub(crate) fn connection_at(index: usize) -> usize {
+    CONNECTIONS_AT + index * CONNECTION_WORDS
+}
+
+/// Whether helpers are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The link port is about to open.
+    Opening,
+    /// Links are taken.
+    On,
+    /// Switched off; links have some time left to move their connections away.
+    Draining,
+    /// Switched off.
+    Off,
+}
+
+impl State {
+    pub(crate) fn word(self) -> u64 {
+        match self {
+            State::Opening => 0,
+            State::On => 1,
+            State::Draining => 2,
+            State::Off => 3,
+        }
+    }
+
+    pub(crate) fn of(word: u64) -> State {
+        match word {
+            1 => State::On,
+            2 => State::Draining,
+            3 => State::Off,
+            _ => State::Opening,
+        }
+    }
+
+    /// As operators read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Opening => "opening",
+            State::On => "on",
+            State::Draining => "draining",
+            State::Off => "off",
+        }
+    }
+}
+
+/// What a local process that may write the page asks of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Write each connection's bytes into the table.
+    Refresh,
+    /// Take no more links; those there are have this time to move their connections away.
+    Off {
+        /// Milliseconds.
+        within_ms: u32,
+    },
+    /// Take links again.
+    On,
+}
+
+impl Request {
+    /// A word that differs from the one before: `sequence` counts.
+    pub(crate) fn word(self, sequence: u64) -> u64 {
+        let (kind, argument) = match self {
+            Request::Refresh => (1, 0),
+            Request::Off { within_ms } => (2, within_ms),
+            Request::On => (3, 0),
+        };
+        kind << 56 | (sequence & 0xff_ffff) << 32 | u64::from(argument)
+    }
+
+    pub(crate) fn of(word: u64) -> Option<Request> {
+        match word >> 56 {
+            1 => Some(Request::Refresh),
+            2 => Some(Request::Off { within_ms: word as u32 }),
+            3 => Some(Request::On),
+            _ => None,
+        }
+    }
+}
+
+/// The sequence of a request's word.
+pub(crate) fn sequence_of(word: u64) -> u64 {
+    word >> 32 & 0xff_ffff
+}
+
+macro_rules! counters {
+    ($(#[$attribute:meta])* $type:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl $type {
+            /// All of them, in the order of the page.
+            pub const ALL: &[$type] = &[$($type::$variant),*];
+
+            /// As programs read it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($type::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// What is counted since the link port opened.
+    Counter {
+        /// Links that authenticated.
+        LinksTaken = "links_taken",
+        /// Links that ended after that.
+        LinksEnded = "links_ended",
+        /// Links refused: too many.
+        LinkFull = "link_full",
+        /// Links refused: too many others had yet to authenticate.
+        LinkStrangers = "link_strangers",
+        /// Links refused: the key is not accepted, or not known to the peer.
+        LinkKey = "link_key",
+        /// Links refused: no version in common.
+        LinkVersion = "link_version",
+        /// Links refused: the peer did not authenticate in time.
+        LinkTimeout = "link_timeout",
+        /// Links refused: whatever came was no link, or ended too early.
+        LinkMalformed = "link_malformed",
+        /// Links refused: helping is switched off.
+        LinkOff = "link_off",
+        /// Links refused: no descriptor for them, or it cannot be watched.
+        LinkDescriptors = "link_descriptors",
+        /// Virtual connections queued for the application to accept.
+        ConnectionsTaken = "connections_taken",
+        /// Virtual connections refused: the client's address is not allowed.
+        ConnectionForbidden = "connection_forbidden",
+        /// Virtual connections refused: too many, or too many wait to be accepted.
+        ConnectionFull = "connection_full",
+        /// Virtual connections refused: the application listens no more.
+        ConnectionUnserved = "connection_unserved",
+    }
+}
+
+counters! {
+    /// What passed over a link.
+    Traffic {
+        /// Batches received: looks at a link that found something.
+        BatchesReceived = "batches_received",
+        /// Batches sent.
+        BatchesSent = "batches_sent",
+        /// Messages received.
+        MessagesReceived = "messages_received",
+        /// Messages sent.
+        MessagesSent = "messages_sent",
+        /// Bytes of requests received.
+        BytesReceived = "bytes_received",
+        /// Bytes sent, headers and control included.
+        BytesSent = "bytes_sent",
+        /// How often a reply had to wait for credit, or for room on the link.
+        Stalls = "credit_stalls",
+        /// Frames of connections that are gone, passed over.
+        Strays = "strays",
+    }
+}
+
+/// An address as three words; none of IP is all zeros.
+pub(crate) fn address_words(address: SocketAddr) -> [u64; 3] {
+    let (kind, ip) = match address.ip() {
+        IpAddr::V4(v4) => (4, v4.to_ipv6_mapped()),
+        IpAddr::V6(v6) => (6, v6),
+    };
+    let bits = ip.to_bits();
+    [(bits >> 64) as u64, bits as u64, kind << 32 | u64::from(address.port())]
+}
+
+/// The address in three words, if there is one.
+pub(crate) fn address_of(words: [u64; 3]) -> Option<SocketAddr> {
+    let ip = Ipv6Addr::from_bits(u128::from(words[0]) << 64 | u128::from(words[1]));
+    let ip = match words[2] >> 32 {
+        4 => IpAddr::V4(ip.to_ipv4_mapped()?),
+        6 => IpAddr::V6(ip),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, words[2] as u16))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_a_round_trip() {
+        for text in ["192.0.2.7:11211", "[2001:db8::1]:65535", "[::ffff:10.0.0.1]:1", "0.0.0.0:0"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(address_of(address_words(address)), Some(address));
+        }
+        assert_eq!(address_of([0; 3]), None);
+    }
+
+    #[test]
+    fn requests_survive_a_round_trip_and_differ_by_sequence() {
+        for request in [Request::Refresh, Request::Off { within_ms: u32::MAX }, Request::On] {
+            let word = request.word(0xff_ffff);
+            assert_eq!((Request::of(word), sequence_of(word)), (Some(request), 0xff_ffff));
+            assert_ne!(word, request.word(7));
+        }
+        assert_eq!(Request::of(0), None);
+        assert_eq!(Request::of(u64::MAX), None);
+    }
+
+    #[test]
+    fn tables_do_not_overlap() {
+        assert!(header::COUNTERS + Counter::ALL.len() <= header::GONE);
+        assert!(header::GONE + Traffic::ALL.len() <= HEADER_WORDS);
+        assert!(link::TRAFFIC + Traffic::ALL.len() <= LINK_WORDS);
+        assert_eq!(link_at(LINKS), connection_at(0));
+        assert_eq!(connection_at(CONNECTIONS), WORDS);
+    }
+}

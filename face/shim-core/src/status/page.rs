@@ -1,0 +1,298 @@
+//! The file behind a server's status page, and its mapping.
+
+use core::ffi::CStr;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ffi::CString;
+
+use libc::c_int;
+
+use super::files;
+use super::layout::{self, header};
+use crate::sys::{self, Errno};
+use crate::table::{self, Entry};
+
+/// Where pages are looked for and made, after what [`DIRECTORY`] names. Services may write to the latter whatever
+/// their unit says.
+pub(crate) const DIRECTORIES: [&str; 2] = ["/run/spillway", "/dev/shm"];
+/// Names the directory for pages.
+pub(crate) const DIRECTORY: &CStr = c"SPILLWAY_STATUS_DIR";
+/// Files of pages begin with this; the launch follows.
+pub(crate) const PREFIX: &str = "spillway-server-";
+
+/// A page of this process. Never unmapped: threads may write to it until the process is gone.
+pub(crate) struct Page {
+    words: *const AtomicU64,
+    fd: c_int,
+    path: CString,
+    links: Places,
+    connections: Places,
+    removed: AtomicBool,
+}
+
+// SAFETY: the words are atomic, the rest is constant or atomic.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+/// How many places of a table have memory behind them. The file has holes: writing into one could fail with a
+/// signal when the file system is full, so memory is taken first.
+struct Places {
+    made: AtomicU64,
+    first: usize,
+    words: usize,
+    chunk: usize,
+    max: usize,
+    told: usize,
+}
+
+/// What came of claiming the page of a launch.
+pub(crate) enum Claimed {
+    Page(Page),
+    /// Another process of the same launch serves helpers.
+    Another(u64),
+    /// There is nowhere to put it.
+    Nowhere(Errno),
+}
+
+/// Makes the page of this launch, in the first directory that takes it, unless another process has it already.
+pub(crate) fn claim(launch: &str, directories: &[String]) -> Claimed {
+    let mut why = libc::ENOENT;
+    for directory in directories {
+        let Ok(path) = CString::new(format!("{directory}/{PREFIX}{launch}")) else { continue };
+        match make(&path) {
+            Ok(page) => return Claimed::Page(page),
+            Err(libc::EEXIST) => {
+                if let Some(owner) = living_owner(&path) {
+                    return Claimed::Another(owner);
+                }
+                files::unlink(&path);
+                match make(&path) {
+                    Ok(page) => return Claimed::Page(page),
+                    Err(error) => why = error,
+                }
+            }
+            Err(libc::ENOENT) => {}
+            Err(error) => why = error,
+        }
+    }
+    Claimed::Nowhere(why)
+}
+
+/// The process that a page belongs to, if it lives and is another one.
+fn living_owner(path: &CStr) -> Option<u64> {
+    let words = read_words(path)?;
+    if words[header::MAGIC] != layout::MAGIC || words[header::LAYOUT] != layout::LAYOUT {
+        return None;
+    }
+    let (pid, ticks) = (words[header::PID], words[header::START_TICKS]);
+    let is_other = pid != sys::process_id() as u64;
+    (is_other && start_ticks(&format!("/proc/{pid}/stat")) == Some(ticks)).then_some(pid)
+}
+
+fn read_words(path: &CStr) -> Option<[u64; 8]> {
+    let fd = files::open(path, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK, 0).ok()?;
+    let mut bytes = [0; 64];
+    let read = files::read(fd, &mut bytes);
+    sys::close(fd);
+    if read != Ok(bytes.len()) {
+        return None;
+    }
+    let mut words = [0; 8];
+    for (word, part) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_ne_bytes(*part);
+    }
+    Some(words)
+}
+
+/// When a process started, in clock ticks since the machine did.
+pub(crate) fn start_ticks(path: &str) -> Option<u64> {
+    let path = CString::new(path).ok()?;
+    let fd = files::open(&path, libc::O_RDONLY, 0).ok()?;
+    let mut bytes = [0; 1024];
+    let read = files::read(fd, &mut bytes);
+    sys::close(fd);
+    ticks_in(core::str::from_utf8(&bytes[..read.ok()?]).ok()?)
+}
+
+/// The program's name, in brackets, may hold anything; the first field after it is the state, the 20th the time.
+/// `None` for a process that has ended and that nobody has asked after yet.
+fn ticks_in(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+}
+
+fn make(path: &CStr) -> Result<Page, Errno> {
+    let bytes = layout::WORDS * 8;
+    if files::file_size_limit() < bytes as u64 {
+        return Err(libc::EFBIG); // to try would end the process with a signal
+    }
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let fd = files::open(path, flags, 0o600)?;
+    table::note(fd, Entry::Own);
+    let page = files::truncate(fd, bytes)
+        .and_then(|()| files::take_room(fd, 0, layout::HEADER_WORDS * 8))
+        .and_then(|()| map(fd, bytes));
+    match page {
+        Ok(words) => Ok(Page {
+            words,
+            fd,
+            path: path.to_owned(),
+            links: Places {
+                made: AtomicU64::new(0),
+                first: layout::link_at(0),
+                words: layout::LINK_WORDS,
+                chunk: layout::LINKS_CHUNK,
+                max: layout::LINKS,
+                told: header::LINKS_MADE,
+            },
+            connections: Places {
+                made: AtomicU64::new(0),
+                first: layout::connection_at(0),
+                words: layout::CONNECTION_WORDS,
+                chunk: layout::CONNECTIONS_CHUNK,
+                max: layout::CONNECTIONS,
+                told: header::CONNECTIONS_MADE,
+            },
+            removed: AtomicBool::new(false),
+        }),
+        Err(error) => {
+            table::note(fd, Entry::Real);
+            sys::close(fd);
+            files::unlink(path);
+            Err(error)
+        }
+    }
+}
+
+fn map(fd: c_int, bytes: usize) -> Result<*const AtomicU64, Errno> {
+    let before = sys::errno();
+    // SAFETY: a fresh mapping of a file that was just made for it, with no address asked for.
+    let start =
+        unsafe { libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) };
+    if start == libc::MAP_FAILED {
+        let error = sys::errno();
+        sys::set_errno(before);
+        return Err(error);
+    }
+    Ok(start.cast::<AtomicU64>().cast_const())
+}
+
+impl Page {
+    /// A word of the header, or of a place that has memory.
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        debug_assert!(index < layout::WORDS);
+        // SAFETY: the mapping is aligned, that long and stays; callers ask for words of the header, or of places
+        // that `link` or `connection` returned, so that there is memory behind them. Only the server's own user
+        // could cut the file short, and that user can end the server anyway.
+        unsafe { &*self.words.add(index) }
+    }
+
+    /// The first word of a link's place; `None` when there is no memory for it.
+    pub(crate) fn link(&self, index: u32) -> Option<usize> {
+        self.place(&self.links, index as usize)
+    }
+
+    /// The first word of a connection's place; `None` when there is no memory for it.
+    pub(crate) fn connection(&self, index: u32) -> Option<usize> {
+        self.place(&self.connections, index as usize)
+    }
+
+    fn place(&self, places: &Places, index: usize) -> Option<usize> {
+        if index >= places.made.load(Ordering::Acquire) as usize && !self.grow(places, index) {
+            return None;
+        }
+        Some(places.first + index * places.words)
+    }
+
+    #[cold]
+    fn grow(&self, places: &Places, index: usize) -> bool {
+        if index >= places.max {
+            return false;
+        }
+        let made = places.made.load(Ordering::Acquire) as usize;
+        let wanted = (index / places.chunk + 1) * places.chunk;
+        if wanted <= made {
+            return true;
+        }
+        let (offset, bytes) = ((places.first + made * places.words) * 8, (wanted - made) * places.words * 8);
+        if files::take_room(self.fd, offset, bytes).is_err() {
+            return false;
+        }
+        // Two threads may have made the same; the larger number holds.
+        let now = places.made.fetch_max(wanted as u64, Ordering::AcqRel).max(wanted as u64);
+        self.word(places.told).fetch_max(now, Ordering::Release);
+        true
+    }
+
+    /// Changes a place so that readers can tell that it was being changed. One thread at a time changes a place.
+    pub(crate) fn change(&self, at: usize, change: impl FnOnce()) {
+        let sequence = self.word(at);
+        let before = sequence.load(Ordering::Relaxed);
+        sequence.store(before | 1, Ordering::Relaxed);
+        core::sync::atomic::fence(Ordering::Release);
+        change();
+        sequence.store((before | 1).wrapping_add(1), Ordering::Release);
+    }
+
+    /// A descriptor that is ready when somebody has written the file with a system call.
+    pub(crate) fn watch(&self) -> Result<c_int, Errno> {
+        files::watch_writes(&self.path)
+    }
+
+    /// Removes the file; the mapping stays.
+    pub(crate) fn remove(&self) {
+        if !self.removed.swap(true, Ordering::AcqRel) {
+            files::unlink(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_found_behind_any_name() {
+        let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        assert_eq!(ticks_in(&format!("42 (a) b) {rest}")), Some(4711));
+        assert_eq!(ticks_in(&format!("42 (a) b) {}", rest.replacen('S', "Z", 1))), None);
+        assert_eq!(ticks_in("42 (short) S 1"), None);
+        assert!(start_ticks("/proc/self/stat").is_some());
+    }
+
+    #[test]
+    fn a_page_has_an_owner_until_it_is_removed() {
+        let directory = std::env::temp_dir().join(format!("spillway-page-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let directories = [directory.to_str().unwrap().to_owned()];
+        let Claimed::Page(page) = claim("one", &directories) else { panic!("not made") };
+        assert_eq!(page.connection(layout::CONNECTIONS as u32), None);
+        let (first, later) = (page.connection(0).unwrap(), page.connection(1000).unwrap());
+        assert_eq!(later - first, 1000 * layout::CONNECTION_WORDS);
+        assert_eq!(page.word(header::CONNECTIONS_MADE).load(Ordering::Relaxed), 1024);
+        page.change(later, || page.word(later + 1).store(7, Ordering::Relaxed));
+        assert_eq!(page.word(later).load(Ordering::Relaxed), 2);
+
+        // Written by this process, so that this process may claim it again, as after exec.
+        let Claimed::Page(again) = claim("one", &directories) else { panic!("its own page stops it") };
+        // A living other process: the parent of this one.
+        let parent = std::os::unix::process::parent_id();
+        let ticks = start_ticks(&format!("/proc/{parent}/stat")).unwrap();
+        let words = [
+            (header::MAGIC, layout::MAGIC),
+            (header::LAYOUT, layout::LAYOUT),
+            (header::PID, u64::from(parent)),
+            (header::START_TICKS, ticks),
+        ];
+        words.iter().for_each(|(at, word)| again.word(*at).store(*word, Ordering::Relaxed));
+        assert!(matches!(claim("one", &directories), Claimed::Another(pid) if pid == u64::from(parent)));
+        again.word(header::START_TICKS).store(ticks + 1, Ordering::Relaxed);
+        let Claimed::Page(page) = claim("one", &directories) else { panic!("its owner is gone") };
+        page.remove();
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+        std::fs::remove_dir(&directory).unwrap();
+        assert!(matches!(claim("one", &directories), Claimed::Nowhere(_)));
+    }
+}
