@@ -18,12 +18,16 @@ struct Cli {
 enum Command {
     Helper(Box<commands::helper::Args>),
     Status(commands::status::Args),
+    Connections(commands::connections::Args),
+    Server(commands::server::Args),
     Load(Box<commands::load::Args>),
     Key(commands::key::Args),
     Demo(Box<commands::demo::Args>),
     Bench(commands::bench::Args),
     Lab(commands::lab::Args),
     Run(commands::run::Args),
+    Assess(commands::assess::Args),
+    Doctor(commands::doctor::Args),
     Sim(commands::sim::Args),
 }
 
@@ -36,12 +40,16 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Helper(args) => commands::helper::run(*args),
         Command::Status(args) => commands::status::run(args),
+        Command::Connections(args) => commands::connections::run(args),
+        Command::Server(args) => commands::server::run(args),
         Command::Load(args) => commands::load::run(*args),
         Command::Key(args) => commands::key::run(args),
         Command::Demo(args) => commands::demo::run(*args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Lab(args) => commands::lab::run(args),
         Command::Run(args) => commands::run::run(args),
+        Command::Assess(args) => commands::assess::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
         Command::Sim(args) => commands::sim::run(args),
     }
 }

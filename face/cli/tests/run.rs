@@ -200,3 +200,49 @@ fn memccapable_is_content_with_the_ordinary_port() {
     }
     assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, server.2)).is_ok());
 }
+
+#[test]
+fn scripts_are_seen_through() {
+    let program = File::new("behind", b"no program at all", 0o755);
+    let script = File::new(
+        "wrapper",
+        format!("#!/bin/sh\nSERVER={}\nexec \"$SERVER\"\n", program.path()).as_bytes(),
+        0o755,
+    );
+    let (code, _, error) = run(&["--require", "--", script.path()]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains(program.path()) && error.contains("--require was given"), "{error}");
+
+    // The preload and its settings stay in the environment through both.
+    let script = File::new("env-wrapper", b"#!/usr/bin/env -S sh -e\nexec env\n", 0o755);
+    let (code, output, error) = run(&["--require", "--", script.path()]);
+    assert_eq!(code, Some(0), "{error}");
+    let has = |name: &str| output.lines().any(|line| line.starts_with(name));
+    assert!(has("LD_PRELOAD=") && has("SPILLWAY_LINK=") && has("SPILLWAY_LAUNCH="), "{output}");
+}
+
+#[test]
+fn programs_that_ignore_preloads_are_refused() {
+    let setuid = File::new("setuid", &fs::read("/bin/true").unwrap(), 0o4755);
+    let (code, _, error) = run(&["--require", "--", setuid.path()]);
+    assert!(code == Some(1) && error.contains("set-user-ID"), "{error}");
+
+    let mut bytes = fs::read("/bin/true").unwrap();
+    bytes[18..20].copy_from_slice(&[243, 0]); // RISC-V
+    let other = File::new("other", &bytes, 0o755);
+    let (code, _, error) = run(&["--require", "--", other.path()]);
+    assert!(code == Some(1) && error.contains("another kind of processor"), "{error}");
+
+    // musl's dynamic linker in the place of glibc's, which has a longer name.
+    let mut bytes = fs::read("/bin/true").unwrap();
+    let glibc = b"/lib64/ld-linux-x86-64.so.2";
+    if let Some(at) = bytes.windows(glibc.len()).position(|part| part == glibc) {
+        bytes[at..at + glibc.len()].copy_from_slice(b"/lib/ld-musl-x86_64.so.1\0\0\0");
+        let musl = File::new("musl", &bytes, 0o755);
+        let (code, _, error) = run(&["--require", "--", musl.path()]);
+        assert!(
+            code == Some(1) && error.contains("ld-musl") && error.contains("rather than glibc"),
+            "{error}"
+        );
+    }
+}

@@ -1,13 +1,18 @@
 //! One file for each subcommand: what it takes, and the call that does it.
 
+pub(crate) mod assess;
 pub(crate) mod bench;
+pub(crate) mod connections;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod helper;
 pub(crate) mod key;
 pub(crate) mod lab;
 pub(crate) mod load;
 mod logging;
 pub(crate) mod run;
+pub(crate) mod server;
+mod servers;
 mod services;
 pub(crate) mod sim;
 pub(crate) mod status;

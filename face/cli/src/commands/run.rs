@@ -1,10 +1,12 @@
 //! `spillway run`: starts a server with the preload shim in it.
 
+mod elf;
+mod program;
+mod script;
+
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -12,7 +14,15 @@ use std::process::{Command, ExitCode};
 use spillway_batch::AddressRange;
 use spillway_shim_core::config;
 
+use program::Unfit;
+
 /// Start a server whose clients helpers may serve. The server keeps its process id and its ordinary port.
+///
+/// COMMAND may be a script or another program that starts the server: whichever process first waits for clients is
+/// helped, and its children and other workers are passed by.
+///
+/// Programs that cannot be helped (static, Go, other C libraries, set-user-ID) run as ever with a warning, or not at
+/// all with --require. SPILLWAY_OFF=1 in the environment does as --off.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Where helpers connect: HOST:PORT (an IP address), or :PORT for all addresses, which needs a key
@@ -58,7 +68,7 @@ pub fn run(args: Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match shim().and_then(|shim| can_preload(program).map(|()| shim)) {
+    match shim().and_then(|shim| program::can_preload(program, &shim).map(|()| shim)) {
         Ok(shim) => {
             command.env("LD_PRELOAD", preload(&shim, env::var_os("LD_PRELOAD"))).envs(settings);
         }
@@ -99,6 +109,8 @@ fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
     let ranges: Vec<String> = args.allow_clients.iter().map(AddressRange::to_string).collect();
     let port = args.port.map(|port| port.to_string()).unwrap_or_default();
     let require = if args.require { "1" } else { "0" };
+    let launch = spillway_keys::fresh_nonce().map_err(|error| format!("no random bytes: {error}"))?;
+    let launch: String = launch.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(vec![
         (name(config::LINK), link.into()),
         (name(config::KEYS), keys.into()),
@@ -106,6 +118,7 @@ fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
         (name(config::ALLOW_CLIENTS), ranges.join(",").into()),
         (name(config::PORT), port.into()),
         (name(config::REQUIRE), require.into()),
+        (name(config::LAUNCH), launch.into()),
     ])
 }
 
@@ -123,52 +136,8 @@ fn key_files(files: &[PathBuf]) -> Result<String, String> {
     Ok(lines.join("\n"))
 }
 
-/// Why a command runs without the shim.
-#[derive(Debug, PartialEq, Eq)]
-enum Unfit {
-    NoShim(PathBuf),
-    NotFound(OsString),
-    Static(PathBuf),
-    OtherLibc(PathBuf, String),
-    Go(PathBuf),
-    OtherMachine(PathBuf),
-    Privileged(PathBuf),
-    Unreadable(PathBuf, String),
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Unfit::NoShim(folder) => write!(
-                f,
-                "libspillway_shim.so is neither in {0} nor in {0}/../lib/spillway; install it there or name it in \
-                 SPILLWAY_SHIM",
-                folder.display()
-            ),
-            Unfit::NotFound(command) => write!(f, "{}: command not found", command.display()),
-            Unfit::Static(path) => {
-                write!(f, "{} is statically linked and cannot be helped: it ignores preloads", path.display())
-            }
-            Unfit::OtherLibc(path, interpreter) => {
-                write!(f, "{} uses {interpreter} rather than glibc and cannot be helped", path.display())
-            }
-            Unfit::Go(path) => write!(
-                f,
-                "{} is a Go program and cannot be helped: it makes system calls past the C library",
-                path.display()
-            ),
-            Unfit::OtherMachine(path) => {
-                write!(f, "{} is built for another kind of processor than the shim", path.display())
-            }
-            Unfit::Privileged(path) => {
-                write!(f, "{} is set-user-ID, for which the system ignores preloads", path.display())
-            }
-            Unfit::Unreadable(path, why) => write!(f, "{} cannot be examined: {why}", path.display()),
-        }
-    }
-}
-
-fn shim() -> Result<PathBuf, Unfit> {
+/// The preload library: beside this command, where packages put it, or where SPILLWAY_SHIM says.
+pub(crate) fn shim() -> Result<PathBuf, Unfit> {
     if let Some(path) = env::var_os("SPILLWAY_SHIM").map(PathBuf::from) {
         return fs::canonicalize(&path).map_err(|error| Unfit::Unreadable(path, error.to_string()));
     }
@@ -188,146 +157,9 @@ fn preload(shim: &Path, before: Option<OsString>) -> OsString {
     all
 }
 
-/// Whether the dynamic linker will load the shim into this command, and its calls will come by.
-fn can_preload(program: &OsStr) -> Result<(), Unfit> {
-    let path = found(program).ok_or_else(|| Unfit::NotFound(program.to_owned()))?;
-    examine(&path, 4)
-}
-
-fn found(program: &OsStr) -> Option<PathBuf> {
-    let is_command = |path: &Path| {
-        fs::metadata(path).is_ok_and(|status| status.is_file() && status.permissions().mode() & 0o111 != 0)
-    };
-    let path = Path::new(program);
-    if path.components().count() > 1 {
-        return is_command(path).then(|| path.to_path_buf());
-    }
-    let folders = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&folders).map(|folder| folder.join(path)).find(|path| is_command(path))
-}
-
-/// A script is as fit as its interpreter: what it starts has the same environment.
-fn examine(path: &Path, depth: u32) -> Result<(), Unfit> {
-    let unreadable = |why: String| Unfit::Unreadable(path.to_path_buf(), why);
-    let status = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
-    // Root starting a program that becomes root changes nothing, but one that becomes somebody else does.
-    if status.permissions().mode() & 0o6000 != 0 {
-        return Err(Unfit::Privileged(path.to_path_buf()));
-    }
-    let bytes = fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-    if let Some(line) = bytes.strip_prefix(b"#!") {
-        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let line = String::from_utf8_lossy(line);
-        let interpreter = line.split_whitespace().next().unwrap_or_default();
-        return if depth == 0 { Ok(()) } else { examine(Path::new(interpreter), depth - 1) };
-    }
-    let own = env::current_exe().ok().and_then(|own| fs::read(own).ok());
-    let own = own.as_deref().and_then(Elf::parse).map(|elf| elf.machine);
-    let elf = Elf::parse(&bytes).ok_or_else(|| unreadable("not a 64-bit ELF program".into()))?;
-    if own.is_some_and(|machine| machine != elf.machine) {
-        return Err(Unfit::OtherMachine(path.to_path_buf()));
-    }
-    if elf.is_go {
-        return Err(Unfit::Go(path.to_path_buf()));
-    }
-    match elf.interpreter {
-        None => Err(Unfit::Static(path.to_path_buf())),
-        Some(interpreter) if interpreter.contains("ld-linux") || interpreter.contains("ld64.so") => Ok(()),
-        Some(other) => Err(Unfit::OtherLibc(path.to_path_buf(), other)),
-    }
-}
-
-/// What we need to know of an ELF program.
-#[derive(Debug, PartialEq, Eq)]
-struct Elf {
-    machine: u16,
-    interpreter: Option<String>,
-    is_go: bool,
-}
-
-const INTERPRETER: u32 = 3;
-const NOTE: u32 = 4;
-
-impl Elf {
-    /// 64 bits, little end first: the processors that we build for. `None` for anything else.
-    fn parse(bytes: &[u8]) -> Option<Elf> {
-        if bytes.get(..6)? != b"\x7fELF\x02\x01" {
-            return None;
-        }
-        let table = usize::try_from(number::<8>(bytes, 32)?).ok()?;
-        let (size, count) = (number::<2>(bytes, 54)? as usize, number::<2>(bytes, 56)? as usize);
-        let mut elf = Elf { machine: number::<2>(bytes, 18)? as u16, interpreter: None, is_go: false };
-        for index in 0..count {
-            let entry = table.checked_add(index.checked_mul(size)?)?;
-            let offset = usize::try_from(number::<8>(bytes, entry.checked_add(8)?)?).ok()?;
-            let length = usize::try_from(number::<8>(bytes, entry.checked_add(32)?)?).ok()?;
-            let content = || bytes.get(offset..offset.checked_add(length)?);
-            match number::<4>(bytes, entry)? as u32 {
-                INTERPRETER => {
-                    let text = String::from_utf8_lossy(content()?);
-                    elf.interpreter = Some(text.trim_end_matches('\0').to_owned());
-                }
-                // A note begins with three lengths, then its owner.
-                NOTE => elf.is_go |= content()?.get(12..16) == Some(b"Go\0\0".as_slice()),
-                _ => {}
-            }
-        }
-        Some(elf)
-    }
-}
-
-/// A number of `N` bytes at `offset`, lowest first.
-fn number<const N: usize>(bytes: &[u8], offset: usize) -> Option<u64> {
-    let part = bytes.get(offset..offset.checked_add(N)?)?;
-    Some(part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A program header table of these (type, content).
-    fn program(machine: u16, parts: &[(u32, &[u8])]) -> Vec<u8> {
-        let mut bytes = vec![0; 64 + 56 * parts.len()];
-        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        bytes[18..20].copy_from_slice(&machine.to_le_bytes());
-        bytes[32] = 64;
-        (bytes[54], bytes[56]) = (56, parts.len() as u8);
-        for (index, (kind, content)) in parts.iter().enumerate() {
-            let (entry, offset) = (64 + 56 * index, bytes.len() as u64);
-            bytes[entry..entry + 4].copy_from_slice(&kind.to_le_bytes());
-            bytes[entry + 8..entry + 16].copy_from_slice(&offset.to_le_bytes());
-            bytes[entry + 32..entry + 40].copy_from_slice(&(content.len() as u64).to_le_bytes());
-            bytes.extend_from_slice(content);
-        }
-        bytes
-    }
-
-    #[test]
-    fn programs_are_told_apart() {
-        let glibc =
-            Elf::parse(&program(62, &[(1, b"code"), (INTERPRETER, b"/lib64/ld-linux-x86-64.so.2\0")]));
-        let glibc = glibc.unwrap();
-        assert_eq!(glibc.interpreter.as_deref(), Some("/lib64/ld-linux-x86-64.so.2"));
-        assert_eq!((glibc.machine, glibc.is_go), (62, false));
-        assert_eq!(Elf::parse(&program(62, &[(1, b"code")])).unwrap().interpreter, None);
-        let note = b"\x04\0\0\0\x04\0\0\0\x04\0\0\0Go\0\0abcd";
-        assert!(Elf::parse(&program(62, &[(NOTE, note)])).unwrap().is_go);
-    }
-
-    #[test]
-    fn lies_in_a_program_are_no_panic() {
-        let whole = program(62, &[(INTERPRETER, b"/lib/ld.so\0"), (NOTE, b"x")]);
-        for cut in 0..whole.len() {
-            let _ = Elf::parse(&whole[..cut]);
-        }
-        for position in 0..whole.len() {
-            let mut bytes = whole.clone();
-            bytes[position] = 0xff;
-            let _ = Elf::parse(&bytes);
-        }
-        assert_eq!(Elf::parse(b"#!/bin/sh"), None);
-    }
 
     #[test]
     fn an_existing_preload_is_kept() {
@@ -335,12 +167,5 @@ mod tests {
         assert_eq!(preload(shim, None), "/lib/shim.so");
         assert_eq!(preload(shim, Some("".into())), "/lib/shim.so");
         assert_eq!(preload(shim, Some("/a.so:/b.so".into())), "/lib/shim.so:/a.so:/b.so");
-    }
-
-    #[test]
-    fn commands_of_this_machine() {
-        assert_eq!(can_preload(OsStr::new("sh")), Ok(()));
-        let missing = OsStr::new("no-such-command-here");
-        assert_eq!(can_preload(missing), Err(Unfit::NotFound(missing.to_owned())));
     }
 }

@@ -1,0 +1,192 @@
+//! `spillway assess`: would batching help this server?
+
+mod model;
+mod process;
+mod sockets;
+
+use std::collections::{HashMap, HashSet};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use model::{Estimate, Sample, Verdict};
+use process::Process;
+use sockets::{Counts, Socket};
+
+/// Say whether helpers would relieve a server, from what it does now. Reads only; the server notices nothing.
+///
+/// Run it while the server is busy, as the server's user, or as root. Measured are the server's CPU time and the
+/// segments of its TCP connections. Time that the kernel spends on received packets outside the process is not
+/// seen: the true gain is rather larger.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The server's process
+    pid: u32,
+
+    /// How long to watch
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    seconds: f64,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    if !(0.1..=3600.0).contains(&args.seconds) {
+        eprintln!("spillway: --seconds {}: between 0.1 and 3600", args.seconds);
+        return ExitCode::from(2);
+    }
+    match assess(args.pid, Duration::from_secs_f64(args.seconds)) {
+        Ok((name, sample)) => {
+            let estimate = sample.estimate();
+            if args.json {
+                println!("{:#}", as_json(args.pid, &name, &sample, &estimate));
+            } else {
+                println!("{}", as_text(args.pid, &name, &sample, &estimate));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("spillway: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn assess(pid: u32, window: Duration) -> Result<(String, Sample), String> {
+    let process = Process::new(pid)?;
+    process.enter_network()?;
+    let (began, cpu, before) = (Instant::now(), process.cpu()?, connections(&process)?);
+    std::thread::sleep(window);
+    let (after, used) = (connections(&process)?, process.cpu()?.since(&cpu));
+    let seconds = began.elapsed().as_secs_f64();
+    let mut traffic = Counts::default();
+    let (mut kept, mut active) = (0, 0);
+    for (inode, socket) in &after {
+        let Some(earlier) = before.get(inode) else { continue };
+        let passed = socket.counts.since(&earlier.counts);
+        kept += 1;
+        active += usize::from(passed.data_in + passed.data_out > 0);
+        traffic.add(&passed);
+    }
+    let changed = before.len() + after.len() - 2 * kept;
+    let sample = Sample { seconds, cpu: used, traffic, connections: kept, active, changed };
+    Ok((process.name(), sample))
+}
+
+/// Connections that clients have made to the process: those with the port of one of its listeners.
+fn connections(process: &Process) -> Result<HashMap<u32, Socket>, String> {
+    let own = process.sockets()?;
+    let all = sockets::all().map_err(|error| format!("the kernel's list of sockets: {error}"))?;
+    let is_own = |socket: &&Socket| own.contains(&socket.inode);
+    let ports: HashSet<u16> =
+        all.values().filter(is_own).filter(|one| one.is_listening).map(|one| one.local.port()).collect();
+    Ok(all
+        .values()
+        .filter(is_own)
+        .filter(|one| !one.is_listening && (ports.is_empty() || ports.contains(&one.local.port())))
+        .map(|one| (one.inode, *one))
+        .collect())
+}
+
+fn conclusion(estimate: &Estimate) -> String {
+    match estimate.verdict {
+        Verdict::Helps => {
+            format!("yes: expected gain {:.1}x when it is overloaded", estimate.gain_overloaded)
+        }
+        Verdict::Application => "no: CPU is in the application".into(),
+        Verdict::LargeMessages => "no: the messages are large, and bytes cost the same in batches".into(),
+        Verdict::FewConnections => "no: too few connections are active to fill batches".into(),
+        Verdict::Little => {
+            format!("no: expected gain only {:.1}x", estimate.gain_overloaded)
+        }
+        Verdict::TooQuiet => "unclear: it has too little to do now; run this while it is busy".into(),
+        Verdict::NoClients => {
+            "unclear: no TCP connection was open all the time; run this while clients are connected".into()
+        }
+    }
+}
+
+fn as_text(pid: u32, name: &str, sample: &Sample, estimate: &Estimate) -> String {
+    let core = 1e9 * sample.seconds;
+    let busy = 100.0 * sample.cpu.total_ns as f64 / core;
+    let busiest = 100.0 * sample.cpu.busiest_ns as f64 / core;
+    let split = sample.cpu.user.map_or_else(
+        || "too little to split".into(),
+        |user| {
+            format!(
+                "{:.0} % of it in the application, {:.0} % in the kernel",
+                user * 100.0,
+                (1.0 - user) * 100.0
+            )
+        },
+    );
+    let mut text = format!(
+        "{name} ({pid}): {}\n\
+         \x20 CPU      {busy:.1} % of a core: {split}; {} threads ran, the busiest {busiest:.1} %\n\
+         \x20 traffic  {:.0} requests/s, {:.0} packets/s, {:.0} B a request, {:.0} B a reply\n\
+         \x20 clients  {} connections, {} of them active",
+        conclusion(estimate),
+        sample.cpu.threads,
+        estimate.requests_per_second,
+        estimate.packets_per_second,
+        estimate.bytes_per_request,
+        estimate.bytes_per_reply,
+        sample.connections,
+        sample.active,
+    );
+    if sample.changed > 0 {
+        text += &format!("; {} came or went meanwhile and are not counted", sample.changed);
+    }
+    if matches!(estimate.verdict, Verdict::TooQuiet | Verdict::NoClients)
+        || estimate.requests_per_second < 1.0
+    {
+        return text;
+    }
+    text += &format!(
+        "\n  why      a request costs {:.1} µs; {:.1} µs stay (the application, and copying bytes), the rest is shared \
+         by the messages of a batch\n\
+         \x20          at this rate {:.0} messages a batch: {:.1}x less CPU a request; overloaded {:.0}: {:.1}x",
+        estimate.cpu_us,
+        estimate.staying_us,
+        estimate.batch_now,
+        estimate.gain_now,
+        estimate.batch_overloaded,
+        estimate.gain_overloaded,
+    );
+    text + "\n  based on one request a segment, one helper core, 200 µs of delay, and what batches cost memcached and \
+            redis (docs/operations.md)"
+}
+
+fn as_json(pid: u32, name: &str, sample: &Sample, estimate: &Estimate) -> Value {
+    let core = 1e9 * sample.seconds;
+    json!({
+        "pid": pid,
+        "program": name,
+        "verdict": estimate.verdict.name(),
+        "helps": estimate.verdict == Verdict::Helps,
+        "conclusion": conclusion(estimate),
+        "seconds": sample.seconds,
+        "cpu_percent_of_core": 100.0 * sample.cpu.total_ns as f64 / core,
+        "busiest_thread_percent": 100.0 * sample.cpu.busiest_ns as f64 / core,
+        "threads": sample.cpu.threads,
+        "user_percent": sample.cpu.user.map(|user| user * 100.0),
+        "connections": sample.connections,
+        "connections_active": sample.active,
+        "connections_changed": sample.changed,
+        "requests_per_second": estimate.requests_per_second,
+        "packets_per_second": estimate.packets_per_second,
+        "segments_in": sample.traffic.segments_in,
+        "segments_out": sample.traffic.segments_out,
+        "bytes_per_request": estimate.bytes_per_request,
+        "bytes_per_reply": estimate.bytes_per_reply,
+        "cpu_us_per_request": estimate.cpu_us,
+        "cpu_us_staying": estimate.staying_us,
+        "messages_per_batch_now": estimate.batch_now,
+        "gain_now": estimate.gain_now,
+        "messages_per_batch_overloaded": estimate.batch_overloaded,
+        "gain_overloaded": estimate.gain_overloaded,
+    })
+}

@@ -1,0 +1,251 @@
+//! Whether batching would help, from what was seen: an estimate, with its reasons.
+//!
+//! A request's CPU time has three parts. What the application does with it, and what each byte costs, stays. What
+//! each packet costs (the kernel's network code, waking up, the event loop) is shared by the messages of a batch.
+
+use super::process::CpuUse;
+use super::sockets::Counts;
+
+/// What was seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) seconds: f64,
+    pub(super) cpu: CpuUse,
+    /// Of clients' connections.
+    pub(super) traffic: Counts,
+    /// Connections that were there all the time.
+    pub(super) connections: usize,
+    /// Those of them that carried data.
+    pub(super) active: usize,
+    /// Connections that came or went meanwhile, and so were not counted.
+    pub(super) changed: usize,
+}
+
+/// Messages in a batch, and what is left of the cost per packet: memcached and redis of Debian 12, 64-byte values,
+/// one core, loopback, under the preload library. Between two rows, straight lines over the logarithm.
+const LEFT: [(f64, f64); 6] =
+    [(1.0, 1.0), (5.0, 1.0), (10.0, 0.45), (20.0, 0.23), (50.0, 0.15), (200.0, 0.077)];
+
+/// User time that goes with each second of system time, for packets' sake: the event loop, entering the kernel.
+const USER_WITH_SYSTEM: f64 = 0.3;
+/// What copying a byte costs, and keeps costing.
+const NS_PER_BYTE: f64 = 0.15;
+/// A helper gathers for so long while the link is busy.
+const DELAY_SECONDS: f64 = 200e-6;
+/// What one helper core carries at most, messages a second.
+const HELPER_RATE_MAX: f64 = 150_000.0;
+/// Bytes of a batch.
+const BATCH_BYTES_MAX: f64 = 64.0 * 1024.0;
+/// Below this rate, or this part of a core, nothing can be told.
+const RATE_MIN: f64 = 200.0;
+const BUSY_MIN: f64 = 0.02;
+/// A gain below this is not worth the helpers.
+const GAIN_MIN: f64 = 1.5;
+
+/// What to tell the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Helps,
+    Application,
+    LargeMessages,
+    FewConnections,
+    /// No single reason: the parts add up.
+    Little,
+    TooQuiet,
+    NoClients,
+}
+
+/// The estimate.
+#[derive(Clone, Debug)]
+pub(super) struct Estimate {
+    pub(super) verdict: Verdict,
+    pub(super) requests_per_second: f64,
+    pub(super) packets_per_second: f64,
+    pub(super) bytes_per_request: f64,
+    pub(super) bytes_per_reply: f64,
+    /// CPU time of a request now, and the part of it that batching leaves, microseconds.
+    pub(super) cpu_us: f64,
+    pub(super) staying_us: f64,
+    /// Messages a batch, and how much less CPU a request then costs, at the present rate.
+    pub(super) batch_now: f64,
+    pub(super) gain_now: f64,
+    /// The same when clients ask for all that the server can then do.
+    pub(super) batch_overloaded: f64,
+    pub(super) gain_overloaded: f64,
+}
+
+impl Verdict {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Verdict::Helps => "yes",
+            Verdict::Application => "no_application",
+            Verdict::LargeMessages => "no_large_messages",
+            Verdict::FewConnections => "no_few_connections",
+            Verdict::Little => "no",
+            Verdict::TooQuiet => "unclear_too_quiet",
+            Verdict::NoClients => "unclear_no_clients",
+        }
+    }
+}
+
+impl Sample {
+    /// Whether there is enough to judge from, and what it says.
+    pub(super) fn estimate(&self) -> Estimate {
+        let traffic = &self.traffic;
+        // One request at a time and connection is a segment in and one out. Of pipelined requests, the replies still
+        // come in a segment each, as long as they are small.
+        let requests = traffic.data_in.max(if self.reply_bytes() < 1000.0 { traffic.data_out } else { 0 });
+        let per_request = |number: f64| number / (requests as f64).max(1.0);
+        let rate = requests as f64 / self.seconds;
+        let cpu = per_request(self.cpu.total_ns as f64);
+        let (bytes_in, bytes_out) =
+            (per_request(traffic.bytes_in as f64), per_request(traffic.bytes_out as f64));
+
+        // Without a split, as if half the time was the application's.
+        let user = self.cpu.user.unwrap_or(0.5);
+        let application = (cpu * (user - USER_WITH_SYSTEM * (1.0 - user))).max(0.0);
+        let bytes = ((bytes_in + bytes_out) * NS_PER_BYTE).min(cpu - application);
+        let staying = application + bytes;
+        let gain = |batch: f64| cpu / (staying + (cpu - staying) * left(batch)).max(cpu / 1000.0).max(1.0);
+
+        let batch_max = (self.active as f64)
+            .min(BATCH_BYTES_MAX / bytes_in.max(1.0))
+            .clamp(1.0, HELPER_RATE_MAX * DELAY_SECONDS);
+        let batch_at = |rate: f64| (rate * DELAY_SECONDS).clamp(1.0, batch_max);
+        let busy = (self.cpu.busiest_ns as f64 / 1e9 / self.seconds).clamp(1e-6, 1.0);
+        let capacity = rate / busy;
+        // More capacity makes fuller batches, and those more capacity.
+        let mut batch_overloaded = batch_at(capacity);
+        for _ in 0..20 {
+            batch_overloaded = batch_at(capacity * gain(batch_overloaded));
+        }
+        let batch_now = batch_at(rate);
+        let mut estimate = Estimate {
+            verdict: Verdict::Helps,
+            requests_per_second: rate,
+            packets_per_second: (traffic.segments_in + traffic.segments_out) as f64 / self.seconds,
+            bytes_per_request: bytes_in,
+            bytes_per_reply: bytes_out,
+            cpu_us: cpu / 1000.0,
+            staying_us: staying / 1000.0,
+            batch_now,
+            gain_now: gain(batch_now),
+            batch_overloaded,
+            gain_overloaded: gain(batch_overloaded),
+        };
+        estimate.verdict = self.verdict(&estimate, application, bytes, cpu, batch_max);
+        estimate
+    }
+
+    fn reply_bytes(&self) -> f64 {
+        self.traffic.bytes_out as f64 / self.traffic.data_out.max(1) as f64
+    }
+
+    fn verdict(
+        &self,
+        estimate: &Estimate,
+        application: f64,
+        bytes: f64,
+        cpu: f64,
+        batch_max: f64,
+    ) -> Verdict {
+        let busy = self.cpu.total_ns as f64 / 1e9 / self.seconds;
+        // A busy program that sends hardly anything needs no packets to be told apart.
+        if estimate.requests_per_second < RATE_MIN
+            && busy >= 0.3
+            && self.cpu.user.is_some_and(|user| user > 0.5)
+        {
+            return Verdict::Application;
+        }
+        if self.connections == 0 {
+            return Verdict::NoClients;
+        }
+        if estimate.requests_per_second < RATE_MIN || busy < BUSY_MIN {
+            return Verdict::TooQuiet;
+        }
+        if estimate.gain_overloaded >= GAIN_MIN {
+            return Verdict::Helps;
+        }
+        if application > cpu / 2.0 {
+            return Verdict::Application;
+        }
+        if bytes > cpu / 3.0 {
+            return Verdict::LargeMessages;
+        }
+        if batch_max < 8.0 { Verdict::FewConnections } else { Verdict::Little }
+    }
+}
+
+/// What is left of the cost per packet with so many messages a batch.
+fn left(batch: f64) -> f64 {
+    let last = LEFT[LEFT.len() - 1];
+    LEFT.windows(2).find(|pair| batch < pair[1].0).map_or(last.1, |pair| {
+        let ((from, above), (to, below)) = (pair[0], pair[1]);
+        let part = (batch.max(1.0) / from).ln() / (to / from).ln();
+        above + (below - above) * part
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server with one thread, all of a core in use, this rate, and small messages on 600 connections.
+    fn busy(rate: u64, user: f64) -> Sample {
+        let traffic = Counts {
+            bytes_in: rate * 40,
+            bytes_out: rate * 100,
+            segments_in: rate,
+            segments_out: rate,
+            data_in: rate,
+            data_out: rate,
+        };
+        let cpu = CpuUse { total_ns: 1_000_000_000, busiest_ns: 1_000_000_000, threads: 1, user: Some(user) };
+        Sample { seconds: 1.0, cpu, traffic, connections: 600, active: 600, changed: 0 }
+    }
+
+    #[test]
+    fn a_cache_under_small_requests_is_helped() {
+        let estimate = busy(180_000, 0.2).estimate();
+        assert_eq!(estimate.verdict, Verdict::Helps);
+        assert!((3.0..13.0).contains(&estimate.gain_overloaded), "{estimate:?}");
+        assert!((estimate.cpu_us - 5.6).abs() < 0.1, "{estimate:?}");
+        let quota = busy(30_000, 0.25).estimate();
+        assert!(quota.gain_overloaded > quota.gain_now && quota.verdict == Verdict::Helps, "{quota:?}");
+    }
+
+    #[test]
+    fn a_server_that_thinks_is_not() {
+        let estimate = busy(30_000, 0.9).estimate();
+        assert_eq!(estimate.verdict, Verdict::Application);
+        assert!(estimate.gain_overloaded < 1.5 && estimate.staying_us > estimate.cpu_us / 2.0);
+        let alone = Sample { connections: 0, active: 0, traffic: Counts::default(), ..busy(1, 1.0) };
+        assert_eq!(alone.estimate().verdict, Verdict::Application);
+    }
+
+    #[test]
+    fn large_values_and_few_clients_are_not() {
+        let mut large = busy(8_000, 0.1);
+        large.traffic.bytes_out = 8_000 * 500_000;
+        large.traffic.data_out = 8_000 * 350;
+        assert_eq!(large.estimate().verdict, Verdict::LargeMessages);
+        let few = Sample { connections: 4, active: 4, ..busy(80_000, 0.2) };
+        assert_eq!(few.estimate().verdict, Verdict::FewConnections);
+    }
+
+    #[test]
+    fn quiet_servers_cannot_be_judged() {
+        let mut quiet = busy(20, 0.2);
+        quiet.cpu.total_ns = 5_000_000;
+        assert_eq!(quiet.estimate().verdict, Verdict::TooQuiet);
+        quiet.connections = 0;
+        assert_eq!(quiet.estimate().verdict, Verdict::NoClients);
+    }
+
+    #[test]
+    fn what_is_left_falls_with_the_batch() {
+        let sizes = [0.0, 1.0, 5.0, 7.0, 10.0, 20.0, 100.0, 200.0, 1e6];
+        assert!(sizes.windows(2).all(|pair| left(pair[0]) >= left(pair[1])));
+        assert!((left(20.0) - 0.23).abs() < 1e-9 && (left(1e6) - 0.077).abs() < 1e-9);
+    }
+}

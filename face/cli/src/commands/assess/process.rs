@@ -1,0 +1,174 @@
+//! One process: what CPU its threads use, and which sockets are its own.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+/// A process that is looked at and not touched.
+#[derive(Debug)]
+pub(super) struct Process {
+    pid: u32,
+    folder: PathBuf,
+}
+
+/// CPU time since the process began.
+#[derive(Clone, Debug)]
+pub(super) struct Cpu {
+    /// Each thread's time, nanoseconds, by thread id.
+    threads_ns: Vec<(u32, u64)>,
+    /// Clock ticks in the application and in the kernel.
+    user: u64,
+    system: u64,
+}
+
+/// CPU time between two looks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct CpuUse {
+    /// All threads, nanoseconds.
+    pub(super) total_ns: u64,
+    /// The busiest one.
+    pub(super) busiest_ns: u64,
+    /// Threads that ran at all.
+    pub(super) threads: usize,
+    /// Part of the time that was spent in the application; `None` when too little was seen.
+    pub(super) user: Option<f64>,
+}
+
+/// Fewer clock ticks say little about how the time is split.
+const TICKS_MIN: u64 = 10;
+
+impl Process {
+    /// The error says what to do.
+    pub(super) fn new(pid: u32) -> Result<Process, String> {
+        let folder = PathBuf::from(format!("/proc/{pid}"));
+        if !folder.join("stat").exists() {
+            return Err(format!("there is no process {pid}"));
+        }
+        Ok(Process { pid, folder })
+    }
+
+    /// The program, as the system names it.
+    pub(super) fn name(&self) -> String {
+        fs::read_to_string(self.folder.join("comm")).unwrap_or_default().trim_end().to_owned()
+    }
+
+    /// Looks at the network that the process has, from now on and for this whole thread.
+    pub(super) fn enter_network(&self) -> Result<(), String> {
+        let own =
+            fs::read_link("/proc/self/ns/net").map_err(|error| format!("/proc/self/ns/net: {error}"))?;
+        let path = self.folder.join("ns/net");
+        let theirs = fs::read_link(&path).map_err(|error| self.not_readable(&error))?;
+        if own == theirs {
+            return Ok(());
+        }
+        let space = fs::File::open(&path).map_err(|error| self.not_readable(&error))?;
+        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&space), kind).map_err(|error| {
+            format!(
+                "process {} has a network of its own, which only root may look at ({error}); run this with sudo",
+                self.pid
+            )
+        })
+    }
+
+    /// Inodes of its sockets.
+    pub(super) fn sockets(&self) -> Result<HashSet<u32>, String> {
+        let entries = fs::read_dir(self.folder.join("fd")).map_err(|error| self.not_readable(&error))?;
+        let mut inodes = HashSet::new();
+        for entry in entries.flatten() {
+            // Descriptors come and go.
+            let Ok(target) = fs::read_link(entry.path()) else { continue };
+            let inode: Option<u32> = target
+                .to_str()
+                .and_then(|text| text.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
+            inodes.extend(inode);
+        }
+        Ok(inodes)
+    }
+
+    fn not_readable(&self, error: &io::Error) -> String {
+        match error.kind() {
+            io::ErrorKind::NotFound => format!("process {} has ended", self.pid),
+            io::ErrorKind::PermissionDenied => format!(
+                "process {} may not be looked at: run this as its user, or as root where it was started by root",
+                self.pid
+            ),
+            _ => format!("process {}: {error}", self.pid),
+        }
+    }
+
+    /// What it has used so far.
+    pub(super) fn cpu(&self) -> Result<Cpu, String> {
+        let stat = fs::read_to_string(self.folder.join("stat")).map_err(|error| self.not_readable(&error))?;
+        let (user, system) = ticks(&stat).ok_or_else(|| format!("process {} cannot be read", self.pid))?;
+        let tasks = fs::read_dir(self.folder.join("task")).map_err(|error| self.not_readable(&error))?;
+        let threads_ns = tasks
+            .flatten()
+            .filter_map(|task| {
+                let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
+                let id = task.file_name().to_str()?.parse().ok()?;
+                Some((id, times.split_ascii_whitespace().next()?.parse().ok()?))
+            })
+            .collect();
+        Ok(Cpu { threads_ns, user, system })
+    }
+}
+
+/// Ticks in the application and in the kernel, from `/proc/PID/stat`.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+impl Cpu {
+    /// What was used since `before`. Threads that ended meanwhile are missing.
+    pub(super) fn since(&self, before: &Cpu) -> CpuUse {
+        let mut used = CpuUse { total_ns: 0, busiest_ns: 0, threads: 0, user: None };
+        for (id, now) in &self.threads_ns {
+            let then = before.threads_ns.iter().find(|(other, _)| other == id).map_or(0, |(_, time)| *time);
+            let time = now.saturating_sub(then);
+            used.total_ns += time;
+            used.busiest_ns = used.busiest_ns.max(time);
+            used.threads += usize::from(time > 0);
+        }
+        let (user, system) =
+            (self.user.saturating_sub(before.user), self.system.saturating_sub(before.system));
+        if user + system >= TICKS_MIN {
+            used.user = Some(user as f64 / (user + system) as f64);
+        }
+        used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_stand_behind_any_name() {
+        assert_eq!(ticks("1 (a b) c) S 1 2 3 4 5 6 7 8 9 10 11 12 13"), Some((11, 12)));
+        assert_eq!(ticks("1 (a) S 1"), None);
+    }
+
+    #[test]
+    fn threads_are_told_apart() {
+        let before = Cpu { threads_ns: vec![(1, 100), (2, 50)], user: 5, system: 5 };
+        let now = Cpu { threads_ns: vec![(1, 100), (2, 90), (3, 30)], user: 8, system: 14 };
+        let used = now.since(&before);
+        assert_eq!((used.total_ns, used.busiest_ns, used.threads), (70, 40, 2));
+        assert_eq!(used.user, Some(0.25));
+        assert_eq!(before.since(&before).user, None);
+    }
+
+    #[test]
+    fn this_process_can_be_looked_at() {
+        let own = Process::new(std::process::id()).unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(!own.sockets().unwrap().is_empty());
+        drop(socket);
+        assert!(own.cpu().unwrap().threads_ns.iter().any(|(_, time)| *time > 0));
+        assert!(own.enter_network().is_ok(), "it is our own");
+        assert!(Process::new(u32::MAX).unwrap_err().contains("no process"));
+    }
+}

@@ -1,0 +1,79 @@
+//! One thing that was looked at.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+/// How it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Ok,
+    /// It works, with a drawback, or for some purposes only.
+    Warning,
+    /// Something that was asked for cannot work.
+    Missing,
+}
+
+/// One thing that was looked at: what was found, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) what: &'static str,
+    pub(super) state: State,
+    pub(super) found: String,
+    /// Empty where there is nothing to do.
+    pub(super) next: String,
+}
+
+impl Finding {
+    pub(super) fn ok(what: &'static str, found: impl Into<String>) -> Finding {
+        Finding { what, state: State::Ok, found: found.into(), next: String::new() }
+    }
+
+    pub(super) fn warning(what: &'static str, found: impl Into<String>, next: impl Into<String>) -> Finding {
+        Finding { what, state: State::Warning, found: found.into(), next: next.into() }
+    }
+
+    pub(super) fn missing(what: &'static str, found: impl Into<String>, next: impl Into<String>) -> Finding {
+        Finding { what, state: State::Missing, found: found.into(), next: next.into() }
+    }
+
+    pub(super) fn as_json(&self) -> Value {
+        let next = (!self.next.is_empty()).then_some(&self.next);
+        json!({ "what": self.what, "state": self.state.name(), "found": self.found, "next": next })
+    }
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Warning => "warning",
+            State::Missing => "missing",
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:8} {:16} {}", self.state.name(), self.what, self.found)?;
+        if self.next.is_empty() { Ok(()) } else { write!(f, "\n{:25}{}", "", self.next) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_step_stands_below() {
+        let finding = Finding::missing("kernel", "3.10", "use 4.14 or later");
+        let text = finding.to_string();
+        assert!(
+            text.starts_with("missing  kernel")
+                && text.ends_with("\n                         use 4.14 or later")
+        );
+        assert_eq!(Finding::ok("kernel", "6.1").to_string(), "ok       kernel           6.1");
+        assert_eq!(finding.as_json()["state"], "missing");
+        assert_eq!(Finding::ok("a", "b").as_json()["next"], Value::Null);
+    }
+}

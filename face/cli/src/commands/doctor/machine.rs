@@ -1,0 +1,265 @@
+//! The machine itself: kernel, limits, files.
+
+use std::env::consts::ARCH;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::net::{AddressFamily, SocketType, socket, sockopt};
+use rustix::process::{Resource, getrlimit};
+use spillway_shim_core::config::glibc_version;
+use spillway_shim_core::status::directories;
+
+use super::finding::Finding;
+use crate::commands::run::shim;
+
+/// Where keys usually are.
+const KEYS: &str = "/etc/spillway";
+/// Memory that is wiped in forked children came with this.
+const KERNEL_MIN: (u32, u32) = (4, 14);
+/// Clocks that are read without a system call.
+const FAST_CLOCKS: [&str; 4] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
+/// A helper or server with fewer descriptors serves few clients.
+const FILES_FEW: u64 = 65_536;
+
+pub(super) fn findings() -> Vec<Finding> {
+    vec![
+        kernel(),
+        processor(),
+        glibc(),
+        preload_library(),
+        open_files(),
+        reuse_port(),
+        clock(),
+        status_pages(),
+        cgroups(),
+        namespaces(),
+    ]
+}
+
+fn text(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
+}
+
+fn kernel() -> Finding {
+    let release = text("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".into());
+    let mut parts = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    match (parts.next(), parts.next()) {
+        (Some(major), Some(minor)) if (major, minor) < KERNEL_MIN => {
+            Finding::missing("kernel", release, "the preload library needs Linux 4.14 or later")
+        }
+        _ => Finding::ok("kernel", release),
+    }
+}
+
+fn processor() -> Finding {
+    match ARCH {
+        "x86_64" | "aarch64" => Finding::ok("processor", ARCH),
+        other => Finding::warning(
+            "processor",
+            other,
+            "tested on x86_64; the others should work and were not tried",
+        ),
+    }
+}
+
+fn glibc() -> Finding {
+    match glibc_version() {
+        Some((major, minor)) => Finding::ok("glibc", format!("{major}.{minor}")),
+        None => Finding::missing("glibc", "version unknown", "`spillway run` needs glibc"),
+    }
+}
+
+fn preload_library() -> Finding {
+    match shim() {
+        Ok(path) => Finding::ok("preload library", path.display().to_string()),
+        Err(unfit) => Finding::warning("preload library", unfit.to_string(), "needed on server hosts only"),
+    }
+}
+
+fn open_files() -> Finding {
+    let limit = getrlimit(Resource::Nofile);
+    let show = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |number| number.to_string());
+    let found = format!("{} now, {} at most", show(limit.current), show(limit.maximum));
+    if limit.maximum.is_some_and(|files| files < FILES_FEW) {
+        let next =
+            "each client needs one: LimitNOFILE= in units, ulimit -n or /etc/security/limits.conf elsewhere";
+        return Finding::warning("open files", found, next);
+    }
+    if limit.current.is_some_and(|files| files < FILES_FEW) {
+        let next = "a helper raises it by itself; a server under `spillway run` needs one for each helped client, so \
+                    give it more (LimitNOFILE=, ulimit -n, or its own option)";
+        return Finding::warning("open files", found, next);
+    }
+    Finding::ok("open files", found)
+}
+
+fn reuse_port() -> Finding {
+    let outcome = socket(AddressFamily::INET, SocketType::STREAM, None)
+        .and_then(|socket| sockopt::set_socket_reuseport(&socket, true));
+    match outcome {
+        Ok(()) => Finding::ok("SO_REUSEPORT", "works: a helper shares its ports among threads"),
+        Err(error) => Finding::missing(
+            "SO_REUSEPORT",
+            error.to_string(),
+            "run helpers with --threads 1, or a newer kernel",
+        ),
+    }
+}
+
+fn clock() -> Finding {
+    let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    match text(path) {
+        Some(name) if FAST_CLOCKS.contains(&name.as_str()) => Finding::ok("clock", name),
+        Some(name) => {
+            let next = "each look at the clock is a system call, which costs helpers and servers; choose tsc if the \
+                        machine has it";
+            Finding::warning("clock", name, next)
+        }
+        None => Finding::warning("clock", "unknown", "the system does not tell its clock source"),
+    }
+}
+
+fn status_pages() -> Finding {
+    let is_writable = |path: &&String| {
+        rustix::fs::access(path.as_str(), rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
+    };
+    let directories = directories();
+    match directories.iter().find(is_writable) {
+        Some(directory) => {
+            Finding::ok("status pages", format!("servers of this user show themselves in {directory}"))
+        }
+        None => Finding::warning(
+            "status pages",
+            format!("this user may write to none of {}", directories.join(", ")),
+            "servers run without; `spillway status` does not show them",
+        ),
+    }
+}
+
+fn cgroups() -> Finding {
+    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let legacy = Path::new("/sys/fs/cgroup/cpu").exists();
+    match (unified, legacy) {
+        (true, _) => Finding::ok("cgroups", "version 2"),
+        (false, true) => Finding::ok("cgroups", "version 1"),
+        (false, false) => {
+            Finding::warning("cgroups", "none", "only `spillway demo` and `spillway bench` need them")
+        }
+    }
+}
+
+fn namespaces() -> Finding {
+    let what = "laboratory";
+    let only = "only `spillway demo` and `spillway bench` need that; everything else runs without root";
+    let has_them = Path::new("/proc/self/ns/net").exists();
+    let is_root = rustix::process::geteuid().is_root();
+    let capable = capability(12) && capability(21);
+    match (has_them, capable) {
+        (true, true) => Finding::ok(what, "network namespaces can be made"),
+        (false, _) => Finding::warning(what, "the kernel has no network namespaces", only),
+        (true, false) if is_root => {
+            Finding::warning(what, "root without CAP_NET_ADMIN and CAP_SYS_ADMIN", only)
+        }
+        (true, false) => Finding::warning(what, "network namespaces need root", only),
+    }
+}
+
+/// Whether this process has a capability, by its number.
+fn capability(number: u32) -> bool {
+    let status = text("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> number & 1 == 1)
+}
+
+/// Keys where they usually are, and those that were named.
+pub(super) fn key_files(named: &[Option<&Path>]) -> Vec<Finding> {
+    let mut files: Vec<PathBuf> = named.iter().flatten().map(|path| path.to_path_buf()).collect();
+    let is_key = |path: &PathBuf| path.extension().is_some_and(|end| end == "key");
+    if let Ok(entries) = fs::read_dir(KEYS) {
+        files.extend(entries.flatten().map(|entry| entry.path()).filter(is_key).take(100));
+    }
+    files.sort();
+    files.dedup();
+    let is_named = |path: &Path| named.contains(&Some(path));
+    files
+        .iter()
+        .map(|path| match spillway_keys::read_key_file(path) {
+            Ok(key) => Finding::ok("key file", format!("{}: key {}", path.display(), key.id())),
+            Err(error) if is_named(path) => Finding::missing("key file", error.to_string(), ""),
+            Err(error) => Finding::warning("key file", error.to_string(), ""),
+        })
+        .collect()
+}
+
+/// What AF_XDP needs. This version runs on kernel sockets only, which comes last.
+pub(super) fn xdp(interface: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let folder = Path::new("/sys/class/net").join(interface);
+    // A name is no path.
+    if interface.is_empty() || interface.contains('/') || !folder.exists() {
+        let next = "`ip link` lists the interfaces";
+        findings.push(Finding::missing(
+            "interface",
+            format!("{interface}: there is none of this name"),
+            next,
+        ));
+    } else {
+        let about =
+            |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default().trim_end().to_owned();
+        let (state, mtu) = (about("operstate"), about("mtu"));
+        findings.push(match mtu.parse::<u32>() {
+            Ok(bytes) if bytes > 3498 => Finding::missing(
+                "interface",
+                format!("{interface}: MTU {mtu}"),
+                "XDP programs take up to 3498 bytes",
+            ),
+            _ => Finding::ok("interface", format!("{interface}: {state}, MTU {mtu}")),
+        });
+    }
+    findings.push(match Path::new("/sys/kernel/btf/vmlinux").exists() {
+        true => Finding::ok("BTF", "the kernel describes its types"),
+        false => Finding::missing("BTF", "the kernel does not describe its types", "CONFIG_DEBUG_INFO_BTF=y"),
+    });
+    findings.push(match capability(12) && (capability(39) || capability(21)) {
+        true => Finding::ok("capabilities", "CAP_NET_ADMIN and CAP_BPF"),
+        false => Finding::missing(
+            "capabilities",
+            "no CAP_NET_ADMIN with CAP_BPF",
+            "AmbientCapabilities= in the unit, or root",
+        ),
+    });
+    let next = "run helpers on kernel sockets, which is the default";
+    findings.push(Finding::missing("engine xdp", "not in this version", next));
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::State;
+    use super::*;
+
+    #[test]
+    fn this_machine_is_fit_for_sockets() {
+        let findings = findings();
+        assert!(findings.iter().all(|one| one.state != State::Missing), "{findings:?}");
+        assert!(findings.iter().all(|one| one.state == State::Ok || !one.next.is_empty()), "{findings:?}");
+    }
+
+    #[test]
+    fn an_interface_is_a_name() {
+        for name in ["", "../net/lo", "no-such-if"] {
+            assert_eq!(xdp(name)[0].state, State::Missing);
+        }
+        assert_eq!(xdp("lo").last().map(|one| one.what), Some("engine xdp"));
+    }
+
+    #[test]
+    fn a_named_key_that_is_missing_is_missing() {
+        let path = Path::new("/no/such.key");
+        let findings = key_files(&[Some(path), None]);
+        assert!(
+            findings.iter().any(|one| one.state == State::Missing && one.found.contains("spillway key new"))
+        );
+    }
+}

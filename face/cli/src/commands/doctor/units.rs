@@ -1,0 +1,92 @@
+//! Debian's units of memcached and redis: what they need before their servers can be helped.
+
+use std::fs;
+use std::path::Path;
+
+use super::finding::Finding;
+
+/// Units that we have drop-ins for.
+const UNITS: [&str; 2] = ["memcached.service", "redis-server.service"];
+/// Where units are, those of the administrator first.
+const FOLDERS: [&str; 3] = ["/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"];
+
+pub(super) fn findings() -> Vec<Finding> {
+    findings_under(Path::new("/"))
+}
+
+fn findings_under(root: &Path) -> Vec<Finding> {
+    let inside = |folder: &str| root.join(folder.trim_start_matches('/'));
+    let unit =
+        |name: &str| FOLDERS.iter().find_map(|folder| fs::read_to_string(inside(folder).join(name)).ok());
+    let drop_ins = |name: &str| -> String {
+        FOLDERS
+            .iter()
+            .filter_map(|folder| fs::read_dir(inside(folder).join(format!("{name}.d"))).ok())
+            .flat_map(|files| files.flatten())
+            .filter(|file| file.path().extension().is_some_and(|end| end == "conf"))
+            .filter_map(|file| fs::read_to_string(file.path()).ok())
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    UNITS.iter().filter_map(|name| Some(finding(name, &unit(name)?, &drop_ins(name)))).collect()
+}
+
+fn finding(name: &str, unit: &str, drop_ins: &str) -> Finding {
+    let what = "unit";
+    let paths = |text: &str, option: &str| -> Vec<String> {
+        let value = |line: &str| Some(line.trim().strip_prefix(option)?.strip_prefix('=')?.to_owned());
+        text.lines().filter_map(value).flat_map(|line| words(&line)).collect()
+    };
+    let is_started = paths(drop_ins, "ExecStart").iter().any(|word| word.ends_with("/spillway"));
+    if !is_started {
+        let next = format!(
+            "to adopt it: copy packaging/systemd/{name}.d to /etc/systemd/system, see docs/operations.md"
+        );
+        return Finding::ok(what, format!("{name} starts its server without Spillway; {next}"));
+    }
+    let all = format!("{unit}\n{drop_ins}");
+    let forbidden = paths(&all, "NoExecPaths").iter().any(|path| path == "/");
+    let allowed = paths(&all, "ExecPaths");
+    let may_run = |path: &str| allowed.iter().any(|one| Path::new(path).starts_with(one));
+    let needed = ["/usr/bin/spillway", "/usr/lib/spillway/libspillway_shim.so"];
+    match needed.iter().find(|path| forbidden && !may_run(path)) {
+        None => Finding::ok(what, format!("{name} starts its server under Spillway")),
+        Some(path) => Finding::missing(
+            what,
+            format!("{name} forbids to execute {path} (NoExecPaths=/)"),
+            format!("add to its drop-in: ExecPaths={path}"),
+        ),
+    }
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_ascii_whitespace()
+        .map(|word| word.trim_start_matches(['-', '+', '@', '!']).to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::State;
+    use super::*;
+
+    #[test]
+    fn a_unit_that_forbids_the_preload_is_named() {
+        let unit = "[Service]\nExecStart=/usr/bin/redis-server\nNoExecPaths=/\nExecPaths=/usr/bin/redis-server /lib\n";
+        assert_eq!(finding("r.service", unit, "").state, State::Ok);
+        let start = "[Service]\nExecStart=\nExecStart=/usr/bin/spillway run -- /usr/bin/redis-server\n";
+        let finding_of = |drop_in: &str| finding("r.service", unit, drop_in);
+        let lacking = finding_of(start);
+        assert_eq!(lacking.state, State::Missing);
+        assert!(lacking.next.contains("ExecPaths=/usr/bin/spillway"), "{lacking}");
+        let half = finding_of(&format!("{start}ExecPaths=/usr/bin/spillway\n"));
+        assert!(half.next.contains("libspillway_shim.so"), "{half}");
+        let whole = finding_of(&format!("{start}ExecPaths=/usr/bin/spillway /usr/lib\n"));
+        assert_eq!(whole.state, State::Ok, "{whole}");
+    }
+
+    #[test]
+    fn a_machine_without_units_is_fine() {
+        assert!(findings_under(Path::new("/no/such/root")).is_empty());
+    }
+}

@@ -1,0 +1,142 @@
+//! `spillway assess` and `spillway doctor` on real programs.
+
+mod support;
+
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+use spillway_lab::Place;
+use spillway_lab::peers::Memcached;
+use support::{Client, SPILLWAY, Scene, eventually, loopback};
+
+fn spillway(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn assess(pid: u32) -> Value {
+    let (code, text, error) = spillway(&["assess", &pid.to_string(), "--seconds", "1", "--json"]);
+    assert_eq!(code, Some(0), "{error}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Killed when dropped.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_memcached_under_load_would_be_helped() {
+    let server = Memcached::default().start(&Place::local().unwrap()).unwrap();
+    Client::new(server.address()).set("key", &[b'v'; 64]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                let mut client = Client::new(server.address());
+                while !done.load(Ordering::Relaxed) {
+                    assert!(client.get("key").is_some());
+                }
+            });
+        }
+        // Ends the clients whatever becomes of the test.
+        let ending = Ending(&done);
+        let mut last = Value::Null;
+        let mut looks = 0;
+        eventually("it is found that batching helps", || {
+            last = assess(server.pid());
+            looks += 1;
+            last["verdict"] == "yes" || looks > 20
+        });
+        assert_eq!(last["verdict"], "yes", "{last:#}");
+        assert!(last["gain_overloaded"].as_f64().unwrap() >= 1.5, "{last:#}");
+        assert_eq!(last["connections"], 16, "{last:#}");
+        let bytes = |name: &str| last[name].as_f64().unwrap().round();
+        // "get key\r\n"; "VALUE key 0 64\r\n", the value, "\r\nEND\r\n".
+        assert_eq!((bytes("bytes_per_request"), bytes("bytes_per_reply")), (9.0, 87.0), "{last:#}");
+        let (code, text, _) = spillway(&["assess", &server.pid().to_string(), "--seconds", "0.5"]);
+        assert!(code == Some(0) && text.contains("memcached") && text.contains("requests/s"), "{text}");
+        drop(ending);
+    });
+}
+
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_program_that_only_computes_would_not() {
+    let busy = Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
+    let busy = Program(busy);
+    eventually("it is found to be busy by itself", || assess(busy.0.id())["verdict"] == "no_application");
+    let (_, text, _) = spillway(&["assess", &busy.0.id().to_string(), "--seconds", "0.5"]);
+    assert!(text.contains("sh ("), "{text}");
+}
+
+#[test]
+fn who_cannot_be_assessed_is_told() {
+    let (code, _, error) = spillway(&["assess", "4194305"]);
+    assert!(code == Some(1) && error.contains("no process 4194305"), "{error}");
+    let idle = Program(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap());
+    assert_eq!(assess(idle.0.id())["verdict"], "unclear_no_clients");
+    if !rustix::process::geteuid().is_root() {
+        let (code, _, error) = spillway(&["assess", "1", "--seconds", "0.1"]);
+        assert!(code == Some(1) && error.contains("may not be looked at"), "{error}");
+    }
+}
+
+fn doctor(arguments: &[&str]) -> (Option<i32>, Value) {
+    let (code, text, error) = spillway(&[&["doctor", "--json"], arguments].concat());
+    (code, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text} {error}")))
+}
+
+fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
+    report["findings"].as_array().unwrap().iter().rfind(|one| one["what"] == what).expect(what)
+}
+
+#[test]
+fn doctor_finds_a_machine_fit_and_a_link_port_open() {
+    let (code, report) = doctor(&[]);
+    assert_eq!((code, &report["is_fit"]), (Some(0), &Value::Bool(true)), "{report:#}");
+    assert_eq!(finding(&report, "preload library")["state"], "ok", "{report:#}");
+
+    let scene = Scene::start();
+    let server = scene.link.to_string();
+    let key = scene.scratch.path("helper.key");
+    let (code, report) = doctor(&["--server", &server, "--key", &key]);
+    assert_eq!((code, &finding(&report, "link")["state"]), (Some(0), &Value::from("ok")), "{report:#}");
+    let (code, report) = doctor(&["--server", &server, "--client-key", &scene.scratch.path("client.key")]);
+    assert_eq!((code, &finding(&report, "link")["state"]), (Some(0), &Value::from("ok")), "{report:#}");
+    // A key of the wrong role, no key at all, the wrong port.
+    let (code, report) = doctor(&["--server", &server, "--client-key", &key]);
+    assert_eq!((code, &finding(&report, "link")["state"]), (Some(1), &Value::from("missing")), "{report:#}");
+    let (code, report) = doctor(&["--server", &server]);
+    assert_eq!((code, &finding(&report, "link")["state"]), (Some(0), &Value::from("warning")), "{report:#}");
+    let direct = scene.direct().to_string();
+    let (code, report) = doctor(&["--server", &direct, "--key", &key]);
+    assert_eq!(code, Some(1));
+    assert!(finding(&report, "server")["found"].as_str().unwrap().contains("no link port"), "{report:#}");
+    let nobody = loopback(support::free_port()).to_string();
+    assert_eq!(doctor(&["--server", &nobody]).0, Some(1));
+    scene.await_helped();
+}
+
+#[test]
+fn doctor_says_what_an_engine_lacks() {
+    let (code, report) = doctor(&["--engine", "xdp", "--interface", "lo"]);
+    assert_eq!(code, Some(1));
+    assert!(!finding(&report, "engine xdp")["next"].as_str().unwrap().is_empty(), "{report:#}");
+    let (code, _, error) = spillway(&["doctor", "--engine", "xdp"]);
+    assert!(code == Some(2) && error.contains("--interface"), "{error}");
+}

@@ -1,0 +1,238 @@
+//! What the server's host can see of helped clients, and the switch: `status`, `connections`, `server`.
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use support::{Client, SPILLWAY, Scene, Scratch, eventually, free_port, loopback};
+
+fn spillway(arguments: &[&str]) -> (bool, String, String) {
+    let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let (is_fine, text, error) = spillway(arguments);
+    assert!(is_fine, "{arguments:?}: {error}");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+}
+
+/// This server, in `spillway status --json`.
+fn server_of(pid: u32) -> Option<Value> {
+    let (is_fine, text, _) = spillway(&["status", "--json"]);
+    let all: Value = serde_json::from_str(&text).ok().filter(|_| is_fine)?;
+    all["servers"].as_array()?.iter().find(|one| one["pid"] == pid).cloned()
+}
+
+#[test]
+fn helped_clients_are_seen_with_their_own_addresses() {
+    let scene = Scene::start();
+    let pid = scene.server.pid();
+    let mut clients: Vec<Client> = (0..5).map(|_| Client::new(scene.raw)).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.set(&format!("key{number}"), &[b'x'; 100]);
+    }
+    let list = |pid: u32| json(&["connections", &pid.to_string(), "--json"])[0].clone();
+    let listed = list(pid);
+    assert_eq!((listed["pid"].as_u64(), &listed["is_fresh"]), (Some(pid.into()), &Value::Bool(true)));
+    for client in &clients {
+        let address = client.stream().local_addr().unwrap().to_string();
+        let found =
+            listed["connections"].as_array().unwrap().iter().find(|one| one["client"] == address.as_str());
+        let found = found.unwrap_or_else(|| panic!("{address} is not in {listed:#}"));
+        // "set keyN 0 0 100\r\n", the value, its end; "STORED\r\n".
+        assert_eq!((found["bytes_received"].as_u64(), found["bytes_sent"].as_u64()), (Some(120), Some(8)));
+        assert!(found["helper"].as_str().unwrap().starts_with("127.0.0.1:"), "{found}");
+    }
+    let (_, text, _) = spillway(&["connections", &pid.to_string()]);
+    assert_eq!(text.lines().filter(|line| line.contains("in=120 out=8")).count(), 5, "{text}");
+
+    let status = server_of(pid).expect("it is there");
+    assert_eq!((&status["state"], status["program"].as_str()), (&Value::from("on"), Some("memcached")));
+    assert_eq!(status["link_port"], scene.link.port());
+    assert_eq!(status["helped_port"], scene.direct().port());
+    assert!(status["connections"].as_u64().unwrap() >= 5, "{status:#}");
+    assert!(
+        status["batches_received"].as_u64().unwrap() > 0 && status["messages_sent"].as_u64().unwrap() >= 5
+    );
+    let helpers = |link: &&Value| link["state"] == "helper";
+    assert_eq!(status["links"].as_array().unwrap().iter().filter(helpers).count(), 1);
+
+    drop(clients);
+    eventually("they are gone", || list(pid)["connections"].as_array().unwrap().is_empty());
+    // By its link port, too.
+    assert_eq!(json(&["connections", &format!(":{}", scene.link.port()), "--json"])[0]["pid"], pid);
+    let (is_fine, _, error) = spillway(&["connections", "no-such-server"]);
+    assert!(!is_fine && error.contains(&pid.to_string()), "{error}");
+}
+
+#[test]
+fn refusals_are_counted_by_reason() {
+    use spillway_auth::Key;
+    use spillway_batch::Role;
+    let scene = Scene::start();
+    let refused = |reason: &str| server_of(scene.server.pid()).unwrap()["refused"][reason].as_u64().unwrap();
+    assert_eq!(refused("link_key"), 0);
+    let stranger = Key::from_secret([7; 32]);
+    assert!(support::link::LinkPeer::open(scene.link, Role::Helper, &stranger).is_err());
+    eventually("the wrong key is counted", || refused("link_key") == 1);
+    let mut stream = std::net::TcpStream::connect(scene.link).unwrap();
+    std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    eventually("the stranger is counted", || refused("link_malformed") == 1);
+    let mut peer = support::link::LinkPeer::open(scene.link, Role::Helper, &scene.helper_key).ok().unwrap();
+    assert!(peer.connect("203.0.113.9:5".parse().unwrap()).is_err());
+    assert_eq!(refused("connection_forbidden"), 1);
+}
+
+#[test]
+fn the_switch_ends_links_and_direct_clients_stay() {
+    let scene = Scene::start();
+    let pid = scene.server.pid().to_string();
+    let mut direct = Client::new(scene.direct());
+    direct.set("k", b"v");
+    let mut helped = Client::new(scene.raw);
+    assert_eq!(helped.get("k"), Some(b"v".to_vec()));
+
+    let (is_fine, text, error) = spillway(&["server", "off", &pid, "--within", "1", "--wait"]);
+    assert!(is_fine && text.contains("off"), "{text} {error}");
+    assert!(helped.ended(), "a plain client of a helper is reset when the time is over");
+    assert_eq!(direct.get("k"), Some(b"v".to_vec()));
+    assert_eq!(server_of(scene.server.pid()).unwrap()["connections"], 0);
+    eventually("the helper tries again in vain", || {
+        server_of(scene.server.pid()).unwrap()["refused"]["link_off"].as_u64().unwrap() > 0
+    });
+    assert!(
+        Client::try_new(scene.raw).is_none_or(|mut client| client.version().is_none()),
+        "nobody is helped"
+    );
+
+    let (is_fine, text, error) = spillway(&["server", "on", &pid]);
+    assert!(is_fine && text.contains(": on"), "{text} {error}");
+    scene.await_helped();
+    assert_eq!(Client::new(scene.raw).get("k"), Some(b"v".to_vec()));
+    assert_eq!(direct.get("k"), Some(b"v".to_vec()));
+}
+
+#[test]
+fn links_without_clients_end_at_once() {
+    let scene = Scene::start();
+    let pid = scene.server.pid().to_string();
+    eventually("the probe of the start is gone", || {
+        server_of(scene.server.pid()).unwrap()["connections"] == 0
+    });
+    // Long enough that the test would see it wait.
+    let (is_fine, text, error) = spillway(&["server", "off", &pid, "--within", "3600", "--wait"]);
+    assert!(is_fine && text.contains("off"), "{text} {error}");
+}
+
+/// A command under `spillway run`, with a directory of its own for status pages.
+struct Run {
+    child: Child,
+    pages: Scratch,
+    log: PathBuf,
+}
+
+impl Run {
+    fn start(command: &str, link: u16) -> Run {
+        let pages = Scratch::new();
+        let log = PathBuf::from(pages.path("../")).join(format!("spillway-servers-{link}.log"));
+        let child = Command::new(SPILLWAY)
+            .args(["run", "--link", &loopback(link).to_string(), "--require", "--", "sh", "-c", command])
+            .env("SPILLWAY_STATUS_DIR", pages.path("."))
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        // Servers that give their rights up write there too.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+        fs::set_permissions(pages.path("."), open).unwrap();
+        Run { child, pages, log }
+    }
+
+    fn pages(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.pages.path(".")).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.log);
+    }
+}
+
+fn is_up(port: u16) -> bool {
+    Client::try_new(loopback(port)).is_some_and(|mut client| client.version().is_some())
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+#[test]
+fn a_page_is_removed_at_the_end_and_a_killed_servers_is_recognised() {
+    let (port, link) = (free_port(), free_port());
+    let command = format!("exec memcached -u nobody -l 127.0.0.1 -p {port}");
+    let mut run = Run::start(&command, link);
+    eventually("memcached serves", || is_up(port) && is_up_link(link));
+    assert_eq!(run.pages().len(), 1, "{}", run.log());
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&run.pages()[0]).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    signal(run.child.id(), rustix::process::Signal::TERM);
+    run.child.wait().unwrap();
+    assert!(run.pages().is_empty(), "{:?}", run.pages());
+
+    let run = Run::start(&command, link);
+    eventually("memcached serves again", || is_up(port) && is_up_link(link));
+    let pages = run.pages.path(".");
+    let status = || {
+        let output = Command::new(SPILLWAY)
+            .args(["status", "--json"])
+            .env("SPILLWAY_STATUS_DIR", &pages)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(status().contains(&format!("\"link_port\": {link}")), "{}", status());
+    signal(run.child.id(), rustix::process::Signal::KILL);
+    eventually("the killed one is not shown, and its page removed", || {
+        !status().contains(&format!("\"link_port\": {link}")) && run.pages().is_empty()
+    });
+}
+
+fn is_up_link(port: u16) -> bool {
+    std::net::TcpStream::connect(loopback(port)).is_ok()
+}
+
+/// Both processes have the preload and the same link port: the first that waits for clients has it, and the other is
+/// passed by, in spite of --require.
+#[test]
+fn other_servers_of_the_same_launch_are_passed_by() {
+    let (first, second, link) = (free_port(), free_port(), free_port());
+    let command = format!(
+        "memcached -u nobody -l 127.0.0.1 -p {first} & \
+         while ! ls \"$SPILLWAY_STATUS_DIR\"/spillway-server-* >/dev/null 2>&1; do sleep 0.02; done; \
+         memcached -u nobody -l 127.0.0.1 -p {second} & wait"
+    );
+    let run = Run::start(&command, link);
+    eventually("both serve", || is_up(first) && is_up(second) && is_up_link(link));
+    eventually("the second says why", || run.log().contains("has the link port"));
+    assert_eq!(run.pages().len(), 1, "{}", run.log());
+    assert_eq!(run.log().matches("helpers of port").count(), 1, "{}", run.log());
+    // The shell's children are ours to end.
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.child.id())).unwrap();
+    for pid in children.split_ascii_whitespace() {
+        signal(pid.parse().unwrap(), rustix::process::Signal::TERM);
+    }
+    eventually("both have ended", || !is_up(first) && !is_up(second));
+}
