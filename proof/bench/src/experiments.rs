@@ -1,6 +1,9 @@
 //! The experiments that `spillway bench` runs, by name.
 
 pub mod burst;
+pub mod helper_cost;
+pub mod loss;
+pub mod server_cost;
 
 use std::io::Write;
 
@@ -32,12 +35,32 @@ pub struct Experiment {
 }
 
 /// All experiments.
-pub const ALL: [Experiment; 1] = [Experiment {
-    name: "burst",
-    question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
-    paper: "PostMan, Figure 4 and §6.1: goodput 3.3×, 660 clients moved in 550 ms, relief below 1 s",
-    run: burst::run,
-}];
+pub const ALL: [Experiment; 4] = [
+    Experiment {
+        name: "burst",
+        question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
+        paper: "PostMan, Figure 4 and §6.1: goodput 3.3×, 660 clients moved in 550 ms, relief below 1 s",
+        run: burst::run,
+    },
+    Experiment {
+        name: "server-cost",
+        question: "what a request costs the server: plain, with the shim, in batches of 1 to 200, through helpers",
+        paper: "PostMan, §6.1 and Figure 8: more GETs and no more SETs; gains up to 400 B (8 cores) or 1,460 B (one core)",
+        run: server_cost::run,
+    },
+    Experiment {
+        name: "helper-cost",
+        question: "what a round trip costs in the middle, beside nginx, haproxy and nutcracker",
+        paper: "PostMan, Figure 10: 9.6 M messages/s a helper node, on a user-level stack (DPDK)",
+        run: helper_cost::run,
+    },
+    Experiment {
+        name: "loss",
+        question: "what 0, 0.1 and 1 % of lost packets do to p99, direct and helped",
+        paper: "none: PostMan was measured without loss",
+        run: loss::run,
+    },
+];
 
 /// The experiment of this name.
 pub fn named(name: &str) -> Option<&'static Experiment> {

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spillway_lab::{Host, Launch, Output, Process};
+use spillway_load::config::Speech;
 use spillway_load::monotonic_ns;
 use spillway_load::report::{Bin, Bins, Event, Move, Report};
 
@@ -52,6 +53,26 @@ pub struct Clients {
     pub sla: Duration,
     /// Between the starts of two connections' moves, over all hosts.
     pub pace: Duration,
+}
+
+/// What clients ask for, and when.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Traffic {
+    /// What they speak.
+    pub speech: Speech,
+    /// Length of a value, in bytes. Keys have 32.
+    pub value_size: usize,
+    /// Fraction of gets; the others are sets.
+    pub get_ratio: f64,
+    /// Each connection sends its next request when it has its reply; the rate does not matter then.
+    pub closed: bool,
+}
+
+impl Default for Traffic {
+    /// The paper's: GET of 64 B values from a memcached, in an open loop.
+    fn default() -> Traffic {
+        Traffic { speech: Speech::Memcached, value_size: 64, get_ratio: 1.0, closed: false }
+    }
 }
 
 /// What clients can be told.
@@ -123,11 +144,21 @@ impl Generators {
     /// Starts a generator on each host and waits until all are connected. They offer nothing before
     /// [`Generators::begin`].
     pub fn start(program: &std::path::Path, hosts: &[Host], clients: &Clients) -> Result<Generators, Error> {
+        Generators::start_with(program, hosts, clients, &Traffic::default())
+    }
+
+    /// The same with other requests.
+    pub fn start_with(
+        program: &std::path::Path,
+        hosts: &[Host],
+        clients: &Clients,
+        traffic: &Traffic,
+    ) -> Result<Generators, Error> {
         let shared = Arc::new(Shared::default());
         shared.heard().helped_now = vec![0; hosts.len()];
         let mut generators = Generators { parts: Vec::new(), shared, zero_ns: 0, pace: clients.pace };
         for (index, host) in hosts.iter().enumerate() {
-            let mut process = host.spawn(&launch(program, clients, index, hosts.len()))?;
+            let mut process = host.spawn(&launch(program, clients, traffic, index, hosts.len()))?;
             let shared = Arc::clone(&generators.shared);
             let listener = process.take_stdout().map(|out| {
                 std::thread::Builder::new().name("clients".into()).spawn(move || listen(out, index, &shared))
@@ -306,34 +337,33 @@ impl Shared {
     }
 }
 
-fn launch(program: &std::path::Path, clients: &Clients, index: usize, count: usize) -> Launch {
+fn launch(
+    program: &std::path::Path,
+    clients: &Clients,
+    traffic: &Traffic,
+    index: usize,
+    count: usize,
+) -> Launch {
     let share =
         clients.connections / count as u32 + u32::from((index as u32) < clients.connections % count as u32);
     let ms = |d: Duration| format!("{}us", d.as_micros());
     let mut launch = Launch::new(program)
         .name("load")
-        .args([
-            "load",
-            "--events",
-            "--control",
-            "stdin",
-            "--hold",
-            "--zipf",
-            "0",
-            "--key-size",
-            "32",
-            "--value-size",
-            "64",
-        ])
+        .args(["load", "--events", "--control", "stdin", "--hold", "--zipf", "0", "--key-size", "32"])
+        .args(["--protocol", &traffic.speech.to_string(), "--value-size", &traffic.value_size.to_string()])
+        .args(["--get-ratio", &traffic.get_ratio.to_string()])
         .args(["--server", &clients.server.to_string()])
         .args(["--connections", &share.to_string()])
         .args(["--keys", &clients.keys.to_string()])
         .args(["--fill", if clients.fill && index == 0 { "set" } else { "skip" }])
         // The seed also says which keys there are, so it is the same for all; their requests differ by their share.
         .args(["--seed", &clients.seed.to_string(), "--share", &format!("{index}/{count}")])
-        .args(["--rate", &format!("{:.3}", clients.rate_per_s / count as f64)])
         .args(["--duration", &ms(clients.duration.unwrap_or_default())])
         .args(["--sla", &ms(clients.sla), "--bin", &format!("{BIN_MS}ms"), "--drain", &ms(DRAIN)]);
+    launch = match traffic.closed {
+        true => launch.arg("--closed"),
+        false => launch.args(["--rate", &format!("{:.3}", clients.rate_per_s / count as f64)]),
+    };
     if let Some((helper, key)) = &clients.helper {
         launch = launch.args(["--helper", &helper.to_string()]).arg("--client-key").arg(key);
     }

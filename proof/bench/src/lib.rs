@@ -2,6 +2,7 @@
 
 pub mod calibrate;
 pub mod demo;
+pub mod driver;
 mod error;
 pub mod experiments;
 pub mod generator;
@@ -14,6 +15,7 @@ pub mod report;
 pub mod results;
 pub mod scenario;
 pub mod scene;
+pub mod stage;
 pub mod stats;
 pub mod table;
 

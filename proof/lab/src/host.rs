@@ -1,5 +1,6 @@
 //! A host: a network namespace with one interface, a core, a quota and its own CPU accounts.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use crate::cgroup::HostGroup;
 use crate::process::{Confinement, Launch, Process};
 use crate::run::Run;
 use crate::tools::Tools;
-use crate::{HostCpu, InterfaceCounters, LabError, Offloads, Quota, namespace, napi};
+use crate::{HostCpu, InterfaceCounters, LabError, Loss, Offloads, Quota, namespace, napi};
 
 /// Settings of every host's namespace: no IPv6 chatter in the accounts, and room for thousands of connections.
 pub(crate) const SYSCTLS: [(&str, &str); 5] = [
@@ -55,7 +56,10 @@ pub(crate) struct HostParts {
     pub far: (String, String),
     pub address: Ipv4Addr,
     pub core: Option<usize>,
+    pub receive_first: bool,
     pub group: HostGroup,
+    /// The bridge's core and group, for the interface's other end.
+    pub bridge: (Option<usize>, HostGroup),
     pub run: Arc<Run>,
     pub tools: Tools,
 }
@@ -162,6 +166,44 @@ impl Host {
             .map_err(LabError::io(format!("interface {} of {}", self.0.interface, self.0.name)))
     }
 
+    /// Loses this share (0 to 1) of the packets on its cable, in each direction, until the result is dropped.
+    pub fn lose(&self, share: f64) -> Result<Loss, LabError> {
+        let (bridge, far) = &self.0.far;
+        let loss = Loss::between([(&self.0.namespace, &self.0.interface), (bridge, far)], share)?;
+        // Attaching may have replaced the threads.
+        self.0.settle_threads()?;
+        Ok(loss)
+    }
+
+    /// Packets that arrived at either end of its cable since it was made, and those that [`Host::lose`] dropped.
+    pub fn lost_packets(&self) -> Result<LostPackets, LabError> {
+        let (bridge, far) = &self.0.far;
+        let mut sum = LostPackets::default();
+        for (namespace, interface) in [(&self.0.namespace, &self.0.interface), (bridge, far)] {
+            let text = self.0.tools.ethtool(namespace, &["-S", interface])?;
+            let count = |name: &str| {
+                let values =
+                    text.lines().filter_map(|line| line.split_once(name)?.1.trim().parse::<u64>().ok());
+                values.sum::<u64>()
+            };
+            sum.seen += count("_xdp_packets:");
+            sum.lost += count("_xdp_drops:");
+        }
+        Ok(sum)
+    }
+
+    /// What the namespace counts about TCP: `/proc/net/snmp` and `/proc/net/netstat`, by name as in `Tcp:RetransSegs` and
+    /// `TcpExt:TCPTimeouts`.
+    pub fn tcp_counters(&self) -> Result<BTreeMap<String, u64>, LabError> {
+        let text = namespace::within(&self.0.namespace, || {
+            let read = |file: &str| {
+                std::fs::read_to_string(file).map_err(LabError::io(format!("cannot read {file}")))
+            };
+            Ok(read("/proc/thread-self/net/snmp")? + &read("/proc/thread-self/net/netstat")?)
+        })?;
+        Ok(namespace::named_counters(&text))
+    }
+
     /// The kernel threads that do its interface's receive work.
     pub fn interface_threads(&self) -> Vec<u32> {
         napi::threads_of(&self.0.interface)
@@ -174,8 +216,42 @@ impl Host {
     }
 }
 
+/// Packets that passed a lossy cable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LostPackets {
+    /// Arrived at either end.
+    pub seen: u64,
+    /// Of these, those that were dropped.
+    pub lost: u64,
+}
+
+impl HostParts {
+    /// Puts the threads of both ends of the cable where they belong.
+    pub(crate) fn settle_threads(&self) -> Result<(), LabError> {
+        let (bridge_core, bridge) = &self.bridge;
+        adopt(&self.interface, self.core, &self.group)?;
+        adopt(&self.far.1, *bridge_core, bridge)?;
+        // A switch forwards whatever its hosts are doing: on a core that it shares, the bridge does not wait for them,
+        // and its rings of 256 packets do not overflow.
+        run_first(&self.far.1, bridge);
+        if self.receive_first {
+            run_first(&self.interface, &self.group);
+        }
+        Ok(())
+    }
+}
+
+/// Lets an interface's threads run before processes. Where the kernel does not allow that, they wait like everybody.
+fn run_first(interface: &str, group: &HostGroup) {
+    for thread in napi::threads_of(interface) {
+        // It keeps its CPU account, but the group of a quota has no real-time allowance.
+        group.leave_quota_group(thread);
+        let _ = napi::run_first(thread);
+    }
+}
+
 /// Pins an interface's threads and puts them into a group.
-pub(crate) fn adopt(interface: &str, core: Option<usize>, group: &HostGroup) -> Result<(), LabError> {
+fn adopt(interface: &str, core: Option<usize>, group: &HostGroup) -> Result<(), LabError> {
     let threads = napi::threads_of(interface);
     if threads.is_empty() {
         return Err(LabError::NotReady {

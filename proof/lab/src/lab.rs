@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cgroup::{HostGroup, Layout};
-use crate::host::{Host, HostOptions, HostParts, SYSCTLS, adopt};
+use crate::host::{Host, HostOptions, HostParts, SYSCTLS};
 use crate::names::{self, HOSTS_MAX};
 use crate::run::Run;
 use crate::tools::Tools;
@@ -97,19 +97,14 @@ impl Lab {
             far: (self.run.name.namespace(BRIDGE), far),
             address: Ipv4Addr::new(10, 77, 0, octet),
             core: options.core,
+            receive_first: options.receive_first,
+            bridge: (self.options.bridge_core, self.bridge.clone()),
             group: self.layout.create_host(&self.run.name.to_string(), name)?,
             run: Arc::clone(&self.run),
             tools: self.tools.clone(),
         };
         self.wire(&parts, &options)?;
-        adopt(&parts.interface, parts.core, &parts.group)?;
-        adopt(&parts.far.1, self.options.bridge_core, &self.bridge)?;
-        // A switch forwards whatever its hosts are doing: on a core that it shares, the bridge does not wait for them,
-        // and its rings of 256 packets do not overflow.
-        run_first(&parts.far.1, &self.bridge);
-        if options.receive_first {
-            run_first(&parts.interface, &parts.group);
-        }
+        parts.settle_threads()?;
         parts.group.set_quota(options.quota)?;
         Ok(Host(Arc::new(parts)))
     }
@@ -162,15 +157,6 @@ impl Lab {
         self.tools.ip(Some(bridge), &format!("link set {far} up\n"))?;
         namespace::within(namespace, || namespace::write_interface_file(interface, "threaded", "1"))?;
         namespace::within(bridge, || namespace::write_interface_file(far, "threaded", "1"))
-    }
-}
-
-/// Lets an interface's threads run before processes. Where the kernel does not allow that, they wait like everybody.
-fn run_first(interface: &str, group: &HostGroup) {
-    for thread in napi::threads_of(interface) {
-        // It keeps its CPU account, but the group of a quota has no real-time allowance.
-        group.leave_quota_group(thread);
-        let _ = napi::run_first(thread);
     }
 }
 

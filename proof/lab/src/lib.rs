@@ -3,7 +3,8 @@
 //! A [`Lab`] is one run. Its hosts are network namespaces, joined by a bridge that lives in a namespace of its own,
 //! so the machine's own interfaces and routes are never touched. Each [`Host`] can be pinned to a core and held to a
 //! CPU quota that covers *its processes and its interface's receive work*, and tells both apart in its accounting.
-//! [`peers`] starts real memcached and redis in a host, or on loopback without any privilege.
+//! [`peers`] starts real memcached and redis, and proxies, in a host, or on loopback without any privilege.
+//! [`Host::lose`] makes a host's cable lossy.
 //!
 //! By default a veth runs the receiver's work on the sender's core, in the sender's name. Here every veth end has
 //! generic receive offload and a NAPI thread of its own, which is pinned and put into the cpu cgroup of its host; the
@@ -26,6 +27,7 @@ mod cpu;
 mod error;
 mod host;
 mod lab;
+mod loss;
 mod names;
 mod namespace;
 mod napi;
@@ -45,8 +47,9 @@ pub use canary::Canary;
 pub use clean::{CleanReport, KeptRun, RemovedRun, clean, clean_everything};
 pub use cpu::{HostCpu, Quota};
 pub use error::LabError;
-pub use host::{Host, HostOptions};
+pub use host::{Host, HostOptions, LostPackets};
 pub use lab::{Lab, LabOptions, unavailable};
+pub use loss::Loss;
 pub use namespace::InterfaceCounters;
 pub use offloads::Offloads;
 pub use place::{LocalPlace, Place};

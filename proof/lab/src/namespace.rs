@@ -1,5 +1,6 @@
 //! Network namespaces by name: entering them, their settings, and their removal.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,6 +51,23 @@ impl InterfaceCounters {
             tx_dropped: at(11)?,
         })
     }
+}
+
+/// Reads the pairs of lines of `/proc/net/snmp` and `/proc/net/netstat`: names, then values, both after a prefix.
+pub(crate) fn named_counters(text: &str) -> BTreeMap<String, u64> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut counters = BTreeMap::new();
+    for pair in lines.chunks_exact(2) {
+        let (mut names, mut values) = (pair[0].split_whitespace(), pair[1].split_whitespace());
+        let (Some(prefix), Some(_)) = (names.next(), values.next()) else { continue };
+        for (name, value) in names.zip(values) {
+            // A few are negative or no counters; nobody asks for them.
+            if let Ok(value) = value.parse() {
+                counters.insert(format!("{prefix}{name}"), value);
+            }
+        }
+    }
+    counters
 }
 
 /// Opens the handle of a named namespace.
@@ -158,6 +176,14 @@ mod tests {
         assert_eq!(counters, expected);
         assert_eq!(InterfaceCounters::parse(text, "s0ab"), None);
         assert_eq!(InterfaceCounters::parse("lo: 1 2", "lo"), None);
+    }
+
+    #[test]
+    fn counters_are_read_by_name() {
+        let text = "Tcp: RtoAlgorithm MaxConn RetransSegs\nTcp: 1 -1 42\nTcpExt: TCPTimeouts\nTcpExt: 7\n";
+        let counters = named_counters(text);
+        assert_eq!((counters["Tcp:RetransSegs"], counters["TcpExt:TCPTimeouts"]), (42, 7));
+        assert!(!counters.contains_key("Tcp:MaxConn"));
     }
 
     #[test]

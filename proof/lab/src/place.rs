@@ -1,6 +1,7 @@
 //! Where a peer runs: on a host of a lab, or on this machine's loopback without any privilege.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::process::{Confinement, Launch, Process};
@@ -43,6 +44,14 @@ impl Place {
         match self {
             Place::Local(_) => "loopback",
             Place::Host(host) => host.name(),
+        }
+    }
+
+    /// Where its run keeps files; they go with the run.
+    pub(crate) fn directory(&self) -> &Path {
+        match self {
+            Place::Local(local) => &local.0.0.directory,
+            Place::Host(host) => &host.0.run.directory,
         }
     }
 

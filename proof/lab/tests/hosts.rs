@@ -128,6 +128,48 @@ fn memcached_on_a_host_answers_other_hosts_and_can_be_restarted() {
 }
 
 #[test]
+fn a_lossy_cable_loses_its_share_and_no_bytes() {
+    if skipped() {
+        return;
+    }
+    let lab = Lab::new("lossy").unwrap();
+    let left = lab.host("left", HostOptions::default()).unwrap();
+    let right = lab.host("right", HostOptions::default()).unwrap();
+    let listener = left.enter(|| TcpListener::bind((left.address(), 0))).unwrap().unwrap();
+    let target = listener.local_addr().unwrap();
+    let echo = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let mut bytes = [0; 64];
+        while stream.read_exact(&mut bytes).is_ok() {
+            stream.write_all(&bytes).unwrap();
+        }
+    });
+    let mut stream = right.enter(|| TcpStream::connect(target)).unwrap().unwrap();
+    let loss = left.lose(0.1).unwrap();
+    let begin = Instant::now();
+    let mut sent = 0u64;
+    while left.lost_packets().unwrap().lost < 5 {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", left.lost_packets());
+        let message = [sent as u8; 64];
+        let mut reply = [0; 64];
+        stream.write_all(&message).unwrap();
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply, message);
+        sent += 1;
+    }
+    drop(loss);
+    let (before, packets) = (left.tcp_counters().unwrap(), left.lost_packets().unwrap());
+    let again = right.tcp_counters().unwrap()["Tcp:RetransSegs"] + before["Tcp:RetransSegs"];
+    assert!(again > 0 && packets.seen > packets.lost, "{packets:?}, {again} sent again");
+    stream.write_all(&[1; 64]).unwrap();
+    stream.read_exact(&mut [0; 64]).unwrap();
+    assert_eq!(left.lost_packets().unwrap().lost, packets.lost, "it is whole again");
+    assert_eq!(left.interface_threads().len(), 1);
+    drop(stream);
+    echo.join().unwrap();
+}
+
+#[test]
 fn processes_run_where_they_were_told_to() {
     if skipped() {
         return;

@@ -3,12 +3,13 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use spillway_lab::peers::{Memcached, Redis};
+use spillway_lab::peers::{Memcached, Proxy, Redis};
 use spillway_lab::{LabError, Launch, Output, Place};
 
 fn installed(program: &str) -> bool {
-    let there =
-        ["/usr/bin", "/usr/local/bin", "/bin"].iter().any(|d| std::path::Path::new(d).join(program).exists());
+    let there = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin"]
+        .iter()
+        .any(|d| std::path::Path::new(d).join(program).exists());
     if !there {
         println!("skipped: {program} is not installed");
     }
@@ -51,6 +52,28 @@ fn redis_starts_behind_a_wrapper() {
     stream.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"+PONG\r\n");
     assert!(std::path::Path::new("/proc").join(peer.pid().to_string()).exists());
+}
+
+#[test]
+fn proxies_stand_before_a_server_stop_and_restart() {
+    if !["memcached", "nginx", "haproxy", "nutcracker"].into_iter().all(installed) {
+        return;
+    }
+    let place = Place::local().unwrap();
+    let server = Memcached::default().start(&place).unwrap();
+    for proxy in [Proxy::nginx, Proxy::haproxy, Proxy::nutcracker] {
+        let mut proxy = proxy(server.address()).start(&place).unwrap();
+        for _ in 0..2 {
+            let mut stream = TcpStream::connect(proxy.address()).unwrap();
+            stream.write_all(b"set k 0 0 2\r\nok\r\nget k\r\n").unwrap();
+            let mut reply = [0; 30];
+            stream.read_exact(&mut reply).unwrap();
+            assert_eq!(reply[..], b"STORED\r\nVALUE k 0 2\r\nok\r\nEND\r\n"[..30]);
+            proxy.restart().unwrap();
+        }
+        proxy.stop();
+        assert!(TcpStream::connect(proxy.address()).is_err());
+    }
 }
 
 #[test]

@@ -8,7 +8,8 @@ use spillway_client::{Key, LinkTarget};
 
 use crate::arrivals::Spacing;
 use crate::control::Order;
-use crate::protocol::memcached::VERSIONED_VALUE_SIZE_MIN;
+use crate::protocol::store::{Space, VERSIONED_VALUE_SIZE_MIN};
+use crate::random::mix;
 
 /// The most connections of one generator: a client host has no more ports for one server.
 pub const CONNECTIONS_MAX: u32 = 60_000;
@@ -22,14 +23,24 @@ pub const KEYS_MAX: u32 = 1 << 26;
 pub enum Speech {
     /// memcached's text protocol, get and set.
     Memcached,
+    /// redis's protocol, GET and SET.
+    Redis,
     /// Payloads that come back.
     Echo,
+}
+
+impl Speech {
+    /// Whether it is about keys and their values.
+    pub fn has_keys(self) -> bool {
+        self != Speech::Echo
+    }
 }
 
 impl fmt::Display for Speech {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Speech::Memcached => "memcached",
+            Speech::Redis => "redis",
             Speech::Echo => "echo",
         })
     }
@@ -58,7 +69,7 @@ pub enum Assignment {
     Random,
 }
 
-/// What is done about the key space before the run (memcached).
+/// What is done about the key space before the run (memcached, redis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Every key is set, then read back and compared.
@@ -173,6 +184,11 @@ impl Config {
         }
     }
 
+    /// Its keys and values.
+    pub fn space(&self) -> Space {
+        Space { seed: mix(self.seed), key_size: self.key_size, value_size: self.value_size }
+    }
+
     /// Says what cannot be, and what to do about it.
     pub fn check(&self) -> Result<(), String> {
         let within = |what: &str, value: f64, low: f64, high: f64| match (low..=high).contains(&value) {
@@ -206,10 +222,7 @@ impl Config {
                 "--share is {index}/{of}; count from 0, and give at least a key to each thread"
             ));
         }
-        if self.speech == Speech::Memcached
-            && self.get_ratio < 1.0
-            && self.value_size < VERSIONED_VALUE_SIZE_MIN
-        {
+        if self.speech.has_keys() && self.get_ratio < 1.0 && self.value_size < VERSIONED_VALUE_SIZE_MIN {
             return Err(format!(
                 "--value-size is {}, too short to check sets: give at least {VERSIONED_VALUE_SIZE_MIN}",
                 self.value_size

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::protocol::excerpt;
-use crate::protocol::memcached::Space;
+use crate::protocol::store::{Dialect, Space};
 
 /// Bytes of requests, or of expected replies, under way at a time: pipelined, but never more than the socket
 /// buffers of both ends hold, so that neither end can wait for the other for ever.
@@ -15,7 +15,7 @@ const UNDER_WAY_MAX: usize = 32 * 1024;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Sets (if `set`) and then verifies all `keys` of `space` in version 0.
-pub fn fill(server: SocketAddr, space: &Space, keys: u32, set: bool) -> Result<(), Error> {
+pub fn fill<D: Dialect>(server: SocketAddr, space: &Space, keys: u32, set: bool) -> Result<(), Error> {
     let stream = TcpStream::connect_timeout(&server, PATIENCE)
         .and_then(|stream| {
             stream.set_nodelay(true)?;
@@ -27,17 +27,13 @@ pub fn fill(server: SocketAddr, space: &Space, keys: u32, set: bool) -> Result<(
     let mut filler = Filler { server, input: BufReader::with_capacity(1 << 16, &stream), output: &stream };
     if set {
         filler.exchange(space, keys, "set", |key, request, reply| {
-            space.push_set(key, 0, request);
-            reply.extend_from_slice(b"STORED\r\n");
+            D::push_set(space, key, 0, request);
+            reply.extend_from_slice(D::STORED);
         })?;
     }
     filler.exchange(space, keys, "get", |key, request, reply| {
-        request.extend_from_slice(b"get ");
-        space.push_key(key, request);
-        request.extend_from_slice(b"\r\n");
-        space.push_value_line(key, reply);
-        space.push_value(key, 0, reply);
-        reply.extend_from_slice(b"\r\nEND\r\n");
+        D::push_get(space, key, request);
+        space.push_reply::<D>(key, 0, reply);
     })
 }
 
@@ -68,7 +64,7 @@ impl Filler<'_> {
             got.clear();
             got.resize(expected.len(), 0);
             let failed = |e| {
-                let hint = "is it a memcached, and does it have the memory for the key space?";
+                let hint = "is it the server that was named, and does it have the memory for the key space?";
                 Error::server(self.server, format!("while filling the key space ({what}): {e}; {hint}"))
             };
             self.output.write_all(&requests).map_err(failed)?;

@@ -12,7 +12,7 @@ mod clock;
 pub mod config;
 pub mod control;
 mod error;
-mod fill;
+pub mod fill;
 pub mod histogram;
 pub mod keys;
 pub mod output;

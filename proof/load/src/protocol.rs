@@ -2,13 +2,15 @@
 
 pub mod echo;
 pub mod memcached;
+pub mod redis;
+pub mod store;
 
 use crate::random::{Random, mix};
 
 /// A request as it is drawn; it may wait before it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The key (memcached) or the payload's number (echo).
+    /// The key (memcached, redis) or the payload's number (echo).
     pub key: u32,
     /// Changes the server's data.
     pub write: bool,

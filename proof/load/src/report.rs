@@ -213,7 +213,7 @@ pub struct Mark {
 pub struct Report {
     /// Who was asked, and how: as given to the generator.
     pub server: String,
-    /// `memcached` or `echo`.
+    /// `memcached`, `redis` or `echo`.
     pub protocol: String,
     /// Connections.
     pub connections: u32,

@@ -16,7 +16,9 @@ use crate::error::Error;
 use crate::fill::fill;
 use crate::keys::Keys;
 use crate::protocol::echo::Echo;
-use crate::protocol::memcached::{Memcached, Space};
+use crate::protocol::memcached::{Memcached, Text};
+use crate::protocol::redis::{Redis, Resp};
+use crate::protocol::store::{Dialect, Store};
 use crate::random::mix;
 use crate::report::Report;
 use crate::signals::Signals;
@@ -48,8 +50,13 @@ pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error>
     config.check().map_err(Error::Usage)?;
     let signals = if surroundings.signals { Some(Signals::catch()?) } else { None };
     raise_descriptor_limit(config)?;
-    if config.speech == Speech::Memcached && config.fill != Fill::Skip {
-        fill(config.server, &space(config), config.keys, config.fill == Fill::Set)?;
+    if config.fill != Fill::Skip {
+        let set = config.fill == Fill::Set;
+        match config.speech {
+            Speech::Memcached => fill::<Text>(config.server, &config.space(), config.keys, set)?,
+            Speech::Redis => fill::<Resp>(config.server, &config.space(), config.keys, set)?,
+            Speech::Echo => {}
+        }
     }
     let told = Arc::new(wake_fd()?);
     let (tell, news) = sync_channel(NEWS_MAX);
@@ -64,10 +71,6 @@ pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error>
         }
     }
     outcome
-}
-
-fn space(config: &Config) -> Space {
-    Space { seed: mix(config.seed), key_size: config.key_size, value_size: config.value_size }
 }
 
 fn raise_descriptor_limit(config: &Config) -> Result<(), Error> {
@@ -112,7 +115,7 @@ fn start_workers(
 ) -> Result<Vec<WorkerHandle>, Error> {
     let shared = Arc::new(config.clone());
     let keys = match config.zipf {
-        Some(exponent) if config.speech == Speech::Memcached => Keys::zipf(config.keys, exponent),
+        Some(exponent) if config.speech.has_keys() => Keys::zipf(config.keys, exponent),
         _ => Keys::uniform(config.keys),
     };
     (0..config.threads)
@@ -129,9 +132,11 @@ fn start_workers(
             };
             let thread = match config.speech {
                 Speech::Memcached => {
-                    let (share, of) = config.share;
-                    let share = (share * config.threads + index, of * config.threads);
-                    let protocol = Memcached::new(space(config), keys.clone(), config.get_ratio, share);
+                    let protocol: Memcached = store(config, &keys, index);
+                    spawn(index, Worker::new(setting, protocol)?)
+                }
+                Speech::Redis => {
+                    let protocol: Redis = store(config, &keys, index);
                     spawn(index, Worker::new(setting, protocol)?)
                 }
                 Speech::Echo => {
@@ -144,6 +149,12 @@ fn start_workers(
                 .map_err(|e| Error::system("cannot start a thread", e))
         })
         .collect()
+}
+
+fn store<D: Dialect>(config: &Config, keys: &Keys, index: u32) -> Store<D> {
+    let (share, of) = config.share;
+    let share = (share * config.threads + index, of * config.threads);
+    Store::new(config.space(), keys.clone(), config.get_ratio, share)
 }
 
 fn spawn<P: crate::protocol::Protocol + Send + 'static>(

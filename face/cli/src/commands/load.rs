@@ -122,6 +122,7 @@ pub struct Args {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Protocol {
     Memcached,
+    Redis,
     Echo,
 }
 
@@ -222,6 +223,7 @@ fn config(args: Args) -> Result<Config, Error> {
         helpers: Helpers { addresses: args.helper, key },
         speech: match args.protocol {
             Protocol::Memcached => Speech::Memcached,
+            Protocol::Redis => Speech::Redis,
             Protocol::Echo => Speech::Echo,
         },
         connections: args.connections,

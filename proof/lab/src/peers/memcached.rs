@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Common, Kind, Peer};
+use super::{Common, Kind, Peer, Sign};
 use crate::{LabError, Launch, Place};
 
 /// How to start a memcached.
@@ -92,7 +92,7 @@ impl Kind for Memcached {
         &self.common
     }
 
-    fn launch(&self, listen: SocketAddr) -> Launch {
+    fn launch(&self, _place: &Place, listen: SocketAddr) -> Result<Launch, LabError> {
         let mut launch = Launch::new("memcached")
             .args(["-l", &listen.ip().to_string(), "-p", &listen.port().to_string(), "-U", "0"])
             .args(["-t", &self.threads.to_string(), "-m", &self.memory_mib.to_string()])
@@ -101,18 +101,10 @@ impl Kind for Memcached {
             // A process that changes its user forgets that it is to die with its parent.
             launch = launch.args(["-u", "root"]);
         }
-        launch
+        Ok(launch)
     }
 
-    fn question(&self) -> &'static [u8] {
-        b"stats\r\n"
-    }
-
-    fn pid_prefix(&self) -> &'static str {
-        "STAT pid "
-    }
-
-    fn last_line(&self) -> &'static str {
-        "END"
+    fn sign(&self) -> Sign {
+        Sign::Answers { question: b"stats\r\n", pid_prefix: "STAT pid ", last_line: "END" }
     }
 }

@@ -1,10 +1,13 @@
 //! Real peers: unmodified programs as Debian ships them, in a host or on loopback.
 
 mod memcached;
+mod proxy;
 mod redis;
 
+use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, getpgid};
@@ -13,6 +16,7 @@ use crate::process::{Launch, Process};
 use crate::{LabError, Place};
 
 pub use memcached::Memcached;
+pub use proxy::Proxy;
 pub use redis::Redis;
 
 /// How long a peer may take until it answers; a loaded machine is slow.
@@ -25,6 +29,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// Lines read of a peer's answer about itself.
 const ANSWER_LINES_MAX: usize = 400;
+/// The state of a listening socket in `/proc/net/tcp`.
+const LISTENING: &str = "0A";
 
 /// What all peers have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,14 +48,25 @@ trait Kind: Send + Sync {
     /// The Debian package that has it.
     fn package(&self) -> &'static str;
     fn common(&self) -> &Common;
-    /// The command without wrapper, for this address.
-    fn launch(&self, listen: SocketAddr) -> Launch;
-    /// The request to which it answers with its own process id,
-    fn question(&self) -> &'static [u8];
-    /// on a line that begins so,
-    fn pid_prefix(&self) -> &'static str;
-    /// and before a line that begins so.
-    fn last_line(&self) -> &'static str;
+    /// The command without wrapper, for this address; writes what it reads at its start.
+    fn launch(&self, place: &Place, listen: SocketAddr) -> Result<Launch, LabError>;
+    /// How it is told that it is ready, and that it is no stranger.
+    fn sign(&self) -> Sign;
+}
+
+/// What shows that a peer is ready.
+enum Sign {
+    /// It tells its own process id when asked.
+    Answers {
+        /// The request,
+        question: &'static [u8],
+        /// what the line with the id begins with,
+        pid_prefix: &'static str,
+        /// and what the line after which there is no use waiting begins with.
+        last_line: &'static str,
+    },
+    /// The process that was started listens at its address.
+    Listens,
 }
 
 /// A running peer. Dropping it kills it.
@@ -130,7 +147,8 @@ enum Start {
 /// Starts a peer and waits until it answers, and answers as the very process that was started.
 fn begin(kind: &dyn Kind, place: &Place, address: SocketAddr) -> Result<(Process, u32), Start> {
     let Common { extra, wrapper, environment, .. } = kind.common();
-    let mut launch = kind.launch(address).args(extra).wrapper(wrapper).name(kind.name());
+    let launch = kind.launch(place, address).map_err(Start::Failed)?;
+    let mut launch = launch.args(extra).wrapper(wrapper).name(kind.name());
     for (name, value) in environment {
         launch = launch.env(name, value);
     }
@@ -142,7 +160,12 @@ fn begin(kind: &dyn Kind, place: &Place, address: SocketAddr) -> Result<(Process
             let what = what(&format!("ended at once with {status}"));
             return Err(Start::Ended(LabError::NotReady { what, output: process.tail() }));
         }
-        let answer = place.enter(|| ask(kind, address)).map_err(Start::Failed)?;
+        let answer = match kind.sign() {
+            Sign::Answers { question, pid_prefix, last_line } => {
+                place.enter(|| ask(address, question, pid_prefix, last_line)).map_err(Start::Failed)?
+            }
+            Sign::Listens => listener(process.pid(), address),
+        };
         let problem = match answer {
             Ok(pid) if in_group(pid, process.pid()) => return Ok((process, pid)),
             // A stranger has the port: ours will notice and end.
@@ -162,11 +185,37 @@ fn in_group(pid: u32, leader: u32) -> bool {
     pid.is_some_and(|pid| getpgid(Some(pid)).is_ok_and(|group| group.as_raw_pid().unsigned_abs() == leader))
 }
 
-fn ask(kind: &dyn Kind, address: SocketAddr) -> io::Result<u32> {
+fn ask(address: SocketAddr, question: &[u8], pid_prefix: &str, last_line: &str) -> io::Result<u32> {
     let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
     stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
-    stream.write_all(kind.question())?;
-    find_pid(BufReader::new(stream), kind.pid_prefix(), kind.last_line())
+    stream.write_all(question)?;
+    find_pid(BufReader::new(stream), pid_prefix, last_line)
+}
+
+/// The id of a process, once it listens at an address in its own network namespace.
+fn listener(pid: u32, address: SocketAddr) -> io::Result<u32> {
+    let process = Path::new("/proc").join(pid.to_string());
+    let sockets = fs::read_to_string(process.join("net/tcp"))?;
+    let inode = listening_inode(&sockets, address)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "nobody listens there"))?;
+    let ours = format!("socket:[{inode}]");
+    let mut files = fs::read_dir(process.join("fd"))?.flatten();
+    match files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == Path::new(&ours))) {
+        true => Ok(pid),
+        false => Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody else listens there")),
+    }
+}
+
+/// Finds a listening socket in the text of `/proc/net/tcp`.
+fn listening_inode(table: &str, address: SocketAddr) -> Option<u64> {
+    let SocketAddr::V4(address) = address else { return None };
+    // The kernel prints the address as one number in the machine's own byte order.
+    let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port());
+    table.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let listens = words.get(1) == Some(&local.as_str()) && words.get(3) == Some(&LISTENING);
+        if listens { words.get(9)?.parse().ok() } else { None }
+    })
 }
 
 fn find_pid(answer: impl BufRead, prefix: &str, last: &str) -> io::Result<u32> {
@@ -197,5 +246,17 @@ mod tests {
         assert!(find_pid("STAT pid x\r\nEND\r\n".as_bytes(), "STAT pid ", "END").is_err());
         let endless = "a\r\n".repeat(ANSWER_LINES_MAX) + "STAT pid 1\r\n";
         assert!(find_pid(endless.as_bytes(), "STAT pid ", "END").is_err());
+    }
+
+    #[test]
+    fn a_listening_socket_is_found_by_its_address() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+            \x20  0: 0100007F:1B58 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0\n\
+            \x20  1: 0100007F:1B59 0100007F:0050 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0\n";
+        if cfg!(target_endian = "little") {
+            assert_eq!(listening_inode(table, "127.0.0.1:7000".parse().unwrap()), Some(4711));
+            assert_eq!(listening_inode(table, "127.0.0.1:7001".parse().unwrap()), None, "connected only");
+            assert_eq!(listening_inode(table, "127.0.0.2:7000".parse().unwrap()), None);
+        }
     }
 }

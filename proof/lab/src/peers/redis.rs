@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Common, Kind, Peer};
+use super::{Common, Kind, Peer, Sign};
 use crate::{LabError, Launch, Place};
 
 /// How to start a redis: in memory only, nothing written to disk.
@@ -55,23 +55,15 @@ impl Kind for Redis {
         &self.common
     }
 
-    fn launch(&self, listen: SocketAddr) -> Launch {
-        Launch::new("redis-server")
+    fn launch(&self, _place: &Place, listen: SocketAddr) -> Result<Launch, LabError> {
+        Ok(Launch::new("redis-server")
             .args(["--bind", &listen.ip().to_string(), "--port", &listen.port().to_string()])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             // It would refuse clients whose true address is not loopback, through helpers too.
-            .args(["--protected-mode", "no"])
+            .args(["--protected-mode", "no"]))
     }
 
-    fn question(&self) -> &'static [u8] {
-        b"INFO server\r\n"
-    }
-
-    fn pid_prefix(&self) -> &'static str {
-        "process_id:"
-    }
-
-    fn last_line(&self) -> &'static str {
-        "-"
+    fn sign(&self) -> Sign {
+        Sign::Answers { question: b"INFO server\r\n", pid_prefix: "process_id:", last_line: "-" }
     }
 }

@@ -1,0 +1,335 @@
+//! Clients that a cost experiment drives itself: one link with batches of a given size, or one plain connection with
+//! requests in a row. Every reply is checked to the last byte.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use spillway_auth::Key;
+use spillway_batch::{Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role};
+use spillway_load::protocol::memcached::Text;
+use spillway_load::protocol::redis::Resp;
+use spillway_load::protocol::store::{Dialect, Space};
+use spillway_load::protocol::{Protocol, Sent, Verdict};
+use spillway_transport::Time;
+
+/// A server that says nothing for so long is given up.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Virtual connections begin at this port of the client's address.
+const FIRST_PORT: u16 = 20_000;
+/// Bytes received at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// A link whose connections each have one request under way, all of a round's in one batch.
+#[derive(Debug)]
+pub struct LinkDriver {
+    stream: TcpStream,
+    link: OpenerLink,
+    clients: Vec<Client>,
+    begun: Instant,
+    buffer: Vec<u8>,
+    request: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Client {
+    id: Id,
+    pending: Option<Sent>,
+    received: Vec<u8>,
+}
+
+impl LinkDriver {
+    /// Opens a link as a helper, with so many virtual connections from an address.
+    pub fn open(server: SocketAddr, key: Key, from: IpAddr, connections: u16) -> Result<LinkDriver, String> {
+        let stream = connect(server)?;
+        let limits = Limits { handshake_timeout: PATIENCE, ..Limits::default() };
+        // A batch is a round: it is sent by hand.
+        let policy = PolicyKind::Fixed { delay: PATIENCE, bytes: usize::MAX };
+        let config = OpenerConfig { role: Role::Helper, key, limits, policy };
+        let nonce = spillway_keys::fresh_nonce().map_err(|e| e.to_string())?;
+        let mut driver = LinkDriver {
+            stream,
+            link: OpenerLink::new(&config, Time::ZERO, nonce),
+            clients: Vec::new(),
+            begun: Instant::now(),
+            buffer: vec![0; BUFFER_BYTES],
+            request: Vec::new(),
+        };
+        while !driver.link.is_established() {
+            driver.flush()?;
+            driver.receive()?;
+        }
+        for number in 0..connections {
+            let client = SocketAddr::new(from, FIRST_PORT + number);
+            let id = driver.link.open(client, None).map_err(|e| format!("no connection: {e:?}"))?;
+            driver.clients.push(Client { id, pending: None, received: Vec::new() });
+        }
+        Ok(driver)
+    }
+
+    /// One request of every connection in one batch, and all replies. Returns how many.
+    pub fn round(&mut self, protocol: &mut impl Protocol) -> Result<u64, String> {
+        for index in 0..self.clients.len() {
+            let request = protocol.draw();
+            self.request.clear();
+            let sent = protocol.encode(request, &mut self.request);
+            let client = &mut self.clients[index];
+            client.pending = Some(sent);
+            let taken = self.link.compose(client.id, &self.request);
+            if taken < self.request.len() {
+                return Err(format!("only {taken} of {} bytes have credit", self.request.len()));
+            }
+        }
+        self.flush()?;
+        let mut waiting = self.clients.len();
+        while waiting > 0 {
+            self.receive()?;
+            for client in self.clients.iter_mut().filter(|client| !client.received.is_empty()) {
+                let sent = client.pending.ok_or("bytes that nobody asked for")?;
+                if judged(protocol, &sent, &client.received)? == Some(client.received.len()) {
+                    client.pending = None;
+                    client.received.clear();
+                    waiting -= 1;
+                }
+            }
+        }
+        Ok(self.clients.len() as u64)
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn flush(&mut self) -> Result<(), String> {
+        while let Some(mut batch) = self.link.flush(self.now()) {
+            self.stream.write_all(batch.as_slice()).map_err(|e| format!("the link broke: {e}"))?;
+            batch.clear();
+            self.link.recycle(batch);
+        }
+        Ok(())
+    }
+
+    /// Receives once and takes apart what came.
+    fn receive(&mut self) -> Result<(), String> {
+        let count = read(&mut self.stream, &mut self.buffer)?;
+        let now = self.now();
+        let mut input = &self.buffer[..count];
+        while let Some(event) = self.link.decompose(now, &mut input).map_err(|e| e.to_string())? {
+            match event {
+                OpenerEvent::Data { id, bytes } => {
+                    // Ids are given in order and nobody closes, so they are positions almost always.
+                    let at = self.clients.iter().position(|client| client.id == id);
+                    let at = at.ok_or("a reply of no connection")?;
+                    self.clients[at].received.extend_from_slice(bytes);
+                    let length = bytes.len();
+                    self.link.consumed(id, length);
+                }
+                OpenerEvent::Refused { reason, .. } => {
+                    return Err(format!("a connection was refused: {reason:?}"));
+                }
+                OpenerEvent::Closed { reason, .. } => {
+                    return Err(format!("a connection was closed: {reason:?}"));
+                }
+                OpenerEvent::Finished { .. } => return Err("the server ended a connection".into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One plain connection.
+#[derive(Debug)]
+pub struct PipeDriver {
+    stream: TcpStream,
+    sent: Vec<Sent>,
+    request: Vec<u8>,
+    expected: Vec<u8>,
+    received: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl PipeDriver {
+    /// Connects.
+    pub fn open(server: SocketAddr) -> Result<PipeDriver, String> {
+        let stream = connect(server)?;
+        Ok(PipeDriver {
+            stream,
+            sent: Vec::new(),
+            request: Vec::new(),
+            expected: Vec::new(),
+            received: Vec::new(),
+            buffer: vec![0; BUFFER_BYTES],
+        })
+    }
+
+    /// So many requests one behind the other, then all replies. Returns how many.
+    pub fn pipelined(&mut self, protocol: &mut impl Protocol, depth: usize) -> Result<u64, String> {
+        self.request.clear();
+        self.sent.clear();
+        for _ in 0..depth {
+            let request = protocol.draw();
+            self.sent.push(protocol.encode(request, &mut self.request));
+        }
+        self.stream.write_all(&self.request).map_err(|e| format!("the connection broke: {e}"))?;
+        self.received.clear();
+        let (mut done, mut at) = (0, 0);
+        while done < depth {
+            let count = read(&mut self.stream, &mut self.buffer)?;
+            self.received.extend_from_slice(&self.buffer[..count]);
+            while done < depth {
+                let Some(length) = judged(protocol, &self.sent[done], &self.received[at..])? else { break };
+                at += length;
+                done += 1;
+            }
+        }
+        Ok(depth as u64)
+    }
+
+    /// One request for so many keys, and their values. Returns how many.
+    pub fn multiget<D: ManyKeys>(&mut self, space: &Space, keys: &[u32]) -> Result<u64, String> {
+        self.request.clear();
+        self.expected.clear();
+        D::push_many(space, keys, &mut self.request, &mut self.expected);
+        self.stream.write_all(&self.request).map_err(|e| format!("the connection broke: {e}"))?;
+        self.received.clear();
+        while self.received.len() < self.expected.len() {
+            let count = read(&mut self.stream, &mut self.buffer)?;
+            self.received.extend_from_slice(&self.buffer[..count]);
+            if !self.expected.starts_with(&self.received) {
+                return Err(format!("a wrong reply to a multiget of {} keys", keys.len()));
+            }
+        }
+        Ok(keys.len() as u64)
+    }
+}
+
+/// One request for many keys.
+pub trait ManyKeys: Dialect {
+    /// Appends the request, and the reply that it must have (values in version 0).
+    fn push_many(space: &Space, keys: &[u32], request: &mut Vec<u8>, reply: &mut Vec<u8>);
+}
+
+impl ManyKeys for Text {
+    fn push_many(space: &Space, keys: &[u32], request: &mut Vec<u8>, reply: &mut Vec<u8>) {
+        request.extend_from_slice(b"get");
+        for &key in keys {
+            request.push(b' ');
+            space.push_key(key, request);
+            Text::push_value_head(space, key, reply);
+            space.push_value(key, 0, reply);
+            reply.extend_from_slice(b"\r\n");
+        }
+        request.extend_from_slice(b"\r\n");
+        reply.extend_from_slice(b"END\r\n");
+    }
+}
+
+impl ManyKeys for Resp {
+    fn push_many(space: &Space, keys: &[u32], request: &mut Vec<u8>, reply: &mut Vec<u8>) {
+        request.extend_from_slice(format!("*{}\r\n$4\r\nMGET\r\n", keys.len() + 1).as_bytes());
+        reply.extend_from_slice(format!("*{}\r\n", keys.len()).as_bytes());
+        for &key in keys {
+            request.extend_from_slice(format!("${}\r\n", space.key_size).as_bytes());
+            space.push_key(key, request);
+            request.extend_from_slice(b"\r\n");
+            space.push_reply::<Resp>(key, 0, reply);
+        }
+    }
+}
+
+/// The length of a right reply, or `None` while it is incomplete.
+fn judged(protocol: &mut impl Protocol, sent: &Sent, reply: &[u8]) -> Result<Option<usize>, String> {
+    match protocol.check(sent, reply) {
+        Verdict::Incomplete => Ok(None),
+        Verdict::Right(length) => Ok(Some(length)),
+        Verdict::Wrong(_) | Verdict::Garbled => {
+            Err(format!("a wrong reply: {}", protocol.explain(sent, reply)))
+        }
+    }
+}
+
+fn connect(server: SocketAddr) -> Result<TcpStream, String> {
+    let open = || {
+        let stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    };
+    open().map_err(|e: io::Error| format!("cannot connect to {server}: {e}"))
+}
+
+fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<usize, String> {
+    loop {
+        return match stream.read(buffer) {
+            Ok(0) => Err("the server closed the connection".into()),
+            Ok(count) => Ok(count),
+            // A read with a time limit is interrupted even by a process that is stopped and goes on.
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => Err(format!("nothing received: {e}")),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use spillway_load::keys::Keys;
+    use spillway_load::protocol::memcached::Memcached;
+
+    use super::*;
+
+    fn space() -> Space {
+        Space { seed: 3, key_size: 8, value_size: 9 }
+    }
+
+    /// Sends a fixed answer to whatever comes first.
+    fn answering(answer: Vec<u8>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let count = stream.read(&mut [0; 4096]).unwrap();
+            assert!(count > 0);
+            stream.write_all(&answer).unwrap();
+        });
+        address
+    }
+
+    #[test]
+    fn many_keys_are_one_request() {
+        let (mut request, mut reply) = (Vec::new(), Vec::new());
+        Text::push_many(&space(), &[1, 2], &mut request, &mut reply);
+        assert_eq!(request, b"get 00000001 00000002\r\n");
+        assert!(reply.starts_with(b"VALUE 00000001 0 9\r\n") && reply.ends_with(b"\r\nEND\r\n"));
+        assert_eq!(reply.len(), 2 * (20 + 9 + 2) + 5);
+        let (mut request, mut reply) = (Vec::new(), Vec::new());
+        Resp::push_many(&space(), &[1, 2], &mut request, &mut reply);
+        assert_eq!(request, b"*3\r\n$4\r\nMGET\r\n$8\r\n00000001\r\n$8\r\n00000002\r\n");
+        assert!(reply.starts_with(b"*2\r\n$9\r\n") && reply.len() == 4 + 2 * (4 + 9 + 2));
+    }
+
+    #[test]
+    fn wrong_bytes_and_early_ends_are_told() {
+        let (mut request, mut right) = (Vec::new(), Vec::new());
+        Text::push_many(&space(), &[5], &mut request, &mut right);
+        let mut wrong = right.clone();
+        wrong[24] ^= 1;
+        let ask =
+            |answer: Vec<u8>| PipeDriver::open(answering(answer)).unwrap().multiget::<Text>(&space(), &[5]);
+        assert_eq!(ask(right.clone()), Ok(1));
+        assert!(ask(wrong.clone()).unwrap_err().contains("wrong reply"));
+        assert!(ask(right[..9].to_vec()).unwrap_err().contains("closed"));
+
+        let mut one_key = Memcached::new(space(), Keys::uniform(1), 1.0, (0, 1));
+        let mut reply = Vec::new();
+        space().push_reply::<Text>(0, 0, &mut reply);
+        let mut driver = PipeDriver::open(answering(reply.repeat(3))).unwrap();
+        assert_eq!(driver.pipelined(&mut one_key, 3), Ok(3));
+        reply[22] ^= 1;
+        let mut driver = PipeDriver::open(answering(reply)).unwrap();
+        assert!(driver.pipelined(&mut one_key, 1).unwrap_err().contains("wrong reply"));
+    }
+}

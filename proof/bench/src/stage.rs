@@ -1,0 +1,327 @@
+//! The stage of the cost experiments: a server host, one for whatever stands in the middle, clients, and a bridge.
+//! Nobody has a quota; costs are told by the accounts of each host.
+
+mod session;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use spillway_lab::peers::{Memcached, Peer, Proxy, Redis};
+use spillway_lab::{Host, HostCpu, HostOptions, Lab, LabOptions, Launch, Place, Process};
+use spillway_load::Config;
+use spillway_load::config::Speech;
+use spillway_load::fill::fill;
+use spillway_load::protocol::memcached::Text;
+use spillway_load::protocol::redis::Resp;
+use spillway_load::protocol::store::Space;
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::measure::{BatchCount, Snapshot};
+use crate::scene::{Placement, Setting};
+
+pub use session::{Cost, Session};
+
+/// Everybody in the laboratory's network may be a client.
+const CLIENTS: &str = "10.77.0.0/24";
+/// How long a helper may take to open its link.
+const LINK_WITHIN: Duration = Duration::from_secs(30);
+/// An answer of the helper about itself is shorter.
+const STATUS_BYTES_MAX: u64 = 16 << 20;
+/// Keys in each space of a server.
+pub const KEYS: u32 = 2_000;
+/// Of the keys that are only read, and of those that are set as well.
+const SEEDS: (u64, u64) = (1, 2);
+
+/// Hosts, and what it takes to start servers and helpers on them.
+#[derive(Debug)]
+pub struct Stage {
+    program: PathBuf,
+    placement: Placement,
+    directory: PathBuf,
+    key: PathBuf,
+    /// The server's host.
+    pub server: Host,
+    /// The host of helpers and proxies.
+    pub middle: Host,
+    /// The clients' host.
+    pub client: Host,
+    lab: Lab,
+}
+
+/// A server program, with and without the shim.
+#[derive(Debug)]
+pub struct Pair {
+    /// What it speaks.
+    pub speech: Speech,
+    /// Without the shim.
+    pub plain: Peer,
+    /// Under `spillway run`.
+    pub shimmed: Peer,
+    /// The link port of the latter.
+    pub link: SocketAddr,
+}
+
+/// A running helper. Dropping it kills it.
+#[derive(Debug)]
+pub struct Helper {
+    process: Process,
+    status_socket: PathBuf,
+    /// Where plain clients reach it.
+    pub address: SocketAddr,
+}
+
+impl Stage {
+    /// Makes the hosts. `name` is the laboratory run's.
+    pub fn set(name: &str, setting: &Setting) -> Result<Stage, Error> {
+        let placement = setting.placement;
+        let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge) })?;
+        let on = |core| HostOptions { core: Some(core), ..HostOptions::default() };
+        // Threads that wait behind a helper or a client would lose packets; the server's compete with it, as they do where
+        // its quota covers both.
+        let receiving = |core| HostOptions { receive_first: true, ..on(core) };
+        let server = lab.host("server", on(placement.server))?;
+        let middle = lab.host("middle", receiving(placement.helper))?;
+        let client = lab.host("client", receiving(placement.clients))?;
+        let directory = std::env::temp_dir().join(lab.run_name());
+        let key = directory.join("helper.key");
+        spillway_keys::write_new_key_file(&key).map_err(|e| Error::Usage(e.to_string()))?;
+        Ok(Stage { program: setting.program.clone(), placement, directory, key, server, middle, client, lab })
+    }
+
+    /// Starts a server program twice, and fills both with values of these sizes.
+    pub fn pair(&self, speech: Speech, value_sizes: &[usize]) -> Result<Pair, Error> {
+        let place = Place::from(&self.server);
+        let link = SocketAddr::new(self.server.address(), place.free_port()?);
+        let wrapper: Vec<String> = vec![
+            self.program.display().to_string(),
+            "run".into(),
+            "--link".into(),
+            link.to_string(),
+            "--key".into(),
+            self.key.display().to_string(),
+            "--allow-clients".into(),
+            CLIENTS.into(),
+            "--require".into(),
+            "--".into(),
+        ];
+        let (plain, shimmed) = match speech {
+            Speech::Redis => {
+                (Redis::default().start(&place)?, Redis::default().wrapper(wrapper).start(&place)?)
+            }
+            _ => (Memcached::default().start(&place)?, Memcached::default().wrapper(wrapper).start(&place)?),
+        };
+        let pair = Pair { speech, plain, shimmed, link };
+        for &size in value_sizes {
+            for server in [&pair.plain, &pair.shimmed] {
+                self.fill(speech, server.address(), &space(size, false))?;
+            }
+        }
+        Ok(pair)
+    }
+
+    /// Sets every key of a space.
+    pub fn fill(&self, speech: Speech, server: SocketAddr, space: &Space) -> Result<(), Error> {
+        let filled = self.client.enter(|| match speech {
+            Speech::Redis => fill::<Resp>(server, space, KEYS, true),
+            _ => fill::<Text>(server, space, KEYS, true),
+        })?;
+        filled.map_err(|e| Error::process(e.to_string(), ""))
+    }
+
+    /// Starts a helper with one thread before a server's link port, and waits until its link is up.
+    pub fn helper(&self, link: SocketAddr, max_delay: Duration) -> Result<Helper, Error> {
+        let address = SocketAddr::new(self.middle.address(), Place::from(&self.middle).free_port()?);
+        let status_socket = self.directory.join(format!("helper-{}.sock", address.port()));
+        let launch = Launch::new(&self.program)
+            .name("helper")
+            .args(["helper", "--service", &format!("server={link}"), "--listen", &address.to_string()])
+            .args(["--threads", "1", "--max-delay", &format!("{}us", max_delay.as_micros())])
+            .arg("--key")
+            .arg(&self.key)
+            .arg("--status-socket")
+            .arg(&status_socket);
+        let mut helper = Helper { process: self.middle.spawn(&launch)?, status_socket, address };
+        helper.await_link()?;
+        Ok(helper)
+    }
+
+    /// Starts a proxy in the middle.
+    pub fn proxy(&self, proxy: &Proxy) -> Result<Peer, Error> {
+        Ok(proxy.start(&Place::from(&self.middle))?)
+    }
+
+    /// The key of the server's link ports.
+    pub fn key(&self) -> &Path {
+        &self.key
+    }
+
+    /// CPU time and stolen time so far.
+    pub fn snapshot(&self, helper: Option<&Helper>) -> Result<Snapshot, Error> {
+        let batches = helper.and_then(|helper| helper.batches().ok());
+        let client = self.client.cpu()?;
+        let (server, middle, bridge) = (self.server.cpu()?, self.middle.cpu()?, self.lab.bridge_cpu()?);
+        Ok(Snapshot::now(server, middle, client, bridge, batches))
+    }
+
+    /// CPU time of the middle host so far.
+    pub fn middle_cpu(&self) -> Result<HostCpu, Error> {
+        Ok(self.middle.cpu()?)
+    }
+
+    /// Starts clients of a server, helper or proxy.
+    pub fn session(
+        &self,
+        target: SocketAddr,
+        traffic: &crate::generator::Traffic,
+        connections: u32,
+    ) -> Result<Session<'_>, Error> {
+        Session::start(self, target, traffic, connections)
+    }
+
+    /// This machine and this stage, for results.
+    pub fn machine(&self, programs: &[(&str, &str)]) -> Result<Machine, Error> {
+        let mut machine = Machine::here();
+        machine.offloads = self.server.offloads()?.to_string();
+        let versions = programs.iter().map(|(program, argument)| Machine::version_of(program, argument));
+        machine.server = versions.collect::<Vec<_>>().join("; ");
+        machine.lab = BTreeMap::from([
+            ("placement".into(), self.placement.words().replace("helper", "helper or proxy")),
+            ("quota".into(), "none".into()),
+            ("accounts".into(), "processes and the receive threads of their host's interface".into()),
+            ("keys".into(), format!("{KEYS} of 32 B in each server, all equally likely")),
+        ]);
+        Ok(machine)
+    }
+
+    /// Ends everything, and reports a failure to remove what was made.
+    pub fn close(self) -> Result<(), Error> {
+        Ok(self.lab.close()?)
+    }
+}
+
+/// Keys and values of one size; those that are only read stay as they were filled.
+pub fn space(value_size: usize, written: bool) -> Space {
+    let seed = seed(written);
+    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    Config { seed, value_size, ..Config::new(nowhere) }.space()
+}
+
+fn seed(written: bool) -> u64 {
+    if written { SEEDS.1 } else { SEEDS.0 }
+}
+
+/// CPU time that a process has used, all its threads together.
+pub fn process_cpu(pid: u32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let ran = tasks.filter_map(|task| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(ran.sum())
+}
+
+impl Pair {
+    /// Fails if a server has ended.
+    pub fn check(&mut self) -> Result<(), Error> {
+        for peer in [&mut self.plain, &mut self.shimmed] {
+            if let Some(status) = peer.process().exit() {
+                let tail = peer.process().tail();
+                return Err(Error::process(format!("a {} ended with {status}", self.speech), tail));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What of a helper's status is of interest here.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Status {
+    services: Vec<Service>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Service {
+    batches_sent: u64,
+    messages_sent: u64,
+    links: Vec<Link>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Link {
+    state: String,
+}
+
+impl Helper {
+    /// Batches sent so far.
+    pub fn batches(&self) -> Result<BatchCount, String> {
+        let services = self.status()?.services;
+        let sum = |count: fn(&Service) -> u64| services.iter().map(count).sum();
+        Ok(BatchCount { batches: sum(|s| s.batches_sent), messages: sum(|s| s.messages_sent) })
+    }
+
+    fn status(&self) -> Result<Status, String> {
+        let read = || {
+            let stream = UnixStream::connect(&self.status_socket)?;
+            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+            let mut text = String::new();
+            stream.take(STATUS_BYTES_MAX).read_to_string(&mut text)?;
+            Ok::<_, std::io::Error>(text)
+        };
+        let text = read().map_err(|e| format!("no status at {}: {e}", self.status_socket.display()))?;
+        serde_json::from_str(&text).map_err(|e| format!("its status is not understood: {e}"))
+    }
+
+    fn await_link(&mut self) -> Result<(), Error> {
+        let deadline = Instant::now() + LINK_WITHIN;
+        loop {
+            if let Some(status) = self.process.exit() {
+                let what = format!("the helper ended at once with {status}");
+                return Err(Error::process(what, self.process.tail()));
+            }
+            let problem = match self.status() {
+                Ok(status) if status.services.iter().flat_map(|s| &s.links).any(|l| l.state == "up") => {
+                    return Ok(());
+                }
+                Ok(_) => "its link to the server is not up".to_owned(),
+                Err(e) => e,
+            };
+            if Instant::now() >= deadline {
+                let what = format!("the helper is not ready: {problem}");
+                return Err(Error::process(what, self.process.tail()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_its_cpu_time() {
+        let before = process_cpu(std::process::id());
+        let mut sum = 0u64;
+        while process_cpu(std::process::id()) == before {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert_eq!(process_cpu(u32::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_written_is_not_what_is_only_read() {
+        let key = |space: &Space| {
+            let mut key = Vec::new();
+            space.push_key(7, &mut key);
+            key
+        };
+        assert_ne!(key(&space(64, false)), key(&space(64, true)));
+        assert_eq!(space(64, false).value_size, 64);
+    }
+}

@@ -1,0 +1,203 @@
+//! Clients of one server, helper or proxy, and what their requests cost everybody.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use spillway_load::histogram::Histogram;
+
+use super::{Helper, KEYS, Stage, seed};
+use crate::error::Error;
+use crate::generator::{BIN_MS, Clients, Generators, Order, Traffic};
+use crate::goodput::Tally;
+use crate::measure::{Used, spoilt_by};
+use crate::relief::Span;
+
+/// Replies are told of every 100 ms; after this time, what has no reply is over anything that is looked at.
+const TOLD_AFTER: Duration = Duration::from_millis(250);
+
+/// Running clients.
+#[derive(Debug)]
+pub struct Session<'a> {
+    stage: &'a Stage,
+    generators: Generators,
+    closed: bool,
+}
+
+/// What requests cost, and how long they took.
+#[derive(Clone, Debug, Default)]
+pub struct Cost {
+    /// CPU time of everybody.
+    pub used: Used,
+    /// Requests with a right reply.
+    pub requests: u64,
+    /// How long they took; empty where nobody looked.
+    pub span: Span,
+    /// Why this shows nothing, if so.
+    pub spoilt: Option<String>,
+}
+
+impl Cost {
+    /// CPU time of the server's host for each request, in µs: process and interface.
+    pub fn server_us(&self) -> f64 {
+        self.each(self.used.server_process_s + self.used.server_interface_s)
+    }
+
+    /// Of the middle host, likewise.
+    pub fn middle_us(&self) -> f64 {
+        self.each(self.used.helper_s)
+    }
+
+    /// Of all hosts and the bridge.
+    pub fn total_us(&self) -> f64 {
+        let used = &self.used;
+        self.each(
+            used.server_process_s + used.server_interface_s + used.helper_s + used.clients_s + used.bridge_s,
+        )
+    }
+
+    /// Requests a second.
+    pub fn rate_per_s(&self) -> f64 {
+        if self.used.seconds > 0.0 { self.requests as f64 / self.used.seconds } else { 0.0 }
+    }
+
+    fn each(&self, seconds: f64) -> f64 {
+        if self.requests > 0 { seconds * 1e6 / self.requests as f64 } else { f64::NAN }
+    }
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn start(
+        stage: &'a Stage,
+        target: SocketAddr,
+        traffic: &Traffic,
+        connections: u32,
+    ) -> Result<Session<'a>, Error> {
+        let written = traffic.get_ratio < 1.0;
+        let clients = Clients {
+            server: target,
+            helper: None,
+            connections,
+            keys: KEYS,
+            // Who sets must know what was there before.
+            fill: written,
+            seed: seed(written),
+            rate_per_s: 0.0,
+            duration: None,
+            schedule: Vec::new(),
+            sla: Duration::from_millis(1),
+            pace: Duration::ZERO,
+        };
+        let hosts = std::slice::from_ref(&stage.client);
+        let mut generators = Generators::start_with(&stage.program, hosts, &clients, traffic)?;
+        generators.begin()?;
+        Ok(Session { stage, generators, closed: traffic.closed })
+    }
+
+    /// Offers a rate (which a closed loop passes over), waits, and measures for so long.
+    pub fn measure(
+        &mut self,
+        rate_per_s: f64,
+        settle: Duration,
+        length: Duration,
+        helper: Option<&Helper>,
+    ) -> Result<Cost, Error> {
+        if !self.closed {
+            self.generators.order(&Order::Rate(rate_per_s))?;
+        }
+        self.generators.sleep_until_ms(0);
+        std::thread::sleep(settle);
+        let from_ms = (self.generators.now_ms() + 1).div_ceil(BIN_MS) * BIN_MS;
+        let to_ms = from_ms + u64::try_from(length.as_millis()).unwrap_or(u64::MAX).div_ceil(BIN_MS) * BIN_MS;
+        self.generators.sleep_until_ms(from_ms);
+        let before = self.stage.snapshot(helper)?;
+        self.generators.sleep_until_ms(to_ms);
+        let used = self.stage.snapshot(helper)?.since(&before);
+        std::thread::sleep(TOLD_AFTER);
+        self.generators.check()?;
+        let bins = self.generators.bins(from_ms, to_ms);
+        let span = Span::of(&bins, from_ms, to_ms);
+        let mut lag = Histogram::default();
+        bins.iter().for_each(|bin| lag.merge(&bin.lag_us));
+        // In a closed loop clients are as busy as they can be, and never late.
+        let judged = if self.closed { Used { clients_s: 0.0, ..used } } else { used };
+        let lag_us = if self.closed { 0 } else { lag.quantile_us(0.99) };
+        let unserved = (span.served as f64) < 0.99 * span.offered as f64;
+        let spoilt = spoilt_by(&judged, lag_us).or_else(|| {
+            (unserved && !self.closed)
+                .then(|| format!("{} of {} requests were served", span.served, span.offered))
+        });
+        Ok(Cost { used, requests: span.served, span, spoilt })
+    }
+
+    /// The same, done again when it was spoilt, at most `times` in all.
+    pub fn measure_again(
+        &mut self,
+        rate_per_s: f64,
+        settle: Duration,
+        length: Duration,
+        helper: Option<&Helper>,
+        times: u32,
+    ) -> Result<Cost, Error> {
+        let mut cost = self.measure(rate_per_s, settle, length, helper)?;
+        for _ in 1..times {
+            if cost.spoilt.is_none() {
+                break;
+            }
+            cost = self.measure(rate_per_s, settle, length, helper)?;
+        }
+        Ok(cost)
+    }
+
+    /// Ends the clients and counts.
+    pub fn finish(self) -> Result<Tally, Error> {
+        let mut tally = Tally::default();
+        tally.add_report(&self.generators.finish()?);
+        Ok(tally)
+    }
+}
+
+impl Stage {
+    /// What `work`, done again and again for so long, costs; it returns how many requests it was. Nobody else is at work.
+    pub(crate) fn cost_of<E: std::fmt::Display>(
+        &self,
+        settle: Duration,
+        length: Duration,
+        mut work: impl FnMut() -> Result<u64, E>,
+    ) -> Result<Cost, Error> {
+        let failed = |e: E| Error::process(format!("a driver failed: {e}"), "");
+        let begun = Instant::now();
+        while begun.elapsed() < settle {
+            work().map_err(failed)?;
+        }
+        let (before, begun) = (self.snapshot(None)?, Instant::now());
+        let mut requests = 0;
+        while begun.elapsed() < length {
+            requests += work().map_err(failed)?;
+        }
+        let used = self.snapshot(None)?.since(&before);
+        Ok(Cost { used, requests, span: Span::default(), spoilt: spoilt_by(&used, 0) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_for_each_request() {
+        let used = Used {
+            seconds: 2.0,
+            server_process_s: 0.3,
+            server_interface_s: 0.1,
+            helper_s: 0.8,
+            clients_s: 0.2,
+            bridge_s: 0.2,
+            ..Used::default()
+        };
+        let cost = Cost { used, requests: 100_000, ..Cost::default() };
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(close(cost.server_us(), 4.0) && close(cost.middle_us(), 8.0) && close(cost.total_us(), 16.0));
+        assert!(close(cost.rate_per_s(), 50_000.0));
+        assert!(Cost::default().server_us().is_nan(), "no request, no figure");
+    }
+}

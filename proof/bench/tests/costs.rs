@@ -1,0 +1,114 @@
+//! The cost experiments as a whole, tiny: that they end, check every byte and state their rows, not what the figures are.
+//! They need root, the peers, and the `spillway` command and its shim built beside this test.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use spillway_bench::experiments::{helper_cost, loss, server_cost};
+use spillway_bench::results::Results;
+use spillway_bench::scene::Setting;
+use spillway_load::config::Speech;
+
+/// The built command, or why there can be no experiment.
+fn program(peers: &[&str]) -> Result<PathBuf, String> {
+    if let Some(why) = spillway_lab::unavailable() {
+        return Err(why);
+    }
+    let test = std::env::current_exe().map_err(|e| e.to_string())?;
+    let directory = test.parent().and_then(Path::parent).ok_or("this test is nowhere")?;
+    for file in ["spillway", "libspillway_shim.so"] {
+        if !directory.join(file).exists() {
+            return Err(format!("{file} is not in {}: build the whole workspace first", directory.display()));
+        }
+    }
+    for peer in peers {
+        if !["/usr/bin", "/usr/sbin"].iter().any(|directory| Path::new(directory).join(peer).exists()) {
+            return Err(format!("{peer} is not installed"));
+        }
+    }
+    Ok(directory.join("spillway"))
+}
+
+fn assert_whole(results: &Results, told: &[u8], metrics: &[&str]) {
+    let told = String::from_utf8_lossy(told);
+    for check in &results.checks {
+        assert!(check.ok, "{}: {}\n{told}", check.name, check.detail);
+    }
+    for metric in metrics {
+        assert!(results.rows.iter().any(|row| row.metric == *metric), "no row {metric}\n{told}");
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(200);
+
+#[test]
+fn server_cost_is_whole() {
+    let program = match program(&["memcached", "redis-server"]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = server_cost::Effort {
+        pairs: 1,
+        rounds: 1,
+        batches: vec![1, 20],
+        mixes: vec![(1024, 1.0), (64, 0.5)],
+        mix_batches: vec![20],
+        rates: vec![500.0],
+        depths: vec![20],
+        settle: Duration::from_millis(50),
+        length: SHORT,
+        idle: SHORT,
+        ..server_cost::Effort::quick()
+    };
+    for speech in [Speech::Memcached, Speech::Redis] {
+        let mut told = Vec::new();
+        let setting = Setting::new(program.clone());
+        let results = server_cost::run_with(&setting, &effort, &[speech], &mut told).unwrap();
+        let metrics = ["server_cpu_us_per_request", "added_delay_p50_us", "idle_shim_cpu_percent"];
+        assert_whole(&results, &told, &metrics);
+        for ratio in ["shim_over_plain", "direct_over_helped_20"] {
+            let name = format!("{speech}_{ratio}");
+            assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
+        }
+    }
+}
+
+#[test]
+fn helper_cost_is_whole() {
+    let program = match program(&["memcached", "nginx", "haproxy", "nutcracker"]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = helper_cost::Effort {
+        rounds: 1,
+        rates: vec![500.0],
+        main_per_s: 500.0,
+        settle: Duration::from_millis(50),
+        length: SHORT,
+        tries: 1,
+    };
+    let mut told = Vec::new();
+    let results = helper_cost::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    assert_whole(&results, &told, &["middle_cpu_us_per_round_trip", "server_cpu_us_per_request"]);
+    for other in ["nginx", "haproxy", "nutcracker"] {
+        assert!(results.ratios.iter().any(|ratio| ratio.name == format!("kernel_over_{other}")), "{other}");
+    }
+}
+
+#[test]
+fn loss_is_whole() {
+    let program = match program(&["memcached"]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = loss::Effort {
+        rounds: 1,
+        shares: vec![0.0, 0.02],
+        rate_per_s: 1_000.0,
+        settle: SHORT,
+        length: Duration::from_millis(600),
+    };
+    let mut told = Vec::new();
+    let results = loss::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    assert_whole(&results, &told, &["p99_ms", "delayed_per_lost_packet", "segments_sent_again"]);
+}

@@ -1,0 +1,163 @@
+//! Proxies that stand where a helper stands: nginx, haproxy and nutcracker, each with one worker and no logs, as their
+//! checked-in configurations in `proof/lab/peers` say.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use super::{Common, Kind, Peer, Sign};
+use crate::{LabError, Launch, Place};
+
+/// Which program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Nginx,
+    Haproxy,
+    Nutcracker { redis: bool },
+}
+
+/// How to start a proxy in front of a server.
+///
+/// ```no_run
+/// # fn main() -> Result<(), spillway_lab::LabError> {
+/// use spillway_lab::{Place, peers::{Memcached, Proxy}};
+/// let place = Place::local()?;
+/// let server = Memcached::default().start(&place)?;
+/// let proxy = Proxy::nginx(server.address()).start(&place)?;
+/// println!("ask {} at {}", server.address(), proxy.address());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    program: Program,
+    server: SocketAddr,
+    common: Common,
+}
+
+impl Proxy {
+    /// nginx with its stream module: passes bytes.
+    pub fn nginx(server: SocketAddr) -> Proxy {
+        Proxy::new(Program::Nginx, server)
+    }
+
+    /// haproxy in TCP mode: passes bytes.
+    pub fn haproxy(server: SocketAddr) -> Proxy {
+        Proxy::new(Program::Haproxy, server)
+    }
+
+    /// nutcracker (twemproxy) before a memcached: gathers its clients' requests on one connection.
+    pub fn nutcracker(server: SocketAddr) -> Proxy {
+        Proxy::new(Program::Nutcracker { redis: false }, server)
+    }
+
+    /// nutcracker before a redis.
+    pub fn nutcracker_for_redis(server: SocketAddr) -> Proxy {
+        Proxy::new(Program::Nutcracker { redis: true }, server)
+    }
+
+    fn new(program: Program, server: SocketAddr) -> Proxy {
+        Proxy { program, server, common: Common::default() }
+    }
+
+    /// A fixed port instead of any free one.
+    pub fn port(mut self, port: u16) -> Proxy {
+        self.common.port = Some(port);
+        self
+    }
+
+    /// Starts it and waits until it listens.
+    pub fn start(&self, place: &Place) -> Result<Peer, LabError> {
+        Peer::start(Box::new(self.clone()), place)
+    }
+
+    fn template(&self) -> &'static str {
+        match self.program {
+            Program::Nginx => include_str!("../../peers/nginx.conf"),
+            Program::Haproxy => include_str!("../../peers/haproxy.conf"),
+            Program::Nutcracker { .. } => include_str!("../../peers/nutcracker.conf"),
+        }
+    }
+
+    fn configuration(&self, directory: &str, listen: SocketAddr) -> String {
+        let redis = self.program == Program::Nutcracker { redis: true };
+        self.template()
+            .replace("@DIRECTORY@", directory)
+            .replace("@LISTEN@", &listen.to_string())
+            .replace("@PORT@", &listen.port().to_string())
+            .replace("@SERVER@", &self.server.to_string())
+            .replace("@REDIS@", &redis.to_string())
+    }
+}
+
+impl Kind for Proxy {
+    fn name(&self) -> &'static str {
+        match self.program {
+            Program::Nginx => "nginx",
+            Program::Haproxy => "haproxy",
+            Program::Nutcracker { .. } => "nutcracker",
+        }
+    }
+
+    fn package(&self) -> &'static str {
+        match self.program {
+            Program::Nginx => "libnginx-mod-stream and nginx",
+            Program::Haproxy => "haproxy",
+            Program::Nutcracker { .. } => "nutcracker",
+        }
+    }
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn launch(&self, place: &Place, listen: SocketAddr) -> Result<Launch, LabError> {
+        let directory = place.directory();
+        let file = directory.join(format!("{}-{}.conf", self.name(), listen.port()));
+        fs::write(&file, self.configuration(&directory.display().to_string(), listen))
+            .map_err(LabError::io(format!("cannot write {}", file.display())))?;
+        let launch = Launch::new(self.name());
+        Ok(match self.program {
+            Program::Nginx => launch.arg("-p").arg(directory).args(["-e", "stderr", "-c"]).arg(file),
+            Program::Haproxy => launch.args(["-db", "-q", "-f"]).arg(file),
+            // It insists on a port for its statistics.
+            Program::Nutcracker { .. } => launch
+                .args([
+                    "-v",
+                    "0",
+                    "-a",
+                    &listen.ip().to_string(),
+                    "-s",
+                    &place.free_port()?.to_string(),
+                    "-c",
+                ])
+                .arg(file),
+        })
+    }
+
+    fn sign(&self) -> Sign {
+        Sign::Listens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_are_whole_and_as_the_issue_wants_them() {
+        let (server, listen) = ("10.77.0.1:11211".parse().unwrap(), "10.77.0.2:7000".parse().unwrap());
+        for (proxy, one_worker) in [
+            (Proxy::nginx(server), "worker_processes 1;"),
+            (Proxy::haproxy(server), "nbthread 1"),
+            (Proxy::nutcracker(server), "server_connections: 1"),
+        ] {
+            let text = proxy.configuration("/somewhere", listen);
+            let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+            assert!(lines.iter().all(|line| !line.contains('@')), "{text}");
+            assert!(text.contains(one_worker) && text.contains("10.77.0.1:11211"), "{text}");
+            assert!(text.contains("10.77.0.2:7000") && !text.contains("access_log"), "{text}");
+        }
+        let redis = Proxy::nutcracker_for_redis(server).configuration("/somewhere", listen);
+        assert!(redis.contains("redis: true"));
+    }
+}

@@ -1,0 +1,275 @@
+//! Keys and values in a store: gets and sets whose every reply is checked to the last byte, in whichever dialect the
+//! server speaks.
+
+use std::marker::PhantomData;
+
+use super::{Protocol, Request, Sent, Verdict, derive, excerpt};
+use crate::keys::Keys;
+use crate::random::{Random, mix};
+
+/// Values this long or longer begin with their version (8 bytes), so that sets can be checked.
+pub const VERSIONED_VALUE_SIZE_MIN: usize = 8;
+/// The longest line that is waited for before the reply counts as garbled.
+const LINE_MAX: usize = 2048;
+
+/// How a store is asked and how it answers. Without state: the space says all.
+pub trait Dialect {
+    /// Appends a whole get.
+    fn push_get(space: &Space, key: u32, out: &mut Vec<u8>);
+
+    /// Appends a whole set of `key` to its value in `version`.
+    fn push_set(space: &Space, key: u32, version: u64, out: &mut Vec<u8>);
+
+    /// Appends what comes before the value in the reply to a get.
+    fn push_value_head(space: &Space, key: u32, out: &mut Vec<u8>);
+
+    /// What comes after the value.
+    const VALUE_TAIL: &'static [u8];
+
+    /// The reply to a set.
+    const STORED: &'static [u8];
+
+    /// Whether an unexpected first line of a reply (with its end) is of a value, whose end is anyone's guess: it is
+    /// another key's, or of another size.
+    fn announces_value(line: &[u8]) -> bool;
+
+    /// Whether a reply says that the key is missing.
+    fn is_miss(reply: &[u8]) -> bool;
+}
+
+/// Key and value bytes of a key space, which follow from the seed alone.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// The seed.
+    pub seed: u64,
+    /// Keys are this long: at least 8, at most 250 bytes.
+    pub key_size: usize,
+    /// Values are this long.
+    pub value_size: usize,
+}
+
+impl Space {
+    /// Appends the name of key number `key`: 8 hexadecimal digits, then letters that follow from the seed, so
+    /// that runs with different seeds do not read each other's data.
+    pub fn push_key(&self, key: u32, out: &mut Vec<u8>) {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        out.extend((0..8).rev().map(|digit| DIGITS[(key >> (4 * digit)) as usize & 15]));
+        let mut random = Random::new(self.seed, u64::from(key));
+        let mut left = self.key_size.saturating_sub(8);
+        while left > 0 {
+            let bits = random.next_u64();
+            let count = left.min(12);
+            out.extend((0..count).map(|i| b'a' + ((bits >> (5 * i)) & 15) as u8));
+            left -= count;
+        }
+    }
+
+    /// Appends the value of `key` in `version`.
+    pub fn push_value(&self, key: u32, version: u64, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + self.value_size, 0);
+        let value = &mut out[start..];
+        match value.split_at_mut_checked(VERSIONED_VALUE_SIZE_MIN) {
+            Some((head, rest)) => {
+                head.copy_from_slice(&version.to_le_bytes());
+                derive(self.seed, key, version, rest);
+            }
+            None => derive(self.seed, key, 0, value),
+        }
+    }
+
+    /// Appends the whole right reply to a get of `key` in `version`.
+    pub fn push_reply<D: Dialect>(&self, key: u32, version: u64, out: &mut Vec<u8>) {
+        D::push_value_head(self, key, out);
+        self.push_value(key, version, out);
+        out.extend_from_slice(D::VALUE_TAIL);
+    }
+}
+
+/// Appends a number in decimal digits.
+pub(crate) fn push_decimal(number: usize, out: &mut Vec<u8>) {
+    let mut digits = [0u8; 20];
+    let (mut left, mut start) = (number, digits.len());
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
+/// What is known of one key's versions. Sets of one key can overlap; the server may then keep any of them, and
+/// nothing newer may be demanded of a read until all have been answered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Versions {
+    /// The newest version ever sent.
+    newest: u32,
+    /// The oldest version that a read sent now may return.
+    oldest: u32,
+    /// The oldest version among the sets that overlap now.
+    group: u32,
+    unanswered: u32,
+}
+
+/// One thread's requests. Threads (and generators) that set keys must each have their own `share`: only a key's
+/// owner sets it, and so knows which versions a read may return.
+#[derive(Clone, Debug)]
+pub struct Store<D> {
+    space: Space,
+    keys: Keys,
+    random: Random,
+    get_ratio: f64,
+    share: (u32, u32),
+    /// Empty while nothing is ever set.
+    versions: Vec<Versions>,
+    scratch: Vec<u8>,
+    dialect: PhantomData<D>,
+}
+
+impl<D: Dialect> Store<D> {
+    /// Requests for `keys` of `space`, of which the fraction `get_ratio` are gets. `share` is (index, of).
+    pub fn new(space: Space, keys: Keys, get_ratio: f64, share: (u32, u32)) -> Store<D> {
+        let owned = keys.count() / share.1 + 1;
+        let versions = if get_ratio < 1.0 { vec![Versions::default(); owned as usize] } else { Vec::new() };
+        let random = Random::new(space.seed, mix(0x6d63) ^ u64::from(share.0));
+        Store { space, keys, random, get_ratio, share, versions, scratch: Vec::new(), dialect: PhantomData }
+    }
+
+    /// Its keys and values.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    fn owned(&mut self, key: u32) -> Option<&mut Versions> {
+        let (index, of) = self.share;
+        if key % of != index { None } else { self.versions.get_mut((key / of) as usize) }
+    }
+
+    fn check_get(&mut self, sent: &Sent, reply: &[u8]) -> Verdict {
+        let key = sent.request.key;
+        let mut expected = std::mem::take(&mut self.scratch);
+        expected.clear();
+        D::push_value_head(&self.space, key, &mut expected);
+        let head = expected.len();
+        let whole = head + self.space.value_size + D::VALUE_TAIL.len();
+        let verdict = if reply.len() < head || reply[..head] != expected {
+            unexpected_line::<D>(reply, &expected, true)
+        } else if reply.len() < whole {
+            Verdict::Incomplete
+        } else {
+            let version = match reply[head..].first_chunk::<VERSIONED_VALUE_SIZE_MIN>() {
+                Some(bytes) if self.space.value_size >= VERSIONED_VALUE_SIZE_MIN => {
+                    u64::from_le_bytes(*bytes)
+                }
+                _ => 0,
+            };
+            self.space.push_value(key, version, &mut expected);
+            expected.extend_from_slice(D::VALUE_TAIL);
+            if reply[whole - D::VALUE_TAIL.len()..whole] != *D::VALUE_TAIL {
+                Verdict::Garbled
+            } else if reply[..whole] == expected && self.may_return(sent, version) {
+                Verdict::Right(whole)
+            } else {
+                Verdict::Wrong(whole)
+            }
+        };
+        self.scratch = expected;
+        verdict
+    }
+
+    fn may_return(&mut self, sent: &Sent, version: u64) -> bool {
+        if self.versions.is_empty() {
+            return version == 0;
+        }
+        match self.owned(sent.request.key) {
+            Some(versions) => (sent.version..=u64::from(versions.newest)).contains(&version),
+            None => true, // another thread's key: the bytes were checked, its versions are not known here
+        }
+    }
+
+    fn check_set(&mut self, sent: &Sent, reply: &[u8]) -> Verdict {
+        let expected = D::STORED;
+        if !reply.starts_with(expected) {
+            // The set may still take effect, so `unanswered` stays up and reads of this key stay lenient.
+            return unexpected_line::<D>(reply, expected, false);
+        }
+        if let Some(versions) = self.owned(sent.request.key) {
+            versions.unanswered -= 1;
+            if versions.unanswered == 0 {
+                versions.oldest = versions.group;
+            }
+        }
+        Verdict::Right(expected.len())
+    }
+}
+
+/// Judges a reply whose first line is not the expected one, as far as it has come.
+fn unexpected_line<D: Dialect>(reply: &[u8], expected: &[u8], value_may_follow: bool) -> Verdict {
+    if expected.starts_with(reply) {
+        return Verdict::Incomplete;
+    }
+    match reply.iter().position(|&byte| byte == b'\n') {
+        Some(end) if value_may_follow && D::announces_value(&reply[..=end]) => Verdict::Garbled,
+        // A miss, or an error line.
+        Some(end) => Verdict::Wrong(end + 1),
+        None if reply.len() > LINE_MAX => Verdict::Garbled,
+        None => Verdict::Incomplete,
+    }
+}
+
+impl<D: Dialect> Protocol for Store<D> {
+    fn draw(&mut self) -> Request {
+        let key = self.keys.draw(&mut self.random);
+        let write = self.get_ratio < 1.0 && self.random.unit() > self.get_ratio;
+        if !write {
+            return Request { key, write };
+        }
+        // The nearest key of this thread's share: as popular, and nobody else's.
+        let (index, of) = self.share;
+        let own = key - key % of + index;
+        Request { key: if own < self.keys.count() { own } else { index }, write }
+    }
+
+    fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> Sent {
+        let mut version = 0;
+        if let Some(versions) = self.owned(request.key) {
+            if request.write {
+                versions.newest = versions.newest.wrapping_add(1);
+                if versions.unanswered == 0 {
+                    versions.group = versions.newest;
+                }
+                versions.unanswered += 1;
+                version = u64::from(versions.newest);
+            } else {
+                version = u64::from(versions.oldest);
+            }
+        }
+        if request.write {
+            D::push_set(&self.space, request.key, version, out);
+        } else {
+            D::push_get(&self.space, request.key, out);
+        }
+        Sent { request, version }
+    }
+
+    fn check(&mut self, sent: &Sent, reply: &[u8]) -> Verdict {
+        if sent.request.write { self.check_set(sent, reply) } else { self.check_get(sent, reply) }
+    }
+
+    fn explain(&self, sent: &Sent, reply: &[u8]) -> String {
+        let mut key = Vec::new();
+        self.space.push_key(sent.request.key, &mut key);
+        let what = if sent.request.write { "set" } else { "get" };
+        let why = if D::is_miss(reply) {
+            "the key is missing (was the key space filled? does it fit the server's memory?): "
+        } else if !sent.request.write && D::announces_value(reply) {
+            "the value is another key's, altered, or of a wrong version: "
+        } else {
+            ""
+        };
+        format!("{what} {}: {why}got {}", key.escape_ascii(), excerpt(reply))
+    }
+}
