@@ -169,9 +169,17 @@ impl Host {
     /// Loses this share (0 to 1) of the packets on its cable, in each direction, until the result is dropped.
     pub fn lose(&self, share: f64) -> Result<Loss, LabError> {
         let (bridge, far) = &self.0.far;
+        let threads = || [napi::threads_of(&self.0.interface), napi::threads_of(far)];
+        let before = threads();
         let loss = Loss::between([(&self.0.namespace, &self.0.interface), (bridge, far)], share)?;
-        // Attaching may have replaced the threads.
-        self.0.settle_threads()?;
+        // Where attaching has replaced threads, the new ones belong where the old ones were.
+        let after = threads();
+        if after[0] != before[0] {
+            self.0.settle_own_threads()?;
+        }
+        if after[1] != before[1] {
+            self.0.settle_far_threads()?;
+        }
         Ok(loss)
     }
 
@@ -226,17 +234,22 @@ pub struct LostPackets {
 }
 
 impl HostParts {
-    /// Puts the threads of both ends of the cable where they belong.
-    pub(crate) fn settle_threads(&self) -> Result<(), LabError> {
-        let (bridge_core, bridge) = &self.bridge;
+    /// Puts the interface's threads where they belong.
+    pub(crate) fn settle_own_threads(&self) -> Result<(), LabError> {
         adopt(&self.interface, self.core, &self.group)?;
-        adopt(&self.far.1, *bridge_core, bridge)?;
-        // A switch forwards whatever its hosts are doing: on a core that it shares, the bridge does not wait for them,
-        // and its rings of 256 packets do not overflow.
-        run_first(&self.far.1, bridge);
         if self.receive_first {
             run_first(&self.interface, &self.group);
         }
+        Ok(())
+    }
+
+    /// The same at the bridge's end of the cable.
+    pub(crate) fn settle_far_threads(&self) -> Result<(), LabError> {
+        let (core, group) = &self.bridge;
+        adopt(&self.far.1, *core, group)?;
+        // A switch forwards whatever its hosts are doing: on a core that it shares, the bridge does not wait for them,
+        // and its rings of 256 packets do not overflow.
+        run_first(&self.far.1, group);
         Ok(())
     }
 }

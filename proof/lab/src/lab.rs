@@ -104,7 +104,8 @@ impl Lab {
             tools: self.tools.clone(),
         };
         self.wire(&parts, &options)?;
-        parts.settle_threads()?;
+        parts.settle_own_threads()?;
+        parts.settle_far_threads()?;
         parts.group.set_quota(options.quota)?;
         Ok(Host(Arc::new(parts)))
     }
