@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use spillway_lab::peers::{Memcached, Peer, Proxy, Redis};
-use spillway_lab::{Host, HostCpu, HostOptions, Lab, LabOptions, Launch, Place, Process};
+use spillway_lab::{Awake, Canary, Host, HostCpu, HostOptions, Lab, LabOptions, Launch, Place, Process};
 use spillway_load::Config;
 use spillway_load::config::Speech;
 use spillway_load::fill::fill;
@@ -35,8 +35,6 @@ const LINK_WITHIN: Duration = Duration::from_secs(30);
 const STATUS_BYTES_MAX: u64 = 16 << 20;
 /// Keys in each space of a server.
 pub const KEYS: u32 = 2_000;
-/// Of the keys that are only read, and of those that are set as well.
-const SEEDS: (u64, u64) = (1, 2);
 
 /// Hosts, and what it takes to start servers and helpers on them.
 #[derive(Debug)]
@@ -51,6 +49,8 @@ pub struct Stage {
     pub middle: Host,
     /// The clients' host.
     pub client: Host,
+    awake: Result<Awake, String>,
+    canary: Result<Canary, String>,
     lab: Lab,
 }
 
@@ -91,7 +91,15 @@ impl Stage {
         let directory = std::env::temp_dir().join(lab.run_name());
         let key = directory.join("helper.key");
         spillway_keys::write_new_key_file(&key).map_err(|e| Error::Usage(e.to_string()))?;
-        Ok(Stage { program: setting.program.clone(), placement, directory, key, server, middle, client, lab })
+        // Without them figures are noisier, and say so.
+        let awake = match setting.awake {
+            true => Awake::hold().map_err(|e| e.to_string()),
+            false => Err("as asked for".into()),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let canary = Canary::watch(cores).map_err(|e| e.to_string());
+        let program = setting.program.clone();
+        Ok(Stage { program, placement, directory, key, server, middle, client, awake, canary, lab })
     }
 
     /// Starts a server program twice, and fills both with values of these sizes.
@@ -166,7 +174,8 @@ impl Stage {
         let batches = helper.and_then(|helper| helper.batches().ok());
         let client = self.client.cpu()?;
         let (server, middle, bridge) = (self.server.cpu()?, self.middle.cpu()?, self.lab.bridge_cpu()?);
-        Ok(Snapshot::now(server, middle, client, bridge, batches))
+        let stalled = self.canary.as_ref().map(|canary| canary.stalled().iter().sum()).unwrap_or_default();
+        Ok(Snapshot::now(server, middle, client, bridge, batches, stalled))
     }
 
     /// CPU time of the middle host so far.
@@ -194,6 +203,13 @@ impl Stage {
             ("placement".into(), self.placement.words().replace("helper", "helper or proxy")),
             ("quota".into(), "none".into()),
             ("accounts".into(), "processes and the receive threads of their host's interface".into()),
+            (
+                "idle cores".into(),
+                match &self.awake {
+                    Ok(_) => "poll".into(),
+                    Err(why) => format!("halt: {why}"),
+                },
+            ),
             ("keys".into(), format!("{KEYS} of 32 B in each server, all equally likely")),
         ]);
         Ok(machine)
@@ -207,13 +223,15 @@ impl Stage {
 
 /// Keys and values of one size; those that are only read stay as they were filled.
 pub fn space(value_size: usize, written: bool) -> Space {
-    let seed = seed(written);
+    let seed = seed(value_size, written);
     let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
     Config { seed, value_size, ..Config::new(nowhere) }.space()
 }
 
-fn seed(written: bool) -> u64 {
-    if written { SEEDS.1 } else { SEEDS.0 }
+/// Seeds say which keys there are: each size has its own, and those that are set have others than those that are only
+/// read.
+fn seed(value_size: usize, written: bool) -> u64 {
+    2 * value_size as u64 + u64::from(written)
 }
 
 /// CPU time that a process has used, all its threads together.
@@ -322,6 +340,7 @@ mod tests {
             key
         };
         assert_ne!(key(&space(64, false)), key(&space(64, true)));
+        assert_ne!(key(&space(64, false)), key(&space(1024, false)));
         assert_eq!(space(64, false).value_size, 64);
     }
 }

@@ -221,6 +221,8 @@ fn rows(series: &Series, effort: &Effort, results: &mut Results) {
         },
         "requests > 5 ms for each lost packet: above 1 is head-of-line blocking",
     );
+    // What the machine itself held up is not loss.
+    row("machine_stalled_ms", "ms", &|seen| Some(1000.0 * seen.cost.used.stalled_s), "");
     row("lost_packets", "packets", &|seen| Some(seen.packets.lost as f64), "whole run, both directions");
     row("lost_share", "%", &|seen| Some(100.0 * seen.lost_share()), "");
     for (name, _) in COUNTERS {

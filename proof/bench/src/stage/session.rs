@@ -9,7 +9,7 @@ use super::{Helper, KEYS, Stage, seed};
 use crate::error::Error;
 use crate::generator::{BIN_MS, Clients, Generators, Order, Traffic};
 use crate::goodput::Tally;
-use crate::measure::{Used, spoilt_by};
+use crate::measure::{Used, spoilt_by, stopped};
 use crate::relief::Span;
 
 /// Replies are told of every 100 ms; after this time, what has no reply is over anything that is looked at.
@@ -80,7 +80,7 @@ impl<'a> Session<'a> {
             keys: KEYS,
             // Who sets must know what was there before.
             fill: written,
-            seed: seed(written),
+            seed: seed(traffic.value_size, written),
             rate_per_s: 0.0,
             duration: None,
             schedule: Vec::new(),
@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
         let judged = if self.closed { Used { clients_s: 0.0, ..used } } else { used };
         let lag_us = if self.closed { 0 } else { lag.quantile_us(0.99) };
         let unserved = (span.served as f64) < 0.99 * span.offered as f64;
-        let spoilt = spoilt_by(&judged, lag_us).or_else(|| {
+        let spoilt = spoilt_by(&judged, lag_us).or_else(|| stopped(&used)).or_else(|| {
             (unserved && !self.closed)
                 .then(|| format!("{} of {} requests were served", span.served, span.offered))
         });
@@ -175,7 +175,8 @@ impl Stage {
             requests += work().map_err(failed)?;
         }
         let used = self.snapshot(None)?.since(&before);
-        Ok(Cost { used, requests, span: Span::default(), spoilt: spoilt_by(&used, 0) })
+        let spoilt = spoilt_by(&used, 0).or_else(|| stopped(&used));
+        Ok(Cost { used, requests, span: Span::default(), spoilt })
     }
 }
 

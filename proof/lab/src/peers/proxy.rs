@@ -118,7 +118,7 @@ impl Kind for Proxy {
         let launch = Launch::new(self.name());
         Ok(match self.program {
             Program::Nginx => launch.arg("-p").arg(directory).args(["-e", "stderr", "-c"]).arg(file),
-            Program::Haproxy => launch.args(["-db", "-q", "-f"]).arg(file),
+            Program::Haproxy => launch.args(["-db", "-f"]).arg(file),
             // It insists on a port for its statistics.
             Program::Nutcracker { .. } => launch
                 .args([
