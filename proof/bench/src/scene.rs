@@ -118,7 +118,7 @@ impl Setting {
             client_hosts: 2,
             keys: 100_000,
             quota: Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) }),
-            max_delay: Duration::from_micros(300),
+            max_delay: Duration::from_micros(350),
             pace: Duration::from_micros(60),
             placement: Placement::on(cores),
             awake: true,
@@ -324,7 +324,7 @@ impl Scene {
                 format!("{} from {} client hosts", setting.connections, setting.client_hosts),
             ),
             ("keys".into(), format!("{} of 32 B, values of 64 B, all equally likely, GET", setting.keys)),
-            ("helper".into(), format!("1 thread, batches wait at most {:?}", setting.max_delay)),
+            ("helper".into(), format!("1 thread, a batch each {:?}", setting.max_delay)),
             ("moves".into(), format!("one connection each {:?}", setting.pace)),
             (
                 "idle cores".into(),
@@ -414,7 +414,9 @@ fn start_helper(
         .name("helper")
         .args(["helper", "--service", &format!("cache={link}")])
         .args(["--link-listen", &SocketAddr::new(hosts.helper.address(), LINK_PORT).to_string()])
-        .args(["--threads", "1", "--max-delay", &format!("{}us", setting.max_delay.as_micros())])
+        // Algorithm 1 leaves its interval wherever evenly spaced requests found it, anywhere up to its cap.
+        .args(["--threads", "1", "--batch", "fixed"])
+        .args(["--max-delay", &format!("{}us", setting.max_delay.as_micros())])
         .arg("--key")
         .arg(helper_key)
         .arg("--client-key")

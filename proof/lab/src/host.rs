@@ -13,12 +13,14 @@ use crate::tools::Tools;
 use crate::{HostCpu, InterfaceCounters, LabError, Loss, Offloads, Quota, namespace, napi};
 
 /// Settings of every host's namespace: no IPv6 chatter in the accounts, and room for thousands of connections.
-pub(crate) const SYSCTLS: [(&str, &str); 5] = [
+pub(crate) const SYSCTLS: [(&str, &str); 6] = [
     ("net/ipv6/conf/all/disable_ipv6", "1"),
     ("net/ipv6/conf/default/disable_ipv6", "1"),
     ("net/core/somaxconn", "65535"),
     ("net/ipv4/tcp_max_syn_backlog", "65535"),
     ("net/ipv4/ip_local_port_range", "20000 64999"),
+    // Debian's own default. Machines that default to BBR pace each connection by timers, which costs CPU and time.
+    ("net/ipv4/tcp_congestion_control", "cubic"),
 ];
 
 /// How a host is made.
