@@ -17,8 +17,8 @@ use crate::sys;
 
 /// Files of one directory that are looked at.
 const FILES_MAX: usize = 4096;
-/// A place that is being changed is read again so often.
-const TRIES: usize = 50;
+/// Places that are just being changed are read again so often, all together.
+const TRIES: usize = 2000;
 /// How often an order's answer is looked for.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -218,6 +218,7 @@ impl ServerPage {
     /// Places of a table, each as it was at one moment.
     fn places(&self, first: usize, size: usize, count: usize) -> io::Result<Vec<(u32, Vec<u64>)>> {
         let mut found = Vec::with_capacity(count);
+        let mut tries = TRIES;
         let Words(before) = Words::read(&self.file, first, count * size)?;
         let Words(after) = Words::read(&self.file, first, count * size)?;
         for index in 0..count {
@@ -225,15 +226,16 @@ impl ServerPage {
             let is_whole = before[place.start] & 1 == 0 && before[place.start] == after[place.start];
             if is_whole {
                 found.push((index as u32, before[place].to_vec()));
-            } else if let Some(words) = self.place(first + index * size, size)? {
+            } else if let Some(words) = self.place(first + index * size, size, &mut tries)? {
                 found.push((index as u32, words));
             }
         }
         Ok(found)
     }
 
-    fn place(&self, first: usize, size: usize) -> io::Result<Option<Vec<u64>>> {
-        for _ in 0..TRIES {
+    fn place(&self, first: usize, size: usize, tries: &mut usize) -> io::Result<Option<Vec<u64>>> {
+        while *tries > 0 {
+            *tries -= 1;
             let Words(before) = Words::read(&self.file, first, size)?;
             let Words(after) = Words::read(&self.file, first, 1)?;
             if before[0] & 1 == 0 && before[0] == after[0] {
@@ -312,4 +314,45 @@ fn connection_status(words: &[u64], now: u64) -> Option<ConnectionStatus> {
         bytes_received: words[layout::connection::BYTES_RECEIVED],
         bytes_sent: words[layout::connection::BYTES_SENT],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is in a page that passes for one of this process, reading it is no panic, and bounded.
+    #[test]
+    fn any_words_are_read() {
+        let name = format!("spillway-reader-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let write = |seed: u64| {
+            let mut state = seed;
+            let mut words: Vec<u64> = Vec::with_capacity(layout::WORDS);
+            words.resize_with(layout::WORDS, || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state ^ state >> 29
+            });
+            words[header::MAGIC] = layout::MAGIC;
+            words[header::LAYOUT] = layout::LAYOUT;
+            words[header::PID] = std::process::id().into();
+            words[header::START_TICKS] = start_ticks("/proc/self/stat").unwrap();
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            std::fs::write(&path, bytes).unwrap();
+        };
+        for seed in 0..4 {
+            write(seed);
+            let page = ServerPage::open(&path).unwrap().expect("it is a page of a living process");
+            assert!(page.status().unwrap().links.len() <= layout::LINKS);
+            assert!(page.connections().unwrap().len() <= layout::CONNECTIONS);
+            assert!(!page.ask(Request::Refresh, Duration::ZERO).unwrap(), "nobody is there to answer");
+        }
+        // Too short, a link elsewhere, a directory: no page, or an error.
+        std::fs::write(&path, [0; 100]).unwrap();
+        assert!(ServerPage::open(&path).unwrap().is_none());
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(ServerPage::open(&path).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert!(ServerPage::open(Path::new("/tmp")).is_err());
+    }
 }

@@ -1,0 +1,261 @@
+//! The unit drop-ins in a fresh Debian, under its own systemd with all that the units forbid.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Generous: machines that run tests are slow and shared.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What `fresh-root` ends with where it cannot be made.
+const NOT_HERE: i32 = 75;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn tool(name: &str) -> Command {
+    Command::new(repository().join("tools").join(name))
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A fresh Debian with Spillway installed as its package would, or why not.
+fn installed() -> Result<PathBuf, String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("a Debian root needs root".into());
+    }
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("debian");
+    let made = tool("fresh-root").arg(&directory).output().unwrap();
+    if made.status.code() == Some(NOT_HERE) {
+        return Err(text(&made));
+    }
+    assert!(made.status.success(), "{}", text(&made));
+    let root = directory.join("root");
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_spillway"));
+    fs::copy(&program, root.join("usr/bin/spillway")).unwrap();
+    fs::create_dir_all(root.join("usr/lib/spillway")).unwrap();
+    let library = program.with_file_name("libspillway_shim.so");
+    fs::copy(&library, root.join("usr/lib/spillway/libspillway_shim.so")).expect("spillway-shim is built");
+    for unit in ["memcached.service.d", "redis-server.service.d"] {
+        let folder = root.join("etc/systemd/system").join(unit);
+        fs::create_dir_all(&folder).unwrap();
+        let drop_in = repository().join("packaging/systemd").join(unit).join("spillway.conf");
+        fs::copy(drop_in, folder.join("spillway.conf")).unwrap();
+    }
+    let _ = fs::remove_dir_all(root.join("etc/spillway"));
+    fs::create_dir_all(root.join("etc/spillway")).unwrap();
+    for key in ["cache.key", "redis.key"] {
+        let output = chroot(&root, &["spillway", "key", "new", &format!("/etc/spillway/{key}")]);
+        if text(&output).contains("GLIBC") {
+            return Err(format!("built for a later C library than Debian 12 has: {}", text(&output)));
+        }
+        assert!(output.status.success(), "{}", text(&output));
+    }
+    Ok(root)
+}
+
+fn chroot(root: &Path, command: &[&str]) -> Output {
+    Command::new("chroot").arg(root).args(command).output().unwrap()
+}
+
+/// A system, running or about to. Everything inside ends with it.
+struct System {
+    outer: Child,
+    /// 0 as long as it is not known.
+    init: u32,
+    name: String,
+}
+
+impl System {
+    fn boot(root: &Path) -> Result<System, String> {
+        let name = format!("spillway-units-{}", std::process::id());
+        let outer = tool("boot-root")
+            .args([Path::new("start"), root, Path::new(&name)])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut system = System { outer, init: 0, name };
+        let began = Instant::now();
+        loop {
+            // At first its children are those of the script, one after the other; the last is the system.
+            let child = fs::read_to_string(format!("/proc/{0}/task/{0}/children", system.outer.id()));
+            system.init = child.unwrap_or_default().trim().parse().unwrap_or(0);
+            let is_up = |system: &System| text(&system.run(&["systemctl", "is-active", "basic.target"]));
+            if is_apart(system.init) && is_up(&system).starts_with("active") {
+                return Ok(system);
+            }
+            if system.outer.try_wait().unwrap().is_some() || began.elapsed() > PATIENCE {
+                let _ = system.outer.kill();
+                let stderr = system.outer.stderr.take().unwrap();
+                return Err(format!(
+                    "no system can be booted here: {}",
+                    std::io::read_to_string(stderr).unwrap()
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Runs a command inside.
+    fn run(&self, command: &[&str]) -> Output {
+        let init = self.init.to_string();
+        Command::new("nsenter")
+            .args([
+                "--target", &init, "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--root",
+                "--wd",
+            ])
+            .args(["/usr/bin/env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"])
+            .args(command)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    #[track_caller]
+    fn must(&self, command: &[&str]) -> String {
+        let output = self.run(command);
+        if !output.status.success() {
+            let journal = text(&self.run(&["journalctl", "--no-pager", "-n", "40"]));
+            panic!("{command:?}: {}\n{journal}", text(&output));
+        }
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What comes back first for these bytes on a port inside.
+    fn ask(&self, port: u16, request: &str) -> String {
+        let script =
+            format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{request}\\r\\n' >&3; head -n 1 <&3");
+        text(&self.run(&["timeout", "5", "bash", "-c", &script]))
+    }
+
+    #[track_caller]
+    fn eventually(&self, what: &str, mut condition: impl FnMut(&System) -> bool) {
+        let began = Instant::now();
+        while !condition(self) {
+            if began.elapsed() > PATIENCE {
+                panic!("{what}\n{}", text(&self.run(&["journalctl", "--no-pager", "-n", "40"])));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Whether this is the first process of a system of its own. Nothing must be done to the one that runs the test.
+fn is_apart(pid: u32) -> bool {
+    let space = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let inside = space(&pid.to_string());
+    pid > 0 && name.trim_end() == "systemd" && inside.is_some() && inside != space("self")
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        let _ = self.outer.kill();
+        let _ = self.outer.wait();
+        // Its processes end a moment later.
+        for _ in 0..100 {
+            if clean(&self.name) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn clean(name: &str) -> bool {
+    tool("boot-root")
+        .args(["clean", name])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+#[test]
+fn debians_memcached_and_redis_are_adopted_and_given_back() {
+    let system = match installed().and_then(|root| {
+        let checked = chroot(
+            &root,
+            &["systemd-analyze", "verify", "--man=no", "memcached.service", "redis-server.service"],
+        );
+        assert!(checked.status.success() && text(&checked).is_empty(), "{}", text(&checked));
+        System::boot(&root)
+    }) {
+        Ok(system) => system,
+        Err(why) => {
+            println!("skipped: {why}");
+            return;
+        }
+    };
+    system.must(&["systemctl", "start", "memcached", "redis-server"]);
+
+    // Both serve their own ports, and show themselves in spite of all that their units forbid.
+    system.eventually("both are helped", |system| {
+        let output = system.run(&["spillway", "status", "--json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let programs: Vec<&str> = status["servers"]
+            .as_array()
+            .map(|servers| servers.iter().filter_map(|one| one["program"].as_str()).collect())
+            .unwrap_or_default();
+        programs.contains(&"memcached") && programs.contains(&"redis-server")
+    });
+    assert!(system.ask(11211, "version").starts_with("VERSION "));
+    assert!(system.ask(6379, "PING").starts_with("+PONG"));
+    let doctor: Value = serde_json::from_str(&system.must(&["spillway", "doctor", "--json"])).unwrap();
+    let units: Vec<&str> = doctor["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|one| one["what"] == "unit")
+        .filter_map(|one| one["found"].as_str())
+        .collect();
+    assert!(units.len() == 2 && units.iter().all(|found| found.contains("under Spillway")), "{units:?}");
+
+    // A helper reaches them with the same keys.
+    for (service, link, listen, key, request, answer) in [
+        ("cache", "11411", "21211", "cache.key", "version", "VERSION "),
+        ("redis", "6579", "26379", "redis.key", "PING", "+PONG"),
+    ] {
+        let (service, listen_on) = (format!("{service}=127.0.0.1:{link}"), format!("127.0.0.1:{listen}"));
+        let key = format!("/etc/spillway/{key}");
+        let unit = format!("--unit=helper-{listen}");
+        system.must(&[
+            "systemd-run",
+            &unit,
+            "spillway",
+            "helper",
+            "--service",
+            &service,
+            "--listen",
+            &listen_on,
+            "--key",
+            &key,
+            "--threads",
+            "1",
+        ]);
+        system.eventually("a helped client is answered", |system| {
+            system.ask(listen.parse().unwrap(), request).starts_with(answer)
+        });
+    }
+
+    // And back: without the drop-in, a restart leaves nothing of us.
+    for (unit, port) in [("memcached", 11411), ("redis-server", 6579)] {
+        system.must(&["rm", &format!("/etc/systemd/system/{unit}.service.d/spillway.conf")]);
+        system.must(&["systemctl", "daemon-reload"]);
+        system.must(&["systemctl", "restart", unit]);
+        let pid = system.must(&["systemctl", "show", "-P", "MainPID", unit]);
+        let maps = system.must(&["cat", &format!("/proc/{}/maps", pid.trim())]);
+        assert!(!maps.contains("spillway"), "{unit} still has the preload");
+        assert!(!system.run(&["bash", "-c", &format!("exec 3<>/dev/tcp/127.0.0.1/{port}")]).status.success());
+    }
+    system.eventually("memcached serves as before", |system| {
+        system.ask(11211, "version").starts_with("VERSION ")
+    });
+    system.eventually("redis serves as before", |system| system.ask(6379, "PING").starts_with("+PONG"));
+}
