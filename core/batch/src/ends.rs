@@ -109,6 +109,11 @@ impl Ends {
         }
     }
 
+    /// Another policy from now on; what the one before has learned is forgotten.
+    pub(crate) fn set_policy(&mut self, policy: Box<dyn Policy>) {
+        self.policy = policy;
+    }
+
     pub(crate) fn get(&self, id: Id) -> Option<&Connection> {
         self.connections.get(id.0 as usize)?.as_ref()
     }

@@ -149,6 +149,11 @@ impl OpenerLink {
         matches!(self.stage, Stage::Established(_))
     }
 
+    /// Has batches go by another policy from now on.
+    pub fn set_policy(&mut self, policy: PolicyKind) {
+        self.ends.set_policy(policy.build());
+    }
+
     /// Opens a connection for a client. Requests may follow at once.
     pub fn open(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
         let (id, settled) = self.assign(false)?;

@@ -36,7 +36,7 @@ impl Relay {
         peer: SocketAddr,
         out: &mut T,
     ) {
-        if let Err(why) = self.admit_anybody() {
+        if let Err(why) = self.admit_anybody(service) {
             self.refused(service, peer, why);
             return out.abort(conn);
         }
@@ -60,7 +60,7 @@ impl Relay {
             Err(error) => return self.refuse_announcing(conn, ProxyFault::Header(error), out),
         };
         let rest = announcing.bytes.split_off(header.bytes);
-        self.drop_client(conn);
+        self.drop_client(conn, false);
         let client = header.client.unwrap_or(peer);
         let client = SocketAddr::new(client.ip().to_canonical(), client.port());
         let via = header.client.map(|_| peer);
@@ -96,7 +96,7 @@ impl Relay {
     pub(crate) fn announcing_ended<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         let Some(Holder::Announcing(announcing)) = self.slots.get(conn) else { return };
         if announcing.bytes.is_empty() {
-            self.drop_client(conn);
+            self.drop_client(conn, false);
             return out.finish(conn);
         }
         self.refuse_announcing(conn, ProxyFault::Ended, out);
@@ -110,7 +110,7 @@ impl Relay {
         let Some(Holder::Announcing(announcing)) = self.slots.get(conn) else { return };
         let (service, peer) = (announcing.service, announcing.peer);
         self.refused(service, peer, Refusal::ProxyHeader(fault));
-        self.drop_client(conn);
+        self.drop_client(conn, false);
         out.abort(conn);
     }
 }

@@ -59,6 +59,10 @@ impl Memory {
         Memory { held: 0, max }
     }
 
+    pub(crate) fn set_max(&mut self, max: usize) {
+        self.max = max;
+    }
+
     pub(crate) fn is_exceeded(&self) -> bool {
         self.held > self.max
     }

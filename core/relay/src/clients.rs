@@ -16,18 +16,15 @@ impl Relay {
     /// Whether a client may come in; whatever its link says.
     pub(crate) fn admit(&self, service: u16, peer: SocketAddr) -> Result<(), Refusal> {
         let config = &self.config.services[usize::from(service)];
-        if self.is_draining() {
-            return Err(Refusal::Draining);
-        }
         if !config.clients.iter().any(|range| range.contains(peer.ip())) {
             return Err(Refusal::Address);
         }
-        self.admit_anybody()
+        self.admit_anybody(service)
     }
 
     /// Whether there is room for one more.
-    pub(crate) fn admit_anybody(&self) -> Result<(), Refusal> {
-        if self.is_draining() {
+    pub(crate) fn admit_anybody(&self, service: u16) -> Result<(), Refusal> {
+        if self.is_leaving(service) {
             return Err(Refusal::Draining);
         }
         if self.clients >= self.config.clients_max {
@@ -41,8 +38,8 @@ impl Relay {
 
     /// The link of a service with the fewest connections, of those that take clients.
     pub(crate) fn choose_link(&self, service: u16) -> Option<usize> {
-        let range = self.services[usize::from(service)].upstreams.clone();
-        let takes = range.filter(|index| self.upstreams[*index].takes_clients());
+        let all = self.services[usize::from(service)].upstreams.iter().copied();
+        let takes = all.filter(|index| self.upstreams[*index].takes_clients());
         takes.min_by_key(|index| self.upstreams[*index].linked().map_or(0, |linked| linked.connections()))
     }
 
@@ -108,12 +105,14 @@ impl Relay {
         }
     }
 
-    /// Forgets a client's connection and what was buffered for it. Its virtual connection is the caller's.
-    pub(crate) fn drop_client(&mut self, conn: Conn) {
+    /// Forgets a client's connection and what was buffered for it. Its virtual connection is the caller's. `failed`
+    /// when that is not the client's doing, nor its server's.
+    pub(crate) fn drop_client(&mut self, conn: Conn, failed: bool) {
         let mut holder = self.slots.take(conn);
         let Some((service, sort)) = holder.client_of() else { return };
         self.clients -= 1;
         *self.present(service, sort) -= 1;
+        self.count_drained(service, sort, failed);
         match &mut holder {
             Holder::Raw(client) => {
                 let stalled = client.end_stall(self.now);
@@ -130,13 +129,13 @@ impl Relay {
     pub(crate) fn client_lost(&mut self, conn: Conn, reason: LostReason) {
         let closed = if reason == LostReason::Closed { CloseReason::Normal } else { CloseReason::Reset };
         self.end_virtual(conn, closed);
-        self.drop_client(conn);
+        self.drop_client(conn, false);
     }
 
     /// A client is reset by us, and so is its virtual connection.
     pub(crate) fn reset_client<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         self.end_virtual(conn, CloseReason::Reset);
-        self.drop_client(conn);
+        self.drop_client(conn, true);
         out.abort(conn);
     }
 
@@ -216,7 +215,7 @@ impl Relay {
             self.start_lingering(now, conn);
             return;
         }
-        self.drop_client(conn);
+        self.drop_client(conn, false);
         out.abort(conn);
     }
 }

@@ -1,4 +1,4 @@
-//! What a helper is told when it starts.
+//! What a helper is told: when it starts, and when its settings change.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -13,6 +13,9 @@ use spillway_batch::{AddressRange, Limits, PolicyKind};
 /// Fills a buffer with bytes for nonces and jitter: unpredictable ones in production, those of a seeded generator
 /// in the simulator.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
+
+/// Services of a relay in its life: a name keeps its place, so that counters and notices keep their meaning.
+pub(crate) const SERVICES_MAX: usize = 1024;
 
 /// All services of one relay, and what they share.
 #[derive(Clone, Debug)]
@@ -48,13 +51,19 @@ impl Config {
         if self.services.is_empty() {
             return Err(ConfigError::NoServices);
         }
+        if self.services.len() > SERVICES_MAX {
+            return Err(ConfigError::TooManyServices);
+        }
         let mut listeners = Vec::new();
-        for service in &self.services {
+        for (index, service) in self.services.iter().enumerate() {
+            if self.services[..index].iter().any(|other| other.name == service.name) {
+                return Err(ConfigError::NameTwice(service.name.clone()));
+            }
             let name = || service.name.clone();
             if service.links == 0 {
                 return Err(ConfigError::NoLinks(name()));
             }
-            if service.key.is_none() && !service.server.ip().to_canonical().is_loopback() {
+            if service.keys.is_empty() && !service.server.ip().to_canonical().is_loopback() {
                 return Err(ConfigError::NoKey(name()));
             }
             for listener in service.raw_listeners.iter().chain(&service.link_listeners) {
@@ -81,8 +90,9 @@ pub struct ServiceConfig {
     pub raw_listeners: Vec<u16>,
     /// Indexes of the transport's listeners where library clients come in.
     pub link_listeners: Vec<u16>,
-    /// This helper's key for the server. `None`: only a server on loopback is served.
-    pub key: Option<Key>,
+    /// This helper's keys for the server, newest first: the next is tried where the server does not accept one.
+    /// None: only a server on loopback is served.
+    pub keys: Vec<Key>,
     /// Keys of library clients. `None`: only library clients on loopback are served.
     pub client_keys: Option<KeyRing>,
     /// Who may connect.
@@ -96,6 +106,9 @@ pub struct ServiceConfig {
     pub policy: PolicyKind,
     /// Bounds of each link and of its connections.
     pub limits: Limits,
+    /// How long the server may take to accept a link's connection. Authentication has
+    /// [`Limits::handshake_timeout`].
+    pub connect_timeout: Duration,
 }
 
 impl ServiceConfig {
@@ -107,13 +120,14 @@ impl ServiceConfig {
             server_aliases: Vec::new(),
             raw_listeners: Vec::new(),
             link_listeners: Vec::new(),
-            key: None,
+            keys: Vec::new(),
             client_keys: None,
             clients: AddressRange::private(),
             proxy_from: Vec::new(),
             links: 1,
             policy: PolicyKind::Adaptive { max_delay: Duration::from_micros(200), max_bytes: 64 * 1024 },
             limits: Limits::default(),
+            connect_timeout: Duration::from_secs(1),
         }
     }
 }
@@ -121,8 +135,6 @@ impl ServiceConfig {
 /// How long to wait for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For the server to take a link's connection. Authentication has [`Limits::handshake_timeout`].
-    pub connect: Duration,
     /// For a library client to authenticate.
     pub handshake: Duration,
     /// For a trusted load balancer to send its PROXY header.
@@ -138,7 +150,6 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Timeouts {
         Timeouts {
-            connect: Duration::from_secs(1),
             handshake: Duration::from_secs(5),
             proxy_header: Duration::from_secs(5),
             linger: Duration::from_secs(10),
@@ -159,6 +170,10 @@ pub enum ConfigError {
     NoKey(String),
     /// Two uses of one listener.
     ListenerTwice(u16),
+    /// Two services of one name.
+    NameTwice(String),
+    /// More services than a relay may have in its life, those that were removed included.
+    TooManyServices,
 }
 
 impl fmt::Display for ConfigError {
@@ -169,6 +184,13 @@ impl fmt::Display for ConfigError {
             ConfigError::NoKey(name) => write!(
                 f,
                 "service {name} has no key and its server is not on loopback: give it the server's helper key"
+            ),
+            ConfigError::NameTwice(name) => {
+                write!(f, "two services are named {name}: give each its own name")
+            }
+            ConfigError::TooManyServices => write!(
+                f,
+                "a helper serves at most {SERVICES_MAX} services in its life, removed ones included: restart it"
             ),
             ConfigError::ListenerTwice(index) => write!(f, "listener {index} is given to two uses"),
         }
@@ -191,8 +213,10 @@ mod tests {
         assert_eq!(Config::new(vec![local.clone()]).check(), Ok(()));
         let remote = service("10.0.0.5:11411");
         assert_eq!(Config::new(vec![remote.clone()]).check(), Err(ConfigError::NoKey("cache".into())));
-        let keyed = ServiceConfig { key: Some(Key::from_secret([1; 32])), ..remote };
+        let keyed = ServiceConfig { keys: vec![Key::from_secret([1; 32])], ..remote };
         assert_eq!(Config::new(vec![keyed]).check(), Ok(()));
+        let namesakes = vec![local.clone(), local.clone()];
+        assert_eq!(Config::new(namesakes).check(), Err(ConfigError::NameTwice("cache".into())));
         let twice = ServiceConfig { raw_listeners: vec![0, 1], link_listeners: vec![1], ..local.clone() };
         assert_eq!(Config::new(vec![twice]).check(), Err(ConfigError::ListenerTwice(1)));
         let linkless = ServiceConfig { links: 0, ..local };

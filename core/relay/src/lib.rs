@@ -30,11 +30,13 @@ mod backlog;
 mod clients;
 mod config;
 mod deadlines;
+mod draining;
 mod library;
 mod links;
 mod notice;
 mod passages;
 mod raw;
+mod reconfigure;
 mod relay;
 mod slots;
 mod status;
@@ -44,6 +46,6 @@ pub use config::{Config, ConfigError, Random, ServiceConfig, Timeouts};
 pub use notice::{Cut, LinkDown, Notice, ProxyFault, Refusal};
 pub use relay::Relay;
 pub use status::{
-    ClientKind, ClientStatus, Cuts, Flow, LinkFailures, LinkState, LinkStatus, Refusals, ServiceCounters,
-    ServiceStatus, Stalls, Status,
+    ClientKind, ClientStatus, Cuts, Drained, Flow, LinkFailures, LinkState, LinkStatus, Refusals,
+    ServiceCounters, ServiceStatus, Stalls, Status,
 };

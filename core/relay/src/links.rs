@@ -2,29 +2,33 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use spillway_auth::Key;
-use spillway_batch::{CloseReason, Id, OpenerConfig, OpenerEvent, OpenerLink, RefuseReason, Role};
+use spillway_batch::{
+    CloseReason, Id, LinkError, OpenerConfig, OpenerEvent, OpenerLink, RefuseReason, Role, Verdict,
+};
 use spillway_transport::{Conn, Time, Transport};
 
 use crate::notice::{LinkDown, Notice, Refusal};
 use crate::relay::Relay;
 use crate::slots::Holder;
-use crate::upstream::{LINK_GRANT_BYTES, Linked, Member, State};
+use crate::upstream::{LINK_GRANT_BYTES, Linked, Member, Standing, State};
 
 impl Relay {
     /// Listeners are open while a link is there to carry their clients; otherwise the host refuses them.
     pub(crate) fn update_listening<T: Transport>(&mut self, service: usize, out: &mut T) {
-        let running = &self.services[service];
-        let takes = self.upstreams[running.upstreams.clone()].iter().any(|upstream| upstream.takes_clients());
-        let open = takes && !self.is_draining();
-        if running.listening == open {
-            return;
-        }
-        self.services[service].listening = open;
+        let running = &mut self.services[service];
+        let takes = running.upstreams.iter().any(|index| self.upstreams[*index].takes_clients());
+        running.listening = takes && running.drain.is_none();
         let config = &self.config.services[service];
-        for listener in config.raw_listeners.iter().chain(&config.link_listeners) {
-            out.set_listening(*listener, open);
+        for index in config.raw_listeners.iter().chain(&config.link_listeners) {
+            if let Some(listener) = self.listeners.get_mut(usize::from(*index))
+                && listener.open != running.listening
+            {
+                listener.open = running.listening;
+                out.set_listening(*index, listener.open);
+            }
         }
     }
 
@@ -48,11 +52,11 @@ impl Relay {
     }
 
     fn connect_link<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
-        let service = usize::from(self.upstreams[index].service);
-        match out.connect(now, self.config.services[service].server) {
+        let service = &self.config.services[usize::from(self.upstreams[index].service)];
+        match out.connect(now, service.server) {
             Ok(conn) => {
                 self.slots.put(conn, Holder::Upstream(index));
-                let deadline = now + self.config.timeouts.connect;
+                let deadline = now + service.connect_timeout;
                 self.upstreams[index].state = State::Connecting { conn, deadline };
             }
             Err(_) => self.link_down(now, index, LinkDown::HostFull, out),
@@ -68,14 +72,16 @@ impl Relay {
         let nonce = self.nonce();
         let upstream = &mut self.upstreams[index];
         let service = &self.config.services[usize::from(upstream.service)];
+        // Settings may have changed since the connection was begun.
+        let key = service.keys.get(upstream.key).or(service.keys.first()).cloned();
         let config = OpenerConfig {
             role: Role::Helper,
-            key: service.key.clone().unwrap_or_else(Key::loopback_only),
+            key: key.unwrap_or_else(Key::loopback_only),
             limits: service.limits,
             policy: service.policy,
         };
         let opener = OpenerLink::new(&config, now, nonce);
-        upstream.state = State::Linked(Box::new(Linked::new(conn, opener)));
+        upstream.state = State::Linked(Box::new(Linked::new(conn, opener, config.key.id())));
         out.grant(conn, LINK_GRANT_BYTES);
     }
 
@@ -118,7 +124,7 @@ impl Relay {
 
     fn link_event<T: Transport>(&mut self, now: Time, index: usize, event: OpenerEvent<'_>, out: &mut T) {
         match event {
-            OpenerEvent::Established { connections_max } => self.link_up(index, connections_max, out),
+            OpenerEvent::Established { connections_max } => self.link_up(now, index, connections_max, out),
             OpenerEvent::Accepted { .. } | OpenerEvent::Data { .. } => {}
             OpenerEvent::Refused { id, reason } => self.raw_refused(index, id, reason, out),
             OpenerEvent::Finished { id } => {
@@ -142,7 +148,7 @@ impl Relay {
         }
     }
 
-    fn link_up<T: Transport>(&mut self, index: usize, connections_max: u32, out: &mut T) {
+    fn link_up<T: Transport>(&mut self, now: Time, index: usize, connections_max: u32, out: &mut T) {
         let upstream = &mut self.upstreams[index];
         upstream.came_up();
         if let Some(linked) = upstream.linked_mut() {
@@ -151,6 +157,7 @@ impl Relay {
         let (service, link) = (upstream.service, upstream.link);
         self.services[usize::from(service)].counters.links_up += 1;
         self.notices.push(Notice::LinkUp { service, link, connections_max });
+        self.retire_predecessors(now, usize::from(service));
         self.update_listening(usize::from(service), out);
     }
 
@@ -162,7 +169,7 @@ impl Relay {
         if let Some(linked) = self.upstreams[index].linked_mut() {
             linked.set_member(id, Member::Nobody);
         }
-        self.drop_client(conn);
+        self.drop_client(conn, true);
         out.abort(conn);
     }
 
@@ -185,7 +192,7 @@ impl Relay {
         if reason == CloseReason::Normal {
             self.let_leave(now, conn, out);
         } else {
-            self.drop_client(conn);
+            self.drop_client(conn, true);
             out.abort(conn);
         }
     }
@@ -226,14 +233,9 @@ impl Relay {
 
     /// A link is lost, or did not come up. Its own connection is gone already.
     pub(crate) fn link_down<T: Transport>(&mut self, now: Time, index: usize, why: LinkDown, out: &mut T) {
-        let mut random = [0; 2];
-        (self.random)(&mut random);
-        let timeouts = self.config.timeouts;
         let upstream = &mut self.upstreams[index];
         let (service, link) = (upstream.service, upstream.link);
         let before = core::mem::replace(&mut upstream.state, State::Closed);
-        let random = u16::from_le_bytes(random);
-        let retry_in = upstream.wait(now, timeouts.reconnect_min, timeouts.reconnect_max, random);
         let (mut clients, mut was_up) = (0, false);
         match before {
             State::Connecting { conn, .. } => drop(self.slots.take(conn)),
@@ -242,7 +244,7 @@ impl Relay {
                 was_up = linked.up;
                 drop(self.slots.take(linked.conn));
                 for conn in linked.clients() {
-                    self.drop_client(conn);
+                    self.drop_client(conn, true);
                     out.abort(conn);
                     clients += 1;
                 }
@@ -253,11 +255,49 @@ impl Relay {
         counters.links_lost += u64::from(was_up);
         counters.lost_with_link += u64::from(clients);
         counters.link_failures.count(why);
-        self.notices.push(Notice::LinkDown { service, link, why, clients, retry_in });
+        let older = self.older_key(index, why);
+        let retry_in = if older { Some(Duration::ZERO) } else { self.retry_link(now, index) };
+        if older {
+            self.upstreams[index].state = State::Waiting { until: now };
+        } else {
+            self.notices.push(Notice::LinkDown { service, link, why, clients, retry_in });
+        }
         self.update_listening(usize::from(service), out);
     }
 
-    /// The relay goes away: what is gathered leaves, then the link ends.
+    /// Whether the server did not accept a key and there is an older one, which is tried next.
+    fn older_key(&mut self, index: usize, why: LinkDown) -> bool {
+        let upstream = &mut self.upstreams[index];
+        let (service, link) = (upstream.service, upstream.link);
+        let keys = &self.config.services[usize::from(service)].keys;
+        let refused = why == LinkDown::Link(LinkError::RefusedByServer(Verdict::Key));
+        if !refused || upstream.standing != Standing::Current {
+            return false;
+        }
+        let tried = keys.get(upstream.key).map(Key::id);
+        upstream.key += 1;
+        if upstream.key >= keys.len() {
+            upstream.key = 0;
+            return false;
+        }
+        self.notices.extend(tried.map(|key| Notice::KeyRefused { service, link, key }));
+        true
+    }
+
+    /// When a lost link is opened again; never, if it was replaced.
+    fn retry_link(&mut self, now: Time, index: usize) -> Option<Duration> {
+        if self.upstreams[index].standing != Standing::Current {
+            self.forget_link(index);
+            return None;
+        }
+        let mut random = [0; 2];
+        (self.random)(&mut random);
+        let timeouts = self.config.timeouts;
+        let random = u16::from_le_bytes(random);
+        Some(self.upstreams[index].wait(now, timeouts.reconnect_min, timeouts.reconnect_max, random))
+    }
+
+    /// The relay goes away, or does without this link: what is gathered leaves, then the link ends.
     pub(crate) fn close_link<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
         let upstream = &mut self.upstreams[index];
         match core::mem::replace(&mut upstream.state, State::Closed) {

@@ -5,7 +5,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use spillway_batch::{LinkError, RefuseReason};
+use spillway_batch::{KeyId, LinkError, RefuseReason};
 use spillway_transport::LostReason;
 use spillway_wire::ProxyError;
 
@@ -31,8 +31,24 @@ pub enum Notice {
         why: LinkDown,
         /// Clients that were on it.
         clients: u32,
-        /// When it is opened again.
-        retry_in: Duration,
+        /// When it is opened again; never, if it was replaced.
+        retry_in: Option<Duration>,
+    },
+    /// The server does not accept a key; an older one is tried.
+    KeyRefused {
+        /// Of which service.
+        service: u16,
+        /// Which of its links.
+        link: u16,
+        /// The key.
+        key: KeyId,
+    },
+    /// A link that was replaced has ended, without loss.
+    LinkRetired {
+        /// Of which service.
+        service: u16,
+        /// Which of its links.
+        link: u16,
     },
     /// A client was not taken.
     ClientRefused {
@@ -61,8 +77,10 @@ pub enum Notice {
         /// Within this time, in milliseconds.
         deadline_ms: u32,
     },
-    /// The drain deadline passed: the clients that were left have been reset.
+    /// A service's drain deadline passed: the clients that were left have been reset.
     DrainDeadline {
+        /// Which service.
+        service: u16,
         /// How many.
         clients: u32,
     },
@@ -213,6 +231,10 @@ impl Notices {
         }
     }
 
+    pub(crate) fn extend(&mut self, notices: impl IntoIterator<Item = Notice>) {
+        notices.into_iter().for_each(|notice| self.push(notice));
+    }
+
     pub(crate) fn pop(&mut self) -> Option<Notice> {
         self.queue.pop_front()
     }
@@ -226,9 +248,13 @@ mod tests {
     fn the_queue_is_bounded() {
         let mut notices = Notices::default();
         for clients in 0..300 {
-            notices.push(Notice::DrainDeadline { clients });
+            notices.push(Notice::DrainDeadline { service: 0, clients });
         }
-        assert_eq!(notices.pop(), Some(Notice::DrainDeadline { clients: 0 }), "the oldest is kept");
+        assert_eq!(
+            notices.pop(),
+            Some(Notice::DrainDeadline { service: 0, clients: 0 }),
+            "the oldest is kept"
+        );
         assert_eq!(notices.dropped, 300 - Notices::MAX as u64);
     }
 }

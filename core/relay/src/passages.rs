@@ -54,7 +54,7 @@ impl Relay {
         {
             let (service, peer) = (client.service, client.peer);
             self.refused(service, peer, Refusal::Handshake(LinkError::HandshakeTimeout));
-            self.drop_client(conn);
+            self.drop_client(conn, true);
             out.abort(conn);
         }
     }
@@ -67,8 +67,8 @@ impl Relay {
         let mut input = bytes;
         loop {
             let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
-            let established = client.acceptor.is_established();
-            let event = match &self.config.services[usize::from(client.service)].client_keys {
+            let (service, established) = (client.service, client.acceptor.is_established());
+            let event = match &self.config.services[usize::from(service)].client_keys {
                 Some(ring) => client.acceptor.decompose(now, ring, &mut input),
                 None if established => client.acceptor.decompose(now, &KeyRing::new(), &mut input),
                 None => client.acceptor.decompose(now, &loopback(), &mut input),
@@ -87,7 +87,7 @@ impl Relay {
                     }
                 }
                 Ok(Some(AcceptorEvent::Established { role: Role::Client, .. })) => {
-                    if self.is_draining() {
+                    if self.is_leaving(service) {
                         self.say_drain(conn, 0);
                     }
                 }
@@ -189,7 +189,7 @@ impl Relay {
         if !connect.server.is_none_or(served) {
             return Err(Refusal::OtherServer);
         }
-        if self.is_draining() {
+        if self.is_leaving(service) {
             return Err(Refusal::Draining);
         }
         let credit = client.credit;

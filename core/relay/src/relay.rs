@@ -1,20 +1,19 @@
-//! The relay as a whole: events to whom they concern, turns, timers, status, going away.
+//! The relay as a whole: events to whom they concern, turns, timers, status.
 
 use alloc::vec::Vec;
-use core::time::Duration;
 
-use spillway_batch::{Batches, Control, Id, LinkCounters};
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 
 use crate::backlog::Memory;
 use crate::config::{Config, ConfigError, Random, ServiceConfig};
 use crate::deadlines::Deadlines;
+use crate::draining::Drain;
 use crate::notice::{LinkDown, Notice, Notices};
 use crate::slots::{Holder, Slots, Sort};
 use crate::status::{
-    ClientKind, ClientStatus, LinkState, LinkStatus, ServiceCounters, ServiceStatus, Status, add,
+    ClientKind, ClientStatus, LinkState, LinkStatus, ServiceCounters, ServiceStatus, Status,
 };
-use crate::upstream::{State, Upstream};
+use crate::upstream::{Past, Standing, State, Upstream};
 
 /// A helper without I/O.
 pub struct Relay {
@@ -33,26 +32,46 @@ pub struct Relay {
     pub(crate) now: Time,
     pub(crate) notices: Notices,
     pub(crate) random: Random,
-    listeners: Vec<Option<(u16, Sort)>>,
-    drain: Option<Drain>,
+    /// By listener: whose clients come in there. Its host listens there, if `open`.
+    pub(crate) listeners: Vec<Listener>,
+    /// The relay goes away, and all its services with it.
+    pub(crate) going: bool,
+}
+
+/// One of the transport's listeners.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Listener {
+    pub(crate) of: Option<(u16, Sort)>,
+    pub(crate) open: bool,
 }
 
 /// One service as it runs. Its configuration has the same index.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    /// Indexes of its links.
-    pub(crate) upstreams: core::ops::Range<usize>,
+    /// Indexes of its links, those that are being replaced included.
+    pub(crate) upstreams: Vec<usize>,
     pub(crate) listening: bool,
     pub(crate) raw_clients: u32,
     pub(crate) library_clients: u32,
     pub(crate) counters: ServiceCounters,
+    /// What links that are gone have carried.
+    pub(crate) past: Past,
+    /// It takes no more clients, and ends with those that it has.
+    pub(crate) drain: Option<Drain>,
+    /// It is no longer configured: with its last client it is gone.
+    pub(crate) removed: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Drain {
-    deadline: Time,
-    passed: bool,
-    links_closed: bool,
+impl Service {
+    /// Of both sorts, those that are only taking what is left for them included.
+    pub(crate) fn clients(&self) -> u32 {
+        self.raw_clients + self.library_clients
+    }
+
+    /// Removed, and nothing is left of it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.removed && self.drain.is_some_and(|drain| drain.is_over())
+    }
 }
 
 impl core::fmt::Debug for Relay {
@@ -65,79 +84,31 @@ impl Relay {
     /// A relay that opens its links when its first timeout is handled, which is due at once.
     pub fn new(config: Config, random: Random) -> Result<Relay, ConfigError> {
         config.check()?;
-        let (mut services, mut upstreams, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, service) in (0_u16..).zip(&config.services) {
-            let first = upstreams.len();
-            upstreams.extend((0..service.links).map(|link| Upstream::new(index, link)));
-            services.push(Service { upstreams: first..upstreams.len(), ..Service::default() });
-            let raw = service.raw_listeners.iter().map(|listener| (*listener, Sort::Raw));
-            let library = service.link_listeners.iter().map(|listener| (*listener, Sort::Library));
-            for (listener, sort) in raw.chain(library) {
-                let position = usize::from(listener);
-                if listeners.len() <= position {
-                    listeners.resize(position + 1, None);
-                }
-                listeners[position] = Some((index, sort));
-            }
-        }
-        Ok(Relay {
+        let mut relay = Relay {
             memory: Memory::new(config.memory_bytes_max),
             lingering: Deadlines::new(config.timeouts.linger),
             handshakes: Deadlines::new(config.timeouts.handshake),
             announcing: Deadlines::new(config.timeouts.proxy_header),
             now: Time::ZERO,
-            services,
-            upstreams,
-            listeners,
+            services: Vec::new(),
+            upstreams: Vec::new(),
+            listeners: Vec::new(),
             slots: Slots::default(),
             clients: 0,
             dirty: Vec::new(),
             notices: Notices::default(),
             random,
-            drain: None,
-            config,
-        })
+            going: false,
+            config: Config { services: Vec::new(), ..config },
+        };
+        config.services.into_iter().for_each(|service| relay.add_service(service));
+        relay.map_listeners();
+        Ok(relay)
     }
 
     /// The next decision for the log. Ask until `None`, after each turn.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop()
-    }
-
-    /// Goes away: takes no more clients, tells library clients to move, and resets those that are left after
-    /// `within`. A second call can only bring the deadline forward.
-    pub fn drain<T: Transport>(&mut self, now: Time, within: Duration, out: &mut T) {
-        let deadline = now + within;
-        if let Some(drain) = &mut self.drain {
-            drain.deadline = drain.deadline.min(deadline);
-            return;
-        }
-        self.drain = Some(Drain { deadline, passed: false, links_closed: false });
-        (0..self.services.len()).for_each(|service| self.update_listening(service, out));
-        let deadline_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
-        for conn in self.slots.clients().collect::<Vec<_>>() {
-            self.say_drain(conn, deadline_ms);
-        }
-    }
-
-    pub(crate) fn say_drain(&mut self, conn: Conn, deadline_ms: u32) {
-        if let Some(Holder::Library(client)) = self.slots.get_mut(conn)
-            && client.acceptor.is_established()
-        {
-            client.acceptor.control(Id::LINK, Control::Drain { deadline_ms });
-            self.mark_dirty(conn);
-        }
-    }
-
-    /// Whether [`drain`](Self::drain) was called.
-    pub fn is_draining(&self) -> bool {
-        self.drain.is_some()
-    }
-
-    /// Whether all clients and links are gone, so that the transport may be closed once it has sent what it has
-    /// queued.
-    pub fn is_drained(&self) -> bool {
-        self.drain.is_some_and(|drain| drain.links_closed)
     }
 
     /// Clients connected now, those that are only taking what is left for them included.
@@ -157,6 +128,7 @@ impl Relay {
                 .services
                 .iter()
                 .zip(&self.config.services)
+                .filter(|(service, _)| !service.is_gone())
                 .map(|(s, c)| self.service_status(s, c))
                 .collect(),
             clients: self.clients,
@@ -167,19 +139,19 @@ impl Relay {
     }
 
     fn service_status(&self, service: &Service, config: &ServiceConfig) -> ServiceStatus {
-        let upstreams = &self.upstreams[service.upstreams.clone()];
-        let (mut traffic, mut batches) = (LinkCounters::default(), Batches::default());
+        let upstreams = || service.upstreams.iter().map(|index| &self.upstreams[*index]);
+        let mut done = service.past;
+        upstreams().for_each(|upstream| done.merge(&upstream.done()));
+        let Past { traffic, batches, stalls } = done;
         let mut counters = service.counters;
-        for done in upstreams.iter().map(Upstream::done) {
-            add(&mut traffic, done.traffic);
-            batches.add(&done.batches);
-            counters.stalls.add(done.stalls);
-        }
+        counters.stalls.add(stalls);
         ServiceStatus {
             name: config.name.clone(),
             server: config.server,
             listening: service.listening,
-            links: upstreams.iter().map(link_status).collect(),
+            drained: service.drain.map(|drain| drain.counts()),
+            removed: service.removed,
+            links: upstreams().map(link_status).collect(),
             raw_clients: service.raw_clients,
             library_clients: service.library_clients,
             counters,
@@ -218,7 +190,7 @@ impl Relay {
         let Some(listener) = listener else {
             return self.link_opened(now, conn, out);
         };
-        match self.listeners.get(usize::from(listener)).copied().flatten() {
+        match self.listeners.get(usize::from(listener)).and_then(|listener| listener.of) {
             Some((service, Sort::Raw)) => self.raw_opened(conn, service, peer, out),
             Some((service, Sort::Library)) => self.library_opened(now, conn, service, peer, out),
             None => out.abort(conn),
@@ -290,23 +262,6 @@ impl Relay {
             None => {}
         }
     }
-
-    /// The drain has come to an end by itself or by its deadline.
-    fn advance_drain<T: Transport>(&mut self, now: Time, out: &mut T) {
-        let Some(drain) = self.drain.filter(|drain| !drain.links_closed) else { return };
-        if drain.deadline <= now && !drain.passed && self.clients > 0 {
-            self.notices.push(Notice::DrainDeadline { clients: self.clients });
-            for conn in self.slots.clients().collect::<Vec<_>>() {
-                self.reset_client(conn, out);
-            }
-        }
-        let passed = drain.passed || drain.deadline <= now;
-        let links_closed = self.clients == 0;
-        if links_closed {
-            (0..self.upstreams.len()).for_each(|upstream| self.close_link(now, upstream, out));
-        }
-        self.drain = Some(Drain { passed, links_closed, ..drain });
-    }
 }
 
 fn link_status(upstream: &Upstream) -> LinkStatus {
@@ -323,6 +278,8 @@ fn link_status(upstream: &Upstream) -> LinkStatus {
         state,
         connections: linked.map_or(0, |linked| linked.connections() as u32),
         pending_bytes: linked.map_or(0, |linked| linked.pending()),
+        replaced: upstream.standing != Standing::Current,
+        key: linked.map(|linked| linked.key),
     }
 }
 
@@ -382,6 +339,7 @@ impl Application for Relay {
         self.now = now;
         for upstream in 0..self.upstreams.len() {
             self.link_timeout(now, upstream, out);
+            self.end_retired(now, upstream, out);
         }
         while let Some(conn) = self.lingering.pop(now) {
             self.linger_timeout(now, conn, out);
@@ -392,26 +350,25 @@ impl Application for Relay {
         while let Some(conn) = self.announcing.pop(now) {
             self.announcing_timeout(conn, out);
         }
-        self.advance_drain(now, out);
+        self.advance_drains(now, out);
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
         self.now = now;
         for upstream in 0..self.upstreams.len() {
             self.link_turn(now, upstream, out);
+            self.end_retired(now, upstream, out);
         }
         for index in 0..self.dirty.len() {
             self.library_turn(self.dirty[index], out);
         }
         self.dirty.clear();
-        self.advance_drain(now, out);
+        self.advance_drains(now, out);
     }
 
     fn poll_timeout(&self) -> Option<Time> {
         let links = self.upstreams.iter().filter_map(Upstream::poll_timeout).min();
-        let drain =
-            self.drain.filter(|drain| !drain.passed && !drain.links_closed).map(|drain| drain.deadline);
         let waiting = [&self.lingering, &self.handshakes, &self.announcing].map(Deadlines::next);
-        [links, drain].into_iter().chain(waiting).flatten().min()
+        [links, self.drain_timeout()].into_iter().chain(waiting).flatten().min()
     }
 }

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use spillway_batch::{Batches, LinkCounters};
+use spillway_batch::{Batches, KeyId, LinkCounters};
 
 use crate::notice::{Cut, LinkDown, Refusal};
 
@@ -32,6 +32,10 @@ pub struct ServiceStatus {
     pub server: SocketAddr,
     /// Whether clients are taken.
     pub listening: bool,
+    /// It takes no more clients: what has become of those it had.
+    pub drained: Option<Drained>,
+    /// It is no longer configured, and goes with its last client.
+    pub removed: bool,
     /// Its links.
     pub links: Vec<LinkStatus>,
     /// Plain clients connected now.
@@ -62,6 +66,21 @@ pub struct LinkStatus {
     pub connections: u32,
     /// Bytes gathered that the transport has not taken.
     pub pending_bytes: usize,
+    /// It was replaced by a new one: it takes clients only until that is up.
+    pub replaced: bool,
+    /// The key that it was opened with, while it is open.
+    pub key: Option<KeyId>,
+}
+
+/// What became of a draining service's clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Library clients that went elsewhere by themselves.
+    pub moved: u64,
+    /// Plain clients whose connections ended by themselves.
+    pub left: u64,
+    /// Clients that were reset: by the deadline, or because their link was lost.
+    pub failed: u64,
 }
 
 /// What a link does.

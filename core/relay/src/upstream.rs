@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use spillway_batch::{Batches, Id, LinkCounters, OpenerLink};
+use spillway_batch::{Batches, Id, KeyId, LinkCounters, OpenerLink};
 use spillway_transport::{Chunk, Conn, Time, Transport};
 
 use crate::status::{Stalls, add};
@@ -24,6 +24,9 @@ pub(crate) struct Upstream {
     /// Which of the service's links.
     pub(crate) link: u16,
     pub(crate) state: State,
+    pub(crate) standing: Standing,
+    /// Which of the service's keys it opens with.
+    pub(crate) key: usize,
     /// Failures in a row.
     failures: u32,
     /// What its connections of the past have done.
@@ -39,11 +42,30 @@ pub(crate) struct Past {
 }
 
 impl Past {
+    pub(crate) fn merge(&mut self, other: &Past) {
+        add(&mut self.traffic, other.traffic);
+        self.batches.add(&other.batches);
+        self.stalls.add(other.stalls);
+    }
+
     pub(crate) fn add(&mut self, linked: &Linked) {
         add(&mut self.traffic, linked.opener.counters());
         self.batches.add(&linked.opener.batches());
         self.stalls.add(linked.stalls);
     }
+}
+
+/// What a link is to its service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Opened as configured, and opened again when it is lost.
+    Current,
+    /// It was replaced, and takes clients until a new one is up. Its clients then have to go within the time.
+    StandsIn { within: Option<Duration> },
+    /// It carries the clients that it has, until the deadline.
+    Retired { deadline: Option<Time> },
+    /// Its place is free.
+    Gone,
 }
 
 #[derive(Debug)]
@@ -60,6 +82,8 @@ impl Upstream {
             service,
             link,
             state: State::Waiting { until: Time::ZERO },
+            standing: Standing::Current,
+            key: 0,
             failures: 0,
             past: Past::default(),
         }
@@ -90,11 +114,14 @@ impl Upstream {
 
     /// Whether new clients can be put on it.
     pub(crate) fn takes_clients(&self) -> bool {
-        self.linked().is_some_and(|linked| linked.up && !linked.draining)
+        let standing = matches!(self.standing, Standing::Current | Standing::StandsIn { .. });
+        standing && self.linked().is_some_and(|linked| linked.up && !linked.draining)
     }
 
+    /// It is opened with the newest key again when it is lost.
     pub(crate) fn came_up(&mut self) {
         self.failures = 0;
+        self.key = 0;
     }
 
     /// Waits before the next attempt: the minimum doubled for each failure in a row up to the maximum, and of
@@ -108,6 +135,14 @@ impl Upstream {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let retired = match self.standing {
+            Standing::Retired { deadline } => deadline,
+            _ => None,
+        };
+        [retired, self.state_timeout()].into_iter().flatten().min()
+    }
+
+    fn state_timeout(&self) -> Option<Time> {
         match &self.state {
             State::Waiting { until } => Some(*until),
             State::Connecting { deadline, .. } => Some(*deadline),
@@ -133,6 +168,8 @@ pub(crate) enum Member {
 pub(crate) struct Linked {
     pub(crate) conn: Conn,
     pub(crate) opener: OpenerLink,
+    /// The key that it was opened with.
+    pub(crate) key: KeyId,
     /// Of library clients: connections that have not ended on both sides.
     pub(crate) relayed: u32,
     /// Both ends have authenticated.
@@ -150,10 +187,11 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
-    pub(crate) fn new(conn: Conn, opener: OpenerLink) -> Linked {
+    pub(crate) fn new(conn: Conn, opener: OpenerLink, key: KeyId) -> Linked {
         Linked {
             conn,
             opener,
+            key,
             relayed: 0,
             up: false,
             draining: false,

@@ -270,8 +270,12 @@ fn a_lost_link_resets_its_clients_and_comes_back() {
     world.event(world.link, Event::Lost(LostReason::Reset));
     assert!(world.wires.line(client).aborted);
     assert!(!world.wires.listening[&0]);
-    let Some(Notice::LinkDown { why: LinkDown::Lost(LostReason::Reset), clients: 1, retry_in, .. }) =
-        world.relay.poll_notice()
+    let Some(Notice::LinkDown {
+        why: LinkDown::Lost(LostReason::Reset),
+        clients: 1,
+        retry_in: Some(retry_in),
+        ..
+    }) = world.relay.poll_notice()
     else {
         panic!("the loss is told");
     };

@@ -17,6 +17,9 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Helper(Box<commands::helper::Args>),
+    Check(commands::check::Args),
+    Reload(commands::reload::Args),
+    Drain(commands::drain::Args),
     Status(commands::status::Args),
     Connections(commands::connections::Args),
     Server(commands::server::Args),
@@ -39,6 +42,9 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
         Command::Helper(args) => commands::helper::run(*args),
+        Command::Check(args) => commands::check::run(&args),
+        Command::Reload(args) => commands::reload::run(&args),
+        Command::Drain(args) => commands::drain::run(&args),
         Command::Status(args) => commands::status::run(args),
         Command::Connections(args) => commands::connections::run(args),
         Command::Server(args) => commands::server::run(args),

@@ -34,8 +34,7 @@ mod tests {
 
     #[test]
     fn every_reason_is_said() {
-        let link =
-            |state: &str| LinkStatus { thread: 0, state: state.into(), connections: 0, pending_bytes: 0 };
+        let link = |state: &str| LinkStatus { state: state.into(), ..LinkStatus::default() };
         let service = |links| ServiceStatus { name: "cache".into(), links, ..ServiceStatus::default() };
         let of = |services, draining, threads_silent| {
             health(&HelperStatus {

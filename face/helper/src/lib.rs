@@ -2,30 +2,39 @@
 //!
 //! [`Helper::start`] binds the listening ports, opens links to the servers and keeps them; clients are taken as
 //! soon as a link is up and refused by the host while none is. [`run`] is what the `spillway helper` command
-//! does: a helper that lives until it is told to go, with signals, a status socket and metrics.
+//! does: a helper that lives until it is told to go, with signals, a service manager, an admin socket and metrics.
+//! [`config`] is what it is told, by a file or by flags; other settings are put in force while it runs.
 #![forbid(unsafe_code)]
 
-mod config;
+pub mod config;
+pub mod control;
+
+mod change;
+mod contexts;
 mod descriptors;
 mod distribution;
 mod health;
 mod helper;
+mod listeners;
 mod log;
 mod metrics;
 mod page;
 mod rates;
 mod relaying;
-mod signals;
+mod run;
+mod running;
 mod status;
-mod status_socket;
 mod web;
 
 pub use config::{HelperConfig, Service, StartError};
+pub use control::query;
 pub use distribution::Distribution;
 pub use health::health;
 pub use helper::Helper;
 pub use metrics::METRICS;
 pub use rates::{Rates, ServiceRates};
-pub use signals::run;
-pub use status::{ContextStatus, HelperStatus, LinkStatus, ServiceStatus};
-pub use status_socket::{DEFAULT_PATH, StatusServer, query};
+pub use run::{Source, run};
+pub use status::{ContextStatus, Drained, HelperStatus, LinkStatus, ServiceStatus};
+
+/// Where the admin socket is when nobody says otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/spillway/helper.sock";

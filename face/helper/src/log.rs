@@ -1,9 +1,9 @@
 //! Decisions become log lines, on a thread of its own: a log that stands still must not stop the network.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use spillway_relay::Notice;
@@ -55,8 +55,29 @@ pub struct Lines {
     dropped: Arc<AtomicU64>,
 }
 
+/// Names of services by the relays' numbers: in the order in which they came, and never taken back.
+#[derive(Clone, Debug, Default)]
+pub struct Names(Arc<RwLock<Vec<String>>>);
+
+impl Names {
+    /// As relays do: a name that is known keeps its number.
+    pub fn add<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        for name in names {
+            if !known.iter().any(|other| other == name) {
+                known.push(name.to_owned());
+            }
+        }
+    }
+
+    fn of(&self, service: u16) -> String {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(usize::from(service)).map_or("?", String::as_str).to_owned()
+    }
+}
+
 /// Writes until every [`Log`] is gone.
-pub fn write(lines: &Lines, services: &[String]) {
+pub fn write(lines: &Lines, services: &Names) {
     let mut limiter = ByKind::default();
     for entry in &lines.receiver {
         let dropped = lines.dropped.swap(0, Ordering::Relaxed);
@@ -70,8 +91,8 @@ pub fn write(lines: &Lines, services: &[String]) {
     }
 }
 
-fn write_relay(thread: usize, notice: &Notice, services: &[String], limiter: &mut ByKind) {
-    let name = |service: u16| services.get(usize::from(service)).map_or("?", String::as_str);
+fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut ByKind) {
+    let name = |service: u16| services.of(service);
     let now = Instant::now();
     match notice {
         Notice::LinkUp { service, link, connections_max } => {
@@ -82,12 +103,15 @@ fn write_relay(thread: usize, notice: &Notice, services: &[String], limiter: &mu
             let kind = (*service, "link", thread, *link, discriminant_name(why));
             let interval = if *clients > 0 { Duration::ZERO } else { LINK_INTERVAL };
             if let Some(more) = limiter.count(kind, now, interval) {
-                let (service, retry_ms) = (name(*service), retry_in.as_millis());
+                let service = name(*service);
+                let next = match retry_in {
+                    Some(time) => format!("retry in {} ms", time.as_millis()),
+                    None => "it was replaced".to_owned(),
+                };
                 warn!(
                     thread,
                     link,
-                    "{service}: link down: {why}; {clients} clients reset, refusing clients, retry in {retry_ms} \
-                     ms{}",
+                    "{service}: link down: {why}; {clients} clients reset; {next}{}",
                     Also(more)
                 );
             }
@@ -108,8 +132,23 @@ fn write_relay(thread: usize, notice: &Notice, services: &[String], limiter: &mu
             let service = name(*service);
             info!(thread, link, "{service}: the server wants its clients moved away within {deadline_ms} ms");
         }
-        Notice::DrainDeadline { clients } => {
-            warn!(thread, "the drain deadline has passed: {clients} clients reset");
+        Notice::KeyRefused { service, link, key } => {
+            let kind = (*service, "key", thread, *link, key.to_string());
+            if let Some(more) = limiter.count(kind, now, LINK_INTERVAL) {
+                let service = name(*service);
+                warn!(
+                    thread,
+                    link,
+                    "{service}: the server does not accept key {key}; trying an older one{}",
+                    Also(more)
+                );
+            }
+        }
+        Notice::LinkRetired { service, link } => {
+            info!(thread, link, "{}: the link that was replaced has ended with its clients", name(*service));
+        }
+        Notice::DrainDeadline { service, clients } => {
+            warn!(thread, "{}: the drain deadline has passed: {clients} clients reset", name(*service));
         }
     }
 }
@@ -195,12 +234,12 @@ mod tests {
     fn a_full_log_drops_and_counts() {
         let (log, lines) = Log::new();
         for clients in 0..WAITING_MAX + 5 {
-            let notice = Notice::DrainDeadline { clients: clients as u32 };
+            let notice = Notice::DrainDeadline { service: 0, clients: clients as u32 };
             log.put(Entry::Relay { thread: 0, notice });
         }
         assert_eq!(lines.dropped.load(Ordering::Relaxed), 5);
         drop(log);
-        write(&lines, &[]);
+        write(&lines, &Names::default());
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub(crate) struct Part {
 /// A snapshot of a helper. Its JSON form is what the status socket answers; fields may be added to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HelperStatus {
+    /// As configured.
+    #[serde(default)]
+    pub name: String,
     /// Of the program.
     pub version: String,
     /// Process id.
@@ -40,6 +43,9 @@ pub struct HelperStatus {
     pub max_connections: u32,
     /// Bytes buffered for and from clients.
     pub buffered_bytes: u64,
+    /// As configured.
+    #[serde(default)]
+    pub max_memory_bytes: u64,
     /// One for each network thread that answers.
     #[serde(default)]
     pub contexts: Vec<ContextStatus>,
@@ -71,6 +77,12 @@ pub struct ServiceStatus {
     pub listen: Vec<SocketAddr>,
     /// Where library clients come in.
     pub link_listen: Vec<SocketAddr>,
+    /// It takes no more clients: what has become of those it had, and how many are left.
+    #[serde(default)]
+    pub drained: Option<Drained>,
+    /// It is no longer configured, and goes with its last client.
+    #[serde(default)]
+    pub removed: bool,
     /// Threads that take clients now: those with a link that is up.
     pub threads_listening: usize,
     /// Links to the server.
@@ -134,7 +146,7 @@ pub struct ServiceStatus {
 }
 
 /// One link of one thread.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkStatus {
     /// Of which thread.
     pub thread: usize,
@@ -144,6 +156,25 @@ pub struct LinkStatus {
     pub connections: u32,
     /// Bytes gathered that the host's sockets have not taken.
     pub pending_bytes: u64,
+    /// It was replaced by a new one, and ends with its clients.
+    #[serde(default)]
+    pub replaced: bool,
+    /// The name of the key that it was opened with, while it is open.
+    #[serde(default)]
+    pub key: Option<String>,
+}
+
+/// What has become of a draining service's clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drained {
+    /// Library clients that went elsewhere by themselves.
+    pub moved: u64,
+    /// Plain clients whose connections ended by themselves.
+    pub left: u64,
+    /// Clients that were reset: by the deadline, or because their link was lost.
+    pub failed: u64,
+    /// Clients that are still there.
+    pub remaining: u64,
 }
 
 /// Clients refused, by reason.
@@ -194,9 +225,26 @@ impl HelperStatus {
         self.draining |= status.draining;
         self.clients += status.clients;
         self.buffered_bytes += status.buffered_bytes as u64;
-        for (total, service) in self.services.iter_mut().zip(&status.services) {
-            total.add(thread, service);
+        for service in &status.services {
+            match self.services.iter_mut().find(|total| total.name == service.name) {
+                Some(total) => total.add(thread, service),
+                // Removed, and not gone yet.
+                None => {
+                    let (name, server) = (service.name.clone(), service.server.to_string());
+                    let mut total = ServiceStatus { name, server, ..ServiceStatus::default() };
+                    total.add(thread, service);
+                    self.services.push(total);
+                }
+            }
         }
+    }
+
+    /// One short line: what a service manager shows.
+    pub fn summary(&self) -> String {
+        let state = if self.draining { "draining, " } else { "" };
+        let up = |service: &&ServiceStatus| service.links_that_are_up() > 0;
+        let (ready, all) = (self.services.iter().filter(up).count(), self.services.len());
+        format!("{state}{ready} of {all} services with a link, {} clients", self.clients)
     }
 }
 
@@ -222,7 +270,17 @@ impl ServiceStatus {
             state: state_name(link.state).to_owned(),
             connections: link.connections,
             pending_bytes: link.pending_bytes as u64,
+            replaced: link.replaced,
+            key: link.key.map(|key| key.to_string()),
         }));
+        self.removed |= service.removed;
+        if let Some(drained) = service.drained {
+            let total = self.drained.get_or_insert_default();
+            total.moved += drained.moved;
+            total.left += drained.left;
+            total.failed += drained.failed;
+            total.remaining += u64::from(service.raw_clients + service.library_clients);
+        }
         self.raw_clients += service.raw_clients;
         self.library_clients += service.library_clients;
         let traffic = &service.traffic;
@@ -297,7 +355,8 @@ pub(crate) fn state_name(state: LinkState) -> &'static str {
 impl fmt::Display for HelperStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.draining { "draining" } else { "running" };
-        write!(f, "helper {} {state} for {} s", self.pid, self.uptime_ms / 1000)?;
+        let name = if self.name.is_empty() { String::new() } else { format!("{} ", self.name) };
+        write!(f, "helper {name}(pid {}) {state} for {} s", self.pid, self.uptime_ms / 1000)?;
         write!(f, ", {} clients of {}", self.clients, self.max_connections)?;
         write!(f, ", {} KiB buffered", self.buffered_bytes / 1024)?;
         if self.threads_silent > 0 {
@@ -311,6 +370,10 @@ impl fmt::Display for ServiceStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let takes = if self.threads_listening > 0 { "taking clients" } else { "refusing clients" };
         write!(f, "{} at {}: {takes}", self.name, self.server)?;
+        if let Some(Drained { moved, left, failed, remaining }) = self.drained {
+            let state = if self.removed { "removed" } else { "draining" };
+            write!(f, " ({state}: {moved} moved, {left} left, {failed} failed, {remaining} to go)")?;
+        }
         write!(f, ", {} of {} links up", self.links_that_are_up(), self.links.len())?;
         write!(f, ", {} plain and {} library clients", self.raw_clients, self.library_clients)?;
         write!(f, ", {:.1} messages a batch", self.messages_per_batch)?;

@@ -6,15 +6,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use spillway_auth::{Key, KeyRing};
-use spillway_batch::Role;
+use spillway_auth::Key;
 use spillway_helper::{Helper, HelperConfig, HelperStatus, Service, StartError};
 use support::{EchoServer, client_key, connect, echo, helper_key, is_served, wait};
 
 fn service(server: SocketAddr) -> Service {
     let mut service = Service::new("cache", server);
     service.listen.push("127.0.0.1:0".parse().expect("an address"));
-    service.key = Some(helper_key());
+    service.keys = vec![helper_key()];
     service
 }
 
@@ -99,7 +98,7 @@ fn refuses_clients_while_the_server_is_away_and_takes_them_again() {
 fn a_wrong_key_keeps_clients_out_and_says_so() {
     let server = EchoServer::start();
     for key in [Key::from_secret([9; 32]), client_key()] {
-        let helper = start(Service { key: Some(key), ..service(server.address) }, 1);
+        let helper = start(Service { keys: vec![key], ..service(server.address) }, 1);
         wait("an attempt", || helper.status().services[0].links[0].state == "waiting");
         let refused = TcpStream::connect(port(&helper)).expect_err("no link is up");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -112,9 +111,7 @@ fn clients_that_misbehave_harm_nobody_else() {
     let server = EchoServer::start();
     let mut service = service(server.address);
     service.link_listen.push("127.0.0.1:0".parse().expect("an address"));
-    let mut ring = KeyRing::new();
-    ring.accept(Role::Client, client_key());
-    service.client_keys = Some(ring);
+    service.client_keys = vec![client_key()];
     let helper = start(service, 1);
     let (port, link_port) = (port(&helper), helper.status().services[0].link_listen[0]);
     wait("the link", || links_up(&helper) == 1);
@@ -237,7 +234,7 @@ fn what_cannot_start_says_why() {
     assert!(error.to_string().contains("another program listens there"), "{error}");
     service.listen = vec!["127.0.0.1:0".parse().expect("an address")];
     service.server = "192.0.2.5:11411".parse().expect("an address");
-    service.key = None;
+    service.keys.clear();
     let error = Helper::start(HelperConfig::new(vec![service])).err().expect("no key");
     assert!(error.to_string().contains("no key"), "{error}");
 }
@@ -248,13 +245,14 @@ fn status_travels_as_json() {
     let path = std::env::temp_dir().join(format!("spillway-helper-test-{}.sock", std::process::id()));
     let config = HelperConfig {
         threads: 2,
-        status_socket: Some(path.clone()),
+        socket: Some(path.clone()),
         ..HelperConfig::new(vec![service(server.address)])
     };
     let helper = Helper::start(config).expect("a helper");
     wait("both links", || links_up(&helper) == 2);
-    let text = spillway_helper::query(&path).expect("it answers");
-    let mut status: HelperStatus = serde_json::from_str(&text).expect("JSON");
+    let mut status = spillway_helper::query(&path).expect("it answers");
+    let again: HelperStatus = serde_json::from_str(&status.to_json()).expect("JSON");
+    assert_eq!(again, status);
     assert_eq!(status.contexts.len(), 2);
     // Time goes on.
     (status.uptime_ms, status.contexts) = (0, Vec::new());

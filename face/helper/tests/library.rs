@@ -5,8 +5,8 @@ mod support;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use spillway_auth::{Key, KeyRing};
-use spillway_batch::{RefuseReason, Role};
+use spillway_auth::Key;
+use spillway_batch::RefuseReason;
 use spillway_client::blocking::Client;
 use spillway_client::{Carrier, LinkTarget, MoveError, Route, Settings};
 use spillway_helper::{Helper, HelperConfig, HelperStatus, Service};
@@ -14,12 +14,10 @@ use support::{EchoServer, client_key, helper_key, wait};
 
 fn start(server: SocketAddr, threads: usize) -> (Helper, LinkTarget) {
     let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-    let mut ring = KeyRing::new();
-    ring.accept(Role::Client, client_key());
     let mut service = Service::new("cache", server);
     service.link_listen.push(any);
-    service.key = Some(helper_key());
-    service.client_keys = Some(ring);
+    service.keys = vec![helper_key()];
+    service.client_keys = vec![client_key()];
     let config = HelperConfig { threads, ..HelperConfig::new(vec![service]) };
     let helper = Helper::start(config).expect("a helper");
     wait("the links", || helper.status().services[0].threads_listening == threads);

@@ -18,7 +18,7 @@ use support::{EchoServer, connect, echo, helper_key, wait};
 fn start(server: SocketAddr) -> Helper {
     let service = Service {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
-        key: Some(helper_key()),
+        keys: vec![helper_key()],
         ..Service::new("cache \"quoted\\\"", server)
     };
     let metrics = Some("127.0.0.1:0".parse().unwrap());

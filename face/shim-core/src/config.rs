@@ -9,6 +9,7 @@ use spillway_batch::{AddressRange, AddressRules, Limits, Role, ServerConfig};
 
 use crate::log::Reason;
 pub use crate::port::LinkAddress;
+use crate::rotation;
 use crate::sys::{self, PrivateFileError};
 
 /// Where the link port is: `HOST:PORT`, or `:PORT` for all addresses.
@@ -41,6 +42,8 @@ pub struct Config {
     pub link: LinkAddress,
     /// Keys of helpers and clients.
     pub ring: KeyRing,
+    /// The files that they came from.
+    pub key_files: Vec<(Role, String)>,
     /// Client addresses that may be carried; `None` for the usual private ranges.
     pub allow: Option<Vec<AddressRange>>,
     /// The application's port to serve.
@@ -83,12 +86,12 @@ pub fn from_environment() -> Result<Option<Config>, ConfigError> {
 }
 
 fn read(link: &str, require: bool) -> Result<Config, String> {
-    let mut ring = KeyRing::new();
+    let mut key_files = Vec::new();
     for (name, role) in [(KEYS, Role::Helper), (CLIENT_KEYS, Role::Client)] {
-        for path in variable(name).unwrap_or_default().lines().filter(|line| !line.is_empty()) {
-            ring.accept(role, key_file(path)?);
-        }
+        let files = variable(name).unwrap_or_default();
+        key_files.extend(files.lines().filter(|line| !line.is_empty()).map(|path| (role, path.to_owned())));
     }
+    let mut ring = rotation::read(&key_files)?;
     let link = link_address(link, !ring.is_empty())?;
     if ring.is_empty() {
         ring = KeyRing::loopback_only();
@@ -102,7 +105,7 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         Some(text) => Some(text.parse().map_err(|_| format!("SPILLWAY_PORT={text} is no port number"))?),
     };
     let launch = variable(LAUNCH).filter(|id| is_launch(id));
-    Ok(Config { link, ring, allow, port, require, launch })
+    Ok(Config { link, ring, key_files, allow, port, require, launch })
 }
 
 /// A launch is part of a file name.

@@ -27,6 +27,7 @@ mod listeners;
 mod log;
 mod port;
 mod ready;
+mod rotation;
 mod source;
 mod switch;
 mod sys;

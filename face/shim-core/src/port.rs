@@ -2,15 +2,16 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
 use libc::c_int;
-use spillway_batch::{NONCE_BYTES, ServerConfig, ServerLink};
+use spillway_batch::{NONCE_BYTES, ServerLink};
 
 use crate::config::{Config, ConfigError};
 use crate::epoll::Tag;
 use crate::log::{self, Reason};
 use crate::ready::{self, Set};
+use crate::rotation::Keys;
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
@@ -35,7 +36,7 @@ static BASES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
 struct Prepared {
     config: Config,
-    server: Arc<ServerConfig>,
+    keys: Keys,
 }
 
 /// Takes the configuration of this process.
@@ -43,8 +44,8 @@ pub(crate) fn configure(config: Result<Option<Config>, ConfigError>) {
     match config {
         Ok(None) => {}
         Ok(Some(config)) => {
-            let server = Arc::new(config.server_config());
-            WANTED.store(CONFIG.set(Prepared { config, server }).is_ok(), Ordering::Release);
+            let keys = Keys::new(config.server_config(), config.key_files.clone());
+            WANTED.store(CONFIG.set(Prepared { config, keys }).is_ok(), Ordering::Release);
         }
         Err(error) => give_up(error.require, format_args!("{}", error.what)),
     }
@@ -185,7 +186,7 @@ fn watch(socket: c_int, set: &Set) -> Result<(), Errno> {
 
 /// Epoll says that somebody opens a link.
 pub(crate) fn ready(set: &Set) {
-    let Some(Prepared { server, .. }) = CONFIG.get() else { return };
+    let Some(Prepared { keys, .. }) = CONFIG.get() else { return };
     for _ in 0..ACCEPTS_MAX {
         // SAFETY: all zeros is a valid sockaddr_storage.
         let (mut peer, mut local) = unsafe { core::mem::zeroed::<(libc::sockaddr_storage, _)>() };
@@ -209,7 +210,7 @@ pub(crate) fn ready(set: &Set) {
         let addresses = address::from_c(&peer).zip(address::from_c(&local));
         match (named, addresses, sys::random(&mut nonce)) {
             (Ok(()), Some((peer, local)), Ok(())) => {
-                let end = ServerLink::new(server.clone(), sys::now(), peer, local, nonce);
+                let end = ServerLink::new(keys.server(), sys::now(), peer, local, nonce);
                 links::opened(socket, peer, local, end, set);
             }
             _ => sys::close(socket),

@@ -11,6 +11,7 @@ use spillway_transport::{Application, Event};
 use crate::Notice;
 use crate::connection::Connection;
 use crate::context::Context;
+use crate::listen::{BoundListener, Listener, set_keep_alive};
 use crate::sockets::{Sockets, close_with_reset};
 
 /// How long accepting pauses when the host cannot accept. Without descriptors peers are refused meanwhile, otherwise
@@ -23,10 +24,10 @@ const ACCEPT_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEX
 
 impl<A: Application> Context<A> {
     /// Accepts what waits at a listener, a bounded number.
-    pub(crate) fn accept(&mut self, index: usize) {
+    pub(crate) fn accept(&mut self, index: u16) {
         for _ in 0..self.sockets.config.accepts_per_turn {
             // The application may close the listener within an event.
-            let Some(listener) = self.sockets.listeners.get(index).filter(|listener| listener.open) else {
+            let Some(listener) = self.sockets.listeners.get(&index).filter(|listener| listener.open) else {
                 return;
             };
             match acceptfrom_with(&listener.fd, ACCEPT_FLAGS) {
@@ -41,8 +42,7 @@ impl<A: Application> Context<A> {
                     let Some(peer) = peer else { continue };
                     match self.sockets.register(Connection::opened(fd)) {
                         Ok(conn) => {
-                            let listener = u16::try_from(index).ok();
-                            self.tell(conn, Event::Opened { peer, listener });
+                            self.tell(conn, Event::Opened { peer, listener: Some(index) });
                         }
                         Err(error) => return self.sockets.pause_accepting(index, error.raw_os_error()),
                     }
@@ -63,7 +63,7 @@ impl<A: Application> Context<A> {
 
 impl Sockets {
     pub(crate) fn open_listener(&mut self, index: u16) {
-        let Some(listener) = self.listeners.get_mut(usize::from(index)) else { return };
+        let Some(listener) = self.listeners.get_mut(&index) else { return };
         let opened = listener.open(self.config.backlog);
         match opened.and_then(|()| self.epoll.add(&listener.fd, u64::from(index), EventFlags::IN)) {
             Ok(()) => listener.retry = None,
@@ -79,7 +79,7 @@ impl Sockets {
     }
 
     pub(crate) fn close_listener(&mut self, index: u16) {
-        if let Some(listener) = self.listeners.get_mut(usize::from(index)).filter(|listener| listener.open) {
+        if let Some(listener) = self.listeners.get_mut(&index).filter(|listener| listener.open) {
             self.epoll.remove(&listener.fd);
             listener.close();
         }
@@ -87,18 +87,49 @@ impl Sockets {
 
     /// Tries again what has paused for long enough.
     pub(crate) fn retry_listeners(&mut self) {
-        for index in 0..self.listeners.len() {
-            let listener = &mut self.listeners[index];
-            if listener.retry.is_none_or(|retry| retry > self.now) {
-                continue;
-            }
-            listener.retry = None;
-            if !listener.open {
-                self.open_listener(index as u16);
-            } else if let Err(error) = self.epoll.add(&listener.fd, index as u64, EventFlags::IN) {
-                self.pause_accepting(index, error.raw_os_error());
-            }
+        let is_due = |listener: &Listener| listener.retry.is_some_and(|retry| retry <= self.now);
+        let due = self.listeners.iter().find(|(_, listener)| is_due(listener)).map(|(index, _)| *index);
+        // Others that are due at the same time have their turn next.
+        let Some(index) = due else { return };
+        let Some(listener) = self.listeners.get_mut(&index) else { return };
+        listener.retry = None;
+        if !listener.open {
+            self.open_listener(index);
+        } else if let Err(error) = self.epoll.add(&listener.fd, u64::from(index), EventFlags::IN) {
+            self.pause_accepting(index, error.raw_os_error());
         }
+    }
+
+    /// Puts a listener in a place. One that was there is closed: peers that it had not accepted yet are reset.
+    pub fn put_listener(&mut self, index: u16, listener: BoundListener) {
+        self.drop_listener(index);
+        self.listeners.insert(index, Listener::new(listener));
+    }
+
+    /// Closes a listener for good.
+    pub fn drop_listener(&mut self, index: u16) {
+        self.close_listener(index);
+        self.listeners.remove(&index);
+    }
+
+    /// Sets when peers that come from now on are asked whether they are alive, once they have been idle; none:
+    /// never.
+    pub fn set_keep_alive(&mut self, index: u16, idle: Option<Duration>) {
+        if let Some(listener) = self.listeners.get(&index) {
+            // Fails on no socket that we hold; the setting before stays, otherwise.
+            let _ = set_keep_alive(&listener.fd, idle);
+        }
+    }
+
+    /// Sets [`Config::connections_max`](crate::Config::connections_max). Connections beyond it stay.
+    pub fn set_connections_max(&mut self, connections: usize) {
+        self.config.connections_max = connections;
+        self.table.set_limit(connections);
+    }
+
+    /// Sets [`Config::input_patience`](crate::Config::input_patience), where it was not zero at the start.
+    pub fn set_input_patience(&mut self, patience: Duration) {
+        self.config.input_patience = patience;
     }
 
     fn refused_for_connections(&mut self) {
@@ -110,8 +141,8 @@ impl Sockets {
     /// Without a descriptor a peer can be neither accepted nor refused, and would wake us for ever. The host can
     /// refuse it, though: the listener closes for a moment, which resets those who wait. (A descriptor held in
     /// reserve for this would be another thread's before long.)
-    fn refuse_without_descriptors(&mut self, index: usize, error: Errno) {
-        let Some(listener) = self.listeners.get_mut(index) else { return };
+    fn refuse_without_descriptors(&mut self, index: u16, error: Errno) {
+        let Some(listener) = self.listeners.get_mut(&index) else { return };
         self.epoll.remove(&listener.fd);
         listener.close();
         listener.retry = Some(self.now + ACCEPT_PAUSE);
@@ -120,12 +151,12 @@ impl Sockets {
         }
     }
 
-    fn pause_accepting(&mut self, index: usize, error: Option<i32>) {
-        let Some(listener) = self.listeners.get_mut(index) else { return };
+    fn pause_accepting(&mut self, index: u16, error: Option<i32>) {
+        let Some(listener) = self.listeners.get_mut(&index) else { return };
         self.epoll.remove(&listener.fd);
         listener.retry = Some(self.now + ACCEPT_PAUSE);
         if self.accept_failures.count(self.now).is_some() {
-            let notice = Notice::AcceptFailed { listener: index as u16, error: error.unwrap_or(0) };
+            let notice = Notice::AcceptFailed { listener: index, error: error.unwrap_or(0) };
             (self.hook)(notice);
         }
     }

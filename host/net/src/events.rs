@@ -22,7 +22,8 @@ impl<A: Application> Context<A> {
         }
         let (slot, generation) = (token as u32, (token >> 32) as u32);
         if generation == 0 {
-            return self.accept(slot as usize);
+            // Those of listeners are small.
+            return u16::try_from(slot).map_or((), |index| self.accept(index));
         }
         let conn = Conn { slot, generation };
         let Some(connection) = self.sockets.table.find(conn) else { return };

@@ -31,7 +31,7 @@ use std::time::Duration;
 pub use clock::Clock;
 pub use context::Context;
 pub use cores::{allowed_cores, pin_current_thread};
-pub use listen::{BindError, ContextListeners, Listeners};
+pub use listen::{BindError, BoundListener, ContextListeners, Listeners};
 pub use remote::{Remote, Unreachable};
 pub use sockets::Sockets;
 

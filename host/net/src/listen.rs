@@ -50,33 +50,52 @@ pub struct Listeners {
 
 /// The listening sockets of one context.
 #[derive(Debug, Default)]
-pub struct ContextListeners(pub(crate) Vec<OwnedFd>);
+pub struct ContextListeners(pub(crate) Vec<BoundListener>);
+
+impl ContextListeners {
+    /// Each by itself, in the order of the addresses, for [`Sockets::put_listener`](crate::Sockets::put_listener).
+    pub fn into_each(self) -> Vec<BoundListener> {
+        self.0
+    }
+}
+
+/// One listening socket of one context. It does not listen yet.
+#[derive(Debug)]
+pub struct BoundListener(pub(crate) OwnedFd);
 
 impl Listeners {
     /// Binds every address once for each context. Port 0 is replaced by a free one, the same for all contexts.
     /// An address `[::]` takes IPv6 peers only: give `0.0.0.0` too.
     pub fn bind(addresses: &[SocketAddr], contexts: usize, config: &Config) -> Result<Listeners, BindError> {
+        Listeners::bind_beside(addresses, contexts, config, &[])
+    }
+
+    /// As [`bind`](Self::bind), for a program that listens on the addresses `ours` already: a new address may
+    /// overlap with them, as `0.0.0.0:80` does with `127.0.0.1:80`.
+    pub fn bind_beside(
+        addresses: &[SocketAddr],
+        contexts: usize,
+        config: &Config,
+        ours: &[SocketAddr],
+    ) -> Result<Listeners, BindError> {
         let mut bound = Listeners {
             addresses: Vec::with_capacity(addresses.len()),
             contexts: (0..contexts).map(|_| ContextListeners::default()).collect(),
         };
         for &address in addresses {
-            bound.bind_address(address, config).map_err(|error| BindError { address, error })?;
+            let overlaps = address.port() != 0 && ours.iter().any(|other| other.port() == address.port());
+            bound.bind_address(address, config, !overlaps).map_err(|error| BindError { address, error })?;
         }
         Ok(bound)
     }
 
-    fn bind_address(&mut self, address: SocketAddr, config: &Config) -> io::Result<()> {
-        // Sockets that share a port would silently share it with another program of the same user as well: ask
-        // first with one that shares with nobody who listens.
-        let probe = new_socket(address)?;
-        sockopt::set_socket_reuseaddr(&probe, true)?;
-        if let SocketAddr::V6(_) = address {
-            sockopt::set_ipv6_v6only(&probe, true)?;
-        }
-        rustix::net::bind(&probe, &address)?;
-        let chosen = SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
-        if address.port() != 0 {
+    fn bind_address(&mut self, address: SocketAddr, config: &Config, alone: bool) -> io::Result<()> {
+        let mut chosen = address;
+        // Kept until the end where it chooses the port.
+        let probe = if alone { Some(probe(address)?) } else { None };
+        if let Some(probe) = probe.as_ref().filter(|_| address.port() == 0) {
+            chosen = SocketAddr::try_from(rustix::net::getsockname(probe)?)?;
+        } else {
             drop(probe);
         }
         for context in &mut self.contexts {
@@ -89,7 +108,7 @@ impl Listeners {
             // Accepted sockets inherit these: no system call per connection.
             configure(&fd, config)?;
             rustix::net::bind(&fd, &chosen)?;
-            context.0.push(fd);
+            context.0.push(BoundListener(fd));
         }
         self.addresses.push(chosen);
         Ok(())
@@ -106,6 +125,18 @@ impl Listeners {
     }
 }
 
+/// Sockets that share a port would silently share it with another program of the same user as well: this asks first,
+/// with one that shares with nobody who listens.
+fn probe(address: SocketAddr) -> io::Result<OwnedFd> {
+    let probe = new_socket(address)?;
+    sockopt::set_socket_reuseaddr(&probe, true)?;
+    if let SocketAddr::V6(_) = address {
+        sockopt::set_ipv6_v6only(&probe, true)?;
+    }
+    rustix::net::bind(&probe, &address)?;
+    Ok(probe)
+}
+
 /// A TCP socket for the address's family, non-blocking.
 pub fn new_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -119,9 +150,14 @@ pub fn configure(fd: &OwnedFd, config: &Config) -> io::Result<()> {
     // Urgent data is data: without this its byte would be missing from the stream.
     sockopt::set_socket_oobinline(fd, true)?;
     set_unsent_limit(fd, UNSENT_BYTES_MAX)?;
-    if let Some(idle) = config.keep_alive {
+    if config.keep_alive.is_some() { set_keep_alive(fd, config.keep_alive) } else { Ok(()) }
+}
+
+/// Whether and when the kernel asks if an idle peer is alive.
+pub fn set_keep_alive(fd: &OwnedFd, idle: Option<Duration>) -> io::Result<()> {
+    sockopt::set_socket_keepalive(fd, idle.is_some())?;
+    if let Some(idle) = idle {
         let idle = idle.max(Duration::from_secs(1));
-        sockopt::set_socket_keepalive(fd, true)?;
         sockopt::set_tcp_keepidle(fd, idle)?;
         sockopt::set_tcp_keepintvl(fd, (idle / 3).max(Duration::from_secs(1)))?;
         sockopt::set_tcp_keepcnt(fd, 3)?;
@@ -142,7 +178,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    pub fn new(fd: OwnedFd) -> Listener {
+    pub fn new(BoundListener(fd): BoundListener) -> Listener {
         Listener { fd, wanted: false, open: false, retry: None }
     }
 

@@ -95,7 +95,7 @@ impl<A> Remote<A> {
         answered.recv().map_err(|_| Unreachable)
     }
 
-    /// As [`ask`](Self::ask), but waits no longer than `within`: for whoever has to answer somebody else.
+    /// As [`ask`](Self::ask), but waits no longer than `within`: a context that stands still is unreachable, too.
     pub fn ask_within<R: Send + 'static>(
         &self,
         within: Duration,

@@ -1,6 +1,6 @@
 //! The sockets of one context: the state behind [`Transport`](spillway_transport::Transport).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,7 +36,8 @@ pub struct Sockets {
     /// The connections that we opened, where others may be left alone for a moment.
     pub(crate) urgent: Option<Epoll>,
     pub(crate) table: Table,
-    pub(crate) listeners: Vec<Listener>,
+    /// By index.
+    pub(crate) listeners: BTreeMap<u16, Listener>,
     pub(crate) pool: Pool,
     /// The time of the present turn.
     pub(crate) now: Time,
@@ -72,7 +73,7 @@ impl Sockets {
             epoll,
             urgent,
             table: Table::new(config.connections_max),
-            listeners: listeners.0.into_iter().map(Listener::new).collect(),
+            listeners: (0..).zip(listeners.0.into_iter().map(Listener::new)).collect(),
             pool: Pool::default(),
             now: Time::ZERO,
             dirty: Vec::new(),
@@ -278,7 +279,7 @@ impl Sockets {
         }
         let connect = self.connecting.front().map(|(deadline, _)| *deadline);
         let watch = self.watch.front().map(|(due, _)| *due);
-        let retry = self.listeners.iter().filter_map(|listener| listener.retry).min();
+        let retry = self.listeners.values().filter_map(|listener| listener.retry).min();
         [connect, watch, retry].into_iter().flatten().min()
     }
 }

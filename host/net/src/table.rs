@@ -29,6 +29,11 @@ impl Table {
         self.slots.len() - self.free.len()
     }
 
+    /// Bounds it anew. Connections that are there stay.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit.min(u32::MAX as usize - 1);
+    }
+
     /// Whether there is no room for another one.
     pub fn is_full(&self) -> bool {
         self.len() >= self.limit

@@ -26,7 +26,7 @@ impl Transport for Sockets {
     }
 
     fn set_listening(&mut self, listener: u16, open: bool) {
-        let Some(state) = self.listeners.get_mut(usize::from(listener)) else { return };
+        let Some(state) = self.listeners.get_mut(&listener) else { return };
         if state.wanted == open {
             return;
         }

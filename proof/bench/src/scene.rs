@@ -4,13 +4,12 @@
 //! comparison. Both stand on the same host under the same quota, and the one that is not asked costs nothing.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use spillway_lab::peers::{Memcached, Peer};
 use spillway_lab::{Awake, Canary, Host, HostOptions, Lab, LabOptions, Launch, Place, Process, Quota};
 
@@ -27,8 +26,6 @@ const CLIENTS: &str = "10.77.0.0/24";
 const LINK_WITHIN: Duration = Duration::from_secs(30);
 /// How long the helper may take to end.
 const HELPER_ENDS_WITHIN: Duration = Duration::from_secs(2);
-/// An answer of the helper about itself is shorter.
-const STATUS_BYTES_MAX: u64 = 16 << 20;
 
 /// How the scene is set.
 #[derive(Clone, Debug, PartialEq)]
@@ -399,7 +396,7 @@ impl Scene {
     }
 
     fn status(&self) -> Result<Status, String> {
-        read_status(&self.status_socket)
+        helper_status(&self.status_socket)
     }
 }
 
@@ -437,16 +434,16 @@ impl Status {
     }
 }
 
-fn read_status(socket: &Path) -> Result<Status, String> {
-    let read = || {
-        let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        let mut text = String::new();
-        stream.take(STATUS_BYTES_MAX).read_to_string(&mut text)?;
-        Ok::<_, std::io::Error>(text)
-    };
-    let text = read().map_err(|e| format!("no status at {}: {e}", socket.display()))?;
-    serde_json::from_str(&text).map_err(|e| format!("its status is not understood: {e}"))
+/// Asks a helper what it does. What is read of its answer is the caller's choice.
+pub(crate) fn helper_status<T: DeserializeOwned>(socket: &Path) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Answer<T> {
+        ok: T,
+    }
+    let text = spillway_daemon::ask(socket, r#"{"command":"status"}"#, Duration::from_secs(1))
+        .map_err(|e| format!("no status at {}: {e}", socket.display()))?;
+    let answer = serde_json::from_str::<Answer<T>>(&text);
+    answer.map(|answer| answer.ok).map_err(|e| format!("its status is not understood: {e}"))
 }
 
 #[cfg(test)]

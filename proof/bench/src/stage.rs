@@ -4,9 +4,7 @@
 mod session;
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,7 +21,7 @@ use spillway_load::protocol::store::Space;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::measure::{BatchCount, Snapshot};
-use crate::scene::{Placement, Setting};
+use crate::scene::{Placement, Setting, helper_status};
 
 pub use session::{Cost, Session};
 
@@ -31,8 +29,6 @@ pub use session::{Cost, Session};
 const CLIENTS: &str = "10.77.0.0/24";
 /// How long a helper may take to open its link.
 const LINK_WITHIN: Duration = Duration::from_secs(30);
-/// An answer of the helper about itself is shorter.
-const STATUS_BYTES_MAX: u64 = 16 << 20;
 /// Keys in each space of a server.
 pub const KEYS: u32 = 2_000;
 
@@ -284,15 +280,7 @@ impl Helper {
     }
 
     fn status(&self) -> Result<Status, String> {
-        let read = || {
-            let stream = UnixStream::connect(&self.status_socket)?;
-            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-            let mut text = String::new();
-            stream.take(STATUS_BYTES_MAX).read_to_string(&mut text)?;
-            Ok::<_, std::io::Error>(text)
-        };
-        let text = read().map_err(|e| format!("no status at {}: {e}", self.status_socket.display()))?;
-        serde_json::from_str(&text).map_err(|e| format!("its status is not understood: {e}"))
+        helper_status(&self.status_socket)
     }
 
     fn await_link(&mut self) -> Result<(), Error> {

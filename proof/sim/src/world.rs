@@ -119,7 +119,7 @@ fn relay_config(rng: &mut Rng, calm: bool) -> Config {
     let service = ServiceConfig {
         raw_listeners: vec![0],
         link_listeners: vec![1],
-        key: Some(helper_key()),
+        keys: vec![helper_key()],
         client_keys: Some(clients),
         links: rng.range(1, 3) as u16,
         policy: match rng.below(3) {

@@ -129,7 +129,7 @@ pub fn config() -> Config {
     let service = ServiceConfig {
         raw_listeners: vec![0],
         link_listeners: vec![1],
-        key: Some(helper_key()),
+        keys: vec![helper_key()],
         client_keys: Some(client_ring()),
         policy: PolicyKind::Fixed { delay: core::time::Duration::ZERO, bytes: 0 },
         ..ServiceConfig::new("cache", SERVER.parse().expect("an address"))

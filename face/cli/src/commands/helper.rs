@@ -1,16 +1,16 @@
 //! `spillway helper`: gathers many clients' small messages into large ones for a hot server.
 
-use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use spillway_auth::KeyRing;
-use spillway_batch::{AddressRange, PolicyKind, Role};
-use spillway_helper::HelperConfig;
+use spillway_auth::Key;
+use spillway_batch::{AddressRange, PolicyKind};
+use spillway_helper::config::{HelperConfig, listen_address, parse_duration, read_file};
+use spillway_helper::control::Source;
 
-use super::services::{Services, listen_address};
+use super::services::Services;
 
 /// Batches of more bytes gain nothing: the server's cost per batch is already spread over hundreds of messages.
 const BATCH_BYTES_MAX: usize = 64 << 10;
@@ -21,21 +21,33 @@ const BATCH_BYTES_MAX: usize = 64 << 10;
 /// The server runs under `spillway run --link ADDR` and has the same key. Links to it are opened at once and kept;
 /// while none is up, clients are refused, so that health checks and load balancers see it.
 ///
-/// SIGTERM: takes no more clients and lets those that are there finish; a second one ends at once. SIGUSR1: a status
-/// line on stderr.
+/// Settings come from a file, or from the flags for a first try; docs/configuration.md has every key of the file.
+///
+/// SIGTERM: takes no more clients and lets those that are there finish; a second one ends at once. SIGHUP: reads
+/// the settings again, key files and host names included (`spillway reload` also tells the outcome). SIGUSR1: a
+/// status line on stderr.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
+  spillway helper --config /etc/spillway/helper.toml
   spillway helper --service cache=10.0.0.5:11411 --listen :11211 --key /etc/spillway/cache.key
 
 ADDR is HOST:PORT, :PORT for every address of this host, or PORT for loopback only.")]
 pub(crate) struct Args {
+    /// Read all settings from this file. `spillway check FILE` says what is wrong with it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "service", "listen", "link-listen", "key", "client_key", "allow_clients", "threads", "max_delay", "batch",
+        "max_connections", "drain_deadline", "status_socket", "metrics", "proxy_protocol_from",
+    ])]
+    config: Option<PathBuf>,
+
     #[command(flatten)]
     services: Services,
 
-    /// This helper's key for the servers (see `spillway key new`). Not needed for servers on loopback.
+    /// This helper's key for the servers (see `spillway key new`); give it again for older keys that servers may
+    /// still want. Not needed for servers on loopback.
     #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
+    key: Vec<PathBuf>,
 
     /// A key that library clients may use on --link-listen; give it again for more. Not needed on loopback.
     #[arg(long, value_name = "FILE")]
@@ -57,7 +69,7 @@ pub(crate) struct Args {
 
     /// Upper bound on the latency that waiting for a fuller batch adds, such as 200us or 1ms; 0 sends what each
     /// turn brings.
-    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_duration)]
     max_delay: Duration,
 
     /// When a batch goes.
@@ -69,11 +81,11 @@ pub(crate) struct Args {
     max_connections: u32,
 
     /// How long clients may take to finish after SIGTERM.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     drain_deadline: Duration,
 
-    /// Answer `spillway status` on this UNIX socket, for owner and group.
-    #[arg(long, value_name = "PATH")]
+    /// Answer `spillway status`, `reload` and `drain` on this UNIX socket, for owner and group.
+    #[arg(long, value_name = "PATH", visible_alias = "socket")]
     status_socket: Option<PathBuf>,
 
     /// Answer Prometheus (/metrics), programs (/status), health checks (/health) and browsers (/) on this address:
@@ -102,83 +114,48 @@ impl Args {
         }
     }
 
-    fn config(self) -> Result<HelperConfig, Box<dyn std::error::Error>> {
-        let policy = self.policy();
-        let key = self.key.as_ref().map(spillway_keys::read_key_file).transpose()?;
-        let mut client_keys = KeyRing::new();
-        for path in &self.client_key {
-            client_keys.accept(Role::Client, spillway_keys::read_key_file(path)?);
-        }
+    /// What the flags say, with what they name as it is now.
+    fn config(&self) -> Result<HelperConfig, Box<dyn std::error::Error>> {
+        let keys = read_keys(&self.key)?;
+        let client_keys = read_keys(&self.client_key)?;
         let metrics = self.metrics.as_deref().map(listen_address).transpose()?;
         let mut services = self.services.resolve()?;
         for service in &mut services {
-            service.key = key.clone();
-            service.client_keys = (!client_keys.is_empty()).then(|| client_keys.clone());
+            service.keys.clone_from(&keys);
+            service.client_keys.clone_from(&client_keys);
             service.clients.clone_from(&self.allow_clients);
-            service.proxy_from.clone_from(&self.proxy_protocol_from);
+            service.proxy_protocol_from.clone_from(&self.proxy_protocol_from);
+            service.policy = self.policy();
         }
         Ok(HelperConfig {
             threads: self.threads,
-            policy,
             max_connections: self.max_connections,
-            status_socket: self.status_socket,
+            socket: self.status_socket.clone(),
             metrics,
             drain_deadline: self.drain_deadline,
             ..HelperConfig::new(services)
         })
     }
+
+    /// Where settings come from, now and at each reload.
+    fn source(self) -> Source {
+        match self.config.clone() {
+            Some(path) => Box::new(move || read_file(&path, true).map_err(|problems| problems.to_string())),
+            None => Box::new(move || self.config().map_err(|error| error.to_string())),
+        }
+    }
+}
+
+fn read_keys(paths: &[PathBuf]) -> Result<Vec<Key>, spillway_keys::KeyFileError> {
+    paths.iter().map(|path: &PathBuf| spillway_keys::read_key_file(Path::new(path))).collect()
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
     super::logging::to_stderr();
-    let ended = args.config().and_then(|config| Ok(spillway_helper::run(config)?));
+    let mut source = args.source();
+    let ended = source().and_then(|config| spillway_helper::run(config, source).map_err(|e| e.to_string()));
     ended.unwrap_or_else(|error| {
         eprintln!("spillway: {error}");
         ExitCode::FAILURE
     })
-}
-
-/// A time that is not one.
-#[derive(Debug)]
-struct NotATime;
-
-impl fmt::Display for NotATime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a time has a unit: 200us, 1ms, 30s, 5m")
-    }
-}
-
-impl std::error::Error for NotATime {}
-
-fn parse_time(text: &str) -> Result<Duration, NotATime> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or(NotATime)?;
-    let (number, unit) = text.split_at(digits);
-    let nanos: u64 = match unit {
-        "ns" => 1,
-        "us" | "µs" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        "m" => 60_000_000_000,
-        _ => return Err(NotATime),
-    };
-    let number: u64 = number.parse().map_err(|_| NotATime)?;
-    number.checked_mul(nanos).map(Duration::from_nanos).ok_or(NotATime)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(parse_time("200us").unwrap(), Duration::from_micros(200));
-        assert_eq!(parse_time("0").unwrap(), Duration::ZERO);
-        assert_eq!(parse_time("5m").unwrap(), Duration::from_secs(300));
-        for wrong in ["", "200", "us", "1.5s", "-1s", "99999999999999s", "1h"] {
-            assert!(parse_time(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -2,14 +2,17 @@
 
 pub(crate) mod assess;
 pub(crate) mod bench;
+pub(crate) mod check;
 pub(crate) mod connections;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod drain;
 pub(crate) mod helper;
 pub(crate) mod key;
 pub(crate) mod lab;
 pub(crate) mod load;
 mod logging;
+pub(crate) mod reload;
 pub(crate) mod run;
 pub(crate) mod server;
 mod servers;

@@ -3,8 +3,6 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use spillway_auth::KeyRing;
-use spillway_batch::Role;
 use spillway_client::{Key, LinkTarget};
 use spillway_helper::{Helper, HelperConfig, Service};
 
@@ -26,13 +24,11 @@ impl Relief {
 
     pub fn start_with(key: Key, keys: &Keys, server: SocketAddr) -> Relief {
         let any = SocketAddr::new(server.ip(), 0);
-        let mut client_keys = KeyRing::new();
-        client_keys.accept(Role::Client, keys.client.clone());
         let mut service = Service::new("echo", server);
         service.listen.push(any);
         service.link_listen.push(any);
-        service.key = Some(key);
-        service.client_keys = Some(client_keys);
+        service.keys = vec![key];
+        service.client_keys = vec![keys.client.clone()];
         let helper = Helper::start(HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) }).unwrap();
         let status = helper.status();
         let (plain, link) = (status.services[0].listen[0], status.services[0].link_listen[0]);

@@ -1,54 +1,113 @@
-//! What a helper is told, and what can be wrong with it.
+//! What a helper is told: by a file, by flags, or by a program that embeds it.
 
-use std::fmt;
-use std::io;
+mod address;
+mod file;
+mod problem;
+mod reference;
+mod schema;
+mod show;
+mod start_error;
+mod value;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{AddressRange, PolicyKind};
-use spillway_net::BindError;
-use spillway_relay::ConfigError;
+use spillway_batch::{AddressRange, PolicyKind, Role};
+
+pub use address::{AddressError, listen_address, listen_addresses, server_address};
+pub use file::{Reading, host_name, read_file, read_text};
+pub use problem::{Problem, Problems};
+pub use reference::reference;
+pub use start_error::StartError;
+pub use value::{parse_duration, parse_size};
 
 /// Settings of a helper.
 #[derive(Clone, Debug)]
 pub struct HelperConfig {
-    /// The servers that it relieves; at least one.
-    pub services: Vec<Service>,
+    /// Names it in status, metrics and logs.
+    pub name: String,
+    /// What carries bytes.
+    pub engine: Engine,
     /// Network threads; 0: one for each core this process may use, each on its core.
     pub threads: usize,
-    /// When batches go.
-    pub policy: PolicyKind,
+    /// Where status, reload and drain are asked for, if anywhere.
+    pub socket: Option<PathBuf>,
+    /// Where metrics and the status page are served, if anywhere.
+    pub metrics: Option<SocketAddr>,
     /// Clients of all services and threads together.
     pub max_connections: u32,
-    /// Bytes that all clients together may have buffered.
+    /// Bytes that all clients together may have buffered. From three quarters of it new clients are refused.
     pub max_memory_bytes: usize,
-    /// Where status is read, if anywhere.
-    pub status_socket: Option<PathBuf>,
-    /// Where metrics and the status page are read over HTTP, if anywhere. Whoever reaches it may read.
-    pub metrics: Option<SocketAddr>,
-    /// How long clients may take to finish what is in flight, when the helper is told to go.
+    /// How long clients may take to finish what is in flight, when the helper or one of its services goes.
     pub drain_deadline: Duration,
+    /// The servers that it relieves; at least one.
+    pub services: Vec<Service>,
+}
+
+/// What carries a helper's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Kernel sockets.
+    #[default]
+    Sockets,
+    /// The best that there is on this host: kernel sockets in this version.
+    Auto,
+}
+
+impl Engine {
+    /// As in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Sockets => "sockets",
+            Engine::Auto => "auto",
+        }
+    }
+}
+
+/// What clients and server speak, for request metrics. Bytes are never changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// Anything: no request metrics.
+    #[default]
+    Tcp,
+    /// memcached's.
+    Memcached,
+    /// redis's.
+    Redis,
+}
+
+impl Protocol {
+    /// As in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Memcached => "memcached",
+            Protocol::Redis => "redis",
+        }
+    }
 }
 
 impl HelperConfig {
     /// These services with the defaults.
     pub fn new(services: Vec<Service>) -> HelperConfig {
         HelperConfig {
-            services,
+            name: host_name(),
+            engine: Engine::default(),
             threads: 0,
-            policy: PolicyKind::Adaptive { max_delay: Duration::from_micros(200), max_bytes: 64 << 10 },
+            socket: None,
+            metrics: None,
             max_connections: 50_000,
             max_memory_bytes: 1 << 30,
-            status_socket: None,
-            metrics: None,
             drain_deadline: Duration::from_secs(30),
+            services,
         }
     }
 
     /// Says what cannot be started.
     pub(crate) fn check(&self) -> Result<(), StartError> {
+        let mut listens: Vec<SocketAddr> = Vec::new();
         for (index, service) in self.services.iter().enumerate() {
             if self.services[..index].iter().any(|other| other.name == service.name) {
                 return Err(StartError::SameName(service.name.clone()));
@@ -56,10 +115,16 @@ impl HelperConfig {
             if service.listen.is_empty() && service.link_listen.is_empty() {
                 return Err(StartError::NoListener(service.name.clone()));
             }
-            if service.client_keys.is_none()
+            if service.client_keys.is_empty()
                 && let Some(open) = service.link_listen.iter().find(|address| !address.ip().is_loopback())
             {
                 return Err(StartError::NoClientKey { service: service.name.clone(), address: *open });
+            }
+            for address in service.listen.iter().chain(&service.link_listen) {
+                if address.port() != 0 && listens.contains(address) {
+                    return Err(StartError::SameAddress(*address));
+                }
+                listens.push(*address);
             }
         }
         Ok(())
@@ -69,7 +134,7 @@ impl HelperConfig {
 /// One server that is relieved.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// For status and log.
+    /// For status, metrics and log.
     pub name: String,
     /// The server's link port.
     pub server: SocketAddr,
@@ -77,29 +142,54 @@ pub struct Service {
     pub listen: Vec<SocketAddr>,
     /// Where library clients come in.
     pub link_listen: Vec<SocketAddr>,
-    /// This helper's key for the server; none: only for a server on loopback.
-    pub key: Option<Key>,
+    /// This helper's keys for the server, newest first; none: only for a server on loopback.
+    pub keys: Vec<Key>,
     /// Keys of library clients; none: they are served on loopback only.
-    pub client_keys: Option<KeyRing>,
+    pub client_keys: Vec<Key>,
     /// Who may connect. Empty: the private ranges, and loopback where the server is on loopback, too.
     pub clients: Vec<AddressRange>,
-    /// Load balancers that must say, by the PROXY protocol, who their clients are, and are believed.
-    pub proxy_from: Vec<AddressRange>,
+    /// Load balancers whose PROXY header is believed.
+    pub proxy_protocol_from: Vec<AddressRange>,
+    /// What is spoken, for request metrics.
+    pub protocol: Protocol,
+    /// Links to the server, of each thread.
+    pub links_per_thread: u16,
+    /// How long the server may take to accept a link's connection.
+    pub connect_timeout: Duration,
+    /// Idle time after which a client is asked whether it is alive; none: never.
+    pub client_keepalive: Option<Duration>,
+    /// When batches go.
+    pub policy: PolicyKind,
+    /// Bytes of replies that may wait for one client before the server is told to wait.
+    pub connection_buffer_bytes: u32,
 }
 
 impl Service {
-    /// A service that nobody can reach yet.
+    /// A service with the defaults, that nobody can reach yet.
     pub fn new(name: impl Into<String>, server: SocketAddr) -> Service {
         Service {
             name: name.into(),
             server,
             listen: Vec::new(),
             link_listen: Vec::new(),
-            key: None,
-            client_keys: None,
+            keys: Vec::new(),
+            client_keys: Vec::new(),
             clients: Vec::new(),
-            proxy_from: Vec::new(),
+            proxy_protocol_from: Vec::new(),
+            protocol: Protocol::default(),
+            links_per_thread: 1,
+            connect_timeout: Duration::from_secs(1),
+            client_keepalive: Some(Duration::from_secs(30)),
+            policy: PolicyKind::Adaptive { max_delay: Duration::from_micros(200), max_bytes: 64 << 10 },
+            connection_buffer_bytes: 256 << 10,
         }
+    }
+
+    /// The keys of library clients as a ring, if they need any.
+    pub(crate) fn client_ring(&self) -> Option<KeyRing> {
+        let mut ring = KeyRing::new();
+        self.client_keys.iter().for_each(|key| ring.accept(Role::Client, key.clone()));
+        (!ring.is_empty()).then_some(ring)
     }
 
     /// Who may connect, the default resolved.
@@ -123,76 +213,6 @@ impl Service {
     }
 }
 
-/// Why a helper does not start. Its text tells the operator the next step.
-#[derive(Debug)]
-pub enum StartError {
-    /// Two services of one name.
-    SameName(String),
-    /// A service that no client can reach.
-    NoListener(String),
-    /// Library clients from other hosts need a key.
-    NoClientKey {
-        /// Of which service.
-        service: String,
-        /// Where they would come in.
-        address: SocketAddr,
-    },
-    /// The relay cannot serve this.
-    Relay(ConfigError),
-    /// An address cannot be listened on.
-    Bind(BindError),
-    /// Metrics cannot be served there.
-    Metrics {
-        /// Where.
-        address: SocketAddr,
-        /// The host's error.
-        error: io::Error,
-    },
-    /// The status socket cannot be made.
-    StatusSocket {
-        /// Its path.
-        path: PathBuf,
-        /// The host's error.
-        error: io::Error,
-    },
-    /// The host gave no random bytes, no thread or no descriptor.
-    Host(io::Error),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StartError::SameName(name) => write!(f, "two services are named {name}: give each its own name"),
-            StartError::NoListener(name) => write!(
-                f,
-                "service {name} has no port for clients: give --listen ADDR for plain clients, \
-                 --link-listen ADDR for library clients, or both"
-            ),
-            StartError::NoClientKey { service, address } => write!(
-                f,
-                "service {service} would take library clients of other hosts at {address} without a key: \
-                 give --client-key FILE, or listen on loopback"
-            ),
-            StartError::Relay(error) => error.fmt(f),
-            StartError::Bind(error) => error.fmt(f),
-            StartError::Metrics { address, error } => {
-                write!(f, "cannot serve metrics at {address}: {error}; give another address to --metrics")
-            }
-            StartError::StatusSocket { path, error } => {
-                write!(f, "cannot serve status at {}: {error}", path.display())?;
-                match error.kind() {
-                    io::ErrorKind::AddrInUse => f.write_str("; another helper answers there"),
-                    io::ErrorKind::NotFound => f.write_str("; create its directory"),
-                    _ => Ok(()),
-                }
-            }
-            StartError::Host(error) => write!(f, "this host cannot run a helper: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,7 +235,11 @@ mod tests {
         assert!(check(vec![closed]).unwrap_err().contains("--listen"));
         let open = Service { link_listen: vec!["0.0.0.0:0".parse().unwrap()], ..cache.clone() };
         assert!(check(vec![open.clone()]).unwrap_err().contains("--client-key"));
-        assert_eq!(check(vec![Service { client_keys: Some(KeyRing::new()), ..open }]), Ok(()));
+        let key = Key::from_secret([1; 32]);
+        assert_eq!(check(vec![Service { client_keys: vec![key], ..open }]), Ok(()));
+        let port = "127.0.0.1:11211".parse().unwrap();
+        let twice = Service { listen: vec![port], link_listen: vec![port], ..cache };
+        assert!(check(vec![twice]).unwrap_err().contains("11211"));
     }
 
     #[test]

@@ -1,0 +1,294 @@
+//! Other settings for a running relay, step by step: what goes on undisturbed, and what ends when.
+
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{AddressRules, CloseReason, Id, Limits, PolicyKind, Role, ServerConfig, ServerLink};
+use spillway_relay::{Config, ConfigError, Drained, LinkState, Notice, ServiceConfig};
+use spillway_transport::{Application, Event, LostReason, Time};
+use world::{Heard, SERVER, World, config, helper_key};
+
+const CLIENT: &str = "10.9.0.1:5000";
+const WITHIN: Duration = Duration::from_secs(30);
+
+fn change(world: &mut World, config: Config) -> Result<(), ConfigError> {
+    let changed = world.relay.reconfigure(world.now, config, WITHIN, &mut world.wires);
+    world.relay.end_of_turn(world.now, &mut world.wires);
+    changed
+}
+
+fn with(change: impl FnOnce(&mut ServiceConfig)) -> Config {
+    let mut config = config();
+    change(&mut config.services[0]);
+    config
+}
+
+fn notices(world: &mut World) -> Vec<Notice> {
+    std::iter::from_fn(|| world.relay.poll_notice()).collect()
+}
+
+fn turn(world: &mut World) {
+    world.relay.handle_timeout(world.now, &mut world.wires);
+    world.relay.end_of_turn(world.now, &mut world.wires);
+}
+
+/// The relay's end of a new link, and a server's that accepts these keys.
+fn server_with(now: Time, keys: &[Key]) -> ServerLink {
+    let mut ring = KeyRing::new();
+    keys.iter().for_each(|key| ring.accept(Role::Helper, key.clone()));
+    let config = ServerConfig { ring, rules: AddressRules::default(), limits: Limits::default() };
+    let (peer, local) = ("10.0.0.2:40001".parse().unwrap(), SERVER.parse().unwrap());
+    ServerLink::new(Arc::new(config), now, peer, local, [8; 16])
+}
+
+/// Puts the old link aside and has the new one opened: returns the old link with its server.
+fn open_another(world: &mut World, keys: &[Key]) -> (spillway_transport::Conn, ServerLink) {
+    turn(world);
+    let (link, target) = world.wires.connects.remove(0);
+    let old = std::mem::replace(&mut world.link, link);
+    let server = std::mem::replace(&mut world.server, server_with(world.now, keys));
+    world.event(link, Event::Opened { peer: target, listener: None });
+    (old, server)
+}
+
+fn link_states(world: &World) -> Vec<(LinkState, bool)> {
+    world.relay.status().services[0].links.iter().map(|link| (link.state, link.replaced)).collect()
+}
+
+#[test]
+fn the_same_again_disturbs_nobody() {
+    let mut world = World::new(config());
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    notices(&mut world);
+    change(&mut world, config()).unwrap();
+    turn(&mut world);
+    assert!(world.wires.connects.is_empty() && notices(&mut world).is_empty());
+    world.data(client, b"get x");
+    assert_eq!(world.exchange(), [Heard::Data(1, b"get x".to_vec())]);
+}
+
+#[test]
+fn ranges_and_policies_change_in_place() {
+    let mut world = World::new(config());
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    let slow = PolicyKind::Fixed { delay: Duration::from_secs(1), bytes: 1000 };
+    change(
+        &mut world,
+        with(|service| {
+            service.clients = vec!["10.8.0.0/16".parse().unwrap()];
+            service.policy = slow;
+        }),
+    )
+    .unwrap();
+    // Who is there stays; who comes is measured anew.
+    let late = world.client(0, "10.9.0.1:5001");
+    assert!(world.wires.line(late).aborted && !world.wires.line(client).aborted);
+    world.data(client, b"get x");
+    assert!(world.exchange().is_empty(), "the batch waits now");
+    world.now = world.now + Duration::from_secs(1);
+    turn(&mut world);
+    assert_eq!(world.exchange(), [Heard::Data(1, b"get x".to_vec())]);
+    assert!(world.wires.connects.is_empty(), "the link is the same");
+}
+
+#[test]
+fn another_key_gets_a_new_link_before_the_old_one_ends() {
+    let mut world = World::new(config());
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    let new_key = Key::from_secret([7; 32]);
+    let keys = vec![new_key.clone(), helper_key()];
+    change(&mut world, with(|service| service.keys = keys)).unwrap();
+    assert!(world.wires.listening[&0], "the old link stands in");
+    let during = world.client(0, "10.9.0.1:5001");
+    assert!(!world.wires.line(during).aborted);
+    let (old, mut old_server) = open_another(&mut world, std::slice::from_ref(&new_key));
+    assert_eq!(link_states(&world), [(LinkState::Up, true), (LinkState::Connecting, false)]);
+    world.exchange();
+    assert_eq!(link_states(&world), [(LinkState::Up, true), (LinkState::Up, false)]);
+    let links = world.relay.status().services[0].links.clone();
+    assert_eq!((links[0].key, links[1].key), (Some(helper_key().id()), Some(new_key.id())));
+
+    // New clients go to the new link; those of the old one are served as before.
+    world.client(0, "10.9.0.1:5002");
+    assert!(matches!(world.exchange()[..], [Heard::Connect(1, _)]));
+    world.data(client, b"get x");
+    let bytes = world.wires.take(old);
+    let mut input = bytes.as_slice();
+    let mut told = Vec::new();
+    while let Some(event) = old_server.decompose(world.now, &mut input).unwrap() {
+        told.push(format!("{event:?}"));
+    }
+    assert!(told.iter().any(|event| event.starts_with("Data")), "{told:?}");
+
+    // With its last client the old link ends.
+    for (conn, id) in [(client, 1), (during, 2)] {
+        world.event(conn, Event::Lost(LostReason::Closed));
+        old_server.close(Id(id), CloseReason::Normal);
+    }
+    let bytes = world.wires.take(old);
+    let mut input = bytes.as_slice();
+    while old_server.decompose(world.now, &mut input).unwrap().is_some() {}
+    let batch = old_server.flush(world.now).unwrap();
+    assert!(!world.wires.line(old).finished);
+    world.data(old, batch.as_slice());
+    assert!(world.wires.line(old).finished && !world.wires.line(old).aborted);
+    assert_eq!(link_states(&world), [(LinkState::Up, false)]);
+    assert!(notices(&mut world).contains(&Notice::LinkRetired { service: 0, link: 0 }));
+    let counters = world.relay.status().services[0].counters;
+    assert_eq!((counters.links_up, counters.links_lost, counters.lost_with_link), (2, 0, 0));
+}
+
+#[test]
+fn an_older_key_is_tried_where_the_newest_is_not_accepted() {
+    let mut world = World::new(config());
+    world.exchange();
+    let (new, newer) = (Key::from_secret([7; 32]), Key::from_secret([8; 32]));
+    change(&mut world, with(|service| service.keys = vec![newer.clone(), new.clone(), helper_key()]))
+        .unwrap();
+    for (tried, expected) in [(&newer, 1), (&new, 1)] {
+        let (_, _) = open_another(&mut world, &[helper_key()]);
+        // Its last words say that the key is unknown.
+        let hello = world.wires.take(world.link);
+        let refused = world.server.decompose(world.now, &mut hello.as_slice());
+        assert!(refused.is_err());
+        let last_words = world.server.flush(world.now).unwrap();
+        let (link, now) = (world.link, world.now);
+        world.data(link, last_words.as_slice());
+        let told = notices(&mut world);
+        let key = tried.id();
+        let count = told.iter().filter(|n| **n == Notice::KeyRefused { service: 0, link: 0, key }).count();
+        assert_eq!(count, expected, "{told:?}");
+        assert_eq!(world.relay.poll_timeout(), Some(now), "the next at once");
+    }
+    open_another(&mut world, &[helper_key()]);
+    world.exchange();
+    let links = world.relay.status().services[0].links.clone();
+    let link = links.iter().find(|link| !link.replaced).unwrap();
+    assert_eq!((link.state, link.key), (LinkState::Up, Some(helper_key().id())));
+}
+
+#[test]
+fn clients_leave_another_server_within_their_time() {
+    let mut world = World::new(config());
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    let other = "10.0.0.6:11411".parse().unwrap();
+    change(&mut world, with(|service| service.server = other)).unwrap();
+    let (old, _) = open_another(&mut world, &[helper_key()]);
+    world.exchange();
+    assert_eq!(world.relay.status().services[0].server, other);
+    world.client(0, "10.9.0.1:5002");
+    assert!(matches!(world.exchange()[..], [Heard::Connect(1, _)]), "at the new server");
+    assert_eq!(world.relay.poll_timeout(), Some(world.now + WITHIN));
+    assert!(!world.wires.line(client).aborted);
+    world.now = world.now + WITHIN;
+    turn(&mut world);
+    assert!(world.wires.line(client).aborted && world.wires.line(old).finished);
+    assert_eq!((world.relay.clients(), link_states(&world)), (1, vec![(LinkState::Up, false)]));
+}
+
+#[test]
+fn a_service_that_goes_is_drained_and_may_come_back() {
+    let other =
+        ServiceConfig { raw_listeners: vec![2], ..ServiceConfig::new("other", SERVER.parse().unwrap()) };
+    let other = ServiceConfig { keys: vec![helper_key()], ..other };
+    let only_other = Config::new(vec![other]);
+    let mut world = World::new(config());
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    change(&mut world, only_other.clone()).unwrap();
+    assert!(!world.wires.listening[&0] && !world.wires.listening[&1]);
+    let late = world.client(0, "10.9.0.1:5001");
+    assert!(world.wires.line(late).aborted, "it came in before the listener closed");
+    world.data(client, b"get x");
+    assert_eq!(world.exchange(), [Heard::Data(1, b"get x".to_vec())]);
+    let status = world.relay.status();
+    assert!(status.services[0].removed && status.services[1].name == "other");
+    world.event(client, Event::Lost(LostReason::Closed));
+    assert!(world.wires.line(world.link).finished);
+    assert_eq!(world.relay.status().services.len(), 1, "gone with its last client");
+
+    // The same name has its counters again.
+    let mut both = config();
+    both.services.extend(only_other.services);
+    change(&mut world, both).unwrap();
+    turn(&mut world);
+    let (link, _) = world.wires.connects[0];
+    assert_eq!(world.wires.connects.len(), 2, "each its link");
+    assert_ne!(link, world.link);
+    assert_eq!(world.relay.status().services[0].counters.raw_clients, 1);
+}
+
+#[test]
+fn a_service_is_drained_by_itself() {
+    let mut world = World::new(config());
+    let (leaves, stays) = (world.client(0, CLIENT), world.client(0, "10.9.0.1:5001"));
+    world.exchange();
+    assert!(!world.relay.drain_service(world.now, "other", WITHIN, &mut world.wires));
+    assert!(world.relay.drain_service(world.now, "cache", WITHIN, &mut world.wires));
+    assert!(!world.wires.listening[&0] && !world.relay.is_draining());
+    world.event(leaves, Event::Lost(LostReason::Closed));
+    world.now = world.now + WITHIN;
+    turn(&mut world);
+    assert!(world.wires.line(stays).aborted && world.wires.line(world.link).finished);
+    let status = world.relay.status();
+    assert_eq!(status.services[0].drained, Some(Drained { moved: 0, left: 1, failed: 1 }));
+    assert!(notices(&mut world).contains(&Notice::DrainDeadline { service: 0, clients: 1 }));
+    // Settings put in force again take clients again.
+    change(&mut world, config()).unwrap();
+    open_another(&mut world, &[helper_key()]);
+    world.exchange();
+    assert_eq!(world.relay.status().services[0].drained, None);
+    let client = world.client(0, CLIENT);
+    assert!(!world.wires.line(client).aborted);
+}
+
+#[test]
+fn a_listener_may_change_its_service_without_closing() {
+    let mut world = World::new(config());
+    let second = |raw: Vec<u16>| ServiceConfig {
+        raw_listeners: raw,
+        keys: vec![helper_key()],
+        policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+        ..ServiceConfig::new("second", SERVER.parse().unwrap())
+    };
+    let mut both = config();
+    both.services.push(second(vec![5]));
+    change(&mut world, both).unwrap();
+    world.link_comes_up(Limits::default());
+    assert!(world.wires.listening[&0] && world.wires.listening[&5]);
+    let mut swapped = config();
+    swapped.services[0].raw_listeners = vec![5];
+    swapped.services.push(second(vec![0]));
+    change(&mut world, swapped).unwrap();
+    assert!(world.wires.listening[&0] && world.wires.listening[&5]);
+    world.client(0, CLIENT);
+    assert_eq!(world.relay.status().services[1].raw_clients, 1);
+}
+
+#[test]
+fn what_cannot_be_served_changes_nothing() {
+    let mut world = World::new(config());
+    assert_eq!(change(&mut world, Config::new(Vec::new())), Err(ConfigError::NoServices));
+    let keyless = with(|service| service.keys.clear());
+    assert_eq!(change(&mut world, keyless), Err(ConfigError::NoKey("cache".into())));
+    let mut count = 0;
+    let many = loop {
+        let service = ServiceConfig {
+            keys: vec![helper_key()],
+            ..ServiceConfig::new(format!("s{count}"), SERVER.parse().unwrap())
+        };
+        count += 1;
+        if let Err(error) = change(&mut world, Config::new(vec![service])) {
+            break error;
+        }
+        world.wires.connects.clear();
+    };
+    assert_eq!((many, count), (ConfigError::TooManyServices, 1024));
+}

@@ -1,0 +1,44 @@
+//! `spillway check`: what is wrong with a configuration, before it is in force.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use spillway_helper::config::{read_file, reference};
+
+/// Say what is wrong with a helper's configuration file, by line and column, and what to do about it.
+///
+/// Key files are read and host names looked up, as the helper would. The exit code is 1 when something is wrong.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The file.
+    #[arg(required_unless_present = "reference")]
+    file: Option<PathBuf>,
+
+    /// Print every value as it would be in force, defaults included.
+    #[arg(long)]
+    show: bool,
+
+    /// Leave key files unread: to check on another machine, or as a user who must not read them.
+    #[arg(long)]
+    without_keys: bool,
+
+    /// Print the reference of all keys, as docs/configuration.md has it.
+    #[arg(long, conflicts_with_all = ["file", "show", "without_keys"])]
+    reference: bool,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let Some(path) = &args.file else {
+        print!("{}", reference());
+        return ExitCode::SUCCESS;
+    };
+    match read_file(path, !args.without_keys) {
+        Ok(config) if args.show => print!("{config}"),
+        Ok(config) => println!("{}: fine, {} services", path.display(), config.services.len()),
+        Err(problems) => {
+            eprintln!("{problems}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,129 @@
+//! `spillway check`: exit status, places, the reference and its page; and the helper's unit.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SPILLWAY: &str = env!("CARGO_BIN_EXE_spillway");
+const FINE: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:11211\"]\n";
+
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> File {
+        let path = std::env::temp_dir().join(format!("spillway-check-{}-{name}", std::process::id()));
+        fs::write(&path, text).unwrap();
+        File(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn spillway(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+#[test]
+fn what_is_fine_is_shown_and_what_is_not_is_placed() {
+    let file = File::new("fine.toml", FINE);
+    let (code, said, _) = spillway(&["check", file.path()]);
+    assert!(code == Some(0) && said.contains("fine, 1 services"), "{said}");
+    let (code, shown, _) = spillway(&["check", file.path(), "--show"]);
+    assert_eq!(code, Some(0));
+    for line in ["threads = 0", "max_memory = \"1GiB\"", "clients = [\"10.0.0.0/8\"", "max_delay = \"200us\""]
+    {
+        assert!(shown.contains(line), "{shown}");
+    }
+    // What is shown is a file again, and shows the same.
+    let again = File::new("again.toml", &shown);
+    assert_eq!(spillway(&["check", again.path(), "--show"]).1, shown);
+
+    let wrong = File::new("wrong.toml", &format!("{FINE}protocol = \"http\"\nlinks_per_thread = 0\n"));
+    let (code, said, told) = spillway(&["check", wrong.path()]);
+    assert_eq!((code, said.as_str()), (Some(1), ""));
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines[0].starts_with(&format!("{}:4:12: give \"tcp\"", wrong.path())), "{told}");
+    assert!(lines[1].starts_with(&format!("{}:5:20: give a whole number", wrong.path())), "{told}");
+    // The helper says the same.
+    let (code, _, helper) = spillway(&["helper", "--config", wrong.path()]);
+    assert!(code == Some(1) && helper.contains(lines[0]) && helper.contains(lines[1]), "{helper}");
+    let (code, _, told) = spillway(&["check", "/no/such/file"]);
+    assert!(code == Some(1) && told.contains("cannot be read"), "{told}");
+    let (code, _, told) = spillway(&["helper", "--config", wrong.path(), "--threads", "2"]);
+    assert!(code == Some(2) && told.contains("--threads"), "{told}");
+}
+
+#[test]
+fn keys_may_be_left_unread() {
+    let far = FINE.replace("127.0.0.1:11411", "10.0.0.5:11411");
+    let file = File::new("keys.toml", &format!("{far}key_files = [\"/no/such/key\"]\n"));
+    let (code, _, told) = spillway(&["check", file.path()]);
+    assert!(code == Some(1) && told.contains(":4:14: ") && told.contains("spillway key new"), "{told}");
+    assert_eq!(spillway(&["check", file.path(), "--without-keys"]).0, Some(0));
+}
+
+#[test]
+fn the_reference_is_the_page() {
+    let (code, reference, _) = spillway(&["check", "--reference"]);
+    assert_eq!(code, Some(0));
+    let page = fs::read_to_string(project("docs/configuration.md")).unwrap();
+    assert!(
+        page == reference,
+        "docs/configuration.md is not what the code says: spillway check --reference > docs/configuration.md"
+    );
+}
+
+/// The helper's unit, checked by systemd itself where it is installed.
+#[test]
+fn the_helpers_unit_is_valid_and_hardened() {
+    let unit = fs::read_to_string(project("packaging/systemd/spillway-helper.service")).unwrap();
+    for line in [
+        "Type=notify",
+        "NoNewPrivileges=yes",
+        "CapabilityBoundingSet=",
+        "ProtectSystem=strict",
+        "User=spillway",
+    ] {
+        assert!(unit.lines().any(|other| other == line), "{line}");
+    }
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        println!("skipped: systemd-analyze is not installed");
+        return;
+    }
+    // systemd goes by the name, and looks whether the program is there and the user exists.
+    let directory = std::env::temp_dir().join(format!("spillway-unit-{}", std::process::id()));
+    fs::create_dir(&directory).unwrap();
+    let path = directory.join("spillway-helper.service");
+    let here = unit.replace("/usr/bin/spillway", SPILLWAY).replace("=spillway\n", "=daemon\n");
+    fs::write(&path, here.replace("RuntimeDirectory=daemon", "RuntimeDirectory=spillway")).unwrap();
+    let analyze = |arguments: &[&str]| {
+        let output = Command::new("systemd-analyze").args(arguments).arg(&path).output().unwrap();
+        let text =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.success(), text)
+    };
+    let (valid, said) = analyze(&["verify", "--man=no"]);
+    // Of its whole machine verify may have things to say; of this unit it must not.
+    let about_it: Vec<&str> = said.lines().filter(|line| line.contains("spillway")).collect();
+    let security = analyze(&["security", "--no-pager", "--offline=true", "--threshold=15"]);
+    fs::remove_dir_all(&directory).unwrap();
+    assert!(about_it.is_empty(), "{said}");
+    if !valid {
+        println!("systemd-analyze verify cannot look at units here: {said}");
+    }
+    assert!(security.0, "its exposure is above 1.5: {}", security.1);
+}

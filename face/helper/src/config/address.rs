@@ -1,0 +1,119 @@
+//! Addresses as operators write them.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+
+/// An address that cannot be used.
+#[derive(Debug)]
+pub struct AddressError {
+    text: String,
+    problem: Problem,
+}
+
+#[derive(Debug)]
+enum Problem {
+    NotAnAddress,
+    NoPort,
+    Lookup(io::Error),
+    NotFound,
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = &self.text;
+        match &self.problem {
+            Problem::NotAnAddress => write!(f, "{text} is no address: give HOST:PORT, :PORT or PORT"),
+            Problem::NoPort => write!(f, "{text} has no port: give HOST:PORT"),
+            Problem::Lookup(error) => write!(f, "cannot look up {text}: {error}"),
+            Problem::NotFound => write!(f, "{text} has no address"),
+        }
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+/// The server's link port: `HOST:PORT`; `:PORT` and `PORT` mean this host. Looks names up.
+///
+/// # Errors
+/// It is no address, or its name is not known.
+pub fn server_address(text: &str) -> Result<SocketAddr, AddressError> {
+    let error = |problem| AddressError { text: text.to_owned(), problem };
+    if text.starts_with(':') || text.parse::<u16>().is_ok() {
+        let loopback = format!("127.0.0.1:{}", text.trim_start_matches(':'));
+        return loopback.parse().map_err(|_| error(Problem::NotAnAddress));
+    }
+    look_up(text)?.into_iter().next().ok_or_else(|| error(Problem::NotFound))
+}
+
+/// One address to listen on, as of [`listen_addresses`]; the IPv4 one where there are two.
+///
+/// # Errors
+/// It is no address, or its name is not known.
+pub fn listen_address(text: &str) -> Result<SocketAddr, AddressError> {
+    let error = || AddressError { text: text.to_owned(), problem: Problem::NotFound };
+    listen_addresses(text)?.into_iter().next().ok_or_else(error)
+}
+
+/// Where to listen: `HOST:PORT`, `:PORT` for every address of this host, `PORT` for loopback only. Looks names up.
+///
+/// # Errors
+/// It is no address, or its name is not known.
+pub fn listen_addresses(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
+    let error = |problem| AddressError { text: text.to_owned(), problem };
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(vec![(Ipv4Addr::LOCALHOST, port).into()]);
+    }
+    if let Some(port) = text.strip_prefix(':') {
+        let port = port.parse::<u16>().map_err(|_| error(Problem::NotAnAddress))?;
+        let mut all: Vec<SocketAddr> = vec![(Ipv4Addr::UNSPECIFIED, port).into()];
+        // A host may have no IPv6.
+        if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            all.push((Ipv6Addr::UNSPECIFIED, port).into());
+        }
+        return Ok(all);
+    }
+    let found = look_up(text)?;
+    if found.is_empty() { Err(error(Problem::NotFound)) } else { Ok(found) }
+}
+
+fn look_up(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
+    let error = |problem| AddressError { text: text.to_owned(), problem };
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(vec![address]);
+    }
+    let Some((host, port)) = text.rsplit_once(':') else { return Err(error(Problem::NoPort)) };
+    if host.is_empty() || host.contains([':', '[', ']']) || port.parse::<u16>().is_err() {
+        return Err(error(Problem::NotAnAddress));
+    }
+    let found = text.to_socket_addrs().map_err(|lookup| error(Problem::Lookup(lookup)))?;
+    Ok(found.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_is_missing() {
+        for (text, why) in [
+            ("10.0.0.1", "no port"),
+            ("a:b:1", "no address"),
+            ("host:port", "no address"),
+            (":x", "no address"),
+        ] {
+            let error = listen_addresses(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(server_address("no.such.host.invalid:1").unwrap_err().to_string().contains("look up"));
+        assert_eq!(server_address("11411").unwrap().to_string(), "127.0.0.1:11411");
+    }
+
+    #[test]
+    fn short_forms_mean_loopback_or_everything() {
+        let text = |text| listen_addresses(text).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(text("1001"), ["127.0.0.1:1001"]);
+        assert_eq!(text(":1002")[0], "0.0.0.0:1002");
+        assert_eq!(text("[::1]:5"), ["[::1]:5"]);
+    }
+}

@@ -1,0 +1,376 @@
+//! Reading a configuration file: all problems at once, each with its line and column.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Display;
+use std::fs;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use spillway_auth::Key;
+use spillway_batch::{AddressRange, PolicyKind};
+use toml::{Spanned, Value};
+
+use super::address::{listen_address, listen_addresses, server_address};
+use super::problem::{Problem, Problems};
+use super::schema::{Any, BatchSection, File, ServiceSection, Texts};
+use super::value::{parse_duration, parse_size};
+use super::{Engine, HelperConfig, Protocol, Service};
+
+/// A file that is longer is not a configuration.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const NAME_BYTES_MAX: usize = 64;
+
+/// How a file is read.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// Where relative key files are looked for, after the service manager's credentials.
+    pub base: PathBuf,
+    /// Key files are read; otherwise, for a check on another machine, they are taken to be there.
+    pub keys: bool,
+}
+
+/// Reads a configuration file and what it names: key files, host names.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn read_file(path: &Path, keys: bool) -> Result<HelperConfig, Problems> {
+    let whole = |what: String| Problems {
+        path: path.to_owned(),
+        problems: vec![Problem { line: 0, column: 0, what }],
+    };
+    let length = fs::metadata(path).map_err(|error| whole(format!("cannot be read: {error}")))?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(whole(format!("has {length} bytes, more than any configuration: is it the right file?")));
+    }
+    let text = fs::read_to_string(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
+    let base = path.parent().unwrap_or(Path::new("")).to_owned();
+    read_text(&text, &Reading { base, keys }).map_err(|problems| Problems { path: path.to_owned(), problems })
+}
+
+/// Reads a configuration's text.
+///
+/// # Errors
+/// Everything that is wrong with it, in the order of its lines; at least one thing.
+pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Problem>> {
+    let file: File = toml::from_str(text).map_err(|error| {
+        // The parser's messages have their lists on lines of their own.
+        let what = error.message().replace('\n', "; ");
+        vec![Problem::at(text, error.span().unwrap_or(0..0), what)]
+    })?;
+    let mut reader = Reader { text, reading, problems: Vec::new(), used: BTreeMap::new() };
+    let config = reader.config(&file);
+    let mut problems = reader.problems;
+    // Keys that were not read would be missed.
+    if problems.is_empty()
+        && reading.keys
+        && let Err(error) = config.check()
+    {
+        problems.push(Problem { line: 0, column: 0, what: error.to_string() });
+    }
+    problems.sort_by_key(|problem| (problem.line, problem.column));
+    if problems.is_empty() { Ok(config) } else { Err(problems) }
+}
+
+/// Gathers problems; where there is one, the default stands in.
+struct Reader<'a> {
+    text: &'a str,
+    reading: &'a Reading,
+    problems: Vec<Problem>,
+    /// Listening addresses, and the key that named them.
+    used: BTreeMap<SocketAddr, String>,
+}
+
+impl Reader<'_> {
+    fn config(&mut self, file: &File) -> HelperConfig {
+        let helper = &file.helper;
+        let default = HelperConfig::new(Vec::new());
+        let socket = self.path(&helper.socket).unwrap_or(crate::DEFAULT_SOCKET.into());
+        let mut config = HelperConfig {
+            name: self.named(&helper.name).unwrap_or(default.name),
+            engine: self.engine(&helper.engine),
+            threads: self.number(&helper.threads, 0..=1024).map_or(default.threads, |n| n as usize),
+            socket: Some(socket),
+            metrics: self.metrics(&helper.metrics),
+            max_connections: self
+                .number(&helper.max_connections, 1..=10_000_000)
+                .map_or(default.max_connections, |n| n as u32),
+            max_memory_bytes: self
+                .size(&helper.max_memory, 1 << 20..=1 << 46)
+                .map_or(default.max_memory_bytes, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+            drain_deadline: self
+                .time(&helper.drain_deadline, Duration::ZERO..=Duration::from_secs(86_400))
+                .unwrap_or(default.drain_deadline),
+            services: Vec::new(),
+        };
+        if file.service.is_empty() {
+            self.problem(
+                0..0,
+                "no service to relay for: add a section [service.NAME] with server and listen",
+            );
+        }
+        for (name, section) in &file.service {
+            let service = self.service(name, section);
+            config.services.push(service);
+        }
+        config
+    }
+
+    fn service(&mut self, name: &Spanned<String>, section: &ServiceSection) -> Service {
+        if !is_name(name.get_ref()) {
+            self.problem(name.span(), "a service's name has 1 to 64 letters, digits, '-', '_' and '.'");
+        }
+        let server = match &section.server {
+            Some(_) => self.address(&section.server),
+            None => {
+                self.problem(name.span(), "server is missing: give the server's link port, HOST:PORT");
+                None
+            }
+        };
+        // Nothing is reached by it: there is a problem.
+        let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut service = Service::new(name.get_ref(), server.unwrap_or(unknown));
+        service.listen = self.listens(&section.listen, "listen");
+        service.link_listen = self.listens(&section.link_listen, "link_listen");
+        let given = |texts: &Texts| texts.as_ref().is_some_and(|list| !list.get_ref().is_empty());
+        if !given(&section.listen) && !given(&section.link_listen) {
+            self.problem(
+                name.span(),
+                "no port for clients: add listen = [\":PORT\"], or link_listen, or both",
+            );
+        }
+        service.keys = self.keys(&section.key_files);
+        service.client_keys = self.keys(&section.client_key_files);
+        if let (Some(at), Some(server)) = (&section.server, server)
+            && !server.ip().to_canonical().is_loopback()
+            && !given(&section.key_files)
+        {
+            self.problem(at.span(), "a server on another host needs key_files: the key that it was given");
+        }
+        if let Some(at) = &section.link_listen
+            && !given(&section.client_key_files)
+            && let Some(open) = service.link_listen.iter().find(|address| !address.ip().is_loopback())
+        {
+            let what = format!("library clients of other hosts at {open} need client_key_files");
+            self.problem(at.span(), what);
+        }
+        service.clients = self.ranges(&section.clients);
+        service.proxy_protocol_from = self.ranges(&section.proxy_protocol_from);
+        let protocols = [Protocol::Tcp, Protocol::Memcached, Protocol::Redis];
+        service.protocol =
+            self.choice(&section.protocol, &protocols.map(|p| (p.name(), p))).unwrap_or_default();
+        if let Some(links) = self.number(&section.links_per_thread, 1..=64) {
+            service.links_per_thread = links as u16; // in the range
+        }
+        let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(60));
+        if let Some(timeout) = self.time(&section.connect_timeout, shortest..=longest) {
+            service.connect_timeout = timeout;
+        }
+        let day = Duration::from_secs(86_400);
+        if let Some(idle) = self.time(&section.client_keepalive, Duration::ZERO..=day) {
+            service.client_keepalive = (!idle.is_zero()).then_some(idle);
+        }
+        self.choice(&section.when_server_down, &[("refuse", ())]);
+        self.batch(&section.batch, &mut service);
+        service
+    }
+
+    fn batch(&mut self, section: &BatchSection, service: &mut Service) {
+        let delay = self.time(&section.max_delay, Duration::ZERO..=Duration::from_secs(1));
+        let delay = delay.unwrap_or(Duration::from_micros(200));
+        let bytes = self.size(&section.max_bytes, 1 << 10..=1 << 20).map_or(64 << 10, |bytes| bytes as usize);
+        let policies = [
+            ("adaptive", PolicyKind::Adaptive { max_delay: delay, max_bytes: bytes }),
+            ("algorithm1", PolicyKind::Algorithm1),
+            ("fixed", PolicyKind::Fixed { delay, bytes }),
+        ];
+        service.policy = self.choice(&section.policy, &policies).unwrap_or(policies[0].1);
+        if let Some(bytes) = self.size(&section.connection_buffer, 4 << 10..=16 << 20) {
+            service.connection_buffer_bytes = bytes as u32; // in the range
+        }
+    }
+
+    fn engine(&mut self, any: &Any) -> Engine {
+        if let Some(value) = any
+            && value.get_ref().as_str() == Some("xdp")
+        {
+            self.problem(value.span(), "this version has no xdp engine: use \"sockets\" or \"auto\"");
+            return Engine::default();
+        }
+        let engines = [Engine::Sockets, Engine::Auto];
+        self.choice(any, &engines.map(|engine| (engine.name(), engine))).unwrap_or_default()
+    }
+
+    fn metrics(&mut self, any: &Any) -> Option<SocketAddr> {
+        let (text, span) = self.string(any)?;
+        let found = self.fine(&span, listen_address(&text))?;
+        self.use_address(found, "metrics", &span);
+        Some(found)
+    }
+
+    fn named(&mut self, any: &Any) -> Option<String> {
+        let (text, span) = self.string(any)?;
+        if is_name(&text) {
+            return Some(text);
+        }
+        self.problem(span, "a name has 1 to 64 letters, digits, '-', '_' and '.'");
+        None
+    }
+
+    fn path(&mut self, any: &Any) -> Option<PathBuf> {
+        let (text, span) = self.string(any)?;
+        if Path::new(&text).is_absolute() {
+            return Some(text.into());
+        }
+        self.problem(span, "give an absolute path");
+        None
+    }
+
+    fn address(&mut self, any: &Any) -> Option<SocketAddr> {
+        let (text, span) = self.string(any)?;
+        self.fine(&span, server_address(&text))
+    }
+
+    fn listens(&mut self, texts: &Texts, key: &str) -> Vec<SocketAddr> {
+        let mut all = Vec::new();
+        for text in texts.iter().flat_map(|list| list.get_ref()) {
+            let found = self.fine(&text.span(), listen_addresses(text.get_ref())).unwrap_or_default();
+            for address in found {
+                self.use_address(address, key, &text.span());
+                all.push(address);
+            }
+        }
+        all
+    }
+
+    fn use_address(&mut self, address: SocketAddr, key: &str, span: &Range<usize>) {
+        if address.port() == 0 {
+            return;
+        }
+        if let Some(before) = self.used.insert(address, key.to_owned()) {
+            self.problem(
+                span.clone(),
+                format!("{address} is used twice, by another {before}: give each its own"),
+            );
+        }
+    }
+
+    fn ranges(&mut self, texts: &Texts) -> Vec<AddressRange> {
+        let texts = texts.iter().flat_map(|list| list.get_ref());
+        texts.filter_map(|text| self.fine(&text.span(), text.get_ref().parse())).collect()
+    }
+
+    fn keys(&mut self, texts: &Texts) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for text in texts.iter().flat_map(|list| list.get_ref()) {
+            if !self.reading.keys {
+                continue;
+            }
+            let path = find_key_file(text.get_ref(), &self.reading.base);
+            keys.extend(self.fine(&text.span(), spillway_keys::read_key_file(path)));
+        }
+        keys
+    }
+
+    fn number(&mut self, any: &Any, range: std::ops::RangeInclusive<i64>) -> Option<i64> {
+        let value = any.as_ref()?;
+        let wanted = || format!("give a whole number from {} to {}", range.start(), range.end());
+        match value.get_ref() {
+            Value::Integer(number) if range.contains(number) => Some(*number),
+            _ => {
+                self.problem(value.span(), wanted());
+                None
+            }
+        }
+    }
+
+    fn time(&mut self, any: &Any, range: std::ops::RangeInclusive<Duration>) -> Option<Duration> {
+        let (text, span) = self.string(any)?;
+        let time = self.fine(&span, parse_duration(&text))?;
+        if range.contains(&time) {
+            return Some(time);
+        }
+        let (least, most) =
+            (super::value::duration_text(*range.start()), super::value::duration_text(*range.end()));
+        self.problem(span, format!("give a time from {least} to {most}"));
+        None
+    }
+
+    fn size(&mut self, any: &Any, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
+        let (text, span) = self.string(any)?;
+        let size = self.fine(&span, parse_size(&text))?;
+        if range.contains(&size) {
+            return Some(size);
+        }
+        let (least, most) = (super::value::size_text(*range.start()), super::value::size_text(*range.end()));
+        self.problem(span, format!("give a size from {least} to {most}"));
+        None
+    }
+
+    fn choice<T: Copy>(&mut self, any: &Any, choices: &[(&str, T)]) -> Option<T> {
+        let (text, span) = self.string(any)?;
+        let found = choices.iter().find(|(name, _)| *name == text);
+        if found.is_none() {
+            let names: Vec<String> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+            self.problem(span, format!("give {}", names.join(" or ")));
+        }
+        found.map(|(_, choice)| *choice)
+    }
+
+    fn string(&mut self, any: &Any) -> Option<(String, Range<usize>)> {
+        let value = any.as_ref()?;
+        match value.get_ref() {
+            Value::String(text) => Some((text.clone(), value.span())),
+            // Numbers without a unit come here: the quotes remind of it.
+            other => {
+                let what =
+                    format!("give a text in quotes, with its unit if it has one, not {}", kind_of(other));
+                self.problem(value.span(), what);
+                None
+            }
+        }
+    }
+
+    fn fine<T, E: Display>(&mut self, span: &Range<usize>, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.problem(span.clone(), error.to_string())).ok()
+    }
+
+    fn problem(&mut self, span: Range<usize>, what: impl Into<String>) {
+        self.problems.push(Problem::at(self.text, span, what.into()));
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "a text",
+        Value::Integer(_) | Value::Float(_) => "a number",
+        Value::Boolean(_) => "true or false",
+        Value::Datetime(_) => "a date",
+        Value::Array(_) => "a list",
+        Value::Table(_) => "a table",
+    }
+}
+
+/// Names become labels of metrics and words of commands.
+fn is_name(text: &str) -> bool {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(fine)
+}
+
+/// A key file's path: a relative one names a credential of the service manager, or a file beside the configuration.
+fn find_key_file(text: &str, base: &Path) -> PathBuf {
+    let credential = env::var_os("CREDENTIALS_DIRECTORY").map(|directory| Path::new(&directory).join(text));
+    credential.filter(|path| path.exists()).unwrap_or_else(|| base.join(text))
+}
+
+/// What this host calls itself.
+pub fn host_name() -> String {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_str().unwrap_or_default();
+    if is_name(name) { name.to_owned() } else { "helper".to_owned() }
+}
+
+#[cfg(test)]
+mod tests;

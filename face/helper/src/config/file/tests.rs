@@ -1,0 +1,258 @@
+//! What is read, what is refused and where, and the reference beside both.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::reference::is_toml;
+use crate::config::schema::SECTIONS;
+
+const LEAST: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:11211\"]\n";
+
+fn read(text: &str) -> Result<HelperConfig, Vec<Problem>> {
+    read_text(text, &Reading { base: PathBuf::new(), keys: false })
+}
+
+/// `line:column: what` of the only problem.
+fn problem(text: &str) -> String {
+    let problems = read(text).expect_err(text);
+    assert_eq!(problems.len(), 1, "{text}: {problems:?}");
+    format!("{}:{}: {}", problems[0].line, problems[0].column, problems[0].what)
+}
+
+#[test]
+fn a_short_file_has_the_defaults() {
+    let config = read(LEAST).unwrap();
+    let default = HelperConfig::new(config.services.clone());
+    let default = HelperConfig { socket: Some(crate::DEFAULT_SOCKET.into()), ..default };
+    assert_eq!(config.to_string(), default.to_string());
+    let service = Service {
+        listen: config.services[0].listen.clone(),
+        ..Service::new("cache", "127.0.0.1:11411".parse().unwrap())
+    };
+    assert_eq!(config.services[0].to_string(), service.to_string());
+}
+
+#[test]
+fn every_key_is_read() {
+    let text = r#"
+        [helper]
+        name = "helper-1"
+        engine = "auto"
+        threads = 3
+        socket = "/tmp/h.sock"
+        metrics = "127.0.0.1:9411"
+        max_connections = 1_000
+        max_memory = "2MiB"
+        drain_deadline = "1m"
+        [service.cache]
+        server = "10.0.0.5:11411"
+        listen = ["0.0.0.0:11211", "127.0.0.2:11211"]
+        link_listen = ["0.0.0.0:11411"]
+        key_files = ["a", "b"]
+        client_key_files = ["c"]
+        clients = ["10.0.0.0/8", "2001:db8::/32"]
+        proxy_protocol_from = ["10.1.0.0/16"]
+        protocol = "memcached"
+        links_per_thread = 2
+        connect_timeout = "2s"
+        client_keepalive = "0"
+        when_server_down = "refuse"
+        [service.cache.batch]
+        policy = "fixed"
+        max_delay = "1ms"
+        max_bytes = "32KiB"
+        connection_buffer = "64KiB"
+    "#;
+    let config = read(text).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let service = &config.services[0];
+    assert_eq!((config.name.as_str(), config.engine, config.threads), ("helper-1", Engine::Auto, 3));
+    assert_eq!((config.max_connections, config.max_memory_bytes), (1000, 2 << 20));
+    assert_eq!(config.metrics, Some("127.0.0.1:9411".parse().unwrap()));
+    assert_eq!(config.drain_deadline, Duration::from_secs(60));
+    assert_eq!((service.listen.len(), service.link_listen.len()), (2, 1));
+    assert_eq!((service.clients.len(), service.proxy_protocol_from.len()), (2, 1));
+    assert_eq!((service.protocol, service.links_per_thread), (Protocol::Memcached, 2));
+    assert_eq!((service.connect_timeout, service.client_keepalive), (Duration::from_secs(2), None));
+    assert_eq!(service.policy, PolicyKind::Fixed { delay: Duration::from_millis(1), bytes: 32 << 10 });
+    assert_eq!(service.connection_buffer_bytes, 64 << 10);
+    // The text has every key that the reference has, and no other.
+    let named: BTreeSet<&str> =
+        text.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim())).collect();
+    let all: BTreeSet<&str> = SECTIONS.iter().flat_map(|s| s.entries).map(|entry| entry.key).collect();
+    assert_eq!(named, all);
+    // What is shown can be read again, and means the same. (Its keys are not told, so they are missing.)
+    let shown = config
+        .to_string()
+        .replace("listen = [", "key_files = [\"x\"]\nclient_key_files = [\"x\"]\nlisten = [");
+    let shown = shown.replacen("link_key_files = [\"x\"]\nclient_key_files = [\"x\"]\n", "link_", 1);
+    let again = read(&shown).unwrap_or_else(|problems| panic!("{problems:?}\n{shown}"));
+    assert_eq!(again.to_string(), config.to_string());
+}
+
+#[test]
+fn defaults_of_the_reference_are_those_in_force() {
+    let mut text = String::new();
+    for section in SECTIONS {
+        text += &format!("{}\n", section.title.replace("NAME", "cache"));
+        let given = section.entries.iter().filter(|entry| is_toml(entry.default));
+        given.for_each(|entry| text += &format!("{} = {}\n", entry.key, entry.default));
+    }
+    let place = "[service.cache]\n";
+    let least = LEAST.strip_prefix(place).unwrap();
+    let told = read(&text.replace(place, &format!("{place}{least}")));
+    assert_eq!(told.unwrap().to_string(), read(LEAST).unwrap().to_string());
+}
+
+#[test]
+fn problems_have_line_column_and_a_next_step() {
+    let with = |more: &str| format!("{LEAST}{more}\n");
+    let helper = |line: &str| format!("[helper]\n{line}\n{LEAST}");
+    let cases = [
+        ("".to_owned(), "1:1: no service"),
+        ("[helper".to_owned(), "1:"),
+        ("[service.cache]\nlisten = [\":1\"]".to_owned(), "1:10: server is missing"),
+        ("[service.cache]\nserver = \"127.0.0.1:1\"".to_owned(), "1:10: no port for clients"),
+        (with("max_dely = 1"), "4:1: unknown field `max_dely`"),
+        (format!("[halper]\n{LEAST}"), "1:2: unknown field `halper`"),
+        (with("[service.cache.batch]\ndelay = \"1s\""), "5:1: unknown field `delay`"),
+        (with("connect_timeout = 5"), "4:19: give a text in quotes, with its unit"),
+        (with("connect_timeout = \"5\""), "4:19: a time has a unit"),
+        (with("connect_timeout = \"2m\""), "4:19: give a time from 1ms to 1m"),
+        (with("client_keepalive = \"25h\""), "4:20: give a time from 0s to 24h"),
+        (with("links_per_thread = 0"), "4:20: give a whole number from 1 to 64"),
+        (with("links_per_thread = \"1\""), "4:20: give a whole number"),
+        (with("protocol = \"http\""), "4:12: give \"tcp\" or \"memcached\" or \"redis\""),
+        (with("when_server_down = \"wait\""), "4:20: give \"refuse\""),
+        (with("clients = [\"10.0.0.0/8\", \"10.0.0.1/8\"]"), "4:26: address bits are set after"),
+        (with("clients = \"10.0.0.0/8\""), "4:11: invalid type"),
+        (
+            with("link_listen = [\"127.0.0.1:11211\"]"),
+            "4:16: 127.0.0.1:11211 is used twice, by another listen",
+        ),
+        (with("link_listen = [\"0.0.0.0:11411\"]"), "4:15: library clients of other hosts"),
+        (with("[service.cache.batch]\npolicy = \"none\""), "5:10: give \"adaptive\""),
+        (with("[service.cache.batch]\nmax_bytes = \"64KB\""), "5:13: a size has a unit"),
+        (with("[service.cache.batch]\nconnection_buffer = \"1GiB\""), "5:21: give a size from 4KiB to 16MiB"),
+        (with("[service.\"a b\"]\nserver=\"1\"\nlisten=[\"2\"]"), "4:10: a service's name"),
+        (with("server = \"127.0.0.1:1\""), "4:1: duplicate key"),
+        (
+            LEAST.replace("127.0.0.1:11411", "10.0.0.5:11411"),
+            "2:10: a server on another host needs key_files",
+        ),
+        (LEAST.replace("127.0.0.1:11411", "10.0.0.5"), "2:10: 10.0.0.5 has no port"),
+        (LEAST.replace("127.0.0.1:11411", "no.such.host.invalid:1"), "2:10: cannot look up"),
+        (LEAST.replace("127.0.0.1:11211", "nowhere"), "3:11: nowhere has no port"),
+        (helper("engine = \"xdp\""), "2:10: this version has no xdp engine"),
+        (helper("engine = \"dpdk\""), "2:10: give \"sockets\" or \"auto\""),
+        (helper("threads = -1"), "2:11: give a whole number from 0 to 1024"),
+        (helper("threads = 1.5"), "2:11: give a whole number"),
+        (helper("socket = \"helper.sock\""), "2:10: give an absolute path"),
+        (helper("metrics = \"nowhere\""), "2:11: nowhere has no port"),
+        (helper("metrics = \"127.0.0.1:11211\""), "5:11: 127.0.0.1:11211 is used twice, by another metrics"),
+        (helper("name = \"my helper\""), "2:8: a name has"),
+        (helper("max_connections = 0"), "2:19: give a whole number from 1"),
+        (helper("max_memory = \"1KiB\""), "2:14: give a size from 1MiB"),
+        (helper("max_memory = 5"), "2:14: give a text in quotes"),
+        (helper("drain_deadline = \"forever\""), "2:18: a time has a unit"),
+    ];
+    for (text, expected) in cases {
+        let told = problem(&text);
+        assert!(told.starts_with(expected), "{text}\nsays  {told}\nwants {expected}");
+    }
+}
+
+#[test]
+fn all_problems_are_told_at_once_in_order() {
+    let text = "[helper]\nthreads = -1\n[service.a]\nserver = \"x\"\nlisten = [\":y\"]\nprotocol = 3\n";
+    let lines: Vec<usize> = read(text).unwrap_err().iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [2, 4, 5, 6]);
+}
+
+#[test]
+fn key_files_are_found_read_and_blamed() {
+    use std::os::unix::fs::PermissionsExt;
+    let base = std::env::temp_dir().join(format!("spillway-config-{}", std::process::id()));
+    fs::create_dir(&base).unwrap();
+    for (name, byte) in [("old.key", 1), ("new.key", 2)] {
+        fs::write(base.join(name), Key::from_secret([byte; 32]).to_text().as_bytes()).unwrap();
+        fs::set_permissions(base.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let text = format!("{LEAST}key_files = [\"new.key\", \"{}\"]\n", base.join("old.key").display());
+    let reading = Reading { base: base.clone(), keys: true };
+    let config = read_text(&text, &reading).unwrap();
+    let ids: Vec<_> = config.services[0].keys.iter().map(Key::id).collect();
+    assert_eq!(ids, [2, 1].map(|byte| Key::from_secret([byte; 32]).id()));
+    let text = format!("{LEAST}client_key_files = [\"new.key\", \"none.key\"]\n");
+    let problems = read_text(&text, &reading).unwrap_err();
+    assert_eq!((problems[0].line, problems[0].column), (4, 32));
+    assert!(problems[0].what.contains("spillway key new"), "{problems:?}");
+    fs::remove_dir_all(&base).unwrap();
+}
+
+#[test]
+fn a_file_that_is_none_is_said() {
+    let error = read_file(Path::new("/no/such/helper.toml"), true).unwrap_err().to_string();
+    assert!(error.starts_with("/no/such/helper.toml: cannot be read"), "{error}");
+    assert!(read_file(Path::new("/"), true).is_err());
+}
+
+/// Words that a file may have, in any order: far more of it is understood than of any text.
+fn words() -> impl Strategy<Value = String> {
+    let word = prop::sample::select(vec![
+        "[helper]\n",
+        "[service.a]\n",
+        "[service.a.batch]\n",
+        "[service.\"b c\"]\n",
+        "server = ",
+        "listen = ",
+        "name = ",
+        "clients = ",
+        "max_memory = ",
+        "max_delay = ",
+        "threads = ",
+        "policy = ",
+        "engine = ",
+        "\"127.0.0.1:1\"",
+        "\n",
+        "[\"127.0.0.1:2\"]",
+        "[",
+        "]",
+        "\"10.0.0.0/8\"",
+        "\"1s\"",
+        "\"64KiB\"",
+        "5",
+        "-1",
+        "1.5",
+        "true",
+        "\"auto\"",
+        "ä",
+        "\"\"\"",
+        "{",
+        "}",
+        "=",
+        ".",
+        "#",
+        "1979-05-27",
+        "\\",
+        "\u{0}",
+    ]);
+    prop::collection::vec(word, 0..40).prop_map(|words| words.concat())
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_taken_or_refused(text in "\\PC{0,400}") {
+        let _ = read(&text);
+    }
+
+    #[test]
+    fn any_words_are_taken_or_refused_with_places(text in words()) {
+        if let Err(problems) = read(&text) {
+            prop_assert!(!problems.is_empty());
+            let lines = text.lines().count() + 2;
+            prop_assert!(problems.iter().all(|p| p.line <= lines && !p.what.is_empty()));
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The configuration file's keys: what is read, and what the reference says of them, from one table each.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+/// A value whose kind is checked later, so that all problems can be told at once.
+pub(crate) type Any = Option<Spanned<Value>>;
+/// A list of texts.
+pub(crate) type Texts = Option<Spanned<Vec<Spanned<String>>>>;
+
+/// What the reference says of one key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: &'static str,
+    pub(crate) kind: &'static str,
+    /// As in the file, or in words.
+    pub(crate) default: &'static str,
+    pub(crate) meaning: &'static [&'static str],
+}
+
+/// What the reference says of one section.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Section {
+    pub(crate) title: &'static str,
+    pub(crate) about: &'static [&'static str],
+    pub(crate) entries: &'static [Entry],
+}
+
+/// One table for serde and for the reference: `key: type, kind, default;`, with its meaning above it.
+macro_rules! section {
+    (
+        $(#[doc = $about:literal])+
+        $name:ident, $title:literal,
+        { $($field:ident: $part:ty),* }
+        $( $(#[doc = $meaning:literal])+ $key:ident: $type:ty, $kind:literal, $default:literal; )+
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            $( $(#[doc = $meaning])+ pub(crate) $key: $type, )+
+            $( #[serde(default)] pub(crate) $field: $part, )*
+        }
+
+        impl $name {
+            pub(crate) const SECTION: Section = Section {
+                title: $title,
+                about: &[$($about),+],
+                entries: &[
+                    $( Entry {
+                        key: stringify!($key),
+                        kind: $kind,
+                        default: $default,
+                        meaning: &[$($meaning),+],
+                    } ),+
+                ],
+            };
+        }
+    };
+}
+
+section! {
+    /// The helper itself.
+    HelperSection, "[helper]", {}
+
+    /// Names the helper in status, metrics and logs, and for `spillway drain`.
+    name: Any, "text", "this host's name";
+    /// What carries bytes: `sockets` (the kernel's) or `auto` (the best on this host; the log says which and why).
+    /// `xdp` is refused: this version does not have it. *Changed by a restart only.*
+    engine: Any, "text", "\"sockets\"";
+    /// Network threads, each with its own links. 0: one for each core that the process may use, each on its core.
+    /// At most 1024. *Changed by a restart only.*
+    threads: Any, "number", "0";
+    /// The admin socket, for its owner and group (mode 0660): status, reload, drain. An absolute path. *Changed by a
+    /// restart only.*
+    socket: Any, "path", "\"/run/spillway/helper.sock\"";
+    /// Where `/metrics`, `/status`, `/health` and the status page are served, read-only, to whoever can connect:
+    /// `HOST:PORT`, or `:PORT` for every address of this host. Off without it. *Changed by a restart only.*
+    metrics: Any, "address", "off";
+    /// Clients of all services at one time; more are refused. 1 to 10,000,000.
+    max_connections: Any, "number", "50_000";
+    /// Bytes that may be buffered for and from all clients. From three quarters of it new clients are refused; at
+    /// the limit, clients are reset that do not read. At least `1MiB`.
+    max_memory: Any, "size", "\"1GiB\"";
+    /// How long clients may take to finish when the helper or one of its services goes; then they are reset. At most
+    /// `24h`.
+    drain_deadline: Any, "time", "\"30s\"";
+}
+
+section! {
+    /// One server that is relieved; as many sections as there are servers. NAME is of your choice: 1 to 64 letters,
+    /// digits, `-`, `_` and `.`.
+    ServiceSection, "[service.NAME]", { batch: BatchSection }
+
+    /// The server's link port: what `spillway run --link` was given there. `HOST:PORT`; a host name is looked up at
+    /// start and at each reload.
+    server: Any, "address", "required";
+    /// Where plain clients come in: any TCP programs that would otherwise connect to the server. `HOST:PORT`, or
+    /// `:PORT` for every address of this host.
+    listen: Texts, "list of addresses", "none; this or `link_listen` is required";
+    /// Where library clients and sidecars come in.
+    link_listen: Texts, "list of addresses", "[]";
+    /// This helper's keys for the server, newest first: where the server does not accept one, the next is tried. A
+    /// relative name is looked for among the service manager's credentials, then beside this file. For their owner
+    /// only (mode 0600 or 0400), or root's with a group that may read (0640). Not needed for a server on loopback.
+    key_files: Texts, "list of paths", "[]";
+    /// Keys that library clients may use on `link_listen`. Not needed on loopback.
+    client_key_files: Texts, "list of paths", "[]";
+    /// Who may connect. The server has its own list (`spillway run --allow-clients`).
+    clients: Texts, "list of address ranges", "private ranges, and loopback where the server is on loopback, too";
+    /// Load balancers that say whom they speak for, with PROXY protocol version 1 or 2: plain clients from these
+    /// ranges must begin with such a header, and nobody else's is believed.
+    proxy_protocol_from: Texts, "list of address ranges", "[]";
+    /// What is spoken: `tcp` (anything), `memcached` or `redis`. For request metrics only; bytes are never changed.
+    protocol: Any, "text", "\"tcp\"";
+    /// Links to the server, of each thread. 1 to 64.
+    links_per_thread: Any, "number", "1";
+    /// How long the server may take to accept a link's connection. `1ms` to `60s`.
+    connect_timeout: Any, "time", "\"1s\"";
+    /// Idle time after which the kernel asks whether a client is alive; `0` never asks. At most `24h`; whole seconds
+    /// are used.
+    client_keepalive: Any, "time", "\"30s\"";
+    /// What happens to clients while no link is up: `refuse`, so that health checks and load balancers see it.
+    when_server_down: Any, "text", "\"refuse\"";
+}
+
+section! {
+    /// When batches to the server go. Changes apply to links that are open.
+    BatchSection, "[service.NAME.batch]", {}
+
+    /// `adaptive`: size and interval follow the load (PostMan, Algorithm 1), the interval at most `max_delay`.
+    /// `algorithm1`: the same as published, without an upper bound: for comparison. `fixed`: always wait for
+    /// `max_delay` or `max_bytes`.
+    policy: Any, "text", "\"adaptive\"";
+    /// Upper bound on the latency that waiting for a fuller batch adds; `0` sends what each turn brings. At most
+    /// `1s`.
+    max_delay: Any, "time", "\"200us\"";
+    /// A batch of this size goes at once. `1KiB` to `1MiB`; more than `64KiB` gains nothing.
+    max_bytes: Any, "size", "\"64KiB\"";
+    /// Bytes of replies that may wait for one client; then the server is told to wait with this client's. `4KiB` to
+    /// `16MiB`. (Requests: at most 64 KiB wait for each client.) Another value concerns new links.
+    connection_buffer: Any, "size", "\"256KiB\"";
+}
+
+/// A whole file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    #[serde(default)]
+    pub(crate) helper: HelperSection,
+    #[serde(default)]
+    pub(crate) service: BTreeMap<Spanned<String>, ServiceSection>,
+}
+
+/// All sections, in the order of the reference.
+pub(crate) const SECTIONS: [Section; 3] =
+    [HelperSection::SECTION, ServiceSection::SECTION, BatchSection::SECTION];

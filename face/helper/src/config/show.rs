@@ -1,0 +1,81 @@
+//! Settings in force, as a configuration file would have them.
+
+use std::fmt;
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+use spillway_auth::Key;
+use spillway_batch::PolicyKind;
+
+use super::value::{duration_text, size_text};
+use super::{HelperConfig, Service};
+
+/// TOML with every key, but for key files: keys are named in comments, never told.
+impl Display for HelperConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "[helper]")?;
+        writeln!(f, "name = \"{}\"", self.name)?;
+        writeln!(f, "engine = \"{}\"", self.engine.name())?;
+        writeln!(f, "threads = {}", self.threads)?;
+        match &self.socket {
+            Some(path) => writeln!(f, "socket = {:?}", path.display().to_string())?,
+            None => writeln!(f, "# no admin socket")?,
+        }
+        match &self.metrics {
+            Some(address) => writeln!(f, "metrics = \"{address}\"")?,
+            None => writeln!(f, "# no metrics")?,
+        }
+        writeln!(f, "max_connections = {}", self.max_connections)?;
+        writeln!(f, "max_memory = \"{}\"", size_text(self.max_memory_bytes as u64))?;
+        writeln!(f, "drain_deadline = \"{}\"", duration_text(self.drain_deadline))?;
+        self.services.iter().try_for_each(|service| write!(f, "\n{service}"))
+    }
+}
+
+impl Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "[service.\"{}\"]", self.name)?;
+        writeln!(f, "server = \"{}\"", self.server)?;
+        writeln!(f, "listen = {}", list(&self.listen)?)?;
+        writeln!(f, "link_listen = {}", list(&self.link_listen)?)?;
+        writeln!(f, "# key_files: {}", named(&self.keys)?)?;
+        writeln!(f, "# client_key_files: {}", named(&self.client_keys)?)?;
+        writeln!(f, "clients = {}", list(&self.client_ranges())?)?;
+        writeln!(f, "proxy_protocol_from = {}", list(&self.proxy_protocol_from)?)?;
+        writeln!(f, "protocol = \"{}\"", self.protocol.name())?;
+        writeln!(f, "links_per_thread = {}", self.links_per_thread)?;
+        writeln!(f, "connect_timeout = \"{}\"", duration_text(self.connect_timeout))?;
+        writeln!(f, "client_keepalive = \"{}\"", duration_text(self.client_keepalive.unwrap_or_default()))?;
+        writeln!(f, "when_server_down = \"refuse\"")?;
+        writeln!(f, "\n[service.\"{}\".batch]", self.name)?;
+        let settings = |delay: Duration, bytes: usize| {
+            format!("max_delay = \"{}\"\nmax_bytes = \"{}\"", duration_text(delay), size_text(bytes as u64))
+        };
+        match self.policy {
+            PolicyKind::Adaptive { max_delay, max_bytes } => {
+                writeln!(f, "policy = \"adaptive\"\n{}", settings(max_delay, max_bytes))?;
+            }
+            PolicyKind::Algorithm1 => writeln!(f, "policy = \"algorithm1\"")?,
+            PolicyKind::Fixed { delay, bytes } => {
+                writeln!(f, "policy = \"fixed\"\n{}", settings(delay, bytes))?;
+            }
+        }
+        writeln!(f, "connection_buffer = \"{}\"", size_text(self.connection_buffer_bytes.into()))
+    }
+}
+
+fn list(items: &[impl Display]) -> Result<String, fmt::Error> {
+    let mut text = String::from("[");
+    for (index, item) in items.iter().enumerate() {
+        write!(text, "{}\"{item}\"", if index > 0 { ", " } else { "" })?;
+    }
+    Ok(text + "]")
+}
+
+fn named(keys: &[Key]) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    for key in keys {
+        write!(text, "{}key {}", if text.is_empty() { "" } else { ", " }, key.id())?;
+    }
+    Ok(if text.is_empty() { "none".to_owned() } else { text })
+}

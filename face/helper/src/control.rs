@@ -1,0 +1,238 @@
+//! Requests to a running helper, and their answers: one line of JSON in, one document out.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use spillway_daemon::Manager;
+use tracing::{error, info};
+
+pub use crate::run::Source;
+use crate::running::Running;
+use crate::status::HelperStatus;
+
+/// How long an asker waits: a reload may look up names.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a helper can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// What it does: answered with a [`HelperStatus`].
+    Status {},
+    /// Read the configuration again and put it in force: answered with [`Changed`].
+    Reload {},
+    /// Take no more clients: answered with [`Draining`].
+    Drain {
+        /// A service, or the helper by its name.
+        target: String,
+        /// Clients that are left are reset after this time; as configured, if not given.
+        #[serde(default)]
+        deadline_ms: Option<u64>,
+    },
+}
+
+/// What a reload has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// A line for each key or service that is different now.
+    pub changes: Vec<String>,
+    /// Keys whose new values are used after a restart only.
+    pub restart: Vec<String>,
+}
+
+/// What is being drained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Draining {
+    /// The services.
+    pub services: Vec<String>,
+    /// Their clients are reset after this time.
+    pub deadline_ms: u64,
+}
+
+/// Whoever answers requests, and changes the helper.
+pub(crate) struct Control {
+    running: Arc<Running>,
+    /// One change at a time.
+    source: Mutex<Option<Source>>,
+    manager: Manager,
+}
+
+impl Control {
+    pub(crate) fn new(running: Arc<Running>, source: Option<Source>) -> Control {
+        // Programs that embed a helper have their own word with their manager.
+        let manager = if source.is_some() { Manager::from_environment() } else { Manager::default() };
+        Control { running, source: Mutex::new(source), manager }
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        &self.running
+    }
+
+    pub(crate) fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    /// The document that answers a request's line.
+    pub(crate) fn answer(&self, line: &str) -> String {
+        let request = match serde_json::from_str::<Request>(line) {
+            Ok(request) => request,
+            Err(error) => return refusal(&format!("not a request: {error}")),
+        };
+        let answer = match request {
+            Request::Status {} => Ok(json!(self.running.status())),
+            Request::Reload {} => self.reload().map(|changed| json!(changed)),
+            Request::Drain { target, deadline_ms } => {
+                self.drain(&target, deadline_ms).map(|what| json!(what))
+            }
+        };
+        match answer {
+            Ok(document) => document_text(&json!({ "ok": document })),
+            Err(why) => refusal(&why),
+        }
+    }
+
+    /// Reads the configuration again and puts it in force. On an error the one before stays, and the error is told
+    /// here and in the log.
+    pub(crate) fn reload(&self) -> Result<Changed, String> {
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(source) = source.as_mut() else {
+            return Err("this helper was not started with settings that can be read again".to_owned());
+        };
+        self.manager.reloading();
+        let changed =
+            source().and_then(|config| self.running.change(config).map_err(|error| error.to_string()));
+        self.manager.ready(&self.summary());
+        match &changed {
+            Ok(changed) if changed.changes.is_empty() => info!("reload: nothing has changed"),
+            Ok(_) => info!("reload: in force"),
+            Err(why) => error!("reload: refused, everything stays as it was: {why}"),
+        }
+        changed
+    }
+
+    fn drain(&self, target: &str, deadline_ms: Option<u64>) -> Result<Draining, String> {
+        let (services, default) = {
+            let settings = self.running.settings();
+            let config = &settings.config;
+            let all: Vec<String> = config.services.iter().map(|service| service.name.clone()).collect();
+            let chosen = match all.iter().find(|name| *name == target) {
+                Some(service) => vec![service.clone()],
+                None if config.name == target => all,
+                None => {
+                    let (name, all) = (&config.name, all.join(", "));
+                    return Err(format!("no service {target} here; this is helper {name}, with {all}"));
+                }
+            };
+            (chosen, config.drain_deadline)
+        };
+        let deadline = deadline_ms.map_or(default, Duration::from_millis);
+        for service in &services {
+            info!("{service}: draining: no more clients; those that are there may finish for {deadline:?}");
+            self.running.drain_service(service, deadline);
+        }
+        self.manager.status(&self.summary());
+        let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+        Ok(Draining { services, deadline_ms })
+    }
+
+    /// A line for the service manager.
+    pub(crate) fn summary(&self) -> String {
+        self.running.status().summary()
+    }
+}
+
+/// The document that says why a request is not answered.
+pub(crate) fn refusal(why: &str) -> String {
+    document_text(&json!({ "error": why }))
+}
+
+fn document_text(document: &Value) -> String {
+    // Texts, numbers and lists always have one.
+    serde_json::to_string_pretty(document).unwrap_or_default() + "\n"
+}
+
+/// Why a helper's answer is not to be had. Its text tells the operator the next step.
+#[derive(Debug)]
+pub enum AskError {
+    /// Nobody answers at the socket.
+    Socket(io::Error),
+    /// Something else than a helper answers there.
+    Answer(String),
+    /// The helper refuses.
+    Refused(String),
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AskError::Socket(error) => {
+                write!(f, "{error}")?;
+                f.write_str(match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                        "; is a helper running with this admin socket (helper.socket, --status-socket)? \
+                         --socket PATH names another one"
+                    }
+                    io::ErrorKind::PermissionDenied => "; it is for its owner and group",
+                    _ => "",
+                })
+            }
+            AskError::Answer(what) => write!(f, "something else than a helper answers: {what}"),
+            AskError::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+/// Asks the helper that serves this socket.
+///
+/// # Errors
+/// There is none, or it refuses.
+pub fn ask<T: serde::de::DeserializeOwned>(path: &Path, request: &Request) -> Result<T, AskError> {
+    let answer = |error: serde_json::Error| AskError::Answer(error.to_string());
+    let line = serde_json::to_string(request).map_err(answer)?;
+    let text = spillway_daemon::ask(path, &line, PATIENCE).map_err(AskError::Socket)?;
+    let mut document: Value = serde_json::from_str(&text).map_err(answer)?;
+    if let Some(why) = document["error"].as_str() {
+        return Err(AskError::Refused(why.to_owned()));
+    }
+    serde_json::from_value(document["ok"].take()).map_err(answer)
+}
+
+/// Asks a helper what it does.
+///
+/// # Errors
+/// As of [`ask`].
+pub fn query(path: &Path) -> Result<HelperStatus, AskError> {
+    ask(path, &Request::Status {})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_strict() {
+        let parse = |text: &str| serde_json::from_str::<Request>(text);
+        assert_eq!(parse(r#"{"command":"status"}"#).unwrap(), Request::Status {});
+        let drain = Request::Drain { target: "cache".into(), deadline_ms: Some(5) };
+        assert_eq!(parse(&serde_json::to_string(&drain).unwrap()).unwrap(), drain);
+        assert!(parse(r#"{"command":"drain","target":"a"}"#).is_ok());
+        for wrong in [
+            "",
+            "status",
+            "{}",
+            r#"{"command":"stop"}"#,
+            r#"{"command":"drain"}"#,
+            r#"{"command":"drain","target":"a","deadline":5}"#,
+            r#"{"command":"status","verbose":true}"#,
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Key rotation: key files that have changed are read again when somebody opens a link.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex};
+
+use spillway_auth::KeyRing;
+use spillway_batch::{Role, ServerConfig};
+
+use crate::config::key_file;
+use crate::{lock, log, sys};
+
+/// What links are accepted with, and the key files that it came from.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    files: Vec<(Role, String)>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    server: Arc<ServerConfig>,
+    /// Of each file, when it was read last.
+    stamps: Vec<Option<Stamp>>,
+}
+
+/// Tells one content of a file from another: inode, size, and time of the last change in nanoseconds.
+type Stamp = (u64, u64, i64, i64);
+
+impl Keys {
+    /// The configuration that was made from these files just now.
+    pub(crate) fn new(server: ServerConfig, files: Vec<(Role, String)>) -> Keys {
+        let stamps = stamps(&files);
+        Keys { files, state: Mutex::new(State { server: Arc::new(server), stamps }) }
+    }
+
+    /// What a link that is opened now is accepted with. Where changed files cannot be read, because this process
+    /// has given up the right to or there is no key in them, the keys before stay, which is logged once.
+    pub(crate) fn server(&self) -> Arc<ServerConfig> {
+        let mut state = lock(&self.state);
+        let stamps = stamps(&self.files);
+        if stamps != state.stamps {
+            state.stamps = stamps;
+            match read(&self.files) {
+                Ok(ring) => {
+                    log::line(format_args!(
+                        "the key files have changed: the keys in them are accepted from now on"
+                    ));
+                    state.server = Arc::new(ServerConfig { ring, ..(*state.server).clone() });
+                }
+                Err(what) => log::line(format_args!("{what}; the keys before are accepted as they were")),
+            }
+        }
+        Arc::clone(&state.server)
+    }
+}
+
+fn stamps(files: &[(Role, String)]) -> Vec<Option<Stamp>> {
+    // The call that waits for us is not to find another error than its own.
+    let before = sys::errno();
+    let stamp =
+        |metadata: fs::Metadata| (metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec());
+    let stamps = files.iter().map(|(_, path)| fs::metadata(path).ok().map(stamp)).collect();
+    sys::set_errno(before);
+    stamps
+}
+
+/// Reads all of them.
+pub(crate) fn read(files: &[(Role, String)]) -> Result<KeyRing, String> {
+    let mut ring = KeyRing::new();
+    for (role, path) in files {
+        ring.accept(*role, key_file(path)?);
+    }
+    Ok(ring)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use spillway_auth::Key;
+
+    use super::*;
+
+    #[test]
+    fn changed_files_are_read_again_and_broken_ones_are_not() {
+        let path = std::env::temp_dir().join(format!("spillway-rotation-{}", std::process::id()));
+        let write = |text: &str| {
+            // As operators should: the new file replaces the old one at once.
+            let new = path.with_extension("new");
+            fs::write(&new, text).unwrap();
+            fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
+            fs::rename(&new, &path).unwrap();
+        };
+        let [old, new] = [1, 2].map(|byte| Key::from_secret([byte; 32]));
+        write(&old.to_text());
+        let files = vec![(Role::Helper, path.to_str().unwrap().to_owned())];
+        let keys = Keys::new(ServerConfig { ring: read(&files).unwrap(), ..ServerConfig::default() }, files);
+        let accepts = |key: &Key| keys.server().ring.find(Role::Helper, key.id()).is_some();
+        assert!(accepts(&old) && Arc::ptr_eq(&keys.server(), &keys.server()));
+        write(&new.to_text());
+        assert!(accepts(&new) && !accepts(&old));
+        write("no key");
+        assert!(accepts(&new), "what was is still accepted");
+        fs::remove_file(&path).unwrap();
+        assert!(accepts(&new));
+    }
+}

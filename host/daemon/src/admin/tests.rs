@@ -1,0 +1,128 @@
+//! The socket's file, and askers of all manners.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// A directory of one test, removed with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("spillway-admin-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn serving(path: &Path, bounds: Bounds) -> AdminServer {
+    let server = AdminServer::bind(path).unwrap();
+    server.serve(bounds, |line| format!("<{line}>"), |why| format!("no: {why}")).unwrap();
+    server
+}
+
+#[test]
+fn the_file_is_for_owner_and_group_and_is_cleaned_up() {
+    let scratch = Scratch::new();
+    let path = scratch.path("a.sock");
+    let server = serving(&path, Bounds::default());
+    assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    assert_eq!(ask(&path, "hello", LONG).unwrap(), "<hello>");
+    assert_eq!(ask(&path, "", LONG).unwrap(), "<>");
+    let error = AdminServer::bind(&path).expect_err("somebody answers");
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    drop(server);
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_was_left_is_replaced_and_what_is_no_socket_is_not() {
+    let scratch = Scratch::new();
+    let path = scratch.path("a.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    drop(AdminServer::bind(&path).expect("nobody answers there"));
+
+    fs::write(&path, "a file").unwrap();
+    assert_eq!(AdminServer::bind(&path).expect_err("a file").kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
+    fs::remove_file(&path).unwrap();
+
+    // Neither the link nor what it names is touched, be it a dead socket or nothing at all.
+    let target = scratch.path("target");
+    drop(UnixListener::bind(&target).unwrap());
+    for target in [target.clone(), scratch.path("nothing")] {
+        symlink(&target, &path).unwrap();
+        assert_eq!(AdminServer::bind(&path).expect_err("a link").kind(), io::ErrorKind::AddrInUse);
+        assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
+        fs::remove_file(&path).unwrap();
+    }
+    assert!(target.exists() && !scratch.path("nothing").exists());
+}
+
+#[test]
+fn a_file_that_is_somebody_elses_by_now_is_not_removed() {
+    let scratch = Scratch::new();
+    let path = scratch.path("a.sock");
+    let first = AdminServer::bind(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let second = serving(&path, Bounds::default());
+    drop(first);
+    assert_eq!(ask(&path, "still", LONG).unwrap(), "<still>");
+    drop(second);
+}
+
+#[test]
+fn askers_are_bounded_in_bytes_time_and_number() {
+    let scratch = Scratch::new();
+    let path = scratch.path("a.sock");
+    let bounds = Bounds { request_bytes: 100, patience: Duration::from_millis(300), askers: 2 };
+    let _server = serving(&path, bounds);
+    assert!(ask(&path, &"x".repeat(200), LONG).unwrap().contains("too long"));
+    let said = |bytes: &[u8]| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(bytes).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).map(|_| text).unwrap()
+    };
+    assert!(said(b"\xff\xfe\n").contains("not text"));
+    assert!(said(b"half a line").contains("in time"));
+    // Two that say nothing; the third is told at once, and served when they are gone.
+    let silent = [(); 2].map(|()| UnixStream::connect(&path).unwrap());
+    let deadline = Instant::now() + LONG;
+    loop {
+        let answer = ask(&path, "third", LONG).unwrap();
+        match answer.as_str() {
+            "<third>" => break,
+            busy => assert!(busy.contains("too many"), "{busy}"),
+        }
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(silent);
+}
+
+#[test]
+fn who_answers_is_said_when_nobody_does() {
+    let scratch = Scratch::new();
+    assert_eq!(ask(&scratch.path("none"), "x", LONG).unwrap_err().kind(), io::ErrorKind::NotFound);
+    let path = scratch.path("dead");
+    drop(UnixListener::bind(&path).unwrap());
+    assert_eq!(ask(&path, "x", LONG).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+}
