@@ -280,7 +280,7 @@ impl Inner {
             let mut inner = connection.lock();
             (inner.client, inner.local) = (Some(client), self.local);
         }
-        match listeners::offer(connection, wakes) {
+        match listeners::offer(connection, client, wakes) {
             Offer::Queued => {
                 status::connection_began(connection, client);
                 self.name(id, Some(connection));

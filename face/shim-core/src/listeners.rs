@@ -16,22 +16,27 @@ use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::{address, links, lock, port};
 
-/// Virtual connections that wait to be accepted. A move of all clients at once must fit.
+/// Virtual connections of one family that wait to be accepted. A move of all clients at once must fit.
 const QUEUE_MAX: usize = 16 * 1024;
 
 /// Every so many virtual connections accepted, a real one has the first turn.
 const REAL_TURN: u32 = 8;
 
-static STATE: Mutex<State> =
-    Mutex::new(State { listeners: Vec::new(), queue: VecDeque::new(), served: None, next: 0 });
+static STATE: Mutex<State> = Mutex::new(State {
+    listeners: Vec::new(),
+    queues: [VecDeque::new(), VecDeque::new()],
+    served: None,
+    next: 0,
+});
 
-/// Length of the queue, so that an empty one is seen without the lock.
+/// Length of the queues, so that an empty one is seen without the lock.
 static QUEUED: AtomicUsize = AtomicUsize::new(0);
 static TURNS: AtomicU32 = AtomicU32::new(0);
 
 struct State {
     listeners: Vec<Listener>,
-    queue: VecDeque<u32>,
+    /// Clients with IPv4 and with IPv6 addresses, as connections.
+    queues: [VecDeque<u32>; 2],
     /// The port that helped clients want. All listeners of it serve them in turn, as with SO_REUSEPORT.
     served: Option<u16>,
     /// Where the search for the next begins.
@@ -95,10 +100,8 @@ pub(crate) fn listening(fd: c_int) -> Option<&'static Connection> {
     }
     let mut state = lock(&STATE);
     let serves = state.served == Some(address.port());
-    if serves && !state.queue.is_empty() {
-        stand_in.source.raise(IN);
-    }
     state.listeners.push(Listener { fd, stand_in: stand_in.index, family, address, serves });
+    state.queue_changed();
     Some(stand_in)
 }
 
@@ -141,10 +144,10 @@ pub(crate) fn closed(fd: c_int, stand_in: u32, wakes: &mut Wakes) {
     let is_last = state.listeners.iter().all(|listener| listener.stand_in != stand_in);
     table::note(fd, Entry::Real);
     let is_served = state.listeners.iter().any(|listener| listener.serves);
-    let orphans = if is_served { VecDeque::new() } else { core::mem::take(&mut state.queue) };
-    QUEUED.store(state.queue.len(), Ordering::Release);
+    let orphans = if is_served { Default::default() } else { core::mem::take(&mut state.queues) };
+    state.queue_changed();
     drop(state);
-    for orphan in orphans.into_iter().filter_map(connections::get) {
+    for orphan in orphans.into_iter().flatten().filter_map(connections::get) {
         links::refuse(orphan, wakes);
         connections::give_back(orphan);
     }
@@ -154,20 +157,18 @@ pub(crate) fn closed(fd: c_int, stand_in: u32, wakes: &mut Wakes) {
     }
 }
 
-/// A virtual connection wants to be accepted.
-pub(crate) fn offer(connection: &Connection, wakes: &mut Wakes) -> Offer {
+/// A virtual connection of this client wants to be accepted.
+pub(crate) fn offer(connection: &Connection, client: SocketAddr, wakes: &mut Wakes) -> Offer {
     let mut state = lock(&STATE);
-    let Some(listener) = state.next_listener() else {
+    let queue = usize::from(client.is_ipv6());
+    let Some(listener) = state.next_listener(queue) else {
         return Offer::Refused(RefuseReason::Unavailable);
     };
-    if state.queue.len() >= QUEUE_MAX {
+    if state.queues[queue].len() >= QUEUE_MAX {
         return Offer::Refused(RefuseReason::Full);
     }
-    state.queue.push_back(connection.index);
-    QUEUED.store(state.queue.len(), Ordering::Release);
-    for stand_in in state.stand_ins() {
-        stand_in.source.raise(IN);
-    }
+    state.queues[queue].push_back(connection.index);
+    state.queue_changed();
     if let Some(stand_in) = connections::get(listener) {
         notify(stand_in, wakes);
     }
@@ -180,12 +181,14 @@ pub(crate) fn withdraw(connection: &Connection) -> bool {
         return false;
     }
     let mut state = lock(&STATE);
-    let Some(position) = state.queue.iter().position(|&index| index == connection.index) else {
-        return false;
-    };
-    state.queue.remove(position);
-    state.queue_changed();
-    true
+    for queue in &mut state.queues {
+        if let Some(position) = queue.iter().position(|&index| index == connection.index) {
+            queue.remove(position);
+            state.queue_changed();
+            return true;
+        }
+    }
+    false
 }
 
 /// Whether a virtual connection waits to be accepted.
@@ -205,14 +208,20 @@ pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'
     let Some(listener) = state.listeners.iter().find(|one| one.fd == fd && one.serves).copied() else {
         return Ok(None);
     };
-    let Some(&index) = state.queue.front() else { return Ok(None) };
+    let own = usize::from(listener.family == libc::AF_INET6);
+    let suitable = [own, 1 - own].into_iter().filter(|&queue| state.suits(&listener, queue));
+    let Some((queue, index)) =
+        suitable.into_iter().find_map(|queue| Some((queue, *state.queues[queue].front()?)))
+    else {
+        return Ok(None);
+    };
     let Some(connection) = connections::get(index) else { return Ok(None) };
     let new = port::new_descriptor(listener.family, close_on_exec)?;
     if !table::note(new, Entry::Connection(index)) {
         sys::close(new);
         return Err(libc::EMFILE);
     }
-    state.queue.pop_front();
+    state.queues[queue].pop_front();
     state.queue_changed();
     let mut inner = connection.lock();
     inner.references = 1;
@@ -227,30 +236,40 @@ pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'
 }
 
 impl State {
+    /// Whether clients of this queue are accepted from the listener: of their own family, where there is one.
+    fn suits(&self, listener: &Listener, queue: usize) -> bool {
+        let family = [libc::AF_INET, libc::AF_INET6][queue];
+        listener.serves
+            && (listener.family == family
+                || !self.listeners.iter().any(|other| other.serves && other.family == family))
+    }
+
     /// What stands for the listener whose turn it is: of those that are waited for, if any is.
-    fn next_listener(&mut self) -> Option<u32> {
+    fn next_listener(&mut self, queue: usize) -> Option<u32> {
         let count = self.listeners.len();
-        let serving = (0..count)
+        let suitable: Vec<usize> = (0..count)
             .map(|offset| (self.next + offset) % count)
-            .filter(|&position| self.listeners[position].serves);
-        let is_waited_for = |&position: &usize| {
-            connections::get(self.listeners[position].stand_in).is_some_and(|stand_in| {
+            .filter(|&position| self.suits(&self.listeners[position], queue))
+            .collect();
+        let is_waited_for = |position: &&usize| {
+            connections::get(self.listeners[**position].stand_in).is_some_and(|stand_in| {
                 stand_in.source.is_in_a_set() || stand_in.waiters.load(Ordering::SeqCst) != 0
             })
         };
-        let position = serving.clone().find(is_waited_for).or_else(|| serving.clone().next())?;
+        let position = *suitable.iter().find(is_waited_for).or(suitable.first())?;
         self.next = position + 1;
         Some(self.listeners[position].stand_in)
     }
 
-    fn stand_ins(&self) -> impl Iterator<Item = &'static Connection> {
-        self.listeners.iter().filter(|one| one.serves).filter_map(|one| connections::get(one.stand_in))
-    }
-
+    /// What stands for a listener is ready as long as somebody waits for it.
     fn queue_changed(&mut self) {
-        QUEUED.store(self.queue.len(), Ordering::Release);
-        if self.queue.is_empty() {
-            for stand_in in self.stand_ins() {
+        let waiting = self.queues.each_ref().map(VecDeque::len);
+        QUEUED.store(waiting[0] + waiting[1], Ordering::Release);
+        for listener in self.listeners.iter().filter(|listener| listener.serves) {
+            let Some(stand_in) = connections::get(listener.stand_in) else { continue };
+            if (0..2).any(|queue| waiting[queue] > 0 && self.suits(listener, queue)) {
+                stand_in.source.raise(IN);
+            } else {
                 stand_in.source.lower(IN);
             }
         }

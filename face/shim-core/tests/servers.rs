@@ -184,6 +184,40 @@ fn a_process_for_each_connection_is_refused_and_said_so() {
     server.wait_for_log("a forked child uses a helped connection");
 }
 
+#[test]
+fn every_call_does_on_a_helped_connection_what_it_does_on_another() {
+    let server = Server::own("calls");
+    let mut link = Driver::loopback(server.link);
+    for _ in 0..3 {
+        let id = link.connect_from("127.8.9.10:4711".parse().unwrap());
+        link.send(id, b"0123456789");
+        let mut answered = 0;
+        while link.connections[&id].closed.is_none() {
+            link.flush();
+            link.receive(Duration::from_millis(100));
+            let asked = link.connections[&id].received.iter().filter(|byte| **byte == b'+').count();
+            while answered < asked {
+                // In two pieces.
+                link.send(id, b"01234");
+                link.flush();
+                link.send(id, b"56789");
+                answered += 1;
+            }
+        }
+        let text = String::from_utf8(link.take(id)).unwrap();
+        assert_eq!(text, "++wrong: \n");
+    }
+}
+
+#[test]
+fn rings_are_refused_and_epoll_serves() {
+    let server = Server::own("rings");
+    server.wait_for_log("io_uring cannot be helped");
+    let mut link = Driver::loopback(server.link);
+    let id = link.connect();
+    assert_eq!(link.ask(id, b"a", b"a"), b"a");
+}
+
 /// Ten thousand clients come and go, in short for a day's worth: nothing is left of them.
 #[test]
 fn descriptors_and_memory_stay_flat() {

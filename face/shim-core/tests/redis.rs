@@ -1,0 +1,318 @@
+//! An unmodified redis, with its default settings, serves helped clients.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use spillway_batch::{CloseReason, Id};
+use support::driver::{Driver, PATIENCE};
+use support::process::{Server, free_address};
+
+/// A directory of one redis, removed with it.
+struct Redis {
+    server: Server,
+    directory: PathBuf,
+}
+
+impl Redis {
+    fn start(arguments: &[&str]) -> Redis {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("spillway-redis-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let server = Server::start(|address| {
+            let mut command = Command::new("/usr/bin/redis-server");
+            command.args(["--port", &address.port().to_string()]).args(arguments);
+            command.current_dir(&directory).stdout(Stdio::null());
+            command
+        });
+        Redis { server, directory }
+    }
+
+    fn link(&self) -> Driver {
+        Driver::loopback(self.server.link)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A client on the same host: redis in its default settings serves no other.
+fn local(link: &mut Driver) -> Id {
+    let port = 20_000 + link.connections.len() as u16;
+    link.connect_from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+}
+
+/// A command as clients send it.
+fn command(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+fn words(text: &str) -> Vec<u8> {
+    command(&text.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+}
+
+fn bulk(value: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
+}
+
+/// Sends a command and awaits just this reply.
+fn expect(link: &mut Driver, id: Id, command: &[u8], reply: &[u8]) {
+    link.send(id, command);
+    link.run(|link| {
+        let connection = &link.connections[&id];
+        connection.received.len() >= reply.len() || connection.closed.is_some()
+    });
+    let received = link.take(id);
+    assert!(received == reply, "{:?}", String::from_utf8_lossy(&received[..received.len().min(500)]));
+}
+
+/// Sends a command and awaits one whole bulk reply.
+fn ask_text(link: &mut Driver, id: Id, text: &str) -> String {
+    link.send(id, &words(text));
+    link.run(|link| {
+        let received = &link.connections[&id].received;
+        let end = received.windows(2).position(|pair| pair == b"\r\n");
+        end.is_some_and(|end| {
+            let length: usize = std::str::from_utf8(&received[1..end]).unwrap().parse().unwrap();
+            received.len() >= end + 2 + length + 2
+        })
+    });
+    String::from_utf8(link.take(id)).unwrap()
+}
+
+#[test]
+fn commands_and_pipelines_of_many_clients() {
+    let redis = Redis::start(&[]);
+    let mut links = [redis.link(), redis.link()];
+    let mut plain = TcpStream::connect(redis.server.plain).unwrap();
+    let ids: Vec<Vec<Id>> = links.iter_mut().map(|link| (0..200).map(|_| local(link)).collect()).collect();
+    for round in 0..10 {
+        for (which, (link, ids)) in links.iter_mut().zip(&ids).enumerate() {
+            for id in ids {
+                let key = format!("key-{which}-{id}");
+                let value = format!("{round}").repeat(id.0 as usize % 300 + 1);
+                // A pipeline of three.
+                link.send(*id, &command(&[b"SET", key.as_bytes(), value.as_bytes()]));
+                link.send(*id, &command(&[b"GET", key.as_bytes()]));
+                link.send(*id, &words("PING"));
+            }
+            let expected = |id: &Id| {
+                let value = format!("{round}").repeat(id.0 as usize % 300 + 1);
+                [b"+OK\r\n", &bulk(value.as_bytes())[..], b"+PONG\r\n"].concat()
+            };
+            link.run(|link| ids.iter().all(|id| link.connections[id].received.len() >= expected(id).len()));
+            for id in ids {
+                assert_eq!(link.take(*id), expected(id));
+            }
+        }
+        plain.write_all(&words("PING")).unwrap();
+        let mut pong = [0; 7];
+        plain.read_exact(&mut pong).unwrap();
+        assert_eq!(&pong, b"+PONG\r\n");
+    }
+}
+
+#[test]
+fn a_snapshot_forks_while_helped_clients_go_on() {
+    let redis = Redis::start(&["--rdb-key-save-delay", "200"]);
+    let mut link = redis.link();
+    let ids: Vec<Id> = (0..50).map(|_| local(&mut link)).collect();
+    for number in 0..2000 {
+        link.send(ids[number % 50], &words(&format!("SET k{number} v{number}")));
+    }
+    link.run(|link| ids.iter().all(|id| link.connections[id].received.len() == 40 * 5));
+    ids.iter().for_each(|id| drop(link.take(*id)));
+    for _ in 0..3 {
+        expect(&mut link, ids[0], &words("BGSAVE"), b"+Background saving started\r\n");
+        let mut rounds = 0;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            for id in &ids {
+                link.send(*id, &words("INCR counter"));
+            }
+            link.run(|link| ids.iter().all(|id| link.connections[id].received.ends_with(b"\r\n")));
+            ids.iter().for_each(|id| drop(link.take(*id)));
+            rounds += 1;
+            let info = ask_text(&mut link, ids[1], "INFO persistence");
+            assert!(!info.contains("rdb_last_bgsave_status:err"), "{info}");
+            if info.contains("rdb_bgsave_in_progress:0") {
+                break;
+            }
+            assert!(Instant::now() < deadline);
+        }
+        assert!(rounds > 1, "clients were served during the snapshot");
+    }
+    assert!(redis.directory.join("dump.rdb").exists());
+}
+
+#[test]
+fn blocking_commands_and_messages_between_clients() {
+    let redis = Redis::start(&[]);
+    let (mut link, mut other) = (redis.link(), redis.link());
+    let (waiting, pushing) = (local(&mut link), local(&mut other));
+    for round in 0..20 {
+        link.send(waiting, &words("BLPOP queue 0"));
+        link.flush();
+        let value = format!("v{round}");
+        expect(&mut other, pushing, &words(&format!("RPUSH queue {value}")), b":1\r\n");
+        let popped = [b"*2\r\n", &bulk(b"queue")[..], &bulk(value.as_bytes())].concat();
+        link.run(|link| link.connections[&waiting].received.len() >= popped.len());
+        assert_eq!(link.take(waiting), popped);
+    }
+    // A timeout of its own.
+    expect(&mut link, waiting, &words("BLPOP queue 0.05"), b"*-1\r\n");
+
+    let subscribers: Vec<Id> = (0..50).map(|_| local(&mut link)).collect();
+    let subscribed = [b"*3\r\n", &bulk(b"subscribe")[..], &bulk(b"news"), b":1\r\n"].concat();
+    for id in &subscribers {
+        expect(&mut link, *id, &words("SUBSCRIBE news"), &subscribed);
+    }
+    for round in 0..20 {
+        let text = format!("message {round}");
+        let publish = command(&[b"PUBLISH", b"news", text.as_bytes()]);
+        expect(&mut other, pushing, &publish, b":50\r\n");
+        let message = [b"*3\r\n", &bulk(b"message")[..], &bulk(b"news"), &bulk(text.as_bytes())].concat();
+        link.run(|link| subscribers.iter().all(|id| link.connections[id].received.len() >= message.len()));
+        for id in &subscribers {
+            assert_eq!(link.take(*id), message);
+        }
+    }
+}
+
+#[test]
+fn the_client_list_shows_true_addresses_and_protected_mode_sees_them() {
+    let redis = Redis::start(&[]);
+    let mut link = redis.link();
+    for client in ["127.0.0.1:4711", "[::1]:4712"] {
+        let id = link.connect_from(client.parse().unwrap());
+        let list = ask_text(&mut link, id, "CLIENT LIST");
+        // The address that the helper's link was connected to, with the ordinary port.
+        let own = format!("127.0.0.1:{} ", redis.server.plain.port())
+            .replace("127.0.0.1", if client.starts_with('[') { "[::ffff:127.0.0.1]" } else { "127.0.0.1" });
+        let line = format!(" addr={client} laddr={own}");
+        assert!(list.contains(&line), "{line} is not in {list}");
+    }
+    // Without a password redis serves local clients only, and helped ones are what they are.
+    let foreign = link.connect_from("10.1.2.3:5000".parse().unwrap());
+    link.run(|link| link.connections[&foreign].closed.is_some());
+    assert!(link.take(foreign).starts_with(b"-DENIED Redis is running in protected mode"));
+}
+
+#[test]
+fn a_subscriber_that_does_not_read_is_disconnected_and_nobody_else() {
+    let redis = Redis::start(&["--client-output-buffer-limit", "pubsub 1mb 512kb 2"]);
+    let mut link = redis.link();
+    let (slow, quick, publisher) = (local(&mut link), local(&mut link), local(&mut link));
+    for id in [slow, quick] {
+        link.send(id, &words("SUBSCRIBE news"));
+        link.run(|link| link.connections[&id].received.ends_with(b":1\r\n"));
+        link.take(id);
+    }
+    link.of(slow).holds = true;
+    let text = vec![b'x'; 64 * 1024];
+    let mut published = 0;
+    while link.connections[&slow].closed.is_none() {
+        let publish = command(&[b"PUBLISH", b"news", &text]);
+        link.send(publisher, &publish);
+        link.run(|link| link.connections[&publisher].received.ends_with(b"\r\n"));
+        link.take(publisher);
+        published += 1;
+        assert!(published < 200, "the limit of 1 MB is not reached after {published} messages of 64 KB");
+    }
+    let message = [b"*3\r\n", &bulk(b"message")[..], &bulk(b"news"), &bulk(&text)].concat();
+    link.run(|link| link.connections[&quick].received.len() >= published * message.len());
+    assert!(link.take(quick) == message.repeat(published));
+}
+
+#[test]
+fn thirty_megabytes_both_ways() {
+    let redis = Redis::start(&[]);
+    let mut link = redis.link();
+    let (id, other) = (local(&mut link), local(&mut link));
+    let value: Vec<u8> = (0..30_000_000u32).map(|at| (at % 253) as u8).collect();
+    link.send(id, &command(&[b"SET", b"large", &value]));
+    link.run(|link| link.connections[&id].received.ends_with(b"\r\n"));
+    assert_eq!(link.take(id), b"+OK\r\n");
+    link.send(id, &words("GET large"));
+    expect(&mut link, other, &words("PING"), b"+PONG\r\n");
+    let reply = bulk(&value);
+    link.run(|link| link.connections[&id].received.len() >= reply.len());
+    assert!(link.take(id) == reply);
+}
+
+#[test]
+fn idle_clients_are_closed_and_too_many_are_told() {
+    let redis = Redis::start(&["--timeout", "1", "--maxclients", "20"]);
+    let mut link = redis.link();
+    let ids: Vec<Id> = (0..30).map(|_| local(&mut link)).collect();
+    for id in &ids {
+        link.send(*id, &words("PING"));
+    }
+    link.run(|link| ids.iter().all(|id| !link.connections[id].received.is_empty()));
+    let (served, told): (Vec<Id>, Vec<Id>) =
+        ids.iter().partition(|id| link.connections[id].received == b"+PONG\r\n");
+    assert!((1..=20).contains(&served.len()), "{} served", served.len());
+    for id in told {
+        assert_eq!(link.take(id), b"-ERR max number of clients reached\r\n");
+    }
+    link.run(|link| ids.iter().all(|id| link.connections[id].closed.is_some()));
+    assert!(ids.iter().all(|id| link.connections[id].closed == Some(CloseReason::Normal)));
+}
+
+/// The TLS port goes on beside the helped one, and stays what it is.
+#[test]
+fn the_tls_port_is_left_alone() {
+    let folder = std::env::temp_dir().join(format!("spillway-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (key, certificate) = (folder.join("key.pem"), folder.join("cert.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .stderr(Stdio::null())
+        .status()
+        .expect("openssl is installed");
+    assert!(made.success());
+    let tls = free_address();
+    let port = tls.port().to_string();
+    let redis = Redis::start(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        certificate.to_str().unwrap(),
+        "--tls-key-file",
+        key.to_str().unwrap(),
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let mut link = redis.link();
+    let id = local(&mut link);
+    expect(&mut link, id, &words("SET k secret"), b"+OK\r\n");
+    for _ in 0..3 {
+        let output = Command::new("redis-cli")
+            .args(["-p", &port, "--tls", "--insecure", "GET", "k"])
+            .stdin(Stdio::null())
+            .output()
+            .expect("redis-cli is installed");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "secret\n", "{output:?}");
+        expect(&mut link, id, &words("PING"), b"+PONG\r\n");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
