@@ -9,7 +9,7 @@
 //! - [`accept`], [`descriptors`]: listening, accepting, closing, duplicating, flags
 //! - [`names`], [`options`]: addresses and socket options
 //! - [`poll`], [`select`]: with virtual connections among real descriptors
-//! - [`rings`]: io_uring, refused
+//! - [`raw`]: system calls by number; io_uring is refused
 //! - [`turns`]: how long direct connections wait behind virtual ones
 //! - [`status`]: what the server does, in shared memory; and its off switch
 //!
@@ -44,8 +44,8 @@ pub mod fork;
 pub mod names;
 pub mod options;
 pub mod poll;
+pub mod raw;
 pub mod real;
-pub mod rings;
 pub mod select;
 pub mod several;
 pub mod status;

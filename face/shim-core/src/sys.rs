@@ -35,10 +35,30 @@ macro_rules! call {
     ($number:expr $(, $argument:expr)*) => {{
         let before = $crate::sys::errno();
         // SAFETY: each caller passes pointers that are valid for what this system call does with them.
-        $crate::sys::outcome(before, unsafe { libc::syscall($number $(, $argument)*) })
+        $crate::sys::outcome(before, unsafe { $crate::sys::raw($number, &[$($argument as usize),*]) })
     }};
 }
 pub(crate) use call;
+
+/// libc's `syscall`, not the one that this library defines.
+///
+/// # Safety
+/// The arguments are valid for this system call; there are six at most.
+pub(crate) unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
+    let argument = |position: usize| arguments.get(position).copied().unwrap_or(0);
+    // SAFETY: the caller's promise.
+    unsafe {
+        crate::real::syscall(
+            number,
+            argument(0),
+            argument(1),
+            argument(2),
+            argument(3),
+            argument(4),
+            argument(5),
+        )
+    }
+}
 
 pub(crate) fn close(fd: c_int) {
     let _ = call!(libc::SYS_close, fd);

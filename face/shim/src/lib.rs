@@ -8,7 +8,7 @@ use libc::{
 };
 use spillway_shim_core::{
     accept as accepting, data, descriptors, epoll, files, is_listener_awaited, names, options,
-    poll as polling, real, rings, select as selecting, several, table,
+    poll as polling, raw, real, select as selecting, several, table,
 };
 
 extern "C" fn start() {
@@ -225,11 +225,11 @@ names! {
         descriptors::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
     }
 
-    /// `syscall(2)`: only to refuse io_uring.
+    /// `syscall(2)`, whose optional arguments come in the same registers as fixed ones.
     syscall(
         number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize
     ) -> c_long {
-        if rings::is_refused(number) { -1 } else { real::syscall(number, a, b, c, d, e, f) }
+        raw::call(number, [a, b, c, d, e, f])
     }
 
     /// `shutdown(2)`.

@@ -2,5 +2,6 @@
 #![allow(dead_code, reason = "each test program and example uses a part")]
 
 pub mod driver;
+pub mod inside;
 pub mod process;
 pub mod server;
