@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use spillway_lab::peers::{Memcached, Peer};
+use spillway_lab::peers::{Memcached, Peer, Proxy};
 use spillway_lab::{Awake, Canary, Host, HostOptions, Lab, LabOptions, Launch, Place, Process, Quota};
 
 use crate::error::Error;
@@ -72,6 +72,9 @@ pub enum System {
     Shimmed,
     /// Through the helper to the memcached under `spillway run`.
     Helped,
+    /// Through nutcracker, in the helper's place, to a memcached without shim. It must have been started with
+    /// [`Scene::start_nutcracker`].
+    Nutcracker,
 }
 
 impl System {
@@ -81,6 +84,7 @@ impl System {
             System::Plain => "direct, without shim",
             System::Shimmed => "direct, with shim",
             System::Helped => "helped",
+            System::Nutcracker => "nutcracker",
         }
     }
 }
@@ -138,6 +142,7 @@ pub struct Scene {
     helper: Process,
     plain: Peer,
     shimmed: Peer,
+    nutcracker: Option<Peer>,
     hosts: Hosts,
     /// The helper's and the clients'.
     keys: (PathBuf, PathBuf),
@@ -227,6 +232,7 @@ impl Scene {
             helper,
             plain,
             shimmed,
+            nutcracker: None,
             hosts,
             keys: (helper_key, client_key),
             status_socket,
@@ -265,7 +271,11 @@ impl Scene {
 
     /// Clients of this system with nothing to do yet. Those of [`System::Helped`] begin directly, and can be moved.
     pub fn clients(&self, system: System) -> Clients {
-        let server = if system == System::Plain { self.plain.address() } else { self.shimmed.address() };
+        let server = match (system, &self.nutcracker) {
+            (System::Nutcracker, Some(nutcracker)) => nutcracker.address(),
+            (System::Plain | System::Nutcracker, _) => self.plain.address(),
+            (System::Shimmed | System::Helped, _) => self.shimmed.address(),
+        };
         let helper = SocketAddr::new(self.hosts.helper.address(), LINK_PORT);
         Clients {
             server,
@@ -285,6 +295,32 @@ impl Scene {
     /// Starts clients on the client hosts.
     pub fn start(&self, clients: &Clients) -> Result<Generators, Error> {
         Generators::start(&self.setting.program, &self.hosts.clients, clients)
+    }
+
+    /// Starts clients on one of the client hosts, counted from 0; beyond the last, on the last.
+    pub fn start_on(&self, host: usize, clients: &Clients) -> Result<Generators, Error> {
+        let host = host.min(self.hosts.clients.len().saturating_sub(1));
+        let hosts = self.hosts.clients.get(host..=host).unwrap_or_default();
+        Generators::start(&self.setting.program, hosts, clients)
+    }
+
+    /// Starts nutcracker in the helper's place, if it does not run yet.
+    pub fn start_nutcracker(&mut self) -> Result<(), Error> {
+        if self.nutcracker.is_none() {
+            let proxy = Proxy::nutcracker(self.plain.address());
+            self.nutcracker = Some(proxy.start(&Place::from(&self.hosts.helper))?);
+        }
+        Ok(())
+    }
+
+    /// The servers' host, for other work that is to stand in its quota.
+    pub fn server_host(&self) -> &Host {
+        &self.hosts.server
+    }
+
+    /// The helper's host.
+    pub fn helper_host(&self) -> &Host {
+        &self.hosts.helper
     }
 
     /// CPU time, batches and stolen time so far.

@@ -4,6 +4,7 @@
 //! of them. A ratio compares systems within a round.
 
 mod findings;
+mod rivals;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::error::Error;
 use crate::experiments::Options;
 use crate::goodput::{Driver, Ramped, Tally, Timing, ramp};
 use crate::ramp::Ramp;
-use crate::relief::sla_us;
+use crate::relief::{Span, sla_us};
 use crate::results::Results;
 use crate::scenario::{self, Plan, Relieved};
 use crate::scene::{Placement, Scene, System};
@@ -55,6 +56,8 @@ struct Series {
     burner: bool,
     /// A second series of the same, to see what differs by itself.
     again: bool,
+    /// The server had the helper's CPU as well: its quota then, in percent of a core.
+    iso_percent: Option<f64>,
     rounds: Vec<Option<Ramped>>,
 }
 
@@ -65,6 +68,9 @@ struct Measured {
     calibration: Calibration,
     series: Vec<Series>,
     relieved: Vec<Relieved>,
+    /// Of each of them, what a probe on the direct port saw while the others were helped.
+    probed: Vec<Span>,
+    migrations: Vec<rivals::Migration>,
     /// What the burner really took, in percent of its core.
     burnt_percent: Option<f64>,
     /// What was left out, and why.
@@ -109,6 +115,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         calibration,
         series: Vec::new(),
         relieved: Vec::new(),
+        probed: Vec::new(),
+        migrations: Vec::new(),
         burnt_percent: None,
         left_out: Vec::new(),
     };
@@ -121,6 +129,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     if !options.quick {
         course.reliefs(&mut scene)?;
     }
+    course.rivals(&mut scene)?;
     scene.close()?;
     course.cross_check(options)?;
     let mut results = Results::new("burst", machine);
@@ -141,6 +150,8 @@ impl Course<'_> {
             let mut plan = vec![(System::Plain, false), (System::Helped, false), (System::Shimmed, false)];
             if n == 0 && !self.quick {
                 plan.push((System::Plain, true));
+                scene.start_nutcracker()?;
+                plan.push((System::Nutcracker, false));
             }
             if sla_us < ROUND_SLA_US {
                 scene.set_max_delay(PAPER_MAX_DELAY)?;
@@ -169,6 +180,7 @@ impl Course<'_> {
             max_delay: scene.setting().max_delay,
             burner,
             again,
+            iso_percent: None,
             rounds: Vec::new(),
         }));
         let rounds = if self.quick { ROUNDS_QUICK } else { ROUNDS };
@@ -189,15 +201,16 @@ impl Course<'_> {
         let capacity = self.measured.calibration.direct_per_s;
         let known = series.median().or_else(|| {
             // The same system without limits on its order: the other series of it, or the calibration.
-            let same = self
-                .measured
-                .series
-                .iter()
-                .filter(|s| s.burner == series.burner && s.sla_us == series.sla_us);
+            let same = self.measured.series.iter().filter(|s| {
+                (s.burner, s.sla_us, s.iso_percent) == (series.burner, series.sla_us, series.iso_percent)
+            });
             let mut same = same.filter(|s| s.system == series.system);
             same.find_map(Series::median)
         });
-        let direct = series.system != System::Helped && !series.burner && series.sla_us >= ROUND_SLA_US;
+        let direct = matches!(series.system, System::Plain | System::Shimmed)
+            && series.iso_percent.is_none()
+            && !series.burner
+            && series.sla_us >= ROUND_SLA_US;
         let plan = match known.or(direct.then_some(capacity)) {
             Some(known) => Ramp::stepping(known * BEGIN, FLOOR_PER_S, LIMIT_PER_S),
             None if series.system == System::Helped => {
@@ -223,8 +236,12 @@ impl Course<'_> {
             Plan::new(direct_per_s, 3, 5, 8, 3)
         };
         for round in 0..rounds {
+            let probe = rivals::Probe::start(scene)?;
             let run = scenario::run(scene, plan, sla_us, &mut |_| {})?;
+            let (probed, probe) = probe.finish(&run)?;
             self.measured.tally.add_report(&run.report);
+            self.measured.tally.add_report(&probe);
+            self.measured.probed.push(probed);
             let ms = |ms: Option<f64>| ms.map_or("none".into(), |ms| format!("{ms:.0} ms"));
             let _ = writeln!(
                 self.out,

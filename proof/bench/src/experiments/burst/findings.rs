@@ -1,9 +1,11 @@
 //! What was measured, as rows, ratios and checks.
 
+use super::rivals::{BURST_TIMES, COPIED_BYTES, Migration};
 use super::{Measured, PAPER_SLA_US, ROUNDS, ROUNDS_QUICK, Series};
 use crate::experiments::Options;
 use crate::goodput::Ramped;
 use crate::measure::{Step, Used, not_saturated};
+use crate::relief::Span;
 use crate::results::{Check, Ratio, Results, Row};
 use crate::scenario::Relieved;
 use crate::scene::System;
@@ -16,6 +18,8 @@ pub(super) fn state(measured: &Measured, options: &Options, results: &mut Result
     }
     ratios(measured, results);
     relief_rows(measured, options, results);
+    rival_ratios(measured, results);
+    migration_rows(measured, results);
     results.checks = measured.tally.checks();
     let unmoved = measured.relieved.iter().filter(|run| run.moved_ms().is_none()).count();
     results.checks.push(Check::none(
@@ -43,9 +47,15 @@ fn goodput_rows(series: &Series, results: &mut Results) {
         let row = Row::new(series.system.name(), metric, unit, values)
             .param("sla_ms", ms(series.sla_us))
             .param("server_limit", if series.burner { "burner" } else { "quota" });
+        let row = match series.iso_percent {
+            Some(percent) => {
+                row.param("iso_cpu_percent", percent).note("the server has the helper's CPU as well")
+            }
+            None => row,
+        };
         let row = match series.system {
             System::Helped => row.param("max_delay_us", series.max_delay.as_micros() as u64),
-            System::Plain | System::Shimmed => row,
+            System::Plain | System::Shimmed | System::Nutcracker => row,
         };
         if series.again { row.param("again", true) } else { row }
     };
@@ -78,8 +88,10 @@ fn goodput_rows(series: &Series, results: &mut Results) {
     ));
     results.rows.push(row("clients_lag_p99_us", "µs", &over(|s| Some(s.lag_p99_us as f64))));
     results.rows.push(row("clients_cpu", "% of a core", &over(|s| Some(s.used.percent(s.used.clients_s)))));
-    if series.system == System::Helped {
+    if matches!(series.system, System::Helped | System::Nutcracker) {
         results.rows.push(row("helper_cpu", "% of a core", &over(|s| Some(s.used.percent(s.used.helper_s)))));
+    }
+    if series.system == System::Helped {
         results.rows.push(row("messages_per_batch", "messages", &over(|s| s.used.messages_per_batch())));
         let saturated = series.rounds.iter().flatten().filter_map(|ramped| ramped.saturated.as_ref());
         let throughput: Vec<f64> = saturated.map(|step| step.replies_per_s).collect();
@@ -161,6 +173,70 @@ fn ratios(measured: &Measured, results: &mut Results) {
     }
 }
 
+/// Helped beside what one might do instead, under the main SLA.
+fn rival_ratios(measured: &Measured, results: &mut Results) {
+    let sla_us = measured.calibration.sla_us;
+    let main = || measured.series.iter().filter(move |s| s.sla_us == sla_us && !s.burner && !s.again);
+    let Some(helped) = main().find(|s| s.system == System::Helped) else { return };
+    let nutcracker = main().find(|s| s.system == System::Nutcracker).map(|series| {
+        (
+            "goodput_helped_over_nutcracker",
+            series,
+            "nutcracker in the helper's place, one connection to the server".into(),
+        )
+    });
+    let iso = main().find_map(|s| Some((s, s.iso_percent?))).map(|(series, percent)| {
+        let words = format!(
+            "no helper, but its CPU: the server has {percent:.0} % of a core; measured after the others"
+        );
+        ("goodput_helped_over_iso_cpu", series, words)
+    });
+    for (name, rival, words) in nutcracker.into_iter().chain(iso) {
+        let rounds = paired_ratios(&helped.goodputs(), &rival.goodputs());
+        let ratio = Ratio::new(name, &rounds).void_if(void(rival)).note(words).note(lower_bound(helped));
+        results.ratios.push(ratio.note(format!("SLA {} ms", ms(sla_us))));
+    }
+}
+
+/// Data migration, and helpers under the same burst.
+fn migration_rows(measured: &Measured, results: &mut Results) {
+    if measured.migrations.is_empty() {
+        return;
+    }
+    for (helped, system) in [(false, "data migration"), (true, "helped")] {
+        let runs = || measured.migrations.iter().filter(move |run| run.helped == helped);
+        let spoilt: Vec<&Migration> = runs().filter(|run| !run.spoilt.is_empty()).collect();
+        let note = spoilt.first().map_or(String::new(), |first| {
+            let why = first.spoilt.join(", ");
+            format!("{} of {} runs spoilt and left out (first: {why})", spoilt.len(), runs().count())
+        });
+        let good = || runs().filter(|run| run.spoilt.is_empty());
+        let row = |metric: &str, unit: &str, values: Vec<f64>| {
+            Row::new(system, metric, unit, &values)
+                .param("burst_over_capacity", BURST_TIMES)
+                .param("sla_ms", ms(measured.calibration.sla_us))
+                .note(&note)
+        };
+        let never = good().filter(|run| run.relief_ms.is_none()).count();
+        let never = (never > 0).then(|| format!("{never} of {} runs not relieved in time", good().count()));
+        let relief = good().filter_map(|run| run.relief_ms).map(|ms| ms as f64).collect();
+        results.rows.push(row("relief_ms", "ms", relief).void_if(never));
+        let p99 =
+            |span: fn(&Migration) -> &Span| good().filter_map(|run| span(run).p99_us()).map(ms).collect();
+        results.rows.push(row("p99_ms", "ms", p99(|run| &run.before)).param("phase", "overload"));
+        results.rows.push(row("p99_ms", "ms", p99(|run| &run.during)).param("phase", "while data is copied"));
+        if !helped {
+            let copied: Vec<f64> = good().filter_map(|run| run.copy_ms).collect();
+            let volume = COPIED_BYTES as f64 / 1e6;
+            let rates = copied.iter().map(|ms| volume / (ms / 1000.0)).collect();
+            results.rows.push(row("copy_ms", "ms", copied).param("copied_mb", volume).note(
+                "paper 13 s for 6.4 GB; scaled by 160, as is the server's CPU; half of the clients leave at its end",
+            ));
+            results.rows.push(row("copy_rate", "MB/s", rates).param("copied_mb", volume));
+        }
+    }
+}
+
 /// Moves, reliefs and costs of the bursts.
 fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
     let quota = options.setting.quota;
@@ -175,6 +251,20 @@ fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
         ),
         None => String::new(),
     };
+    // What direct clients see meanwhile: the requests of a probe, in the good runs.
+    let probed = measured.relieved.iter().zip(&measured.probed);
+    let probed = probed.filter(|(run, _)| run.spoilt(quota).is_empty()).map(|(_, span)| span);
+    let unanswered = probed.clone().filter(|span| span.p99_us().is_none()).count();
+    let unanswered = (unanswered > 0).then(|| format!("more than 1 % unanswered in {unanswered} runs"));
+    let p99s: Vec<f64> = probed.filter_map(Span::p99_us).map(ms).collect();
+    results.rows.push(
+        Row::new("direct, with shim", "direct_p99_while_helped", "ms", &p99s)
+            .param("sla_ms", ms(measured.calibration.sla_us))
+            .param("phase", "burst")
+            .void_if(unanswered)
+            .note("expected ≤ SLA")
+            .note(&spoilt_note),
+    );
     let helped_per_s = helped_throughput(measured);
     let row = |metric: &str, values: Vec<f64>| {
         Row::new("helped", metric, "ms", &values)
@@ -273,6 +363,7 @@ mod tests {
             max_delay: Duration::from_micros(300),
             burner: false,
             again: false,
+            iso_percent: None,
             rounds: goodputs.iter().map(round).collect(),
         }
     }
@@ -283,6 +374,8 @@ mod tests {
             calibration: Calibration { direct_per_s: 3_000.0, sla_us: 1_000, ..Calibration::default() },
             series,
             relieved: Vec::new(),
+            probed: Vec::new(),
+            migrations: Vec::new(),
             burnt_percent: None,
             left_out: Vec::new(),
             tally: Tally::default(),
@@ -349,5 +442,46 @@ mod tests {
         }
         let moved = results.rows.iter().find(|row| row.metric == "moved_ms").unwrap();
         assert!(!moved.valid, "there was no burst");
+    }
+
+    #[test]
+    fn rivals_are_compared_with_the_helped_server() {
+        let mut iso = series(System::Plain, &[8_000.0; 5]);
+        iso.iso_percent = Some(42.0);
+        let results = stated(&measured(vec![
+            series(System::Plain, &[3_000.0; 5]),
+            series(System::Helped, &[16_000.0; 5]),
+            series(System::Nutcracker, &[4_000.0; 5]),
+            iso,
+        ]));
+        let median = |name: &str| results.ratios.iter().find(|ratio| ratio.name == name).unwrap().median;
+        assert_eq!(median("goodput_helped_over_direct"), Some(16.0 / 3.0));
+        assert_eq!(median("goodput_helped_over_nutcracker"), Some(4.0));
+        assert_eq!(median("goodput_helped_over_iso_cpu"), Some(2.0));
+        assert!(results.rows.iter().any(|row| row.params.get("iso_cpu_percent").is_some()));
+    }
+
+    #[test]
+    fn migrations_are_stated_with_their_volume() {
+        let mut all = measured(vec![series(System::Plain, &[3_000.0; 5])]);
+        let copied = Migration { copy_ms: Some(2_000.0), relief_ms: Some(2_400), ..Migration::default() };
+        let never = Migration { relief_ms: None, ..copied.clone() };
+        let spoilt = Migration { spoilt: vec!["a stall".into()], ..copied.clone() };
+        all.migrations = vec![copied, never, spoilt, Migration { helped: true, ..Migration::default() }];
+        let results = stated(&all);
+        let row = |metric: &str| {
+            results.rows.iter().find(|r| r.system == "data migration" && r.metric == metric).unwrap()
+        };
+        assert_eq!((row("copy_ms").median, row("copy_ms").runs), (Some(2_000.0), 2));
+        assert_eq!(
+            (row("copy_rate").median, row("copy_rate").params["copied_mb"].as_f64()),
+            (Some(20.0), Some(40.0))
+        );
+        let relief = row("relief_ms");
+        assert!(
+            !relief.valid
+                && relief.why.contains("1 of 2 runs not relieved")
+                && relief.why.contains("a stall")
+        );
     }
 }

@@ -1,0 +1,281 @@
+//! What else one might do about a burst, and who else is on the server meanwhile: data migration as the paper emulates it,
+//! the helper's CPU given to the server instead, and a probe on the direct port.
+
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use spillway_lab::{Host, LabError, Launch, Output, Process, Quota};
+use spillway_load::Report;
+
+use super::{Course, RAMP_S, ROUNDS, Series, spoilt};
+use crate::error::Error;
+use crate::generator::{Clients, Generators, Order};
+use crate::measure::{Snapshot, Used, stopped};
+use crate::relief::{self, Span};
+use crate::scenario::{self, Plan};
+use crate::scene::{Scene, System};
+use crate::stats::median;
+
+/// The paper copies 6.4 GB, a tenth of the data, away from a server with 16 hardware threads. Ours has a tenth of one:
+/// the volume is scaled alike, by 160.
+pub(super) const COPIED_BYTES: u64 = 40_000_000;
+/// The burst of this comparison, in multiples of the direct capacity: once half of the clients are gone, what is left must be
+/// within it, or migration could not help at all.
+pub(super) const BURST_TIMES: f64 = 1.6;
+/// Runs with migration, and as many helped ones under the same burst.
+const RUNS: usize = 3;
+/// Light load, burst until the decision, and what is looked at after it at least, in ms.
+const LIGHT_MS: u64 = 2_000;
+const OVERLOAD_MS: u64 = 3_000;
+const AFTER_MS: u64 = 6_000;
+/// A copy that takes longer has failed.
+const COPY_WITHIN: Duration = Duration::from_secs(60);
+/// Replies are told of every 100 ms.
+const TOLD_AFTER: Duration = Duration::from_millis(250);
+/// Clients of the probe, and their requests a second.
+const PROBE: (u32, f64) = (20, 100.0);
+
+/// One burst that was answered by migrating data, or by a helper.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Migration {
+    /// By a helper instead.
+    pub helped: bool,
+    /// How long copying took, in ms.
+    pub copy_ms: Option<f64>,
+    /// From the decision, in ms.
+    pub relief_ms: Option<u64>,
+    /// From the decision to the end of the copy; or as long as the copies took, when helped.
+    pub during: Span,
+    /// In the overload before the decision.
+    pub before: Span,
+    /// Why it shows nothing, if so.
+    pub spoilt: Vec<String>,
+}
+
+/// Clients of the direct port that look at it while others are helped.
+pub(super) struct Probe {
+    generators: Generators,
+}
+
+impl Probe {
+    /// Starts them.
+    pub(super) fn start(scene: &Scene) -> Result<Probe, Error> {
+        let (connections, rate_per_s) = PROBE;
+        let clients = Clients { connections, rate_per_s, ..scene.clients(System::Shimmed) };
+        let mut generators = scene.start_on(0, &clients)?;
+        generators.begin()?;
+        Ok(Probe { generators })
+    }
+
+    /// What they saw while the burst was helped; and all that they did.
+    pub(super) fn finish(self, run: &scenario::Relieved) -> Result<(Span, Report), Error> {
+        let zero_ns = self.generators.zero_ns();
+        let report = self.generators.finish()?;
+        let later_ms = run.report.zero_monotonic_ns.saturating_sub(zero_ns) / 1_000_000;
+        let (from_ms, to_ms) = run.relieved();
+        Ok((Span::of(&report.bins, from_ms + later_ms, to_ms + later_ms), report))
+    }
+}
+
+impl Course<'_> {
+    /// Everything beside the helper.
+    pub(super) fn rivals(&mut self, scene: &mut Scene) -> Result<(), Error> {
+        if self.quick {
+            self.measured.left_out.push("nutcracker, iso-CPU and data migration (--quick)".into());
+            return Ok(());
+        }
+        self.iso_cpu(scene)?;
+        for run in 0..RUNS {
+            for helped in [run % 2 == 1, run % 2 == 0] {
+                let migration = if helped { self.helped(scene)? } else { self.migrate(scene)? };
+                let ms = |ms: Option<f64>| ms.map_or("never".into(), |ms| format!("{ms:.0} ms"));
+                let what =
+                    if helped { "helped".into() } else { format!("copied in {}", ms(migration.copy_ms)) };
+                let relief = ms(migration.relief_ms.map(|ms| ms as f64));
+                let why = spoilt(&migration.spoilt);
+                let _ = writeln!(
+                    self.out,
+                    "burst of {BURST_TIMES} × capacity: {what}; under the SLA after {relief}{why}"
+                );
+                self.measured.migrations.push(migration);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same server without helper, given the CPU that the helper used at its goodput.
+    fn iso_cpu(&mut self, scene: &mut Scene) -> Result<(), Error> {
+        let Some(quota) = scene.setting().quota else { return Ok(()) };
+        let sla_us = self.measured.calibration.sla_us;
+        let helped = self.measured.series.iter().find(|s| {
+            s.system == System::Helped && s.sla_us == sla_us && !s.burner && s.iso_percent.is_none()
+        });
+        let best = helped.map(|series| series.rounds.iter().flatten().filter_map(|r| r.best.as_ref()));
+        let percents: Vec<f64> =
+            best.into_iter().flatten().map(|s| s.used.percent(s.used.helper_s)).collect();
+        let Some(helper_percent) = median(&percents) else {
+            self.measured.left_out.push("iso-CPU (nothing is known of the helper's CPU)".into());
+            return Ok(());
+        };
+        let iso = Quota { percent_of_core: quota.percent_of_core + helper_percent, ..quota };
+        let _ = writeln!(
+            self.out,
+            "iso-CPU: the server has {:.0} % of a core and no helper",
+            iso.percent_of_core
+        );
+        scene.set_quota(Some(iso))?;
+        let at = self.measured.series.len();
+        self.measured.series.push(Series {
+            system: System::Plain,
+            sla_us,
+            max_delay: Duration::ZERO,
+            burner: false,
+            again: false,
+            iso_percent: Some(iso.percent_of_core),
+            rounds: Vec::new(),
+        });
+        for round in 0..ROUNDS {
+            let ramped = if self.time_for(RAMP_S) { Some(self.ramp(scene, at)?) } else { None };
+            self.tell(at, round, ramped.as_ref());
+            self.measured.series[at].rounds.push(ramped);
+        }
+        scene.set_quota(Some(quota))
+    }
+
+    /// A burst, and data that is copied out of the server's host until half of the clients can go.
+    fn migrate(&mut self, scene: &mut Scene) -> Result<Migration, Error> {
+        let (capacity, sla_us) = (self.measured.calibration.direct_per_s, self.measured.calibration.sla_us);
+        let clients = scene.clients(System::Plain);
+        let half = Clients { connections: clients.connections / 2, ..clients };
+        let mut staying = scene.start_on(0, &half)?;
+        let mut leaving = scene.start_on(1, &half)?;
+        for generators in [&mut staying, &mut leaving] {
+            generators.begin()?;
+            generators.order(&Order::Rate(capacity / 6.0))?;
+        }
+        staying.sleep_until_ms(LIGHT_MS);
+        for generators in [&mut staying, &mut leaving] {
+            generators.order(&Order::Rate(BURST_TIMES * capacity / 2.0))?;
+        }
+        let decision_ms = LIGHT_MS + OVERLOAD_MS;
+        staying.sleep_until_ms(decision_ms);
+        let begun = scene.snapshot()?;
+        let copy = Copy::start(scene)?;
+        let copied = copy.wait(&staying)?;
+        let copied_at_ms = staying.now_ms();
+        // Half of the clients are told that their data is elsewhere now.
+        self.measured.tally.add_report(&leaving.finish()?);
+        let end_ms = copied_at_ms.max(decision_ms) + AFTER_MS;
+        staying.sleep_until_ms(end_ms);
+        let spoilt = stalls(scene, &begun)?;
+        std::thread::sleep(TOLD_AFTER);
+        let report = staying.finish()?;
+        self.measured.tally.add_report(&report);
+        Ok(Migration {
+            helped: false,
+            copy_ms: Some(copied.as_secs_f64() * 1000.0),
+            relief_ms: relief::relief_ms(&report.bins, decision_ms, end_ms, sla_us),
+            during: Span::of(&report.bins, decision_ms, copied_at_ms),
+            before: Span::of(&report.bins, LIGHT_MS + OVERLOAD_MS / 2, decision_ms),
+            spoilt,
+        })
+    }
+
+    /// The same burst, helped.
+    fn helped(&mut self, scene: &mut Scene) -> Result<Migration, Error> {
+        let (capacity, sla_us) = (self.measured.calibration.direct_per_s, self.measured.calibration.sla_us);
+        let plan = Plan::new(capacity, LIGHT_MS / 1000, OVERLOAD_MS / 1000, AFTER_MS / 1000, 2);
+        let plan = Plan { burst_per_s: BURST_TIMES * capacity, ..plan };
+        let run = scenario::run(scene, plan, sla_us, &mut |_| {})?;
+        self.measured.tally.add_report(&run.report);
+        let copies = self.measured.migrations.iter().filter_map(|migration| migration.copy_ms);
+        let as_long_ms = median(&copies.collect::<Vec<_>>()).map_or(1_000, |ms| ms as u64);
+        let used = run.between(plan.decision_ms, plan.over_ms).0;
+        Ok(Migration {
+            helped: true,
+            copy_ms: None,
+            relief_ms: run.relief_ms(),
+            during: run.span((plan.decision_ms, (plan.decision_ms + as_long_ms).min(plan.over_ms))),
+            before: run.span((plan.burst_ms + OVERLOAD_MS / 2, plan.decision_ms)),
+            spoilt: stopped(&used).into_iter().collect(),
+        })
+    }
+}
+
+fn stalls(scene: &Scene, since: &Snapshot) -> Result<Vec<String>, Error> {
+    let used: Used = scene.snapshot()?.since(since);
+    Ok(stopped(&used).into_iter().collect())
+}
+
+/// A process on the server's host, within its quota, that sends dummy data to another host: as in the paper, it need not
+/// look for it in the server's memory, which favours migration.
+struct Copy {
+    sender: Process,
+    receiver: JoinHandle<Result<io::Result<u64>, LabError>>,
+    begun: Instant,
+}
+
+impl Copy {
+    fn start(scene: &Scene) -> Result<Copy, Error> {
+        let (target, receiver) = receive(scene.helper_host())?;
+        let script =
+            format!("exec head -c {COPIED_BYTES} /dev/zero > /dev/tcp/{}/{}", target.ip(), target.port());
+        let launch = Launch::new("bash").name("copy").args(["-c", &script]).output(Output::Files);
+        let begun = Instant::now();
+        let sender = scene.server_host().spawn(&launch)?;
+        Ok(Copy { sender, receiver, begun })
+    }
+
+    /// How long it took, from its start to the last byte.
+    fn wait(mut self, clients: &Generators) -> Result<Duration, Error> {
+        while !self.receiver.is_finished() {
+            clients.check()?;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let took = self.begun.elapsed();
+        self.sender.kill();
+        let printed = self.sender.tail();
+        let received =
+            self.receiver.join().map_err(|_| Error::process("a receiver of copied data failed", ""))?;
+        match received? {
+            Ok(COPIED_BYTES) => Ok(took),
+            Ok(bytes) => Err(Error::process(format!("only {bytes} bytes were copied"), printed)),
+            Err(cause) => Err(Error::System { what: "cannot receive copied data".into(), cause }),
+        }
+    }
+}
+
+/// Takes one connection on a host and counts what comes.
+#[allow(clippy::type_complexity, reason = "the handle of a host's thread, once")]
+fn receive(host: &Host) -> Result<(SocketAddr, JoinHandle<Result<io::Result<u64>, LabError>>), Error> {
+    let system = |cause| Error::System { what: "cannot listen for copied data".into(), cause };
+    let listener = host.enter(|| TcpListener::bind((host.address(), 0)))?.map_err(system)?;
+    let address = listener.local_addr().map_err(system)?;
+    listener.set_nonblocking(true).map_err(system)?;
+    let count = move || {
+        let deadline = Instant::now() + COPY_WITHIN;
+        let mut stream = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(e) => return Err(e),
+            }
+        };
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(COPY_WITHIN))?;
+        let (mut buffer, mut total) = (vec![0; 256 << 10], 0);
+        loop {
+            match stream.read(&mut buffer) {
+                Ok(0) => return Ok(total),
+                Ok(bytes) => total += bytes as u64,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    };
+    Ok((address, host.thread(count)?))
+}
