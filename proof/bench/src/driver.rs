@@ -2,7 +2,7 @@
 //! requests in a row. Every reply is checked to the last byte.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use spillway_auth::Key;
@@ -15,8 +15,6 @@ use spillway_transport::Time;
 
 /// A server that says nothing for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Virtual connections begin at this port of the client's address.
-const FIRST_PORT: u16 = 20_000;
 /// Bytes received at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -39,8 +37,13 @@ struct Client {
 }
 
 impl LinkDriver {
-    /// Opens a link as a helper, with so many virtual connections from an address.
-    pub fn open(server: SocketAddr, key: Key, from: IpAddr, connections: u16) -> Result<LinkDriver, String> {
+    /// Opens a link as a helper, with so many virtual connections from an address, its port and those above it.
+    pub fn open(
+        server: SocketAddr,
+        key: Key,
+        from: SocketAddr,
+        connections: u16,
+    ) -> Result<LinkDriver, String> {
         let stream = connect(server)?;
         let limits = Limits { handshake_timeout: PATIENCE, ..Limits::default() };
         // A batch is a round: it is sent by hand.
@@ -60,7 +63,7 @@ impl LinkDriver {
             driver.receive()?;
         }
         for number in 0..connections {
-            let client = SocketAddr::new(from, FIRST_PORT + number);
+            let client = SocketAddr::new(from.ip(), from.port().wrapping_add(number));
             let id = driver.link.open(client, None).map_err(|e| format!("no connection: {e:?}"))?;
             driver.clients.push(Client { id, pending: None, received: Vec::new() });
         }

@@ -107,6 +107,7 @@ fn loss_is_whole() {
         rate_per_s: 1_000.0,
         settle: SHORT,
         length: Duration::from_millis(600),
+        tries: 1,
     };
     let mut told = Vec::new();
     let results = loss::run_with(&Setting::new(program), &effort, &mut told).unwrap();

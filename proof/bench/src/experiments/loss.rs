@@ -46,6 +46,8 @@ pub struct Effort {
     pub settle: Duration,
     /// Of each measurement.
     pub length: Duration,
+    /// A spoilt run is done so many times in all.
+    pub tries: u32,
 }
 
 impl Effort {
@@ -57,12 +59,13 @@ impl Effort {
             rate_per_s: 5_000.0,
             settle: Duration::from_millis(1_000),
             length: Duration::from_secs(6),
+            tries: 2,
         }
     }
 
     /// What two minutes allow.
     pub fn quick() -> Effort {
-        Effort { rounds: 2, length: Duration::from_secs(4), ..Effort::full() }
+        Effort { rounds: 2, length: Duration::from_secs(4), tries: 1, ..Effort::full() }
     }
 }
 
@@ -80,8 +83,8 @@ struct Seen {
 struct Series {
     helped: bool,
     share: f64,
+    /// Spoilt runs as well.
     seen: Vec<Seen>,
-    spoilt: Vec<String>,
 }
 
 /// Runs the experiment.
@@ -103,7 +106,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let helper = stage.helper(pair.link, MAX_DELAY)?;
     let mut series: Vec<Series> = Vec::new();
     for &share in &effort.shares {
-        let one = |helped| Series { helped, share, seen: Vec::new(), spoilt: Vec::new() };
+        let one = |helped| Series { helped, share, seen: Vec::new() };
         series.extend([one(false), one(true)]);
     }
     let mut tally = Tally::default();
@@ -113,20 +116,22 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             let (helped, share) = (series[at].helped, series[at].share);
             let (target, through) =
                 if helped { (helper.address, Some(&helper)) } else { (pair.plain.address(), None) };
-            // Connected while the cable is whole: a lost SYN costs a second, which says nothing about requests.
-            let mut session = stage.session(target, &Traffic::default(), CONNECTIONS)?;
-            let loss = stage.server.lose(share)?;
-            let begin = look(&stage)?;
-            let cost = session.measure(effort.rate_per_s, effort.settle, effort.length, through)?;
-            let seen = since(cost, &look(&stage)?, &begin);
-            drop(loss);
-            tally.add(&session.finish()?);
-            pair.check()?;
-            tell(out, round, &series[at], &seen);
-            let spoilt = seen.cost.spoilt.clone();
-            series[at].spoilt.extend(spoilt.clone());
-            if spoilt.is_none() {
+            for _ in 0..effort.tries.max(1) {
+                // Connected while the cable is whole: a lost SYN costs a second, which says nothing about requests.
+                let mut session = stage.session(target, &Traffic::default(), CONNECTIONS)?;
+                let loss = stage.server.lose(share)?;
+                let begin = look(&stage)?;
+                let cost = session.measure(effort.rate_per_s, effort.settle, effort.length, through)?;
+                let seen = since(cost, &look(&stage)?, &begin);
+                drop(loss);
+                tally.add(&session.finish()?);
+                pair.check()?;
+                tell(out, round, &series[at], &seen);
+                let good = seen.cost.spoilt.is_none();
                 series[at].seen.push(seen);
+                if good {
+                    break;
+                }
             }
         }
     }
@@ -189,12 +194,14 @@ impl Seen {
 }
 
 fn rows(series: &Series, effort: &Effort, results: &mut Results) {
-    let spoilt = series.spoilt.first().map_or(String::new(), |first| {
-        let runs = series.spoilt.len() + series.seen.len();
-        format!("{} of {runs} runs spoilt and left out (first: {first})", series.spoilt.len())
+    let good: Vec<&Seen> = series.seen.iter().filter(|seen| seen.cost.spoilt.is_none()).collect();
+    let first = series.seen.iter().find_map(|seen| seen.cost.spoilt.as_ref());
+    let spoilt = first.map_or(String::new(), |first| {
+        let (count, runs) = (series.seen.len() - good.len(), series.seen.len());
+        format!("{count} of {runs} runs spoilt and left out (first: {first})")
     });
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
-        let values: Vec<f64> = series.seen.iter().filter_map(value).collect();
+        let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
         let row = Row::new(series.name(), metric, unit, &values)
             .param("loss_percent", 100.0 * series.share)
             .param("offered_per_s", effort.rate_per_s)
@@ -289,7 +296,7 @@ mod tests {
     }
 
     fn series(helped: bool, share: f64, seen: Vec<Seen>) -> Series {
-        Series { helped, share, seen, spoilt: Vec::new() }
+        Series { helped, share, seen }
     }
 
     #[test]

@@ -6,6 +6,8 @@
 mod findings;
 
 use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use spillway_load::config::Speech;
@@ -27,8 +29,10 @@ use crate::stage::{Cost, Helper, KEYS, Pair, Stage, process_cpu, space};
 const CONNECTIONS: u32 = 200;
 /// How long helpers wait for a fuller batch: their default.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-/// Draws of keys in drivers.
-const DRIVER_SHARE: (u32, u32) = (0, 1);
+/// Links of a server that is kept busy: as many helpers.
+const LINKS: u16 = 4;
+/// Virtual connections of drivers begin at this port, those of the next link so much above.
+const PORTS: (u16, u16) = (20_000, 1_000);
 
 /// How much is measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,6 +110,8 @@ enum Way {
     Shim,
     /// A link driver with batches of so many.
     Batch(u16),
+    /// Several of them at once, so that the server has a next batch before it can sleep.
+    Busy(u16),
     /// One plain connection with so many requests in a row.
     Pipelined(usize),
     /// One plain connection with requests for so many keys.
@@ -202,6 +208,7 @@ impl Course<'_> {
         self.rounds(&mut pair, "pairs", &[(Way::Plain, 64, 1.0), (Way::Shim, 64, 1.0)], self.effort.pairs)?;
         let mut plan = vec![(Way::Plain, 64, 1.0)];
         plan.extend(self.effort.batches.iter().map(|&batch| (Way::Batch(batch), 64, 1.0)));
+        plan.extend(self.effort.mix_batches.iter().map(|&batch| (Way::Busy(batch), 64, 1.0)));
         self.rounds(&mut pair, "batches", &plan, self.effort.rounds)?;
         let mut plan = Vec::new();
         for &(size, gets) in &self.effort.mixes {
@@ -269,7 +276,7 @@ impl Course<'_> {
     /// Plain connections in a closed loop.
     fn closed(
         &mut self,
-        target: std::net::SocketAddr,
+        target: SocketAddr,
         speech: Speech,
         value_size: usize,
         get_ratio: f64,
@@ -294,13 +301,14 @@ impl Course<'_> {
         if gets < 1.0 {
             stage.fill(pair.speech, pair.shimmed.address(), &space)?;
         }
-        let mut store: Store<D> = Store::new(space.clone(), Keys::uniform(KEYS), gets, DRIVER_SHARE);
+        let store = |share| -> Store<D> { Store::new(space.clone(), Keys::uniform(KEYS), gets, share) };
         let key = spillway_keys::read_key_file(stage.key()).map_err(|e| Error::Usage(e.to_string()))?;
         let failed = |e: String| Error::process(format!("a driver failed: {e}"), "");
         let plain = pair.plain.address();
+        let from = |link: u16| SocketAddr::new(stage.client.address(), PORTS.0 + link * PORTS.1);
         let cost = stage.client.enter(|| match way {
             Way::Pipelined(depth) => {
-                let mut driver = PipeDriver::open(plain).map_err(failed)?;
+                let (mut driver, mut store) = (PipeDriver::open(plain).map_err(failed)?, store((0, 1)));
                 stage.cost_of(settle, length, || driver.pipelined(&mut store, depth))
             }
             Way::Multiget(depth) => {
@@ -314,9 +322,39 @@ impl Course<'_> {
             }
             Way::Plain | Way::Shim | Way::Batch(_) => {
                 let batch = if let Way::Batch(batch) = way { batch } else { 1 };
-                let mut driver =
-                    LinkDriver::open(pair.link, key, stage.client.address(), batch).map_err(failed)?;
+                let mut driver = LinkDriver::open(pair.link, key, from(0), batch).map_err(failed)?;
+                let mut store = store((0, 1));
                 stage.cost_of(settle, length, || driver.round(&mut store))
+            }
+            Way::Busy(batch) => {
+                let (stop, others) = (AtomicBool::new(false), AtomicU64::new(0));
+                std::thread::scope(|scope| {
+                    let drive = |link| {
+                        let (key, mut store) = (key.clone(), store((u32::from(link), u32::from(LINKS))));
+                        let (stop, others) = (&stop, &others);
+                        move || -> Result<(), String> {
+                            let mut driver = LinkDriver::open(pair.link, key, from(link), batch)?;
+                            while !stop.load(Ordering::Relaxed) {
+                                others.fetch_add(driver.round(&mut store)?, Ordering::Relaxed);
+                            }
+                            Ok(())
+                        }
+                    };
+                    // They are on the clients' host and core, as this thread is.
+                    let threads: Vec<_> = (1..LINKS).map(|link| scope.spawn(drive(link))).collect();
+                    let mut store = store((0, u32::from(LINKS)));
+                    let driver = LinkDriver::open(pair.link, key.clone(), from(0), batch).map_err(failed);
+                    let cost = driver.and_then(|mut driver| {
+                        stage.cost_of(settle, length, || {
+                            Ok::<_, String>(driver.round(&mut store)? + others.swap(0, Ordering::Relaxed))
+                        })
+                    });
+                    stop.store(true, Ordering::Relaxed);
+                    for thread in threads {
+                        thread.join().map_err(|_| failed("a thread panicked".into()))?.map_err(failed)?;
+                    }
+                    cost
+                })
             }
         })??;
         self.measured.driven += cost.requests;
@@ -411,6 +449,7 @@ impl Way {
             Way::Plain => "direct, without shim".into(),
             Way::Shim => "direct, with shim".into(),
             Way::Batch(batch) => format!("batches of {batch}"),
+            Way::Busy(batch) => format!("batches of {batch}, {LINKS} links at once"),
             Way::Pipelined(depth) => format!("one connection, {depth} pipelined"),
             Way::Multiget(depth) => format!("one connection, multiget of {depth}"),
         }

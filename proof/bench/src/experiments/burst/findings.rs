@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(median("goodput_helped_over_direct"), Some(16.0 / 3.0));
         assert_eq!(median("goodput_helped_over_nutcracker"), Some(4.0));
         assert_eq!(median("goodput_helped_over_iso_cpu"), Some(2.0));
-        assert!(results.rows.iter().any(|row| row.params.get("iso_cpu_percent").is_some()));
+        assert!(results.rows.iter().any(|row| row.params.contains_key("iso_cpu_percent")));
     }
 
     #[test]
