@@ -195,8 +195,12 @@ mod tests {
     }
 
     fn stated(series: Vec<Series>) -> Results {
-        let idle =
-            Idle { speech: Speech::Memcached, helper_percent: 0.2, shim_percent: 0.03, plain_percent: 0.03 };
+        let idle = Idle {
+            speech: Speech::Memcached,
+            helper_percent: 0.2,
+            shim_percent: 0.0625,
+            plain_percent: 0.03125,
+        };
         let mut measured =
             Measured { series, idle: vec![idle], tally: Tally::default(), driven: 5, ..Measured::default() };
         let mut results = Results::new("server-cost", Machine::default());
