@@ -206,6 +206,7 @@ impl Stage {
                     Err(why) => format!("halt: {why}"),
                 },
             ),
+            ("congestion control".into(), self.server.congestion_control()?),
             ("keys".into(), format!("{KEYS} of 32 B in each server, all equally likely")),
         ]);
         Ok(machine)

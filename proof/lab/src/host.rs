@@ -13,15 +13,19 @@ use crate::tools::Tools;
 use crate::{HostCpu, InterfaceCounters, LabError, Loss, Offloads, Quota, namespace, napi};
 
 /// Settings of every host's namespace: no IPv6 chatter in the accounts, and room for thousands of connections.
-pub(crate) const SYSCTLS: [(&str, &str); 6] = [
+pub(crate) const SYSCTLS: [(&str, &str); 5] = [
     ("net/ipv6/conf/all/disable_ipv6", "1"),
     ("net/ipv6/conf/default/disable_ipv6", "1"),
     ("net/core/somaxconn", "65535"),
     ("net/ipv4/tcp_max_syn_backlog", "65535"),
     ("net/ipv4/ip_local_port_range", "20000 64999"),
-    // Debian's own default. Machines that default to BBR pace each connection by timers, which costs CPU and time.
-    ("net/ipv4/tcp_congestion_control", "cubic"),
 ];
+
+/// How connections of hosts find their rate, the first that the machine allows in a namespace. cubic is Debian's own
+/// default, but restricted where the machine has another; reno is everywhere. Machines that default to BBR pace each
+/// connection by timers, which costs CPU and time.
+pub(crate) const CONGESTION_CONTROL: (&str, [&str; 2]) =
+    ("net/ipv4/tcp_congestion_control", ["cubic", "reno"]);
 
 /// How a host is made.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,6 +158,11 @@ impl Host {
         let (namespace, interface) = &self.0.far;
         let text = self.0.tools.ethtool(namespace, &["-k", interface])?;
         Ok(Offloads::parse(&text))
+    }
+
+    /// The congestion control of its connections.
+    pub fn congestion_control(&self) -> Result<String, LabError> {
+        namespace::within(&self.0.namespace, || namespace::sysctl(CONGESTION_CONTROL.0))
     }
 
     /// What its interface has carried.

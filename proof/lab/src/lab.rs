@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cgroup::{HostGroup, Layout};
-use crate::host::{Host, HostOptions, HostParts, SYSCTLS};
+use crate::host::{CONGESTION_CONTROL, Host, HostOptions, HostParts, SYSCTLS};
 use crate::names::{self, HOSTS_MAX};
 use crate::run::Run;
 use crate::tools::Tools;
@@ -136,6 +136,8 @@ impl Lab {
         self.tools.ip(None, &format!("netns add {namespace}\n"))?;
         namespace::within(namespace, || {
             namespace::set_sysctls(&SYSCTLS)?;
+            let (setting, values) = CONGESTION_CONTROL;
+            namespace::set_first_allowed(setting, &values)?;
             let more: Vec<_> = options.sysctls.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
             namespace::set_sysctls(&more)
         })?;

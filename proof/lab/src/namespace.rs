@@ -114,6 +114,25 @@ pub(crate) fn set_sysctls(settings: &[(&str, &str)]) -> Result<(), LabError> {
     Ok(())
 }
 
+/// Sets a sysctl to the first of these values that is allowed here.
+pub(crate) fn set_first_allowed(name: &str, values: &[&str]) -> Result<(), LabError> {
+    let mut outcome = Ok(());
+    for value in values {
+        outcome = set_sysctls(&[(name, value)]);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
+/// Reads a sysctl of the namespace the calling thread is in.
+pub(crate) fn sysctl(name: &str) -> Result<String, LabError> {
+    let file = format!("/proc/sys/{name}");
+    let text = fs::read_to_string(&file).map_err(LabError::io(format!("cannot read {file}")))?;
+    Ok(text.trim().to_owned())
+}
+
 /// Writes a file under `/sys/class/net/` of the namespace the calling thread is in.
 ///
 /// A sysfs shows the namespace of whoever mounted it, so one is made for the purpose, attached nowhere.

@@ -33,6 +33,7 @@ fn two_hosts_reach_each_other_and_pay_for_their_own_receiving() {
     }
     assert_eq!(left.interface_threads().len(), 1);
     assert_eq!(right.interface_threads().len(), 1);
+    assert!(["cubic", "reno"].contains(&left.congestion_control().unwrap().as_str()));
 
     let listener = left.enter(|| TcpListener::bind((left.address(), 0))).unwrap().unwrap();
     let target = listener.local_addr().unwrap();
