@@ -33,7 +33,7 @@ pub(crate) struct Inner {
     /// That set holds one of its connections; at first it is the one that the link port is in.
     pub(crate) adopted: bool,
     established: bool,
-    /// Looks at the socket that found something.
+    /// Looks at the socket that found messages.
     batches_received: u64,
     /// A batch of which the socket took only a part.
     sending: Chunk,
@@ -142,6 +142,7 @@ impl Inner {
     /// Sends until nothing is left or the socket is full.
     fn flush(&mut self, wakes: &mut Wakes) -> Result<(), Lost> {
         let Some(end) = &mut self.end else { return Ok(()) };
+        let batches_before = end.counters().batches_sent;
         let full = loop {
             if self.sending.is_empty() {
                 end.recycle(core::mem::take(&mut self.sending));
@@ -161,7 +162,9 @@ impl Inner {
             self.wants_out = full;
             self.control(libc::EPOLL_CTL_MOD);
         }
-        self.tell_status();
+        if self.end.as_ref().is_some_and(|end| end.counters().batches_sent != batches_before) {
+            self.tell_status();
+        }
         self.announce_room(wakes);
         Ok(())
     }
@@ -193,6 +196,9 @@ impl Inner {
             Err(libc::EAGAIN | libc::EINTR) => return Ok(()),
             Err(error) => return Err(Lost::Socket(error)),
         };
+        let messages =
+            |end: &Option<Box<ServerLink>>| end.as_ref().map_or(0, |end| end.counters().messages_received);
+        let messages_before = messages(&self.end);
         let now = sys::now();
         let mut input = &buffer[..length];
         let outcome = loop {
@@ -205,7 +211,7 @@ impl Inner {
         };
         notify_all(self.raised.iter().filter_map(|&index| connections::get(index)), wakes);
         self.raised.clear();
-        self.batches_received += 1;
+        self.batches_received += u64::from(messages(&self.end) != messages_before);
         self.tell_status();
         self.announce_room(wakes);
         outcome

@@ -27,7 +27,9 @@ pub(crate) fn off(within_ms: u32) {
     let mut wakes = Wakes::default();
     let links = links::drain(within_ms, &mut wakes);
     if !was_off {
-        log::line(format_args!("switched off: no more links, {links} there are end within {within_ms} ms"));
+        log::line(format_args!(
+            "switched off: no more links are taken, and those there are ({links}) end within {within_ms} ms"
+        ));
     }
     status::set_state(State::Draining);
     end_links(&mut wakes);

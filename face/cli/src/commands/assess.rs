@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use spillway_shim_core::status::find;
 
+use super::servers;
 use model::{Estimate, Sample, Verdict};
 use process::Process;
 use sockets::{Counts, Socket};
@@ -58,9 +60,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
 fn assess(pid: u32, window: Duration) -> Result<(String, Sample), String> {
     let process = Process::new(pid)?;
     process.enter_network()?;
-    let (began, cpu, before) = (Instant::now(), process.cpu()?, connections(&process)?);
+    let page = find().0.into_iter().find(|page| page.pid == pid).and_then(|page| page.status().ok());
+    let link_port = page.as_ref().map(|status| status.link_port);
+    let helped = page.map_or((0, 0), |status| (status.links.len(), servers::connections(&status)));
+    let (began, cpu, before) = (Instant::now(), process.cpu()?, connections(&process, link_port)?);
     std::thread::sleep(window);
-    let (after, used) = (connections(&process)?, process.cpu()?.since(&cpu));
+    let (after, used) = (connections(&process, link_port)?, process.cpu()?.since(&cpu));
     let seconds = began.elapsed().as_secs_f64();
     let mut traffic = Counts::default();
     let (mut kept, mut active) = (0, 0);
@@ -72,12 +77,12 @@ fn assess(pid: u32, window: Duration) -> Result<(String, Sample), String> {
         traffic.add(&passed);
     }
     let changed = before.len() + after.len() - 2 * kept;
-    let sample = Sample { seconds, cpu: used, traffic, connections: kept, active, changed };
+    let sample = Sample { seconds, cpu: used, traffic, connections: kept, active, changed, helped };
     Ok((process.name(), sample))
 }
 
-/// Connections that clients have made to the process: those with the port of one of its listeners.
-fn connections(process: &Process) -> Result<HashMap<u32, Socket>, String> {
+/// Connections that clients have made to the process: those with the port of one of its listeners, links apart.
+fn connections(process: &Process, link_port: Option<u16>) -> Result<HashMap<u32, Socket>, String> {
     let own = process.sockets()?;
     let all = sockets::all().map_err(|error| format!("the kernel's list of sockets: {error}"))?;
     let is_own = |socket: &&Socket| own.contains(&socket.inode);
@@ -86,7 +91,8 @@ fn connections(process: &Process) -> Result<HashMap<u32, Socket>, String> {
     Ok(all
         .values()
         .filter(is_own)
-        .filter(|one| !one.is_listening && (ports.is_empty() || ports.contains(&one.local.port())))
+        .filter(|one| !one.is_listening && link_port != Some(one.local.port()))
+        .filter(|one| ports.is_empty() || ports.contains(&one.local.port()))
         .map(|one| (one.inode, *one))
         .collect())
 }
@@ -137,6 +143,12 @@ fn as_text(pid: u32, name: &str, sample: &Sample, estimate: &Estimate) -> String
         sample.connections,
         sample.active,
     );
+    if sample.helped.0 > 0 {
+        let (links, helped) = sample.helped;
+        text += &format!(
+            "; helped already: {helped} virtual connections on {links} links, which are not counted"
+        );
+    }
     if sample.changed > 0 {
         text += &format!("; {} came or went meanwhile and are not counted", sample.changed);
     }
@@ -176,6 +188,8 @@ fn as_json(pid: u32, name: &str, sample: &Sample, estimate: &Estimate) -> Value 
         "connections": sample.connections,
         "connections_active": sample.active,
         "connections_changed": sample.changed,
+        "links": sample.helped.0,
+        "virtual_connections": sample.helped.1,
         "requests_per_second": estimate.requests_per_second,
         "packets_per_second": estimate.packets_per_second,
         "segments_in": sample.traffic.segments_in,

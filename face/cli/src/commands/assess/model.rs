@@ -19,6 +19,8 @@ pub(super) struct Sample {
     pub(super) active: usize,
     /// Connections that came or went meanwhile, and so were not counted.
     pub(super) changed: usize,
+    /// Links that helpers have to it, and the virtual connections on them; these are not among the rest.
+    pub(super) helped: (usize, u64),
 }
 
 /// Messages in a batch, and what is left of the cost per packet: memcached and redis of Debian 12, 64-byte values,
@@ -201,7 +203,7 @@ mod tests {
             data_out: rate,
         };
         let cpu = CpuUse { total_ns: 1_000_000_000, busiest_ns: 1_000_000_000, threads: 1, user: Some(user) };
-        Sample { seconds: 1.0, cpu, traffic, connections: 600, active: 600, changed: 0 }
+        Sample { seconds: 1.0, cpu, traffic, connections: 600, active: 600, changed: 0, helped: (0, 0) }
     }
 
     #[test]
