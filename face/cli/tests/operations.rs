@@ -361,6 +361,29 @@ fn a_service_is_drained_under_load_without_a_failed_request() {
 }
 
 #[test]
+fn who_may_not_come_is_refused_counted_and_told() {
+    let scene = Scene::start();
+    let mut before = Client::new(scene.raw);
+    assert!(before.version().is_some());
+    scene.reload(&Settings { service: "clients = [\"10.0.0.0/8\"]".into(), ..scene.settings() });
+    let mut refused = Client::try_new(scene.raw).expect("the host accepts");
+    assert!(refused.version().is_none());
+    assert!(before.version().is_some(), "who was there stays");
+    let log = || scene.helper.stderr().unwrap();
+    eventually("the log says so", || log().contains("refused: its address is outside the ranges of clients"));
+    assert_eq!(scene.status()["services"][0]["refused"]["address"], 1);
+
+    // As many as are there already.
+    let helper = "max_connections = 1".to_owned();
+    scene.reload(&Settings { helper, ..scene.settings() });
+    assert!(Client::try_new(scene.raw).is_none_or(|mut client| client.version().is_none()));
+    eventually("the log says so", || log().contains("as many clients as it may (max_connections)"));
+    assert!(before.version().is_some());
+    scene.reload(&scene.settings());
+    assert!(Client::new(scene.raw).version().is_some());
+}
+
+#[test]
 fn the_admin_socket_is_for_owner_and_group() {
     let scene = Scene::start();
     let path = scene.scratch.path("h.sock");

@@ -48,6 +48,14 @@ fn installed() -> Result<PathBuf, String> {
         let drop_in = repository().join("packaging/systemd").join(unit).join("spillway.conf");
         fs::copy(drop_in, folder.join("spillway.conf")).unwrap();
     }
+    let packaging = repository().join("packaging");
+    fs::create_dir_all(root.join("etc/sysusers.d")).unwrap();
+    for (from, to) in [
+        ("systemd/spillway-helper.service", "etc/systemd/system/spillway-helper.service"),
+        ("sysusers/spillway.conf", "etc/sysusers.d/spillway.conf"),
+    ] {
+        fs::copy(packaging.join(from), root.join(to)).unwrap();
+    }
     let _ = fs::remove_dir_all(root.join("etc/spillway"));
     fs::create_dir_all(root.join("etc/spillway")).unwrap();
     for key in ["cache.key", "redis.key"] {
@@ -244,6 +252,8 @@ fn debians_memcached_and_redis_are_adopted_and_given_back() {
         });
     }
 
+    helper_unit(&system);
+
     // And back: without the drop-in, a restart leaves nothing of us.
     for (unit, port) in [("memcached", 11411), ("redis-server", 6579)] {
         system.must(&["rm", &format!("/etc/systemd/system/{unit}.service.d/spillway.conf")]);
@@ -258,4 +268,51 @@ fn debians_memcached_and_redis_are_adopted_and_given_back() {
         system.ask(11211, "version").starts_with("VERSION ")
     });
     system.eventually("redis serves as before", |system| system.ask(6379, "PING").starts_with("+PONG"));
+}
+
+/// The helper's own unit: a user without rights, a credential, reload with its outcome, a stop that drains.
+fn helper_unit(system: &System) {
+    let write = |more: &str| {
+        let config = format!(
+            "[helper]\nthreads = 1\n[service.cache]\nserver = \"127.0.0.1:11411\"\n\
+             listen = [\"127.0.0.1:31211\"]\nkey_files = [\"cache.key\"]\n{more}\n"
+        );
+        system.must(&["bash", "-c", &format!("cat >/etc/spillway/helper.toml <<'END'\n{config}END")]);
+    };
+    write("");
+    system.must(&["systemd-sysusers"]);
+    system.must(&["spillway", "check", "/etc/spillway/helper.toml"]);
+    system.must(&["systemctl", "start", "spillway-helper"]);
+    system.eventually("a client of the unit is answered", |system| {
+        system.ask(31211, "version").starts_with("VERSION ")
+    });
+    let show =
+        |what: &str| system.must(&["systemctl", "show", "-P", what, "spillway-helper"]).trim().to_owned();
+    let pid = show("MainPID");
+    let status = system.must(&["cat", &format!("/proc/{pid}/status")]);
+    let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    assert!(
+        line("CapEff:").ends_with("0000000000000000") && line("CapBnd:").ends_with("0000000000000000"),
+        "{status}"
+    );
+    assert!(line("NoNewPrivs:").ends_with('1') && !line("Uid:").contains("\t0"), "{status}");
+    assert_eq!(
+        system.must(&["stat", "-c", "%a %U %G", "/run/spillway/helper.sock"]).trim(),
+        "660 spillway spillway"
+    );
+
+    // A reload tells how it went, and a refused one leaves everything as it was.
+    write("links_per_thread = 2");
+    system.must(&["systemctl", "reload", "spillway-helper"]);
+    assert!(show("StatusText").starts_with("1 of 1 services with a link"), "{}", show("StatusText"));
+    write("links_per_thread = \"many\"");
+    assert!(!system.run(&["systemctl", "reload", "spillway-helper"]).status.success());
+    let journal = text(&system.run(&["journalctl", "--no-pager", "-u", "spillway-helper"]));
+    assert!(journal.contains("helper.toml:7:20: give a whole number from 1 to 64"), "{journal}");
+    assert!(system.ask(31211, "version").starts_with("VERSION "));
+    assert_eq!(show("MainPID"), pid);
+
+    system.must(&["systemctl", "stop", "spillway-helper"]);
+    assert_eq!((show("Result").as_str(), show("NRestarts").as_str()), ("success", "0"));
+    assert!(!system.run(&["test", "-e", "/run/spillway/helper.sock"]).status.success());
 }

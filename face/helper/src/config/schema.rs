@@ -113,7 +113,8 @@ section! {
     /// Load balancers that say whom they speak for, with PROXY protocol version 1 or 2: plain clients from these
     /// ranges must begin with such a header, and nobody else's is believed.
     proxy_protocol_from: Texts, "list of address ranges", "[]";
-    /// What is spoken: `tcp` (anything), `memcached` or `redis`. For request metrics only; bytes are never changed.
+    /// What is spoken: `tcp` (anything), `memcached` or `redis`. For metrics by request, which this version does not
+    /// have yet; bytes are never changed.
     protocol: Any, "text", "\"tcp\"";
     /// Links to the server, of each thread. 1 to 64.
     links_per_thread: Any, "number", "1";
