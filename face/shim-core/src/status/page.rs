@@ -12,9 +12,9 @@ use super::layout::{self, header};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 
-/// Where pages are looked for and made, after what [`DIRECTORY`] names. Services may write to the latter whatever
-/// their unit says.
-pub(crate) const DIRECTORIES: [&str; 2] = ["/run/spillway", "/dev/shm"];
+/// Where pages are looked for and made, unless [`DIRECTORY`] names a place. Services may write to the first whatever
+/// their units say; the second may go with a helper that runs on the same machine.
+pub(crate) const DIRECTORIES: [&str; 2] = ["/dev/shm", "/run/spillway"];
 /// Names the directory for pages.
 pub(crate) const DIRECTORY: &CStr = c"SPILLWAY_STATUS_DIR";
 /// Files of pages begin with this; the launch follows.
