@@ -45,7 +45,9 @@ impl Machine {
     /// Asks a program for its version: the first line that it prints for `argument`.
     pub(crate) fn version_of(program: &str, argument: &str) -> String {
         let output = Command::new(program).arg(argument).output();
-        let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+        // Some say it where others complain.
+        let said = output.map(|o| if o.stdout.is_empty() { o.stderr } else { o.stdout }).unwrap_or_default();
+        let text = String::from_utf8_lossy(&said);
         text.lines().next().unwrap_or(program).trim().to_owned()
     }
 }
