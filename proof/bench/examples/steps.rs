@@ -1,7 +1,7 @@
 //! Single rates on a system of the scene, for those who tune it: what is on time, and what each host spends.
 //!
-//! As root: `steps PROGRAM plain|shimmed|helped MAX_DELAY_US CLIENT_HOSTS RATE…`, PROGRAM being the built `spillway`. PLACEMENT=0,0,1,1 in the
-//! environment says on which cores server, helper, clients and bridge run.
+//! As root: `steps PROGRAM plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…`, PROGRAM being the built `spillway`.
+//! PLACEMENT=0,0,1,1 in the environment says on which cores server, helper, clients and bridge run.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -13,13 +13,14 @@ use spillway_bench::scene::{Placement, Scene, Setting, System};
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [program, system, delay_us, client_hosts, rates @ ..] = &words[..] else {
-        return Err("give: PROGRAM plain|shimmed|helped MAX_DELAY_US CLIENT_HOSTS RATE…".into());
+        return Err("give: PROGRAM plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…".into());
     };
     let system = match system.as_str() {
         "plain" => System::Plain,
         "shimmed" => System::Shimmed,
         "helped" => System::Helped,
-        other => return Err(format!("{other} is no system: plain, shimmed or helped").into()),
+        "nutcracker" => System::Nutcracker,
+        other => return Err(format!("{other} is no system: plain, shimmed, helped or nutcracker").into()),
     };
     let max_delay = Duration::from_micros(delay_us.parse()?);
     let client_hosts = client_hosts.parse()?;
@@ -30,6 +31,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         setting.placement = Placement { server, helper, clients, bridge };
     }
     let mut scene = Scene::set("steps", setting)?;
+    if system == System::Nutcracker {
+        scene.start_nutcracker()?;
+    }
     let timing = Timing { warm_up: Duration::from_secs(1), ..Timing::default() };
     let mut driver = Driver::start(&mut scene, system, timing)?;
     for rate in rates {

@@ -224,7 +224,10 @@ fn migration_rows(measured: &Measured, results: &mut Results) {
         let p99 =
             |span: fn(&Migration) -> &Span| good().filter_map(|run| span(run).p99_us()).map(ms).collect();
         results.rows.push(row("p99_ms", "ms", p99(|run| &run.before)).param("phase", "overload"));
-        results.rows.push(row("p99_ms", "ms", p99(|run| &run.during)).param("phase", "while data is copied"));
+        results.rows.push(
+            row("p99_ms", "ms", p99(|run| &run.during))
+                .param("phase", "after the decision, for as long as a copy takes"),
+        );
         if !helped {
             let copied: Vec<f64> = good().filter_map(|run| run.copy_ms).collect();
             let volume = COPIED_BYTES as f64 / 1e6;
