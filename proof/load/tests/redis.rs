@@ -1,0 +1,71 @@
+//! Against the real redis.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, config, run};
+use spillway_load::config::{Fill, Loop, Speech};
+use spillway_load::failed;
+
+/// A redis of our own on loopback, in memory only; ended when dropped.
+struct Redis {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Redis {
+    /// `None`, with the reason printed, where redis is not installed.
+    fn start() -> Option<Redis> {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"])
+            .arg(address.port().to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(child) = child else {
+            println!("skipped: redis-server is not installed (apt-get install redis-server)");
+            return None;
+        };
+        let redis = Redis { child, address };
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < deadline, "redis does not listen on {address}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(redis)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn gets_and_sets_are_right_in_both_loops_and_what_is_missing_is_told() {
+    let Some(redis) = Redis::start() else { return };
+    let mut config = config(redis.address);
+    (config.speech, config.get_ratio) = (Speech::Redis, 0.8);
+    for pacing in [config.pacing, Loop::Closed] {
+        config.pacing = pacing;
+        let report = run(&config);
+        assert!(!failed(&config, &report), "{:?}", report.troubles);
+        assert!(report.total.answered > 100, "{:?}", report.total);
+        assert_eq!((report.total.wrong, report.total.lost, report.protocol.as_str()), (0, 0, "redis"));
+    }
+    let mut stream = TcpStream::connect(redis.address).unwrap();
+    stream.write_all(b"FLUSHALL\r\n").unwrap();
+    stream.read_exact(&mut [0; 5]).unwrap();
+    (config.fill, config.get_ratio) = (Fill::Skip, 1.0);
+    let report = run(&config);
+    assert!(report.total.wrong > 0 && failed(&config, &report), "{:?}", report.total);
+    assert!(report.troubles[0].contains("missing"), "{:?}", report.troubles);
+}
