@@ -10,22 +10,6 @@ use serde_json::Value;
 /// Generous: machines that run tests are slow and shared.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A helper for both.
-const HELPER: &str = r#"
-[helper]
-threads = 1
-
-[service.cache]
-server = "127.0.0.1:11411"
-listen = ["127.0.0.1:21211"]
-key_files = ["cache.key"]
-
-[service.redis]
-server = "127.0.0.1:6579"
-listen = ["127.0.0.1:26379"]
-key_files = ["cache.key"]
-"#;
-
 /// What `fresh-root` ends with where it cannot be made.
 const NOT_HERE: i32 = 75;
 
@@ -74,20 +58,13 @@ fn installed() -> Result<PathBuf, String> {
     }
     let _ = fs::remove_dir_all(root.join("etc/spillway"));
     fs::create_dir_all(root.join("etc/spillway")).unwrap();
-    let output = chroot(&root, &["spillway", "key", "new", "/etc/spillway/cache.key"]);
-    if text(&output).contains("GLIBC") {
-        return Err(format!("built for a later C library than Debian 12 has: {}", text(&output)));
+    for key in ["cache.key", "redis.key"] {
+        let output = chroot(&root, &["spillway", "key", "new", &format!("/etc/spillway/{key}")]);
+        if text(&output).contains("GLIBC") {
+            return Err(format!("built for a later C library than Debian 12 has: {}", text(&output)));
+        }
+        assert!(output.status.success(), "{}", text(&output));
     }
-    assert!(output.status.success(), "{}", text(&output));
-    // One key for both here, because the helper's unit has one.
-    fs::copy(root.join("etc/spillway/cache.key"), root.join("etc/spillway/redis.key")).unwrap();
-    fs::write(root.join("etc/spillway/helper.toml"), HELPER).unwrap();
-    fs::create_dir_all(root.join("etc/sysusers.d")).unwrap();
-    let packaging = repository().join("packaging");
-    fs::copy(packaging.join("sysusers/spillway.conf"), root.join("etc/sysusers.d/spillway.conf")).unwrap();
-    let unit = "systemd/spillway-helper.service";
-    fs::copy(packaging.join(unit), root.join("etc").join(unit.replace("systemd/", "systemd/system/")))
-        .unwrap();
     Ok(root)
 }
 
@@ -248,17 +225,32 @@ fn debians_memcached_and_redis_are_adopted_and_given_back() {
         .collect();
     assert!(units.len() == 2 && units.iter().all(|found| found.contains("under Spillway")), "{units:?}");
 
-    // A helper in its own unit reaches them.
-    system.must(&["systemd-sysusers"]);
-    system.must(&["systemctl", "start", "spillway-helper"]);
-    for (port, request, answer) in [(21211, "version", "VERSION "), (26379, "PING", "+PONG")] {
+    // A helper reaches them with the same keys.
+    for (service, link, listen, key, request, answer) in [
+        ("cache", "11411", "21211", "cache.key", "version", "VERSION "),
+        ("redis", "6579", "26379", "redis.key", "PING", "+PONG"),
+    ] {
+        let (service, listen_on) = (format!("{service}=127.0.0.1:{link}"), format!("127.0.0.1:{listen}"));
+        let key = format!("/etc/spillway/{key}");
+        let unit = format!("--unit=helper-{listen}");
+        system.must(&[
+            "systemd-run",
+            &unit,
+            "spillway",
+            "helper",
+            "--service",
+            &service,
+            "--listen",
+            &listen_on,
+            "--key",
+            &key,
+            "--threads",
+            "1",
+        ]);
         system.eventually("a helped client is answered", |system| {
-            system.ask(port, request).starts_with(answer)
+            system.ask(listen.parse().unwrap(), request).starts_with(answer)
         });
     }
-    system.must(&["systemctl", "reload", "spillway-helper"]);
-    assert!(system.must(&["spillway", "status"]).contains("memcached"));
-    system.must(&["systemctl", "stop", "spillway-helper"]);
 
     helper_unit(&system);
 
