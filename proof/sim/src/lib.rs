@@ -27,6 +27,7 @@ mod library;
 mod run;
 mod script;
 mod server;
+mod settings;
 mod socket;
 
 pub use run::{Report, run};

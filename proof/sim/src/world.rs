@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{AddressRules, Limits, LinkError, PolicyKind, Role, ServerConfig};
-use spillway_relay::{Config, Cut, LinkDown, Notice, Refusal, Relay, ServiceConfig, Timeouts};
+use spillway_batch::{AddressRules, Limits, LinkError, Role, ServerConfig};
+use spillway_relay::{Config, Cut, LinkDown, Notice, Refusal, Relay};
 use spillway_transport::Time;
 
 use crate::agenda::Happening;
@@ -18,10 +18,11 @@ use crate::network::Network;
 use crate::oracle::{Oracle, Shared};
 use crate::rng::Rng;
 use crate::server::Server;
+use crate::settings;
 use crate::socket::HostId;
 use crate::weather::Weather;
 
-const SERVER: HostId = 0;
+pub(crate) const SERVER: HostId = 0;
 const RAW: HostId = 1;
 const LIBRARY: HostId = 2;
 const FIRST_HELPER: HostId = 3;
@@ -66,7 +67,7 @@ pub struct World {
     pub traffic: (u64, u64),
 }
 
-fn address(host: HostId, port: u16) -> SocketAddr {
+pub(crate) fn address(host: HostId, port: u16) -> SocketAddr {
     SocketAddr::new(ip(host), port)
 }
 
@@ -103,45 +104,12 @@ fn climate(rng: &mut Rng, canary: Option<Canary>) -> Climate {
     Climate {
         weather,
         helpers: rng.range(1, 2) as usize,
-        relay: relay_config(rng, calm),
+        relay: settings::of_helpers(rng, calm),
         server: Arc::new(server),
         clients_max: rng.scale(4, 120) as usize,
         rude_in_1000: if calm { rng.pick(&[0, 100]) } else { 100 },
         calm,
         fault_ns_max: rng.scale(5_000_000, 200_000_000),
-    }
-}
-
-fn relay_config(rng: &mut Rng, calm: bool) -> Config {
-    let mut clients = KeyRing::new();
-    clients.accept(Role::Client, client_key());
-    let max_delay = Duration::from_nanos(rng.scale(10_000, 1_000_000));
-    let service = ServiceConfig {
-        raw_listeners: vec![0],
-        link_listeners: vec![1],
-        keys: vec![helper_key()],
-        client_keys: Some(clients),
-        links: rng.range(1, 3) as u16,
-        policy: match rng.below(3) {
-            0 => PolicyKind::Fixed { delay: max_delay, bytes: 1 << 16 },
-            1 => PolicyKind::Algorithm1,
-            _ => PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 },
-        },
-        limits: Limits {
-            window_bytes: rng.scale(16, 256 * 1024) as u32,
-            pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
-            ..Limits::default()
-        },
-        ..ServiceConfig::new("sim", address(SERVER, 11411))
-    };
-    Config {
-        clients_max: if calm { 1000 } else { rng.pick(&[10, 1000]) },
-        memory_bytes_max: if calm { 1 << 28 } else { rng.scale(2_000, 1 << 28) as usize },
-        timeouts: Timeouts {
-            linger: Duration::from_millis(if calm { 10_000 } else { rng.pick(&[50, 1000]) }),
-            ..Timeouts::default()
-        },
-        ..Config::new(vec![service])
     }
 }
 
@@ -158,11 +126,11 @@ fn is_suspicious(notice: Notice) -> bool {
     }
 }
 
-fn helper_key() -> Key {
+pub(crate) fn helper_key() -> Key {
     Key::from_secret([1; 32])
 }
 
-fn client_key() -> Key {
+pub(crate) fn client_key() -> Key {
     Key::from_secret([2; 32])
 }
 
@@ -317,7 +285,8 @@ impl World {
             0 => self.stop_if_up(SERVER),
             1 => self.stop_if_up(helper),
             2 => self.drain(helper),
-            3..=5 => {
+            3 => self.change_settings(helper),
+            4..=5 => {
                 // Of the server's host: a link.
                 if let Some(conn) = self.any_connection(SERVER) {
                     self.network.cut(SERVER, conn);
@@ -364,12 +333,42 @@ impl World {
         }
     }
 
+    /// A helper that runs gets other settings, or its service is taken out until it does.
+    fn change_settings(&mut self, host: HostId) {
+        let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
+        let drains = self.rng.chance(1, 4);
+        let config = settings::other(&mut self.rng, &self.climate.relay);
+        let Node::Helper(relay) = &mut self.nodes[host] else { return };
+        if relay.is_draining() {
+            return;
+        }
+        let refused = driver::command(&mut self.network, host, &mut **relay, |now, relay, port| {
+            if drains {
+                relay.drain_service(now, settings::SERVICE, within, port);
+                return false;
+            }
+            relay.reconfigure(now, config, within, port).is_err()
+        });
+        if refused {
+            self.oracle.borrow_mut().violation("a helper refuses its settings".to_owned());
+        }
+    }
+
     /// No more faults and no new clients; what was shut down comes back.
     pub fn calm_down(&mut self) {
         self.storm = false;
         for host in FIRST_HELPER..self.nodes.len() {
-            if matches!(&self.nodes[host], Node::Helper(relay) if relay.is_draining()) {
+            let Node::Helper(relay) = &mut self.nodes[host] else { continue };
+            if relay.is_draining() {
                 self.stop(host);
+                continue;
+            }
+            let config = self.climate.relay.clone();
+            let refused = driver::command(&mut self.network, host, &mut **relay, |now, relay, port| {
+                relay.reconfigure(now, config, Duration::from_millis(50), port).is_err()
+            });
+            if refused {
+                self.oracle.borrow_mut().violation("a helper refuses its settings".to_owned());
             }
         }
         let now = self.network.now();

@@ -1,0 +1,69 @@
+//! What helpers are told, at the start and while they run.
+
+use std::time::Duration;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{Limits, PolicyKind, Role};
+use spillway_relay::{Config, ServiceConfig, Timeouts};
+
+use crate::rng::Rng;
+use crate::world::{SERVER, address, client_key, helper_key};
+
+/// The name of the only service.
+pub(crate) const SERVICE: &str = "sim";
+
+/// What helpers are started with.
+pub(crate) fn of_helpers(rng: &mut Rng, calm: bool) -> Config {
+    let mut clients = KeyRing::new();
+    clients.accept(Role::Client, client_key());
+    let max_delay = Duration::from_nanos(rng.scale(10_000, 1_000_000));
+    let service = ServiceConfig {
+        raw_listeners: vec![0],
+        link_listeners: vec![1],
+        keys: vec![helper_key()],
+        client_keys: Some(clients),
+        links: rng.range(1, 3) as u16,
+        policy: policy(rng, max_delay),
+        limits: Limits {
+            window_bytes: rng.scale(16, 256 * 1024) as u32,
+            pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
+            ..Limits::default()
+        },
+        ..ServiceConfig::new(SERVICE, address(SERVER, 11411))
+    };
+    Config {
+        clients_max: if calm { 1000 } else { rng.pick(&[10, 1000]) },
+        memory_bytes_max: if calm { 1 << 28 } else { rng.scale(2_000, 1 << 28) as usize },
+        timeouts: Timeouts {
+            linger: Duration::from_millis(if calm { 10_000 } else { rng.pick(&[50, 1000]) }),
+            ..Timeouts::default()
+        },
+        ..Config::new(vec![service])
+    }
+}
+
+fn policy(rng: &mut Rng, max_delay: Duration) -> PolicyKind {
+    match rng.below(3) {
+        0 => PolicyKind::Fixed { delay: max_delay, bytes: 1 << 16 },
+        1 => PolicyKind::Algorithm1,
+        _ => PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 },
+    }
+}
+
+/// What may change in a helper that runs: the shape of its links, its keys (of which the server knows only one), when
+/// batches go.
+pub(crate) fn other(rng: &mut Rng, config: &Config) -> Config {
+    let mut config = config.clone();
+    for service in &mut config.services {
+        let max_delay = Duration::from_nanos(rng.scale(10_000, 1_000_000));
+        service.links = rng.range(1, 3) as u16;
+        service.policy = policy(rng, max_delay);
+        if rng.chance(1, 3) {
+            service.keys.insert(0, Key::from_secret([rng.below(200) as u8 + 9; 32]));
+        }
+        if rng.chance(1, 3) {
+            service.limits.window_bytes = rng.scale(16, 256 * 1024) as u32;
+        }
+    }
+    config
+}
