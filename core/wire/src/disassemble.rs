@@ -91,6 +91,9 @@ impl Disassembler {
     /// Takes the next piece off the front of `input`. `None` when all of `input` is used up and more is needed.
     /// After an error the stream cannot be read on: close the link.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, DisassembleError> {
+        if let Some(piece) = self.whole_message(input) {
+            return Ok(Some(piece));
+        }
         loop {
             match self.state {
                 State::Header => {
@@ -123,6 +126,23 @@ impl Disassembler {
                 }
             }
         }
+    }
+
+    /// Nearly always the next piece is a data frame that is there as a whole: what [`next`](Self::next) would find
+    /// in several steps.
+    #[inline]
+    fn whole_message<'a>(&self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+        if !self.is_between_frames() {
+            return None;
+        }
+        let (head, rest) = input.split_first_chunk::<HEADER_BYTES>()?;
+        let Header { kind, more, length, id } = Header::parse(head).ok()?;
+        if !kind.is_data() || id == Id::LINK || length == 0 {
+            return None;
+        }
+        let (bytes, rest) = rest.split_at_checked(usize::from(length))?;
+        *input = rest;
+        Some(Piece::Data { kind, id, bytes, last: !more })
     }
 
     /// Whether the stream may end here: between two frames.

@@ -2,15 +2,20 @@
 //!
 //! `link_driver [threads] [batch]... [--helped-only]`; prints CPU time of the server (schedstat) per GET: of plain
 //! connections to a memcached without the shim and with it, and of helped ones. Build with `--profile dist`.
+//!
+//! `link_driver attach PLAIN LINK BATCH ROUNDS` sends rounds of batches to a server that runs already, for instance
+//! under `valgrind --tool=callgrind` with LD_PRELOAD and SPILLWAY_LINK set: two runs with different numbers of rounds
+//! tell instructions per GET, which do not depend on what else the machine does.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use spillway_batch::Id;
 use support::driver::Driver;
 use support::server::Memcached;
 
@@ -31,6 +36,14 @@ fn reply(number: usize) -> Vec<u8> {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [word, plain, link, batch, rounds] = arguments.as_slice()
+        && word == "attach"
+    {
+        let number = |text: &String| text.parse().expect("a number");
+        fill(plain.parse().expect("an address"));
+        attach(link.parse().expect("an address"), number(batch), number(rounds));
+        return;
+    }
     let helped_only = arguments.iter().any(|argument| argument == "--helped-only");
     let mut numbers = arguments.iter().filter_map(|argument| argument.parse::<usize>().ok());
     let threads = numbers.next().unwrap_or(1).to_string();
@@ -41,8 +54,8 @@ fn main() {
     let arguments = ["-t", &threads, "-c", "8192"];
     let (bare, server) =
         (Memcached::start(&arguments, &[("SPILLWAY_OFF", "1")]), Memcached::start(&arguments, &[]));
-    fill(&bare);
-    fill(&server);
+    fill(bare.plain);
+    fill(server.plain);
     println!("memcached -t {threads}, pid {}", server.pid());
     for batch in batches {
         let helped = helped(&server, batch);
@@ -59,8 +72,8 @@ fn main() {
     }
 }
 
-fn fill(server: &Memcached) {
-    let mut stream = TcpStream::connect(server.plain).expect("memcached listens");
+fn fill(server: SocketAddr) {
+    let mut stream = TcpStream::connect(server).expect("memcached listens");
     for number in 0..KEYS {
         let set = format!("set {} 0 0 64\r\n{}\r\n", key(number), value(number));
         stream.write_all(set.as_bytes()).expect("it takes a set");
@@ -70,18 +83,31 @@ fn fill(server: &Memcached) {
     }
 }
 
-fn helped(server: &Memcached, batch: usize) -> f64 {
-    let mut driver = Driver::loopback(server.link);
-    let ids: Vec<_> = (0..batch).map(|_| driver.connect()).collect();
-    let (gets, replies): (Vec<_>, Vec<_>) =
-        (0..batch).map(|number| (format!("get {}\r\n", key(number)), reply(number))).unzip();
-    let round = |driver: &mut Driver| {
-        for (id, get) in ids.iter().zip(&gets) {
+/// Clients on one link, each with one GET in each batch.
+struct Clients {
+    driver: Driver,
+    ids: Vec<Id>,
+    gets: Vec<String>,
+    replies: Vec<Vec<u8>>,
+}
+
+impl Clients {
+    fn new(link: SocketAddr, batch: usize) -> Clients {
+        let mut driver = Driver::loopback(link);
+        let ids = (0..batch).map(|_| driver.connect()).collect();
+        let (gets, replies) =
+            (0..batch).map(|number| (format!("get {}\r\n", key(number)), reply(number))).unzip();
+        Clients { driver, ids, gets, replies }
+    }
+
+    fn round(&mut self) {
+        let Clients { driver, ids, gets, replies } = self;
+        for (id, get) in ids.iter().zip(gets) {
             driver.send(*id, get.as_bytes());
         }
         driver.flush();
         let mut done = 0;
-        while done < batch {
+        while done < ids.len() {
             let id = ids[done];
             if driver.connections[&id].received.len() >= replies[done].len() {
                 assert_eq!(driver.take(id), replies[done]);
@@ -91,11 +117,21 @@ fn helped(server: &Memcached, batch: usize) -> f64 {
                 driver.receive(Duration::from_secs(1));
             }
         }
-    };
-    round(&mut driver);
+    }
+}
+
+fn attach(link: SocketAddr, batch: usize, rounds: usize) {
+    let mut clients = Clients::new(link, batch);
+    (0..rounds).for_each(|_| clients.round());
+    println!("{} GETs", batch * rounds);
+}
+
+fn helped(server: &Memcached, batch: usize) -> f64 {
+    let mut clients = Clients::new(server.link, batch);
+    clients.round();
     let (began, before, mut gets_done) = (Instant::now(), server.cpu_ns(), 0);
     while began.elapsed() < ROUND {
-        round(&mut driver);
+        clients.round();
         gets_done += batch;
     }
     (server.cpu_ns() - before) as f64 / 1000.0 / gets_done as f64

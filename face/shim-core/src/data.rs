@@ -11,12 +11,10 @@ use crate::{blocking, links, real};
 const PARTS_MAX: usize = 1024;
 
 /// The C result of a call; errno only when it failed.
-pub(crate) fn result(before: Errno, outcome: Result<usize, Errno>) -> ssize_t {
+#[inline]
+pub(crate) fn result(outcome: Result<usize, Errno>) -> ssize_t {
     match outcome {
-        Ok(count) => {
-            sys::set_errno(before);
-            count as ssize_t
-        }
+        Ok(count) => count as ssize_t,
         Err(error) => {
             sys::set_errno(error);
             -1
@@ -35,10 +33,9 @@ pub unsafe fn receive(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int
             if flags == 0 { real::read(fd, buffer, count) } else { real::recv(fd, buffer, count, flags) }
         };
     };
-    let before = sys::errno();
     let part = iovec { iov_base: buffer, iov_len: count };
     // SAFETY: the caller vouches for the buffer.
-    result(before, unsafe { receive_parts(fd, connection, &[part], flags) })
+    result(unsafe { receive_parts(fd, connection, &[part], flags) })
 }
 
 /// `readv`.
@@ -50,11 +47,10 @@ pub unsafe fn receive_vector(fd: c_int, parts: *const iovec, count: c_int) -> ss
         // SAFETY: the call as it came.
         return unsafe { real::readv(fd, parts, count) };
     };
-    let before = sys::errno();
     // SAFETY: the caller vouches for the parts.
     let parts = unsafe { vector(parts, count as usize) };
     // SAFETY: as above.
-    result(before, parts.and_then(|parts| unsafe { receive_parts(fd, connection, parts, 0) }))
+    result(parts.and_then(|parts| unsafe { receive_parts(fd, connection, parts, 0) }))
 }
 
 /// `recvmsg`: no ancillary data, no address.
@@ -68,12 +64,11 @@ pub unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> 
         // SAFETY: the call as it came.
         return unsafe { real::recvmsg(fd, message, flags) };
     };
-    let before = sys::errno();
     (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
     // SAFETY: the caller vouches for the parts.
     let parts = unsafe { vector(header.msg_iov, header.msg_iovlen) };
     // SAFETY: as above.
-    result(before, parts.and_then(|parts| unsafe { receive_parts(fd, connection, parts, flags) }))
+    result(parts.and_then(|parts| unsafe { receive_parts(fd, connection, parts, flags) }))
 }
 
 /// `recvfrom`: a stream names no address.
@@ -92,14 +87,13 @@ pub unsafe fn receive_from(
         // SAFETY: the call as it came.
         return unsafe { real::recvfrom(fd, buffer, count, flags, from, from_length) };
     };
-    let before = sys::errno();
     // SAFETY: the caller vouches for the pointer.
     if let Some(length) = unsafe { from_length.as_mut() } {
         *length = 0;
     }
     let part = iovec { iov_base: buffer, iov_len: count };
     // SAFETY: the caller vouches for the buffer.
-    result(before, unsafe { receive_parts(fd, connection, &[part], flags) })
+    result(unsafe { receive_parts(fd, connection, &[part], flags) })
 }
 
 /// `write`, `send` and what comes down to them.
@@ -113,10 +107,9 @@ pub unsafe fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int)
             if flags == 0 { real::write(fd, buffer, count) } else { real::send(fd, buffer, count, flags) }
         };
     };
-    let before = sys::errno();
     let part = iovec { iov_base: buffer.cast_mut(), iov_len: count };
     // SAFETY: the caller vouches for the buffer.
-    result(before, unsafe { send_parts(fd, connection, &[part], flags) })
+    result(unsafe { send_parts(fd, connection, &[part], flags) })
 }
 
 /// `writev`.
@@ -128,11 +121,10 @@ pub unsafe fn send_vector(fd: c_int, parts: *const iovec, count: c_int) -> ssize
         // SAFETY: the call as it came.
         return unsafe { real::writev(fd, parts, count) };
     };
-    let before = sys::errno();
     // SAFETY: the caller vouches for the parts.
     let parts = unsafe { vector(parts, count as usize) };
     // SAFETY: as above.
-    result(before, parts.and_then(|parts| unsafe { send_parts(fd, connection, parts, 0) }))
+    result(parts.and_then(|parts| unsafe { send_parts(fd, connection, parts, 0) }))
 }
 
 /// `sendmsg`.
@@ -146,11 +138,10 @@ pub unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> s
         // SAFETY: the call as it came.
         return unsafe { real::sendmsg(fd, message, flags) };
     };
-    let before = sys::errno();
     // SAFETY: the caller vouches for the parts.
     let parts = unsafe { vector(header.msg_iov, header.msg_iovlen) };
     // SAFETY: as above.
-    result(before, parts.and_then(|parts| unsafe { send_parts(fd, connection, parts, flags) }))
+    result(parts.and_then(|parts| unsafe { send_parts(fd, connection, parts, flags) }))
 }
 
 /// # Safety

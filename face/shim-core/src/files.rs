@@ -20,9 +20,8 @@ pub unsafe fn send_file(out: c_int, file: c_int, offset: *mut off_t, count: usiz
         // SAFETY: the call as it came.
         return unsafe { real::sendfile(out, file, offset, count) };
     }
-    let before = sys::errno();
     // SAFETY: the caller vouches for the offset.
-    data::result(before, unsafe { copy(out, file, offset, count) })
+    data::result(unsafe { copy(out, file, offset, count) })
 }
 
 unsafe fn copy(out: c_int, file: c_int, offset: *mut off_t, count: usize) -> Result<usize, Errno> {

@@ -52,7 +52,7 @@ pub mod status;
 pub mod table;
 pub mod turns;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Runs once, before the application: finds libc's functions and reads the configuration.
 pub fn start() {
@@ -71,7 +71,21 @@ pub fn finish() {
     status::finish();
 }
 
-/// A poisoned lock is taken as it is: nothing here panics with a lock held, and the application must go on.
+/// A poisoned lock is taken as it is: nothing here panics with a lock held, and the application must go on. Keeps
+/// errno, which waiting for another thread changes, so that calls that succeed need not.
+#[inline]
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    match mutex.try_lock() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => wait_for(mutex),
+    }
+}
+
+#[cold]
+fn wait_for<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    let before = sys::errno();
+    let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+    sys::set_errno(before);
+    guard
 }

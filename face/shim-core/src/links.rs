@@ -224,8 +224,12 @@ pub(crate) unsafe fn send(
     }
     let (id, end) = inner.of(connection).ok_or(libc::EPIPE)?;
     let mut gathered = [MaybeUninit::uninit(); GATHER_BYTES];
-    // SAFETY: the caller vouches for the parts.
-    let (taken, wanted) = match unsafe { gather(parts, &mut gathered) } {
+    let gathered = match parts {
+        [_] => None, // in one piece already
+        // SAFETY: the caller vouches for the parts.
+        parts => unsafe { gather(parts, &mut gathered) },
+    };
+    let (taken, wanted) = match gathered {
         Some(reply) => (end.compose(id, reply), reply.len()),
         // SAFETY: as above.
         None => unsafe { compose_parts(end, id, parts) },

@@ -76,7 +76,15 @@ impl Wakes {
     }
 
     /// One write for each sleeping set.
+    #[inline]
     pub(crate) fn send(&mut self) {
+        if !self.0.is_empty() {
+            self.write();
+        }
+    }
+
+    #[cold]
+    fn write(&mut self) {
         for fd in self.0.drain(..) {
             let _ = sys::write(fd, &1u64.to_ne_bytes());
         }

@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use spillway_batch::Id;
-use support::driver::Driver;
+use support::driver::{Driver, PATIENCE};
 use support::server::Memcached;
 
 const LARGE: usize = 900_000;
@@ -90,6 +92,48 @@ fn a_client_that_never_reads_costs_bounded_memory() {
     // 50 windows of 64 KB of requests, the link's 4 MB twice, and what memcached has for 50 connections.
     assert!(grown < 48 * 1024 * 1024, "memory grew by {grown} bytes");
     assert!(ids.iter().all(|id| link.connections[id].received.len() == credit), "nothing over credit came");
+}
+
+/// The prototype had no flow control for each client, which memcached's log to its watchers needs: a thread of its
+/// own writes it, with `poll` for room.
+#[test]
+fn a_watcher_that_does_not_read_is_skipped_and_goes_on() {
+    let server = Memcached::start(&["-t", "2"], &[]);
+    let mut link = Driver::loopback(server.link);
+    let (quick, slow, other) = (link.connect(), link.connect(), link.connect());
+    for watcher in [quick, slow] {
+        assert_eq!(link.ask(watcher, b"watch fetchers\r\n", b"OK\r\n"), b"OK\r\n");
+    }
+    link.of(slow).holds = true;
+    let key = "k".repeat(200);
+    let gets = format!("get {key}\r\n").repeat(50).into_bytes();
+    let misses = b"END\r\n".repeat(50);
+    let credit = 256 * 1024 - b"OK\r\n".len();
+    let mut rounds = 0;
+    // Until all that the slow one's credit allows has come, and more was said.
+    while link.connections[&slow].received.len() < credit || rounds < 100 {
+        link.send(other, &gets);
+        link.run(|link| link.connections[&other].received.len() >= misses.len());
+        assert_eq!(link.take(other), misses);
+        rounds += 1;
+        assert!(rounds < 5000, "{} bytes came", link.connections[&slow].received.len());
+    }
+    assert_eq!(link.connections[&slow].received.len(), credit, "nothing over credit");
+    let line = format!("type=item_get key={key} status=not_found");
+    let has_line = |bytes: &[u8]| bytes.windows(line.len()).any(|window| window == line.as_bytes());
+    link.run(|link| has_line(&link.connections[&quick].received));
+    link.release(slow);
+    link.take(slow);
+    // It hears again what happens; lines are dropped while the log is behind.
+    let hears =
+        |link: &Driver| link.connections[&slow].received.windows(9).any(|window| window == b"key=after");
+    let deadline = Instant::now() + PATIENCE;
+    while !hears(&link) {
+        assert!(Instant::now() < deadline, "the watcher hears nothing any more");
+        link.send(other, b"get after\r\n");
+        link.flush();
+        link.receive(Duration::from_millis(20));
+    }
 }
 
 #[test]

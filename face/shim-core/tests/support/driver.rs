@@ -58,7 +58,17 @@ impl Driver {
     }
 
     pub fn start(port: SocketAddr, role: Role, key: Key) -> Result<Driver, String> {
-        let stream = TcpStream::connect(port).map_err(|error| error.to_string())?;
+        // A server listens before it waits for its clients, and the link port opens only then.
+        let until = Instant::now() + Duration::from_secs(5);
+        let stream = loop {
+            match TcpStream::connect(port) {
+                Ok(stream) => break stream,
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        };
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let limits = Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() };
         let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };

@@ -1,13 +1,13 @@
 //! Any server program with the shim, on free ports, with what it writes to standard error.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::driver::PATIENCE;
-use super::server::library;
+use super::server::{free_port, library};
 
 /// A running server. Killed when dropped.
 pub struct Server {
@@ -21,7 +21,7 @@ pub struct Server {
 
 /// A port that nobody uses at this moment.
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+    SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
 }
 
 impl Server {
