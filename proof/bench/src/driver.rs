@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes received at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A link whose connections each have one request under way, all of a round's in one batch.
+/// A link whose connections each have one request under way, all of them sent in one batch.
 #[derive(Debug)]
 pub struct LinkDriver {
     stream: TcpStream,
@@ -46,7 +46,7 @@ impl LinkDriver {
     ) -> Result<LinkDriver, String> {
         let stream = connect(server)?;
         let limits = Limits { handshake_timeout: PATIENCE, ..Limits::default() };
-        // A batch is a round: it is sent by hand.
+        // Batches are sent by hand.
         let policy = PolicyKind::Fixed { delay: PATIENCE, bytes: usize::MAX };
         let config = OpenerConfig { role: Role::Helper, key, limits, policy };
         let nonce = spillway_keys::fresh_nonce().map_err(|e| e.to_string())?;
@@ -70,8 +70,8 @@ impl LinkDriver {
         Ok(driver)
     }
 
-    /// One request of every connection in one batch, and all replies. Returns how many.
-    pub fn round(&mut self, protocol: &mut impl Protocol) -> Result<u64, String> {
+    /// Sends one request of every connection in one batch. [`LinkDriver::collect`] comes before the next.
+    pub fn send(&mut self, protocol: &mut impl Protocol) -> Result<(), String> {
         for index in 0..self.clients.len() {
             let request = protocol.draw();
             self.request.clear();
@@ -83,8 +83,13 @@ impl LinkDriver {
                 return Err(format!("only {taken} of {} bytes have credit", self.request.len()));
             }
         }
-        self.flush()?;
-        let mut waiting = self.clients.len();
+        self.flush()
+    }
+
+    /// Waits for all replies. Returns how many.
+    pub fn collect(&mut self, protocol: &mut impl Protocol) -> Result<u64, String> {
+        let mut waiting = self.clients.iter().filter(|client| client.pending.is_some()).count();
+        let replies = waiting as u64;
         while waiting > 0 {
             self.receive()?;
             for client in self.clients.iter_mut().filter(|client| !client.received.is_empty()) {
@@ -96,7 +101,7 @@ impl LinkDriver {
                 }
             }
         }
-        Ok(self.clients.len() as u64)
+        Ok(replies)
     }
 
     fn now(&self) -> Time {

@@ -7,7 +7,6 @@ mod findings;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use spillway_load::config::Speech;
@@ -29,8 +28,8 @@ use crate::stage::{Cost, Helper, KEYS, Pair, Stage, process_cpu, space};
 const CONNECTIONS: u32 = 200;
 /// How long helpers wait for a fuller batch: their default.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-/// Links of a server that is kept busy: as many helpers.
-const LINKS: u16 = 4;
+/// Links at a time, at most: small batches then have fewer clients than plain connections.
+const LINKS_MAX: u16 = 40;
 /// Virtual connections of drivers begin at this port, those of the next link so much above.
 const PORTS: (u16, u16) = (20_000, 1_000);
 
@@ -108,10 +107,10 @@ enum Way {
     Plain,
     /// Plain connections, to a server with the shim.
     Shim,
-    /// A link driver with batches of so many.
+    /// As many clients as plain, whose requests come in batches of so many, each batch on a link of its own.
     Batch(u16),
-    /// Several of them at once, so that the server has a next batch before it can sleep.
-    Busy(u16),
+    /// One link, with one batch of so many at a time: the server sleeps between two of them.
+    Alone(u16),
     /// One plain connection with so many requests in a row.
     Pipelined(usize),
     /// One plain connection with requests for so many keys.
@@ -208,7 +207,7 @@ impl Course<'_> {
         self.rounds(&mut pair, "pairs", &[(Way::Plain, 64, 1.0), (Way::Shim, 64, 1.0)], self.effort.pairs)?;
         let mut plan = vec![(Way::Plain, 64, 1.0)];
         plan.extend(self.effort.batches.iter().map(|&batch| (Way::Batch(batch), 64, 1.0)));
-        plan.extend(self.effort.mix_batches.iter().map(|&batch| (Way::Busy(batch), 64, 1.0)));
+        plan.extend(self.effort.mix_batches.iter().map(|&batch| (Way::Alone(batch), 64, 1.0)));
         self.rounds(&mut pair, "batches", &plan, self.effort.rounds)?;
         let mut plan = Vec::new();
         for &(size, gets) in &self.effort.mixes {
@@ -320,40 +319,28 @@ impl Course<'_> {
                     driver.multiget::<D>(&space, &keys)
                 })
             }
-            Way::Plain | Way::Shim | Way::Batch(_) => {
-                let batch = if let Way::Batch(batch) = way { batch } else { 1 };
-                let mut driver = LinkDriver::open(pair.link, key, from(0), batch).map_err(failed)?;
-                let mut store = store((0, 1));
-                stage.cost_of(settle, length, || driver.round(&mut store))
-            }
-            Way::Busy(batch) => {
-                let (stop, others) = (AtomicBool::new(false), AtomicU64::new(0));
-                std::thread::scope(|scope| {
-                    let drive = |link| {
-                        let (key, mut store) = (key.clone(), store((u32::from(link), u32::from(LINKS))));
-                        let (stop, others) = (&stop, &others);
-                        move || -> Result<(), String> {
-                            let mut driver = LinkDriver::open(pair.link, key, from(link), batch)?;
-                            while !stop.load(Ordering::Relaxed) {
-                                others.fetch_add(driver.round(&mut store)?, Ordering::Relaxed);
-                            }
-                            Ok(())
-                        }
-                    };
-                    // They are on the clients' host and core, as this thread is.
-                    let threads: Vec<_> = (1..LINKS).map(|link| scope.spawn(drive(link))).collect();
-                    let mut store = store((0, u32::from(LINKS)));
-                    let driver = LinkDriver::open(pair.link, key.clone(), from(0), batch).map_err(failed);
-                    let cost = driver.and_then(|mut driver| {
-                        stage.cost_of(settle, length, || {
-                            Ok::<_, String>(driver.round(&mut store)? + others.swap(0, Ordering::Relaxed))
-                        })
-                    });
-                    stop.store(true, Ordering::Relaxed);
-                    for thread in threads {
-                        thread.join().map_err(|_| failed("a thread panicked".into()))?.map_err(failed)?;
+            Way::Plain | Way::Shim | Way::Batch(_) | Way::Alone(_) => {
+                let (batch, links) = match way {
+                    Way::Batch(batch) => (batch, links(batch)),
+                    Way::Alone(batch) => (batch, 1),
+                    _ => (1, 1),
+                };
+                let mut drivers = Vec::new();
+                for link in 0..links {
+                    let mut driver =
+                        LinkDriver::open(pair.link, key.clone(), from(link), batch).map_err(failed)?;
+                    let mut store = store((u32::from(link), u32::from(links)));
+                    driver.send(&mut store).map_err(failed)?;
+                    drivers.push((driver, store));
+                }
+                stage.cost_of(settle, length, || -> Result<u64, String> {
+                    let mut replies = 0;
+                    // The batches of the other links are under way meanwhile.
+                    for (driver, store) in &mut drivers {
+                        replies += driver.collect(store)?;
+                        driver.send(store)?;
                     }
-                    cost
+                    Ok(replies)
                 })
             }
         })??;
@@ -448,12 +435,17 @@ impl Way {
         match self {
             Way::Plain => "direct, without shim".into(),
             Way::Shim => "direct, with shim".into(),
-            Way::Batch(batch) => format!("batches of {batch}"),
-            Way::Busy(batch) => format!("batches of {batch}, {LINKS} links at once"),
+            Way::Batch(batch) => format!("batches of {batch}, links: {}", links(batch)),
+            Way::Alone(batch) => format!("batches of {batch}, one at a time"),
             Way::Pipelined(depth) => format!("one connection, {depth} pipelined"),
             Way::Multiget(depth) => format!("one connection, multiget of {depth}"),
         }
     }
+}
+
+/// Links that it takes for as many clients as plain connections.
+fn links(batch: u16) -> u16 {
+    (CONNECTIONS as u16 / batch.max(1)).clamp(1, LINKS_MAX)
 }
 
 fn request_name(get_ratio: f64) -> &'static str {

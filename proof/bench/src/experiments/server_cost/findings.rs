@@ -139,16 +139,19 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
         }
         side_rows(measured, speech, results);
         let Some(plain) = find(speech, "batches", Way::Plain) else { continue };
-        let busy = effort.mix_batches.iter().map(|&batch| (batch, Way::Busy(batch), "_busy"));
-        let pure = effort.batches.iter().map(|&batch| (batch, Way::Batch(batch), ""));
-        for (batch, way, suffix) in pure.chain(busy) {
+        let alone = effort.mix_batches.iter().map(|&batch| (batch, Way::Alone(batch), "_alone"));
+        let batches = effort.batches.iter().map(|&batch| (batch, Way::Batch(batch), ""));
+        for (batch, way, suffix) in batches.chain(alone) {
             let Some(helped) = find(speech, "batches", way) else { continue };
             let rounds = paired_ratios(&plain.server_us(), &helped.server_us());
             let few =
                 (rounds.len() < ROUNDS_MIN).then(|| format!("{} rounds, not {ROUNDS_MIN}", rounds.len()));
             let expected = EXPECTED.iter().find(|(of, size, _)| (*of, *size) == (speech, batch));
-            let expected =
-                if suffix.is_empty() { expected.map_or("", |(_, _, words)| words) } else { "several links" };
+            let expected = if suffix.is_empty() {
+                expected.map_or("", |(_, _, words)| words)
+            } else {
+                "one link, one batch at a time, beside 200 plain clients"
+            };
             let name = format!("{speech}_direct_over_helped_{batch}{suffix}");
             results.ratios.push(Ratio::new(&name, &rounds).void_if(few).note(expected));
         }
@@ -158,7 +161,7 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
 /// Where helping gains less, or loses: the same quotient for other requests, as rows.
 fn side_rows(measured: &Measured, speech: Speech, results: &mut Results) {
     let mixes = || measured.series.iter().filter(move |s| s.speech == speech && s.part == "mixes");
-    for helped in mixes().filter(|s| matches!(s.way, Way::Batch(_) | Way::Busy(_))) {
+    for helped in mixes().filter(|s| matches!(s.way, Way::Batch(_))) {
         let same = |s: &&Series| {
             s.way == Way::Plain && (s.value_size, s.get_ratio) == (helped.value_size, helped.get_ratio)
         };
