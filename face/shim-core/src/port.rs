@@ -255,6 +255,7 @@ pub(crate) fn set_closed(set: &Set) {
         let socket = PORT.swap(-1, Ordering::AcqRel);
         table::note(socket, Entry::Real);
         sys::close(socket);
+        status::set_state(status::State::Off);
         log::line(format_args!("the server closed its event loop: the link port is closed"));
     }
 }
