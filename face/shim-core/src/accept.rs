@@ -1,7 +1,7 @@
 //! `accept` on the application's listening sockets: helped clients among direct ones.
 
 use core::ptr;
-use std::sync::Mutex;
+use std::sync::{Mutex, TryLockError};
 
 use libc::{c_int, sockaddr, socklen_t};
 
@@ -12,10 +12,11 @@ use crate::ready::Wakes;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::waiters::Blocked;
-use crate::{fork, links, listeners, lock, names, port, real};
+use crate::{fork, links, listeners, names, port, real};
 
 /// Held while a blocking listener is looked at and accepted from, so that of several threads that see the same
-/// client none is left blocked in the kernel, where helped clients cannot wake it.
+/// client none is left blocked in the kernel, where helped clients cannot wake it. Nobody waits for it: should its
+/// holder be blocked nevertheless, because another process took the client, the others go on.
 static REAL_ACCEPT: Mutex<()> = Mutex::new(());
 
 /// `accept4` on a listener. `flags` as of `accept4`.
@@ -71,13 +72,15 @@ unsafe fn wait(
         if table::entry(fd) != Entry::Listener(stand_in.index) {
             return Err(libc::EBADF); // closed by another thread
         }
-        {
-            let _alone = lock(&REAL_ACCEPT);
-            if is_readable(fd) {
+        match REAL_ACCEPT.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            _alone if is_readable(fd) => {
+                drop(blocked); // another thread receives from now on
                 // SAFETY: the call as it came.
                 let accepted = unsafe { real::accept4(fd, out, length, flags) };
                 return if accepted < 0 { Err(sys::errno()) } else { Ok(Ok(accepted)) };
             }
+            _ => {}
         }
         blocked.sleep(&mut descriptors, None, ptr::null())?;
     }
