@@ -2,16 +2,16 @@
 # make test   lints and all tests
 # make bench  every experiment, quickly; BENCH=name for one of them
 # make lint   formatting and lints only
-# make setup  the Debian packages that the others need (they call it themselves)
+# make setup  the Debian packages that the others need (they call it themselves; the demo needs fewer)
 
 CARGO   ?= cargo
 BENCH   ?=
 DEMO    ?=
 DIST    := target/dist/spillway
 
-.PHONY: demo test bench lint setup build dist clean
+.PHONY: demo test bench lint setup setup-demo build dist clean
 
-demo: setup dist
+demo: dist
 	$(DIST) demo $(DEMO)
 
 test: setup lint build
@@ -28,11 +28,14 @@ lint:
 build:
 	$(CARGO) build --release --workspace
 
-dist:
+dist: setup-demo
 	$(CARGO) build --profile dist -p spillway-cli -p spillway-shim
 
 setup:
-	@tools/setup
+	@tools/setup all
+
+setup-demo:
+	@tools/setup demo
 
 clean:
 	$(CARGO) clean
