@@ -101,6 +101,19 @@ pub enum LinkDown {
     Link(LinkError),
 }
 
+impl LinkDown {
+    /// Its name in logs and metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            LinkDown::Lost(_) => "lost",
+            LinkDown::ClosedByServer => "closed_by_server",
+            LinkDown::ConnectTimeout => "connect_timeout",
+            LinkDown::HostFull => "host_full",
+            LinkDown::Link(_) => "protocol",
+        }
+    }
+}
+
 impl fmt::Display for LinkDown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -172,6 +185,25 @@ impl fmt::Display for ProxyFault {
     }
 }
 
+impl Refusal {
+    /// Its name in logs and metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Refusal::Address => "address",
+            Refusal::ClientsMax => "clients_max",
+            Refusal::Memory => "memory",
+            Refusal::LinkDown => "link_down",
+            Refusal::LinkFull => "link_full",
+            Refusal::Draining => "draining",
+            Refusal::Handshake(_) => "handshake",
+            Refusal::NotItsOwnAddress => "not_its_own_address",
+            Refusal::OtherServer => "other_server",
+            Refusal::ProxyHeader(_) => "proxy_header",
+            Refusal::Server(_) => "server",
+        }
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -201,6 +233,17 @@ pub enum Cut {
     Memory,
     /// A library client broke the protocol.
     Protocol(LinkError),
+}
+
+impl Cut {
+    /// Its name in logs and metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Cut::Buffer => "buffer",
+            Cut::Memory => "memory",
+            Cut::Protocol(_) => "protocol",
+        }
+    }
 }
 
 impl fmt::Display for Cut {

@@ -161,9 +161,10 @@ impl Relay {
     }
 
     /// Up to `limit` clients of a service, or of all, in the order of the transport's slots; and how many there are.
-    pub fn client_statuses(&self, service: Option<u16>, limit: usize) -> (Vec<ClientStatus>, u32) {
+    pub fn client_statuses(&self, service: Option<&str>, limit: usize) -> (Vec<ClientStatus>, u32) {
+        let name_of = |index: u16| self.config.services.get(usize::from(index)).map(|config| &*config.name);
         let of_service = |holder: &&Holder| {
-            holder.client_of().is_some_and(|(index, _)| service.is_none_or(|service| service == index))
+            holder.client_of().is_some_and(|(index, _)| service.is_none() || name_of(index) == service)
         };
         let clients = self.slots.client_holders().filter(of_service);
         let total = u32::try_from(clients.clone().count()).unwrap_or(u32::MAX);

@@ -46,7 +46,7 @@ fn the_announced_address_is_the_servers() {
     world.data(conn, tail);
     let client = "10.9.0.7:5555".parse().unwrap();
     assert_eq!(world.exchange(), [Heard::Connect(1, client), Heard::Data(1, b"get x\r\n".to_vec())]);
-    let (clients, total) = world.relay.client_statuses(Some(0), 9);
+    let (clients, total) = world.relay.client_statuses(Some("cache"), 9);
     assert_eq!((clients[0].client, clients[0].via, total), (client, Some(BALANCER.parse().unwrap()), 1));
     assert_eq!((clients[0].bytes_in, clients[0].kind), (7, ClientKind::Raw));
     let status = world.relay.status();

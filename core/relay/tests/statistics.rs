@@ -61,10 +61,10 @@ fn requests_replies_and_links_are_counted_over_losses() {
     world.exchange();
     world.server.compose(Id(1), b"END\r\n");
     world.exchange();
-    let (clients, total) = world.relay.client_statuses(Some(0), 10);
+    let (clients, total) = world.relay.client_statuses(Some("cache"), 10);
     assert_eq!((clients[0].bytes_in, clients[0].bytes_out, total), (14, 5, 1));
     assert_eq!(clients[0].since, world.now);
-    assert_eq!(world.relay.client_statuses(Some(1), 10).1, 0, "no such service");
+    assert_eq!(world.relay.client_statuses(Some("other"), 10).1, 0, "no such service");
     assert_eq!(world.relay.client_statuses(None, 0), (vec![], 1), "bounded, and all are counted");
 
     let before = world.relay.status().services[0].clone();

@@ -10,6 +10,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "spillway", propagate_version = true)]
 struct Cli {
+    #[command(flatten)]
+    log: commands::logging::Args,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -23,6 +26,7 @@ enum Command {
     Status(commands::status::Args),
     Connections(commands::connections::Args),
     Server(commands::server::Args),
+    Top(commands::top::Args),
     Load(Box<commands::load::Args>),
     Key(commands::key::Args),
     Demo(Box<commands::demo::Args>),
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
         format!("{} (link versions {} to {})", env!("CARGO_PKG_VERSION"), links.start(), links.end());
     let matches = Cli::command().version(version).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    cli.log.start();
     match cli.command {
         Command::Helper(args) => commands::helper::run(*args),
         Command::Check(args) => commands::check::run(&args),
@@ -48,6 +53,7 @@ fn main() -> ExitCode {
         Command::Status(args) => commands::status::run(args),
         Command::Connections(args) => commands::connections::run(args),
         Command::Server(args) => commands::server::run(args),
+        Command::Top(args) => commands::top::run(args),
         Command::Load(args) => commands::load::run(*args),
         Command::Key(args) => commands::key::run(args),
         Command::Demo(args) => commands::demo::run(*args),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use spillway_daemon::Manager;
 use tracing::{error, info};
 
+use crate::connections::Connections;
 pub use crate::run::Source;
 use crate::running::Running;
 use crate::status::HelperStatus;
@@ -24,6 +25,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Request {
     /// What it does: answered with a [`HelperStatus`].
     Status {},
+    /// The clients of a service: answered with [`Connections`].
+    Connections {
+        /// Its name.
+        service: String,
+        /// List no more than these.
+        limit: usize,
+    },
     /// Read the configuration again and put it in force: answered with [`Changed`].
     Reload {},
     /// Take no more clients: answered with [`Draining`].
@@ -85,6 +93,9 @@ impl Control {
         };
         let answer = match request {
             Request::Status {} => Ok(json!(self.running.status())),
+            Request::Connections { service, limit } => {
+                self.connections(&service, limit).map(|all| json!(all))
+            }
             Request::Reload {} => self.reload().map(|changed| json!(changed)),
             Request::Drain { target, deadline_ms } => {
                 self.drain(&target, deadline_ms).map(|what| json!(what))
@@ -113,6 +124,15 @@ impl Control {
             Err(why) => error!("reload: refused, everything stays as it was: {why}"),
         }
         changed
+    }
+
+    fn connections(&self, service: &str, limit: usize) -> Result<Connections, String> {
+        let all = self.running.status().services;
+        if all.iter().any(|one| one.name == service) {
+            return Ok(self.running.connections(service, limit));
+        }
+        let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+        Err(format!("no service {service} here; there are: {}", names.join(", ")))
     }
 
     fn drain(&self, target: &str, deadline_ms: Option<u64>) -> Result<Draining, String> {

@@ -10,6 +10,7 @@ pub mod config;
 pub mod control;
 
 mod change;
+mod connections;
 mod contexts;
 mod descriptors;
 mod distribution;
@@ -27,6 +28,7 @@ mod status;
 mod web;
 
 pub use config::{HelperConfig, Service, StartError};
+pub use connections::{CONNECTIONS_MAX, Connection, Connections};
 pub use control::query;
 pub use distribution::Distribution;
 pub use health::health;

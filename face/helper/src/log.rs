@@ -91,81 +91,70 @@ pub fn write(lines: &Lines, services: &Names) {
     }
 }
 
+/// Each line has its facts as fields, for logs as JSON; `left_out` counts lines like it since the last one.
 fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut ByKind) {
-    let name = |service: u16| services.of(service);
     let now = Instant::now();
     match notice {
         Notice::LinkUp { service, link, connections_max } => {
             limiter.forget_link(*service, thread, *link);
-            info!(thread, link, "{}: link up, for {connections_max} clients; taking clients", name(*service));
+            let service = services.of(*service);
+            info!(%service, thread, link, connections_max, "link up: taking clients");
         }
         Notice::LinkDown { service, link, why, clients, retry_in } => {
-            let kind = (*service, "link", thread, *link, discriminant_name(why));
+            let reason = why.label();
             let interval = if *clients > 0 { Duration::ZERO } else { LINK_INTERVAL };
-            if let Some(more) = limiter.count(kind, now, interval) {
-                let service = name(*service);
-                let next = match retry_in {
-                    Some(time) => format!("retry in {} ms", time.as_millis()),
-                    None => "it was replaced".to_owned(),
-                };
+            if let Some(more) = limiter.count((*service, "link", thread, *link, reason.into()), now, interval)
+            {
+                let (service, left_out) = (services.of(*service), told(more));
+                let retry_ms = retry_in.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+                let replaced = retry_in.is_none().then_some(true);
                 warn!(
-                    thread,
-                    link,
-                    "{service}: link down: {why}; {clients} clients reset; {next}{}",
-                    Also(more)
+                    %service, thread, link, reason, clients_reset = clients, retry_ms, replaced, left_out,
+                    "link down: {why}"
                 );
             }
         }
         Notice::ClientRefused { service, client, why } => {
-            let kind = (*service, "refused", 0, 0, discriminant_name(why));
-            if let Some(more) = limiter.count(kind, now, CLIENT_INTERVAL) {
-                warn!(thread, "{}: client {client} refused: {why}{}", name(*service), Also(more));
+            let reason = why.label();
+            if let Some(more) =
+                limiter.count((*service, "refused", 0, 0, reason.into()), now, CLIENT_INTERVAL)
+            {
+                let (service, left_out) = (services.of(*service), told(more));
+                warn!(%service, thread, %client, reason, left_out, "client refused: {why}");
             }
         }
         Notice::ClientCut { service, client, why } => {
-            let kind = (*service, "cut", 0, 0, discriminant_name(why));
-            if let Some(more) = limiter.count(kind, now, CLIENT_INTERVAL) {
-                warn!(thread, "{}: client {client} reset: {why}{}", name(*service), Also(more));
+            let reason = why.label();
+            if let Some(more) = limiter.count((*service, "cut", 0, 0, reason.into()), now, CLIENT_INTERVAL) {
+                let (service, left_out) = (services.of(*service), told(more));
+                warn!(%service, thread, %client, reason, left_out, "client reset: {why}");
             }
         }
         Notice::ServerDrains { service, link, deadline_ms } => {
-            let service = name(*service);
-            info!(thread, link, "{service}: the server wants its clients moved away within {deadline_ms} ms");
+            let service = services.of(*service);
+            info!(%service, thread, link, deadline_ms, "the server wants its clients moved away");
         }
         Notice::KeyRefused { service, link, key } => {
             let kind = (*service, "key", thread, *link, key.to_string());
             if let Some(more) = limiter.count(kind, now, LINK_INTERVAL) {
-                let service = name(*service);
-                warn!(
-                    thread,
-                    link,
-                    "{service}: the server does not accept key {key}; trying an older one{}",
-                    Also(more)
-                );
+                let (service, left_out) = (services.of(*service), told(more));
+                warn!(%service, thread, link, %key, left_out, "the server does not accept key {key}: trying an older one");
             }
         }
         Notice::LinkRetired { service, link } => {
-            info!(thread, link, "{}: the link that was replaced has ended with its clients", name(*service));
+            let service = services.of(*service);
+            info!(%service, thread, link, "the link that was replaced has ended with its clients");
         }
         Notice::DrainDeadline { service, clients } => {
-            warn!(thread, "{}: the drain deadline has passed: {clients} clients reset", name(*service));
+            let service = services.of(*service);
+            warn!(%service, thread, clients_reset = clients, "the drain deadline has passed");
         }
     }
 }
 
-/// The name of a reason without what it says about one client: `Server(Full)` and `Server(Forbidden)` are one.
-fn discriminant_name(reason: &impl std::fmt::Debug) -> String {
-    let text = format!("{reason:?}");
-    text.split(['(', '{', ' ']).next().unwrap_or_default().to_owned()
-}
-
-/// How many lines were left out.
-struct Also(u64);
-
-impl std::fmt::Display for Also {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0 == 0 { Ok(()) } else { write!(f, " ({} more like this since the last line)", self.0) }
-    }
+/// A field only where lines were left out.
+fn told(left_out: u64) -> Option<u64> {
+    (left_out > 0).then_some(left_out)
 }
 
 /// Service, what happened, thread and link where it is about a link, reason.
@@ -240,11 +229,5 @@ mod tests {
         assert_eq!(lines.dropped.load(Ordering::Relaxed), 5);
         drop(log);
         write(&lines, &Names::default());
-    }
-
-    #[test]
-    fn kinds_are_named_without_their_details() {
-        assert_eq!(discriminant_name(&Some(3)), "Some");
-        assert_eq!(discriminant_name(&Option::<u8>::None), "None");
     }
 }

@@ -151,7 +151,6 @@ fn read_keys(paths: &[PathBuf]) -> Result<Vec<Key>, spillway_keys::KeyFileError>
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    super::logging::to_stderr();
     let mut source = args.source();
     let ended = source().and_then(|config| spillway_helper::run(config, source).map_err(|e| e.to_string()));
     ended.unwrap_or_else(|error| {

@@ -1,0 +1,67 @@
+//! The clients of a helper's service.
+
+use std::path::Path;
+
+use serde_json::json;
+use spillway_helper::control::{AskError, Request, ask};
+use spillway_helper::{Connection, Connections};
+
+/// Asks the helper that serves this socket.
+pub(super) fn of(socket: &Path, service: &str, limit: usize) -> Result<Connections, AskError> {
+    ask(socket, &Request::Connections { service: service.to_owned(), limit })
+}
+
+pub(super) fn print(all: &Connections, as_json: bool) {
+    if as_json {
+        println!("{:#}", json!(all));
+        return;
+    }
+    for connection in &all.connections {
+        println!("{}", line(&all.service, connection));
+    }
+    let shown = all.connections.len() as u64;
+    if all.total > shown {
+        eprintln!("spillway: {} more are not listed; --limit N lists more", all.total - shown);
+    }
+}
+
+fn line(service: &str, one: &Connection) -> String {
+    let via = one.via.map_or_else(|| "-".to_owned(), |via| via.to_string());
+    let stalled = one.stalled_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms}ms"));
+    format!(
+        "service={service} addr={} via={via} kind={} context={} age={} in={} out={} buffered={} stalled={stalled}",
+        one.client,
+        one.kind,
+        one.context,
+        one.age_ms / 1000,
+        one.bytes_in,
+        one.bytes_out,
+        one.buffered_bytes
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_a_connection() {
+        let mut connection = Connection {
+            client: "10.0.0.7:4000".parse().expect("an address"),
+            via: None,
+            kind: "raw".into(),
+            context: 1,
+            age_ms: 61_500,
+            bytes_in: 10,
+            bytes_out: 20,
+            buffered_bytes: 0,
+            stalled_ms: None,
+        };
+        let expected = "service=cache addr=10.0.0.7:4000 via=- kind=raw context=1 age=61 in=10 out=20 buffered=0 stalled=-";
+        assert_eq!(line("cache", &connection), expected);
+        connection.via = Some("10.0.0.9:80".parse().expect("an address"));
+        connection.stalled_ms = Some(5);
+        let text = line("cache", &connection);
+        assert!(text.contains(" via=10.0.0.9:80 ") && text.ends_with(" stalled=5ms"), "{text}");
+    }
+}

@@ -1,0 +1,163 @@
+//! `spillway top`: what helpers and servers on this machine are doing, as it changes.
+
+mod screen;
+mod servers;
+mod view;
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use spillway_daemon::Signals;
+use spillway_helper::{HelperStatus, Rates};
+
+use screen::Screen;
+use servers::SeenServer;
+
+/// Watch the helpers of this machine, and the servers that run under `spillway run`: requests, batches, what batching
+/// adds, CPU, links, stalls, refusals.
+///
+/// On a terminal the view is drawn again each second until Ctrl-C; elsewhere a plain block is printed each time.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Measure for one interval, print, end.
+    #[arg(long)]
+    once: bool,
+
+    /// As JSON; without --once a document a line, each interval.
+    #[arg(long)]
+    json: bool,
+
+    /// Only the helper with this admin socket; give it again for more [default: all in /run/spillway, and all servers].
+    #[arg(long, value_name = "PATH")]
+    socket: Vec<PathBuf>,
+
+    /// Seconds from one look to the next.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "a number of seconds from 0.1 to 3600".to_owned())
+}
+
+/// Everything at one look.
+#[derive(Default)]
+pub(crate) struct Look {
+    pub(crate) helpers: Vec<Seen>,
+    pub(crate) servers: Vec<SeenServer>,
+}
+
+/// One helper at one look.
+pub(crate) struct Seen {
+    pub(crate) socket: PathBuf,
+    pub(crate) status: Result<HelperStatus, String>,
+    /// Since the look before.
+    pub(crate) rates: Option<Rates>,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    let sockets =
+        if args.socket.is_empty() { found(Path::new("/run/spillway")) } else { args.socket.clone() };
+    if sockets.is_empty() && servers::look(&[]).is_empty() {
+        eprintln!(
+            "spillway: no helper has an admin socket in /run/spillway (--socket PATH names one: helper.socket, \
+             --status-socket), and no server here under `spillway run` can be read"
+        );
+        return ExitCode::FAILURE;
+    }
+    let interval = Duration::from_secs_f64(args.interval);
+    match watch(&args, &sockets, interval) {
+        Ok(code) => code,
+        // Whoever read this has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("spillway: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// All sockets of a directory, in the order of their names.
+fn found(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    let is_socket = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_socket());
+    let mut sockets: Vec<PathBuf> = entries.filter(is_socket).map(|entry| entry.path()).collect();
+    sockets.sort();
+    sockets
+}
+
+fn watch(args: &Args, sockets: &[PathBuf], interval: Duration) -> io::Result<ExitCode> {
+    let live = !args.once && !args.json && io::stdout().is_terminal();
+    let (tell, told) = channel();
+    // Only a screen has to be put in order; elsewhere a signal ends us as it ends any program.
+    let _signals = if live { Some(Signals::watch(move |_| tell.send(()).is_ok())?) } else { None };
+    let mut screen = live.then(Screen::open).transpose()?;
+    let with_servers = args.socket.is_empty();
+    let mut seen = look(sockets, with_servers, &Look::default());
+    loop {
+        if let Some(screen) = &mut screen {
+            screen.draw(&view::text(&seen))?;
+        }
+        if is_over(&told, interval) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        seen = look(sockets, with_servers, &seen);
+        if screen.is_none() {
+            print(args, &seen)?;
+        }
+        if args.once {
+            let answered = seen.helpers.iter().any(|seen| seen.status.is_ok()) || !seen.servers.is_empty();
+            return Ok(if answered { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+    }
+}
+
+/// Waits for the next look. True when a signal came first.
+fn is_over(told: &Receiver<()>, interval: Duration) -> bool {
+    match told.recv_timeout(interval) {
+        Ok(()) => true,
+        Err(RecvTimeoutError::Timeout) => false,
+        // Nobody watches signals.
+        Err(RecvTimeoutError::Disconnected) => {
+            std::thread::sleep(interval);
+            false
+        }
+    }
+}
+
+fn look(sockets: &[PathBuf], with_servers: bool, before: &Look) -> Look {
+    let look_at = |socket: &PathBuf| {
+        let status = spillway_helper::query(socket).map_err(|error| error.to_string());
+        let earlier = before.helpers.iter().find(|seen| seen.socket == *socket);
+        let earlier = earlier.and_then(|seen| seen.status.as_ref().ok());
+        let rates = earlier.zip(status.as_ref().ok()).and_then(|(then, now)| Rates::between(then, now));
+        Seen { socket: socket.clone(), status, rates }
+    };
+    let servers = if with_servers { servers::look(&before.servers) } else { Vec::new() };
+    Look { helpers: sockets.iter().map(look_at).collect(), servers }
+}
+
+fn print(args: &Args, seen: &Look) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if !args.json {
+        return writeln!(out, "{}\n", view::text(seen).join("\n"));
+    }
+    let helpers: Vec<Value> = seen.helpers.iter().map(as_json).collect();
+    let servers: Vec<Value> = seen.servers.iter().map(SeenServer::as_json).collect();
+    let document = json!({ "helpers": helpers, "servers": servers });
+    if args.once { writeln!(out, "{document:#}") } else { writeln!(out, "{document}") }
+}
+
+fn as_json(seen: &Seen) -> Value {
+    match &seen.status {
+        Ok(status) => json!({ "socket": seen.socket, "status": status, "rates": seen.rates }),
+        Err(error) => json!({ "socket": seen.socket, "error": error }),
+    }
+}

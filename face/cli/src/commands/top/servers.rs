@@ -1,0 +1,100 @@
+//! Servers of this machine that run under `spillway run`, from their pages in shared memory.
+
+use serde_json::{Value, json};
+use spillway_shim_core::status::{Counter, ServerStatus, Traffic, find};
+
+use crate::commands::servers::{connections, of};
+
+/// One server at one look.
+pub(crate) struct SeenServer {
+    pub(crate) pid: u32,
+    pub(crate) program: String,
+    pub(crate) status: ServerStatus,
+    /// Since the look before.
+    pub(crate) rates: Option<ServerRates>,
+}
+
+/// What a server has done between two looks, each second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ServerRates {
+    pub(crate) messages: f64,
+    pub(crate) batches: f64,
+    /// None without batches.
+    pub(crate) messages_per_batch: Option<f64>,
+    pub(crate) stalls: f64,
+    pub(crate) refused: f64,
+}
+
+/// Refusals of links and of virtual connections.
+const REFUSALS: [Counter; 11] = [
+    Counter::LinkFull,
+    Counter::LinkStrangers,
+    Counter::LinkKey,
+    Counter::LinkVersion,
+    Counter::LinkTimeout,
+    Counter::LinkMalformed,
+    Counter::LinkOff,
+    Counter::LinkDescriptors,
+    Counter::ConnectionForbidden,
+    Counter::ConnectionFull,
+    Counter::ConnectionUnserved,
+];
+
+/// All servers whose pages we may read.
+pub(super) fn look(before: &[SeenServer]) -> Vec<SeenServer> {
+    let (pages, _) = find();
+    let read = pages.iter().filter_map(|page| Some((page, page.status().ok()?)));
+    read.map(|(page, status)| {
+        let earlier = before.iter().find(|seen| seen.pid == page.pid);
+        let rates = earlier.and_then(|earlier| ServerRates::between(&earlier.status, &status));
+        SeenServer { pid: page.pid, program: page.program(), status, rates }
+    })
+    .collect()
+}
+
+impl ServerRates {
+    fn between(before: &ServerStatus, after: &ServerStatus) -> Option<ServerRates> {
+        let seconds = after.age.checked_sub(before.age)?.as_secs_f64();
+        if seconds <= 0.0 {
+            return None;
+        }
+        let traffic = |what| of(&after.traffic, what).saturating_sub(of(&before.traffic, what)) as f64;
+        let refused =
+            |status: &ServerStatus| REFUSALS.iter().map(|why| of(&status.counters, *why)).sum::<u64>();
+        let (messages, batches) = (traffic(Traffic::MessagesReceived), traffic(Traffic::BatchesReceived));
+        Some(ServerRates {
+            messages: messages / seconds,
+            batches: batches / seconds,
+            messages_per_batch: (batches > 0.0).then(|| messages / batches),
+            stalls: traffic(Traffic::Stalls) / seconds,
+            refused: refused(after).saturating_sub(refused(before)) as f64 / seconds,
+        })
+    }
+}
+
+impl SeenServer {
+    /// Virtual connections of all links.
+    pub(super) fn connections(&self) -> u64 {
+        connections(&self.status)
+    }
+
+    pub(super) fn as_json(&self) -> Value {
+        let rates = self.rates.map(|rates| {
+            json!({
+                "messages_per_second": rates.messages,
+                "batches_per_second": rates.batches,
+                "messages_per_batch": rates.messages_per_batch,
+                "stalls_per_second": rates.stalls,
+                "refused_per_second": rates.refused,
+            })
+        });
+        json!({
+            "pid": self.pid,
+            "program": self.program,
+            "state": self.status.state.name(),
+            "links": self.status.links.len(),
+            "connections": self.connections(),
+            "rates": rates,
+        })
+    }
+}

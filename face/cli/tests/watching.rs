@@ -1,0 +1,293 @@
+//! A helper of a real memcached, watched: top, connections, metrics by curl, logs, and clients behind haproxy.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use serde_json::Value;
+use support::{Client, Options, PATIENCE, SPILLWAY, Scene, eventually, free_port, loopback};
+
+fn spillway(arguments: &[&str]) -> Output {
+    Command::new(SPILLWAY).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// For arguments that live as long as the test.
+fn kept(text: String) -> &'static str {
+    Box::leak(text.into_boxed_str())
+}
+
+#[test]
+fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
+    let scene = Scene::start();
+    let mut client = Client::new(scene.raw);
+    client.set("key", b"value");
+    let socket = ["--socket", &scene.status_socket];
+    let busy = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while busy.load(std::sync::atomic::Ordering::Relaxed) {
+                client.get("key");
+            }
+        });
+        let output = spillway(&[&["top", "--once", "--json", "--interval", "0.5"], &socket[..]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let helper = &document["helpers"][0];
+        let service = &helper["rates"]["services"][0];
+        assert_eq!((&service["name"], &helper["status"]["clients"]), (&"cache".into(), &1.into()));
+        assert!(service["requests_per_second"].as_f64().unwrap() > 1.0, "{service}");
+        assert!(service["delay_p99_us"].is_number() && helper["rates"]["context_cpu_percent"][0].is_number());
+
+        let output = spillway(&[&["top", "--once", "--interval", "0.2"], &socket[..]].concat());
+        let plain = text(&output.stdout);
+        assert!(plain.contains("cache") && plain.contains("1/1") && !plain.contains('\x1b'), "{plain:?}");
+        live(&scene.status_socket);
+        busy.store(false, std::sync::atomic::Ordering::Relaxed);
+    });
+    let output = spillway(&["top", "--once", "--interval", "0.1", "--socket", "/no/such/socket"]);
+    assert!(!output.status.success() && text(&output.stdout).contains("/no/such/socket"));
+}
+
+/// On a terminal of 80 columns, until Ctrl-C.
+fn live(status_socket: &str) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&master, size).unwrap();
+    let slave = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(ptsname(&master, Vec::new()).unwrap().to_str().unwrap());
+    let slave = slave.unwrap();
+    let mut top = Command::new(SPILLWAY)
+        .args(["top", "--interval", "0.2", "--socket", status_socket])
+        .stdin(slave.try_clone().unwrap())
+        .stdout(slave.try_clone().unwrap())
+        .stderr(slave)
+        .spawn()
+        .unwrap();
+    let mut screen = fs::File::from(master);
+    let mut shown = String::new();
+    let mut buffer = [0; 4096];
+    // Drawn at least twice.
+    while shown.matches("\x1b[H").count() < 3 || !shown.contains("cache") {
+        let length = screen.read(&mut buffer).expect("it draws");
+        shown.push_str(&text(&buffer[..length]));
+    }
+    assert!(shown.starts_with("\x1b[?1049h\x1b[?25l"), "{shown:?}");
+    for frame in shown.split("\x1b[H").skip(1) {
+        let lines = frame.replace("\x1b[2K", "").replace("\x1b[J", "");
+        assert!(lines.split("\r\n").all(|line| line.chars().count() <= 80), "{lines:?}");
+    }
+    kill_process(Pid::from_child(&top), Signal::INT).unwrap();
+    // The other end is closed with it, which reads as an error.
+    while let Ok(length @ 1..) = screen.read(&mut buffer) {
+        shown.push_str(&text(&buffer[..length]));
+    }
+    assert!(shown.ends_with("\x1b[?25h\x1b[?1049l"), "{:?}", &shown[shown.len().saturating_sub(80)..]);
+    assert!(top.wait().unwrap().success());
+}
+
+#[test]
+fn connections_are_listed_with_what_they_do() {
+    let scene = Scene::start();
+    let mut clients: Vec<_> = (0..3).map(|_| Client::new(scene.raw)).collect();
+    clients[1].set("key", b"0123456789");
+    let of = |arguments: &[&str]| {
+        let output =
+            spillway(&[&["connections", "cache", "--socket", &scene.status_socket], arguments].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let mut list = Value::Null;
+    eventually("only these are left", || {
+        list = serde_json::from_str(&of(&["--json"])).expect("JSON");
+        list["total"] == 3
+    });
+    let address = clients[1].stream().local_addr().unwrap().to_string();
+    let rows = list["connections"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["client"] == *address).expect("it is listed");
+    assert_eq!((&row["kind"], &row["bytes_out"]), (&"raw".into(), &8.into()), "{row}");
+    assert_eq!(row["bytes_in"], "set key 0 0 10\r\n0123456789\r\n".len());
+    assert_eq!((&row["buffered_bytes"], &row["stalled_ms"]), (&0.into(), &Value::Null));
+    let lines = of(&[]);
+    assert_eq!(lines.lines().count(), 3);
+    assert!(lines.contains(&format!("addr={address} ")) && lines.contains("kind=raw"), "{lines}");
+    let few: Value = serde_json::from_str(&of(&["--json", "--limit", "2"])).unwrap();
+    assert_eq!((few["connections"].as_array().unwrap().len(), &few["total"]), (2, &3.into()));
+    let output = spillway(&["connections", "nothing", "--socket", &scene.status_socket]);
+    assert!(text(&output.stderr).contains("there are: cache"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn curl_reads_metrics_status_and_health() {
+    let metrics = loopback(free_port()).to_string();
+    let helper_arguments = vec!["--metrics", kept(metrics.clone())];
+    let scene = Scene::with(Options { helper_arguments, ..Options::default() });
+    let curl = |path: &str, more: &[&str]| {
+        let url = format!("http://{metrics}{path}");
+        let output = Command::new("curl").args(["-sS", "--max-time", "30"]).args(more).arg(url).output();
+        text(&output.expect("curl is installed").stdout)
+    };
+    Client::new(scene.raw).set("key", b"value");
+    let all = curl("/metrics", &[]);
+    assert!(all.contains("spillway_helper_links{service=\"cache\",context=\"0\",state=\"up\"} 1\n"), "{all}");
+    assert!(curl("/metrics", &["--head"]).starts_with("HTTP/1.1 200 OK"));
+    assert!(curl("/metrics", &["-d", "x", "-o", "/dev/null", "-w", "%{http_code}"]).ends_with("405"));
+    let status: Value = serde_json::from_str(&curl("/status", &[])).expect("JSON");
+    assert_eq!(status["services"][0]["name"], "cache");
+    assert_eq!(curl("/health", &[]), "healthy\n");
+    assert!(curl("/", &[]).contains("<h1>Spillway helper</h1>"));
+    drop(scene.server);
+    eventually("unhealthy", || curl("/health", &["-o", "/dev/null", "-w", "%{http_code}"]) == "503");
+}
+
+/// A helper whose log is read: its server is not there.
+fn lonely_helper(arguments: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
+    let server = format!("cache={}", loopback(free_port()));
+    let mut child = Command::new(SPILLWAY)
+        .args(["helper", "--service", &server, "--listen", "127.0.0.1:0", "--threads", "1"])
+        .args(arguments)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap());
+    (child, lines)
+}
+
+#[test]
+fn decisions_are_logged_as_text_or_json() {
+    for (arguments, is_json) in [(&["--log", "json"][..], true), (&["-v"][..], false)] {
+        let (mut child, lines) = lonely_helper(arguments);
+        let line =
+            lines.lines().map_while(Result::ok).find(|line| line.contains("link down")).expect("it says so");
+        if is_json {
+            let fields: Value = serde_json::from_str(&line).expect("an object a line");
+            assert_eq!((&fields["level"], &fields["service"]), (&"WARN".into(), &"cache".into()), "{line}");
+            assert_eq!((&fields["reason"], &fields["link"]), (&"lost".into(), &0.into()), "{line}");
+            assert!(fields["message"].as_str().unwrap().contains("the server refused"), "{line}");
+            assert!(fields["retry_ms"].is_number() && fields["left_out"].is_null(), "{line}");
+        } else {
+            assert!(
+                line.contains("WARN link down: the server refused") && line.contains("service=cache"),
+                "{line}"
+            );
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+/// haproxy with a front for each version of the PROXY protocol, that speaks to the helper from 127.0.0.2.
+struct Haproxy {
+    child: Child,
+    fronts: [SocketAddr; 2],
+}
+
+impl Haproxy {
+    fn start(scene: &Scene) -> Haproxy {
+        let fronts = [(); 2].map(|()| loopback(free_port()));
+        let mut config = String::from(
+            "defaults\n  mode tcp\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n",
+        );
+        let ways = ["send-proxy", "send-proxy-v2 proxy-v2-options crc32c,unique-id"];
+        for (index, (front, way)) in fronts.iter().zip(ways).enumerate() {
+            config.push_str(&format!(
+                "listen front{index}\n  bind {front}\n  unique-id-format %ci-%cp\n  server helper {} source 127.0.0.2 \
+                 {way}\n",
+                scene.raw
+            ));
+        }
+        let path = scene.scratch.path("haproxy.cfg");
+        fs::write(&path, config).unwrap();
+        let child = Command::new("haproxy").args(["-db", "-f", &path]).spawn().expect("haproxy is installed");
+        Haproxy { child, fronts }
+    }
+}
+
+impl Drop for Haproxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection from a loopback address of our choice.
+fn connect_from(source: &str, target: SocketAddr) -> Option<TcpStream> {
+    let socket: OwnedFd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::new(source.parse::<IpAddr>().unwrap(), 0)).unwrap();
+    connect(&socket, &target).ok()?;
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    Some(stream)
+}
+
+/// Sends, and reads a line.
+fn ask(stream: &mut TcpStream, request: &[u8]) -> Option<String> {
+    stream.write_all(request).ok()?;
+    let mut line = String::new();
+    BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).ok()?;
+    (!line.is_empty()).then_some(line)
+}
+
+#[test]
+fn clients_behind_haproxy_keep_their_addresses() {
+    let helper_arguments = vec!["--proxy-protocol-from", "127.0.0.2/32"];
+    let scene = Scene::with(Options { helper_arguments, ..Options::default() });
+    let haproxy = Haproxy::start(&scene);
+    let mut clients = Vec::new();
+    for front in haproxy.fronts {
+        let mut stream = None;
+        eventually("haproxy passes requests on", || {
+            stream = connect_from("127.0.0.3", front);
+            let answer = stream.as_mut().and_then(|stream| ask(stream, b"version\r\n"));
+            answer.is_some_and(|line| line.starts_with("VERSION"))
+        });
+        clients.push(stream.unwrap());
+    }
+    for client in &mut clients {
+        assert_eq!(ask(client, b"set key 0 0 5\r\nvalue\r\n").as_deref(), Some("STORED\r\n"));
+        let address = client.local_addr().unwrap();
+        // What the server sees, and what the helper tells.
+        let mut server = Client::new(scene.direct());
+        server.send(b"stats conns\r\n");
+        let lines: Vec<String> =
+            std::iter::repeat_with(|| server.line()).take_while(|line| line != "END").collect();
+        assert!(
+            lines.iter().any(|line| line.ends_with(&format!("addr tcp:{address}"))),
+            "{address} of {lines:#?}"
+        );
+        let list = spillway(&["connections", "cache", "--json", "--socket", &scene.status_socket]);
+        let list: Value = serde_json::from_slice(&list.stdout).expect("JSON");
+        let row =
+            list["connections"].as_array().unwrap().iter().find(|row| row["client"] == address.to_string());
+        let via = row.expect("it is listed")["via"].as_str().expect("it came through haproxy").to_owned();
+        assert!(via.starts_with("127.0.0.2:"), "{via}");
+    }
+    // Whoever is trusted must say who; others are not believed.
+    let mut mute = connect_from("127.0.0.2", scene.raw).unwrap();
+    assert_eq!(ask(&mut mute, b"version\r\n"), None, "reset");
+    let mut liar = connect_from("127.0.0.4", scene.raw).unwrap();
+    let line = b"PROXY TCP4 127.0.0.9 127.0.0.1 1 2\r\n";
+    assert_eq!(ask(&mut liar, line).as_deref(), Some("ERROR\r\n"), "a request like any other");
+    let mut stranger = connect_from("127.0.0.2", scene.raw).unwrap();
+    assert_eq!(
+        ask(&mut stranger, b"PROXY TCP4 8.8.8.8 127.0.0.1 1 2\r\nversion\r\n"),
+        None,
+        "outside the ranges"
+    );
+    let refused = scene.status()["services"][0]["refused"].clone();
+    assert_eq!((&refused["proxy_header"], &refused["address"]), (&1.into(), &1.into()), "{refused}");
+}
