@@ -102,7 +102,6 @@ real_functions! {
     sendfile(out: c_int, file: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     splice(from: c_int, from_offset: *mut loff_t, to: c_int, to_offset: *mut loff_t, count: size_t,
         flags: c_uint) -> ssize_t;
-    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
     syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
     ppoll(descriptors: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
 }
