@@ -122,7 +122,8 @@ impl Ramp {
             (Verdict::Spoilt(why), _) => {
                 self.spoilt += 1;
                 self.spoilt_here += 1;
-                if self.spoilt_here > SPOILT_MAX {
+                // Where nothing was kept yet, what spoils each step may be the rate itself, which clients cannot offer.
+                if self.spoilt_here > SPOILT_MAX && !self.begin_lower() {
                     self.end(Some(format!("{why}, {} times at {:.0}/s", self.spoilt_here, self.rate)));
                 }
             }
@@ -182,6 +183,18 @@ impl Ramp {
         }
     }
 
+    /// Begins again lower, if no step was kept yet and there is room below.
+    fn begin_lower(&mut self) -> bool {
+        let begun = self.phase == Phase::Stepping && self.found.kept_per_s.is_none();
+        let lower = begun && self.restarts < RESTARTS_MAX && self.rate > self.floor;
+        if lower {
+            self.restarts += 1;
+            self.spoilt_here = 0;
+            self.rate = (self.rate * BACK_FACTOR).max(self.floor);
+        }
+        lower
+    }
+
     fn begin_steps(&mut self, rate: f64) {
         self.phase = Phase::Stepping;
         self.rate = rate.max(self.floor);
@@ -190,10 +203,7 @@ impl Ramp {
     fn stepped(&mut self, kept: bool) {
         if !kept {
             // A failure of the very first step: the ramp began too high.
-            let begun = self.found.kept_per_s.is_some();
-            if !begun && self.restarts < RESTARTS_MAX && self.rate > self.floor {
-                self.restarts += 1;
-                self.rate = (self.rate * BACK_FACTOR).max(self.floor);
+            if self.begin_lower() {
                 return;
             }
             self.found.failed_per_s = Some(self.rate);
@@ -293,6 +303,21 @@ mod tests {
         ramp.give_up("no time left");
         assert_eq!((ramp.next(), ramp.trouble()), (Next::Done, Some("no time left")));
         assert_eq!(ramp.found().kept_per_s, Some(1_000.0));
+    }
+
+    #[test]
+    fn a_ramp_that_begins_where_all_is_spoilt_begins_again_lower() {
+        let mut ramp = Ramp::stepping(10_000.0, 100.0, 90_000.0);
+        for _ in 0..=SPOILT_MAX {
+            assert_eq!(ramp.next(), Next::Step(10_000.0));
+            ramp.record(&Verdict::Spoilt("the clients lagged".into()));
+        }
+        assert_eq!(ramp.next(), Next::Step(8_500.0));
+        ramp.record(&Verdict::Kept);
+        for _ in 0..=SPOILT_MAX {
+            ramp.record(&Verdict::Spoilt("the clients lagged".into()));
+        }
+        assert_eq!((ramp.next(), ramp.found().kept_per_s), (Next::Done, Some(8_500.0)));
     }
 
     #[test]

@@ -39,6 +39,8 @@ const HELPED_GUESS: f64 = 3.0;
 const PAPER_SLA_US: u64 = 500;
 /// Also looked at whatever the run's SLA is, in µs.
 const ROUND_SLA_US: u64 = 1_000;
+/// Looks at the light load under the burner, of which the calmest fixes the SLA.
+const BURNER_LOOKS: usize = 3;
 /// The burner takes so much of every period of the server's core.
 const BURNT: (Duration, Duration) = (Duration::from_micros(900), Duration::from_micros(1_000));
 
@@ -291,9 +293,14 @@ impl Course<'_> {
     /// so no system could keep the SLA of the quota.
     fn sla_under_burner(&mut self, scene: &mut Scene) -> Result<u64, Error> {
         let mut driver = Driver::start(scene, System::Plain, self.timing)?;
-        let fifth = driver.measure(self.measured.calibration.direct_per_s * FIFTH, FIFTH_FOR)?;
+        let mut p99s_us = Vec::new();
+        for _ in 0..BURNER_LOOKS {
+            let fifth = driver.measure(self.measured.calibration.direct_per_s * FIFTH, FIFTH_FOR)?;
+            p99s_us.extend(fifth.span.p99_us());
+        }
         self.measured.tally.add(&driver.finish()?);
-        Ok(sla_us(fifth.span.p99_us().unwrap_or(0)))
+        // The calmest: one stall of the machine, and every system would keep the SLA at any rate.
+        Ok(sla_us(p99s_us.into_iter().min().unwrap_or(0)))
     }
 
     /// Whether something that takes so many seconds may still be begun.
