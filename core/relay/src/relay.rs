@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
+use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time, Transport};
 
 use crate::backlog::Memory;
 use crate::config::{Config, ConfigError, Random, ServiceConfig};
@@ -352,6 +352,14 @@ impl Application for Relay {
             self.announcing_timeout(conn, out);
         }
         self.advance_drains(now, out);
+    }
+
+    fn handle_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
+        // One that no service uses any more closes within this turn.
+        if let Some((service, _)) = self.listeners.get(usize::from(listener)).and_then(|listener| listener.of)
+        {
+            self.services[usize::from(service)].counters.refused.count_at_host(limit, peers);
+        }
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {

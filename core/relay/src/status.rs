@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use spillway_batch::{Batches, KeyId, LinkCounters};
+use spillway_transport::HostLimit;
 
 use crate::notice::{Cut, LinkDown, Refusal};
 
@@ -224,9 +225,9 @@ pub enum ClientKind {
     Leaving,
 }
 
-/// Clients refused, by reason; see [`Refusal`].
+/// Clients refused, by reason; see [`Refusal`], and [`HostLimit`] for those whom the relay has not even seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each is a reason of `Refusal`")]
+#[allow(missing_docs, reason = "each is a reason of `Refusal`, or a `HostLimit`")]
 pub struct Refusals {
     pub address: u64,
     pub clients_max: u64,
@@ -239,6 +240,9 @@ pub struct Refusals {
     pub other_server: u64,
     pub proxy_header: u64,
     pub server: u64,
+    pub connection_table: u64,
+    pub descriptors: u64,
+    pub host_memory: u64,
 }
 
 impl Refusals {
@@ -259,19 +263,38 @@ impl Refusals {
         *counter += 1;
     }
 
+    pub(crate) fn count_at_host(&mut self, limit: HostLimit, peers: u64) {
+        let counter = match limit {
+            HostLimit::Connections => &mut self.connection_table,
+            HostLimit::Descriptors => &mut self.descriptors,
+            HostLimit::Memory => &mut self.host_memory,
+        };
+        *counter += peers;
+    }
+
+    /// Each under its name in logs and metrics.
+    pub fn by_reason(&self) -> [(&'static str, u64); 14] {
+        [
+            ("address", self.address),
+            ("clients_max", self.clients_max),
+            ("memory", self.memory),
+            ("link_down", self.link_down),
+            ("link_full", self.link_full),
+            ("draining", self.draining),
+            ("handshake", self.handshake),
+            ("not_its_own_address", self.not_its_own_address),
+            ("other_server", self.other_server),
+            ("proxy_header", self.proxy_header),
+            ("server", self.server),
+            ("connection_table", self.connection_table),
+            ("descriptors", self.descriptors),
+            ("host_memory", self.host_memory),
+        ]
+    }
+
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.address
-            + self.clients_max
-            + self.memory
-            + self.link_down
-            + self.link_full
-            + self.draining
-            + self.handshake
-            + self.not_its_own_address
-            + self.other_server
-            + self.proxy_header
-            + self.server
+        self.by_reason().iter().map(|(_, clients)| clients).sum()
     }
 }
 

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use spillway_batch::{CloseReason, Id, Limits, RefuseReason};
 use spillway_relay::{Config, Cut, LinkDown, LinkState, Notice, Refusal, ServiceConfig};
-use spillway_transport::{Application, Event, LostReason, Time};
+use spillway_transport::{Application, Event, HostLimit, LostReason, Time};
 use world::{Heard, World, config};
 
 const CLIENT: &str = "10.9.0.1:5000";
@@ -164,6 +164,19 @@ fn clients_are_taken_by_address_and_number() {
     let refused = world.relay.status().services[0].counters.refused;
     assert_eq!((refused.address, refused.clients_max, refused.total()), (1, 1, 2));
     assert_eq!(world.exchange(), [Heard::Connect(1, "10.9.0.1:7".parse().unwrap())]);
+}
+
+#[test]
+fn clients_that_the_host_refuses_are_counted_for_their_service() {
+    let mut world = World::new(config());
+    for (limit, peers) in [(HostLimit::Connections, 1), (HostLimit::Descriptors, 40), (HostLimit::Memory, 2)]
+    {
+        world.relay.handle_refused(0, limit, peers);
+        world.relay.handle_refused(u16::MAX, limit, peers);
+    }
+    let refused = world.relay.status().services[0].counters.refused;
+    assert_eq!((refused.connection_table, refused.descriptors, refused.host_memory), (1, 40, 2));
+    assert_eq!(refused.total(), 43, "nobody is counted who came in at no service");
 }
 
 /// The server's credit bounds what a client is granted; credit that comes opens it again.

@@ -101,6 +101,17 @@ impl core::fmt::Display for Full {
 
 impl core::error::Error for Full {}
 
+/// What a transport, or its host, had no more of when it refused peers at a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostLimit {
+    /// Places in the transport's table of connections.
+    Connections,
+    /// File descriptors.
+    Descriptors,
+    /// The host's memory, or its places to watch connections.
+    Memory,
+}
+
 /// Commands from an application to what carries its bytes.
 pub trait Transport {
     /// Starts opening a connection. `Opened` or `Lost` tells how it ended.
@@ -149,6 +160,9 @@ pub trait Application {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T);
     /// The instant given by `poll_timeout` has come.
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T);
+    /// So many peers of a listener were refused before they became connections. For counting only: nothing can be
+    /// done about them.
+    fn handle_refused(&mut self, _listener: u16, _limit: HostLimit, _peers: u64) {}
     /// All events that were there at once have been handled: the moment to send what was gathered.
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T);
     /// When `handle_timeout` wants to be called next. Ask again after each turn.

@@ -205,8 +205,10 @@ fn running_out_of_descriptors_is_said_and_harms_nobody_who_is_there() {
         command.args(["-c", "ulimit -n 60; exec \"$0\" \"$@\"", program]);
         command
     };
-    let helper = HelperProcess::start_as(command, &directory, server.address, &[]);
+    let metrics = ["--metrics", "127.0.0.1:0"];
+    let helper = HelperProcess::start_as(command, &directory, server.address, &metrics);
     helper.line("raise the hard limit");
+    let metrics = helper.line("metrics and status page at http://");
     let port = helper.port();
     let (mut served, mut refused) = (Vec::new(), 0);
     for _ in 0..100 {
@@ -228,6 +230,22 @@ fn running_out_of_descriptors_is_said_and_harms_nobody_who_is_there() {
     }
     served.truncate(10);
     wait("room again", || support::is_served(port));
+
+    let counted = helper.status().expect("it answers again")["services"][0]["refused"].clone();
+    let descriptors = counted["descriptors"].as_u64().expect("a number");
+    assert!(descriptors > 0 && counted["total"] == descriptors, "{counted}");
+    let (_, metrics) = metrics.split_once("http://").expect("just read");
+    let mut stream = connect(metrics.trim_end_matches('/').parse().expect("an address"));
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("it listens");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("text");
+    let told: u64 = text
+        .lines()
+        .filter(|line| line.starts_with("spillway_helper_clients_refused_total{"))
+        .filter_map(|line| line.split_once("reason=\"descriptors\"} "))
+        .map(|(_, number)| number.parse::<u64>().expect("a number"))
+        .sum();
+    assert_eq!(told, descriptors);
 }
 
 #[test]

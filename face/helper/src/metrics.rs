@@ -302,22 +302,7 @@ fn render_clients(out: &mut Exposition, services: &Services<'_>) {
         [("raw", s.counters.raw_clients), ("library", s.counters.library_connections)]
     });
     plain(out, services, &ANNOUNCED, |s| s.counters.announced);
-    split(out, services, &REFUSED, |s| {
-        let refused = s.counters.refused;
-        [
-            ("address", refused.address),
-            ("clients_max", refused.clients_max),
-            ("memory", refused.memory),
-            ("link_down", refused.link_down),
-            ("link_full", refused.link_full),
-            ("draining", refused.draining),
-            ("handshake", refused.handshake),
-            ("not_its_own_address", refused.not_its_own_address),
-            ("other_server", refused.other_server),
-            ("proxy_header", refused.proxy_header),
-            ("server", refused.server),
-        ]
-    });
+    split(out, services, &REFUSED, |s| s.counters.refused.by_reason());
     split(out, services, &RESET, |s| {
         let cut = s.counters.cut;
         [

@@ -1,7 +1,7 @@
 //! A relay with its notices taken: the application of one network thread.
 
 use spillway_relay::Relay;
-use spillway_transport::{Application, Conn, Event, Time, Transport};
+use spillway_transport::{Application, Conn, Event, HostLimit, Time, Transport};
 
 use crate::log::{Entry, Log};
 
@@ -19,6 +19,10 @@ impl Application for Relaying {
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
         self.relay.handle_timeout(now, out);
+    }
+
+    fn handle_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
+        self.relay.handle_refused(listener, limit, peers);
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {

@@ -1,5 +1,6 @@
 //! What a helper is doing, for operators and programs.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -177,23 +178,14 @@ pub struct Drained {
     pub remaining: u64,
 }
 
-/// Clients refused, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each is a reason as of the relay's `Refusal`")]
+/// Clients refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
+    /// All of them.
     pub total: u64,
-    pub address: u64,
-    pub clients_max: u64,
-    pub memory: u64,
-    pub link_down: u64,
-    pub link_full: u64,
-    pub draining: u64,
-    pub handshake: u64,
-    pub not_its_own_address: u64,
-    pub other_server: u64,
-    #[serde(default)]
-    pub proxy_header: u64,
-    pub server: u64,
+    /// Under the names of [`Refusals::by_reason`](spillway_relay::Refusals::by_reason), beside `total` in JSON.
+    #[serde(flatten)]
+    pub by_reason: BTreeMap<String, u64>,
 }
 
 /// Clients reset because of what they did, by reason.
@@ -311,19 +303,26 @@ impl ServiceStatus {
 }
 
 impl Refused {
+    /// For this reason.
+    pub fn of(&self, reason: &str) -> u64 {
+        self.by_reason.get(reason).copied().unwrap_or(0)
+    }
+
     fn add(&mut self, refused: &spillway_relay::Refusals) {
         self.total += refused.total();
-        self.address += refused.address;
-        self.clients_max += refused.clients_max;
-        self.memory += refused.memory;
-        self.link_down += refused.link_down;
-        self.link_full += refused.link_full;
-        self.draining += refused.draining;
-        self.handshake += refused.handshake;
-        self.not_its_own_address += refused.not_its_own_address;
-        self.other_server += refused.other_server;
-        self.proxy_header += refused.proxy_header;
-        self.server += refused.server;
+        for (reason, clients) in refused.by_reason() {
+            *self.by_reason.entry(reason.to_owned()).or_default() += clients;
+        }
+    }
+}
+
+/// How many, and why where there were any.
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} refused", self.total)?;
+        let reasons = self.by_reason.iter().filter(|(_, clients)| **clients > 0);
+        let reasons: Vec<String> = reasons.map(|(reason, clients)| format!("{reason} {clients}")).collect();
+        if reasons.is_empty() { Ok(()) } else { write!(f, " ({})", reasons.join(", ")) }
     }
 }
 
@@ -377,6 +376,6 @@ impl fmt::Display for ServiceStatus {
         write!(f, ", {} of {} links up", self.links_that_are_up(), self.links.len())?;
         write!(f, ", {} plain and {} library clients", self.raw_clients, self.library_clients)?;
         write!(f, ", {:.1} messages a batch", self.messages_per_batch)?;
-        write!(f, ", {} refused, {} reset", self.refused.total, self.cut.total + self.clients_lost_with_link)
+        write!(f, ", {}, {} reset", self.refused, self.cut.total + self.clients_lost_with_link)
     }
 }

@@ -184,7 +184,7 @@ fn two_thousand_clients_and_a_limit() {
         assert_eq!(&back, b"hello, hello");
     }
     assert!(!is_served(port), "one more is refused");
-    wait("the refusal counted", || helper.status().services[0].refused.clients_max == 1);
+    wait("the refusal counted", || helper.status().services[0].refused.of("clients_max") == 1);
     let status = helper.status();
     assert!(status.services[0].messages_per_batch > 1.0, "a burst travels in batches: {status}");
     clients.truncate(1000);

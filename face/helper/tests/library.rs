@@ -90,17 +90,17 @@ fn those_who_may_not_are_told_and_others_do_not_notice() {
     let (helper, target) = start(server.address, 1);
     let connect = |target: &LinkTarget| Client::pm_connect(target, None, Settings::default());
     let mut good = connect(&target).expect("accepted");
-    let refused = || helper.status().services[0].refused;
+    let refused = |reason| helper.status().services[0].refused.of(reason);
     for (count, key) in [(1, Key::from_secret([9; 32])), (2, helper_key())] {
         let error = connect(&LinkTarget { key, ..target.clone() }).expect_err("a wrong key");
         assert!(matches!(error, MoveError::Link(_) | MoveError::Closed), "{error}");
-        wait("the refusal counted", || refused().handshake == count);
+        wait("the refusal counted", || refused("handshake") == count);
         round_trip(&mut good, 1, 100);
     }
     let elsewhere = LinkTarget { server: Some("192.0.2.1:1".parse().expect("an address")), ..target.clone() };
     let error = connect(&elsewhere).expect_err("another server");
     assert!(matches!(error, MoveError::Refused(RefuseReason::UnknownServer)), "{error}");
-    wait("the refusal counted", || refused().other_server == 1);
+    wait("the refusal counted", || refused("other_server") == 1);
     round_trip(&mut good, 2, 100);
 
     // The server goes: clients are told, new ones refused by the host.

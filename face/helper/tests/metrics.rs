@@ -5,7 +5,7 @@
 mod strict;
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -61,12 +61,19 @@ fn a_working_helper_tells_everything() {
     assert_eq!(sum("spillway_helper_links", &[("state", "up")]), 2.0);
     assert_eq!(sum("spillway_helper_links_established_total", &[("context", "1")]), 1.0);
     assert!(sum("spillway_helper_context_cpu_seconds_total", &[]) > 0.0);
+    let reasons = told["spillway_helper_clients_refused_total"].samples.iter();
+    let reasons: BTreeSet<&str> = reasons.map(|(_, labels, _)| &*labels.last().unwrap().1).collect();
+    assert_eq!(reasons.len(), 14, "{reasons:?}");
     let samples = &told["spillway_helper_batch_delay_seconds"].samples;
     let count = samples.iter().find(|(name, _, _)| name.ends_with("_count")).unwrap().2;
     assert_eq!(count, sum("spillway_helper_batches_sent_total", &[]));
 
     let status: HelperStatus = serde_json::from_str(&get(&helper, "/status").1).expect("JSON");
     assert_eq!((status.clients, status.services[0].request_bytes), (6, 30_000));
+    assert!(
+        status.services[0].refused.by_reason.keys().map(String::as_str).eq(reasons),
+        "the same by both ways"
+    );
     assert_eq!(status.contexts.len(), 2);
     let (code, page) = get(&helper, "/");
     assert_eq!(code, 200);

@@ -6,13 +6,14 @@ use std::time::Duration;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use spillway_transport::{Application, Event};
+use spillway_transport::{Application, Event, HostLimit};
 
 use crate::Notice;
 use crate::connection::Connection;
 use crate::context::Context;
 use crate::listen::{BoundListener, Listener, set_keep_alive};
 use crate::sockets::{Sockets, close_with_reset};
+use crate::sys::unaccepted;
 
 /// How long accepting pauses when the host cannot accept. Without descriptors peers are refused meanwhile, otherwise
 /// they wait in the kernel's queue.
@@ -36,6 +37,7 @@ impl<A: Application> Context<A> {
                     if self.sockets.table.is_full() {
                         close_with_reset(fd);
                         self.sockets.refused_for_connections();
+                        self.tell_refused(index, HostLimit::Connections, 1);
                         continue;
                     }
                     // A TCP socket's peer has an address of its family.
@@ -44,12 +46,16 @@ impl<A: Application> Context<A> {
                         Ok(conn) => {
                             self.tell(conn, Event::Opened { peer, listener: Some(index) });
                         }
-                        Err(error) => return self.sockets.pause_accepting(index, error.raw_os_error()),
+                        Err(error) => {
+                            self.tell_refused(index, HostLimit::Memory, 1);
+                            return self.sockets.pause_accepting(index, error.raw_os_error());
+                        }
                     }
                 }
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE)) => {
-                    return self.sockets.refuse_without_descriptors(index, error);
+                    let peers = self.sockets.refuse_without_descriptors(index, error);
+                    return self.tell_refused(index, HostLimit::Descriptors, peers);
                 }
                 Err(error @ (Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.sockets.pause_accepting(index, Some(error.raw_os_error()));
@@ -140,15 +146,21 @@ impl Sockets {
 
     /// Without a descriptor a peer can be neither accepted nor refused, and would wake us for ever. The host can
     /// refuse it, though: the listener closes for a moment, which resets those who wait. (A descriptor held in
-    /// reserve for this would be another thread's before long.)
-    fn refuse_without_descriptors(&mut self, index: u16, error: Errno) {
-        let Some(listener) = self.listeners.get_mut(&index) else { return };
+    /// reserve for this would be another thread's before long.) Says how many they were.
+    fn refuse_without_descriptors(&mut self, index: u16, error: Errno) -> u64 {
+        let Some(listener) = self.listeners.get_mut(&index) else { return 0 };
+        // The kernel wants a descriptor before it looks whether anybody waits. Fails on no socket that listens.
+        let waiting = unaccepted(&listener.fd).unwrap_or(1);
+        if waiting == 0 {
+            return 0;
+        }
         self.epoll.remove(&listener.fd);
         listener.close();
         listener.retry = Some(self.now + ACCEPT_PAUSE);
         if self.out_of_descriptors.count(self.now).is_some() {
             (self.hook)(Notice::DescriptorsExhausted { host: error == Errno::NFILE });
         }
+        u64::from(waiting)
     }
 
     fn pause_accepting(&mut self, index: u16, error: Option<i32>) {

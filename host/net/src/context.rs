@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
-use spillway_transport::{Application, Conn, Event, LostReason, Time};
+use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time};
 
 use crate::connection::Read;
 use crate::listen::ContextListeners;
@@ -181,6 +181,10 @@ impl<A: Application> Context<A> {
 
     pub(crate) fn tell(&mut self, conn: Conn, event: Event<'_>) {
         self.app.handle(self.sockets.now, conn, event, &mut self.sockets);
+    }
+
+    pub(crate) fn tell_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
+        self.app.handle_refused(listener, limit, peers);
     }
 
     /// Frees the connection and tells why.

@@ -120,6 +120,26 @@ pub fn unacknowledged(fd: &OwnedFd) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
+/// Established connections that wait at a listening socket to be accepted.
+pub fn unaccepted(listener: &OwnedFd) -> io::Result<u32> {
+    // SAFETY: it consists of integers, for which zeroes are values.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut size = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).unwrap_or(0);
+    // SAFETY: the kernel writes at most `size` bytes, the size of `info`, and to `size` how many they were; both live
+    // through the call.
+    let result = unsafe {
+        libc::getsockopt(
+            listener.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut size,
+        )
+    };
+    // Of a listening socket, this field is the length of its queue.
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(info.tcpi_unacked) }
+}
+
 /// How many unsent bytes the kernel takes of a connection before it says that there is no room.
 pub fn set_unsent_limit(fd: &OwnedFd, bytes: u32) -> io::Result<()> {
     let size = libc::socklen_t::try_from(size_of::<u32>()).unwrap_or(4);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Echo, Running};
 use spillway_net::{Clock, Config, Context, Listeners, Notice, Unreachable};
 use spillway_transport::conformance::{Probe, Seen};
-use spillway_transport::{LostReason, Transport};
+use spillway_transport::{HostLimit, LostReason, Transport};
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the listener accepts");
@@ -88,6 +88,8 @@ fn connections_beyond_the_limit_are_reset_and_others_do_not_notice() {
     }
     served.iter_mut().for_each(|stream| echo(stream, b"still in"));
     assert_eq!(running.notices.try_recv(), Ok(Notice::ConnectionsExhausted { refused: 1 }));
+    let told = running.remotes[0].ask(|_, app, _| app.refused.clone());
+    assert_eq!(told, Ok(vec![(HostLimit::Connections, 1); 5]), "each is told");
     drop(served.pop());
     let deadline = Instant::now() + Duration::from_secs(20);
     while running.remotes[0].ask(|_, _, sockets| sockets.connections()) != Ok(2) {

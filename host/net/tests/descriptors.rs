@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::Running;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use spillway_net::Config;
+use spillway_transport::HostLimit;
 
 const CHILD: &str = "SPILLWAY_TEST_DESCRIPTORS_CHILD";
 
@@ -23,9 +24,12 @@ fn child() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(40), maximum: Some(40) }).expect("a lower limit");
     println!("address {}", running.address);
     for _ in std::io::stdin().lines() {
-        let turns = running.remotes[0].ask(|_, app, _| app.turns).expect("it runs");
+        let (turns, told) =
+            running.remotes[0].ask(|_, app, _| (app.turns, app.refused.clone())).expect("it runs");
+        assert!(told.iter().all(|(limit, _)| *limit == HostLimit::Descriptors), "{told:?}");
+        let refused: u64 = told.iter().map(|(_, peers)| peers).sum();
         let notice = running.notices.try_iter().map(|notice| format!("{notice:?} ")).collect::<String>();
-        println!("turns {turns} {notice}");
+        println!("turns {turns} {refused} {notice}");
     }
     running.stop();
 }
@@ -52,25 +56,29 @@ fn peers_are_refused_others_unharmed_and_nothing_spins() {
     let mut ask = || {
         writeln!(input, "status").expect("the child reads");
         let status = next("turns ");
-        let (turns, notices) = status.split_once(' ').unwrap_or((&status, ""));
-        (turns.parse::<u64>().expect("a number"), notices.to_owned())
+        let mut words = status.splitn(3, ' ');
+        let mut number = || words.next().expect("a word").parse::<u64>().expect("a number");
+        let (turns, refused) = (number(), number());
+        (turns, refused, words.next().unwrap_or("").to_owned())
     };
 
-    let (mut served, mut refused) = (Vec::new(), 0);
+    let (mut served, mut refused, mut by_kernel) = (Vec::new(), 0, 0);
     for _ in 0..80 {
         // Reset while it waits to be accepted, or refused.
         let Ok(mut stream) = TcpStream::connect(address) else {
-            refused += 1;
+            (refused, by_kernel) = (refused + 1, by_kernel + 1);
             continue;
         };
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
         if echoes(&mut stream) { served.push(stream) } else { refused += 1 }
     }
     assert!(served.len() > 10 && refused > 20, "{} served, {refused} refused", served.len());
-    let (before, notices) = ask();
+    let (before, told, notices) = ask();
     assert!(notices.contains("DescriptorsExhausted"), "{notices}");
+    // One at a time, each waits until the listener closes on it. Those who come while it is closed are the kernel's.
+    assert!((1..=refused).contains(&told) && told >= refused - by_kernel, "{told} of {refused}, {by_kernel}");
     std::thread::sleep(Duration::from_millis(300));
-    let (after, _) = ask();
+    let (after, _, _) = ask();
     assert!(after - before < 20, "{} turns while nothing happened", after - before);
 
     assert!(served.iter_mut().all(echoes), "connections that were there are unharmed");

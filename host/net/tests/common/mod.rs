@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
 use spillway_net::{Clock, Config, Context, Listeners, Notice, Remote};
-use spillway_transport::{Application, Conn, Event, Time, Transport};
+use spillway_transport::{Application, Conn, Event, HostLimit, Time, Transport};
 
 /// Sends back what it gets, and an end for an end.
 #[derive(Default)]
@@ -13,6 +13,8 @@ pub struct Echo {
     pub opened: u64,
     pub lost: u64,
     pub turns: u64,
+    /// Peers that the transport refused.
+    pub refused: Vec<(HostLimit, u64)>,
 }
 
 impl Application for Echo {
@@ -34,6 +36,11 @@ impl Application for Echo {
     }
 
     fn handle_timeout<T: Transport>(&mut self, _: Time, _: &mut T) {}
+
+    fn handle_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
+        assert_eq!(listener, 0, "the only one");
+        self.refused.push((limit, peers));
+    }
 
     fn end_of_turn<T: Transport>(&mut self, _: Time, _: &mut T) {
         self.turns += 1;
