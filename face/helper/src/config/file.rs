@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Display;
 use std::fs;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -41,13 +42,21 @@ pub fn read_file(path: &Path, keys: bool) -> Result<HelperConfig, Problems> {
         path: path.to_owned(),
         problems: vec![Problem { line: 0, column: 0, what }],
     };
-    let length = fs::metadata(path).map_err(|error| whole(format!("cannot be read: {error}")))?.len();
-    if length > FILE_BYTES_MAX {
-        return Err(whole(format!("has {length} bytes, more than any configuration: is it the right file?")));
+    let text = read_bounded(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let what =
+            format!("has more than {FILE_BYTES_MAX} bytes, as no configuration has: is it the right file?");
+        return Err(whole(what));
     }
-    let text = fs::read_to_string(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
     let base = path.parent().unwrap_or(Path::new("")).to_owned();
     read_text(&text, &Reading { base, keys }).map_err(|problems| Problems { path: path.to_owned(), problems })
+}
+
+/// One byte more than a configuration has, at most: a pipe and a device do not tell their length before.
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Reads a configuration's text.

@@ -35,6 +35,12 @@ fn a_short_file_has_the_defaults() {
 }
 
 #[test]
+fn what_does_not_end_is_no_configuration() {
+    let problems = read_file(Path::new("/dev/zero"), false).expect_err("not a configuration");
+    assert!(problems.to_string().contains("has more than 1048576 bytes"), "{problems}");
+}
+
+#[test]
 fn every_key_is_read() {
     let text = r#"
         [helper]
