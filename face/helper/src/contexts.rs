@@ -118,9 +118,11 @@ pub fn context(
         }
     });
     let relay = Relay::new(relay.clone(), random).map_err(StartError::Relay)?;
-    let app = Relaying { relay, thread, log: log.clone() };
+    let app = Relaying { relay, thread, log: log.clone(), not_logged: 0 };
     let log = log.clone();
-    let hook = move |notice| log.put(Entry::Net { thread, notice });
+    let hook = move |notice| {
+        log.put(Entry::Net { thread, notice });
+    };
     Context::new(net.clone(), ContextListeners::default(), clock, app, hook).map_err(StartError::Host)
 }
 

@@ -40,11 +40,13 @@ impl Log {
         (Log { sender, dropped: Arc::clone(&dropped) }, Lines { receiver, dropped })
     }
 
-    /// Never blocks.
-    pub fn put(&self, entry: Entry) {
-        if let Err(TrySendError::Full(_)) = self.sender.try_send(entry) {
+    /// Never blocks. False where there was no room for it.
+    pub fn put(&self, entry: Entry) -> bool {
+        let is_full = matches!(self.sender.try_send(entry), Err(TrySendError::Full(_)));
+        if is_full {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+        !is_full
     }
 }
 
@@ -224,7 +226,7 @@ mod tests {
         let (log, lines) = Log::new();
         for clients in 0..WAITING_MAX + 5 {
             let notice = Notice::DrainDeadline { service: 0, clients: clients as u32 };
-            log.put(Entry::Relay { thread: 0, notice });
+            assert_eq!(log.put(Entry::Relay { thread: 0, notice }), clients < WAITING_MAX);
         }
         assert_eq!(lines.dropped.load(Ordering::Relaxed), 5);
         drop(log);

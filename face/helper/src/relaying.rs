@@ -10,6 +10,8 @@ pub struct Relaying {
     pub relay: Relay,
     pub thread: usize,
     pub log: Log,
+    /// Notices that the log had no room for.
+    pub not_logged: u64,
 }
 
 impl Application for Relaying {
@@ -28,7 +30,7 @@ impl Application for Relaying {
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
         self.relay.end_of_turn(now, out);
         while let Some(notice) = self.relay.poll_notice() {
-            self.log.put(Entry::Relay { thread: self.thread, notice });
+            self.not_logged += u64::from(!self.log.put(Entry::Relay { thread: self.thread, notice }));
         }
     }
 

@@ -62,9 +62,10 @@ impl Running {
         let mut status = self.blank_status();
         let mut parts = Vec::with_capacity(self.remotes.len());
         for (thread, remote) in self.remotes.iter().enumerate() {
-            let answer = remote.ask_within(LOOK_PATIENCE, |_, app, _| Part {
-                status: app.relay.status(),
-                cpu: thread_cpu(),
+            let answer = remote.ask_within(LOOK_PATIENCE, |_, app, _| {
+                let mut status = app.relay.status();
+                status.notices_dropped += app.not_logged;
+                Part { status, cpu: thread_cpu() }
             });
             match answer {
                 Ok(part) => {
