@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -87,12 +88,7 @@ impl<A> Remote<A> {
         &self,
         question: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
     ) -> Result<R, Unreachable> {
-        let (answer, answered) = std::sync::mpsc::sync_channel(1);
-        self.run(move |now, app, sockets| {
-            // Nobody waits any more: the answer is lost with its reader.
-            let _ = answer.send(question(now, app, sockets));
-        })?;
-        answered.recv().map_err(|_| Unreachable)
+        self.put(question)?.recv().map_err(|_| Unreachable)
     }
 
     /// As [`ask`](Self::ask), but waits no longer than `within`: a context that stands still is unreachable, too.
@@ -101,12 +97,20 @@ impl<A> Remote<A> {
         within: Duration,
         question: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
     ) -> Result<R, Unreachable> {
-        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        self.put(question)?.recv_timeout(within).map_err(|_| Unreachable)
+    }
+
+    /// Has a question answered; the answer comes where this says.
+    fn put<R: Send + 'static>(
+        &self,
+        question: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
+    ) -> Result<Receiver<R>, Unreachable> {
+        let (answer, answered) = sync_channel(1);
         self.run(move |now, app, sockets| {
             // Nobody may be waiting any more.
             let _ = answer.send(question(now, app, sockets));
         })?;
-        answered.recv_timeout(within).map_err(|_| Unreachable)
+        Ok(answered)
     }
 
     /// Ends the context's `run` after its present turn. Open connections are closed when it is dropped.

@@ -99,7 +99,11 @@ impl Sockets {
     pub(crate) fn register(&mut self, connection: Connection) -> io::Result<Conn> {
         let conn = self.table.next();
         let set = self.urgent.as_ref().filter(|_| connection.connecting).unwrap_or(&self.epoll);
-        set.add(&connection.fd, connection_token(conn), CONNECTION_EVENTS)?;
+        if let Err(error) = set.add(&connection.fd, connection_token(conn), CONNECTION_EVENTS) {
+            // Not an orderly end, which would look like an answer.
+            close_with_reset(connection.fd);
+            return Err(error);
+        }
         Ok(self.table.insert(connection))
     }
 
