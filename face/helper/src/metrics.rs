@@ -1,22 +1,10 @@
 //! What a helper tells Prometheus.
 
-use spillway_metrics::{Exposition, Family, Kind, Metric, process};
+use spillway_metrics::{Exposition, Family, Metric, process};
 use spillway_relay::ServiceStatus;
 
 use crate::distribution::Distribution;
 use crate::status::{HelperStatus, LINK_STATES, Part, state_name};
-
-const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Counter, help, labels }
-}
-
-const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, help, labels }
-}
-
-const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Histogram, help, labels }
-}
 
 const NONE: &[&str] = &[];
 const CONTEXT: &[&str] = &["context"];
@@ -26,147 +14,157 @@ const KIND: &[&str] = &["service", "context", "kind"];
 const REASON: &[&str] = &["service", "context", "reason"];
 const STATE: &[&str] = &["service", "context", "state"];
 
-const BUILD: Metric = gauge(
+const BUILD: Metric = Metric::gauge(
     "spillway_helper_build_info",
     &["version"],
     "Always 1; the label says which version of the program runs.",
 );
-const DRAINING: Metric = gauge(
+const DRAINING: Metric = Metric::gauge(
     "spillway_helper_draining",
     NONE,
     "Whether the helper has been told to go and lets its clients finish.",
 );
-const CONTEXTS: Metric = gauge("spillway_helper_contexts", NONE, "Network threads.");
-const SILENT: Metric = gauge(
+const CONTEXTS: Metric = Metric::gauge("spillway_helper_contexts", NONE, "Network threads.");
+const SILENT: Metric = Metric::gauge(
     "spillway_helper_contexts_silent",
     NONE,
     "Network threads that did not answer; what they do is missing in all other figures.",
 );
 const CONNECTIONS_MAX: Metric =
-    gauge("spillway_helper_connections_max", NONE, "Clients that the helper may have at one time.");
+    Metric::gauge("spillway_helper_connections_max", NONE, "Clients that the helper may have at one time.");
 const CPU: Metric =
-    counter("spillway_helper_context_cpu_seconds_total", CONTEXT, "CPU time of a network thread.");
-const BUFFERED: Metric = gauge(
+    Metric::counter("spillway_helper_context_cpu_seconds_total", CONTEXT, "CPU time of a network thread.");
+const BUFFERED: Metric = Metric::gauge(
     "spillway_helper_buffered_bytes",
     CONTEXT,
     "Bytes buffered for and from clients, beyond what waits in batches.",
 );
-const NOTICES: Metric = counter(
+const NOTICES: Metric = Metric::counter(
     "spillway_helper_notices_dropped_total",
     CONTEXT,
     "Decisions that were not logged because too many came at once.",
 );
 
-const LISTENING: Metric = gauge(
+const LISTENING: Metric = Metric::gauge(
     "spillway_helper_listening",
     BOTH,
     "Whether clients of a service are taken; otherwise the host refuses them.",
 );
-const LINKS: Metric = gauge(
+const LINKS: Metric = Metric::gauge(
     "spillway_helper_links",
     STATE,
     "Links to a service's server by state: waiting, connecting, up, draining, closed.",
 );
-const LINK_CONNECTIONS: Metric = gauge(
+const LINK_CONNECTIONS: Metric = Metric::gauge(
     "spillway_helper_link_connections",
     BOTH,
     "Virtual connections on links that have not ended on both sides.",
 );
-const LINK_PENDING: Metric = gauge(
+const LINK_PENDING: Metric = Metric::gauge(
     "spillway_helper_link_pending_bytes",
     BOTH,
     "Bytes gathered for a server that the host's sockets have not taken.",
 );
-const LINKS_UP: Metric = counter(
+const LINKS_UP: Metric = Metric::counter(
     "spillway_helper_links_established_total",
     BOTH,
     "Links that came up, again after a loss included.",
 );
-const LINKS_LOST: Metric = counter(
+const LINKS_LOST: Metric = Metric::counter(
     "spillway_helper_links_lost_total",
     BOTH,
     "Links that were lost after they had come up; their plain clients were reset.",
 );
-const LINK_FAILURES: Metric = counter(
+const LINK_FAILURES: Metric = Metric::counter(
     "spillway_helper_link_failures_total",
     REASON,
     "Links that were lost or did not come up: lost, closed_by_server, connect_timeout, host_full, protocol.",
 );
 
 const CLIENTS: Metric =
-    gauge("spillway_helper_clients", KIND, "Clients connected now: raw (plain) or library.");
-const ACCEPTED: Metric = counter(
+    Metric::gauge("spillway_helper_clients", KIND, "Clients connected now: raw (plain) or library.");
+const ACCEPTED: Metric = Metric::counter(
     "spillway_helper_clients_accepted_total",
     KIND,
     "Plain clients taken (raw), and virtual connections of library clients passed on (library).",
 );
-const ANNOUNCED: Metric = counter(
+const ANNOUNCED: Metric = Metric::counter(
     "spillway_helper_clients_announced_total",
     BOTH,
     "Plain clients taken on the word of a load balancer (PROXY protocol).",
 );
-const REFUSED: Metric = counter("spillway_helper_clients_refused_total", REASON, "Clients refused.");
-const RESET: Metric = counter(
+const REFUSED: Metric = Metric::counter("spillway_helper_clients_refused_total", REASON, "Clients refused.");
+const RESET: Metric = Metric::counter(
     "spillway_helper_clients_reset_total",
     REASON,
     "Clients reset: buffer, memory (they do not read), protocol, link_lost.",
 );
 
 const REQUEST_BYTES: Metric =
-    counter("spillway_helper_request_bytes_total", BOTH, "Bytes of clients' requests.");
-const REQUEST_SEGMENTS: Metric = counter(
+    Metric::counter("spillway_helper_request_bytes_total", BOTH, "Bytes of clients' requests.");
+const REQUEST_SEGMENTS: Metric = Metric::counter(
     "spillway_helper_request_segments_total",
     BOTH,
     "Pieces in which requests came: about one for each small request.",
 );
 const REPLY_BYTES: Metric =
-    counter("spillway_helper_reply_bytes_total", BOTH, "Bytes of replies to clients.");
-const REPLY_SEGMENTS: Metric = counter(
+    Metric::counter("spillway_helper_reply_bytes_total", BOTH, "Bytes of replies to clients.");
+const REPLY_SEGMENTS: Metric = Metric::counter(
     "spillway_helper_reply_segments_total",
     BOTH,
     "Pieces in which replies came from the server: about one for each small reply.",
 );
-const BATCHES: Metric = counter("spillway_helper_batches_sent_total", BOTH, "Batches sent to the server.");
-const MESSAGES_SENT: Metric = counter(
+const BATCHES: Metric =
+    Metric::counter("spillway_helper_batches_sent_total", BOTH, "Batches sent to the server.");
+const MESSAGES_SENT: Metric = Metric::counter(
     "spillway_helper_messages_sent_total",
     BOTH,
     "Data messages sent to the server; those of one client that follow each other count as one.",
 );
-const BYTES_SENT: Metric = counter(
+const BYTES_SENT: Metric = Metric::counter(
     "spillway_helper_link_sent_bytes_total",
     BOTH,
     "Bytes sent to the server, headers and control included.",
 );
-const MESSAGES_RECEIVED: Metric =
-    counter("spillway_helper_messages_received_total", BOTH, "Data messages received from the server.");
-const BYTES_RECEIVED: Metric =
-    counter("spillway_helper_link_received_bytes_total", BOTH, "Bytes of data received from the server.");
-const BATCH_MESSAGES: Metric =
-    histogram("spillway_helper_batch_messages", SERVICE, "Data messages in each batch to the server.");
+const MESSAGES_RECEIVED: Metric = Metric::counter(
+    "spillway_helper_messages_received_total",
+    BOTH,
+    "Data messages received from the server.",
+);
+const BYTES_RECEIVED: Metric = Metric::counter(
+    "spillway_helper_link_received_bytes_total",
+    BOTH,
+    "Bytes of data received from the server.",
+);
+const BATCH_MESSAGES: Metric = Metric::histogram(
+    "spillway_helper_batch_messages",
+    SERVICE,
+    "Data messages in each batch to the server.",
+);
 const BATCH_BYTES: Metric =
-    histogram("spillway_helper_batch_size_bytes", SERVICE, "Bytes of each batch to the server.");
-const BATCH_DELAY: Metric = histogram(
+    Metric::histogram("spillway_helper_batch_size_bytes", SERVICE, "Bytes of each batch to the server.");
+const BATCH_DELAY: Metric = Metric::histogram(
     "spillway_helper_batch_delay_seconds",
     SERVICE,
     "How long the first message of each batch has waited for it to go.",
 );
 
-const STALLS: Metric = counter(
+const STALLS: Metric = Metric::counter(
     "spillway_helper_client_stalls_total",
     REASON,
     "How often a plain client could send nothing: credit (the server does not read), link (it takes no more).",
 );
-const STALL_TIME: Metric = counter(
+const STALL_TIME: Metric = Metric::counter(
     "spillway_helper_client_stall_seconds_total",
     REASON,
     "How long, all clients together; of stalls that have ended.",
 );
-const PROTOCOL: Metric = counter(
+const PROTOCOL: Metric = Metric::counter(
     "spillway_helper_protocol_errors_total",
     REASON,
     "Rules broken: by a server on its link (link), by a library client (client), on one connection (connection).",
 );
-const STRAYS: Metric = counter(
+const STRAYS: Metric = Metric::counter(
     "spillway_helper_stray_frames_total",
     BOTH,
     "Frames of connections that are not known any more, passed over.",

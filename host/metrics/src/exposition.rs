@@ -43,6 +43,27 @@ pub struct Metric {
     pub labels: &'static [&'static str],
 }
 
+impl Metric {
+    /// What only rises.
+    pub const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+        Metric { name, kind: Kind::Counter, help, labels }
+    }
+
+    /// What rises and falls.
+    pub const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+        Metric { name, kind: Kind::Gauge, help, labels }
+    }
+
+    /// A distribution.
+    pub const fn histogram(
+        name: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Metric {
+        Metric { name, kind: Kind::Histogram, help, labels }
+    }
+}
+
 /// An answer as it is written.
 #[derive(Debug, Default)]
 pub struct Exposition {

@@ -14,7 +14,7 @@ use crate::request::{REQUEST_BYTES_MAX, Request, RequestError};
 
 /// Connections at one time; more are told to come again.
 const CONNECTIONS_MAX: usize = 16;
-/// From the first byte of a request to the last of its answer.
+/// From the beginning of a connection to the last byte of its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What a peer may send after its request, and how long, so that closing does not cut our answer short.
 const LEFTOVER_BYTES_MAX: usize = 64 * 1024;

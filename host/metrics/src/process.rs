@@ -3,38 +3,17 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::exposition::{Exposition, Kind, Metric};
+use crate::exposition::{Exposition, Metric};
 
-const CPU: Metric = Metric {
-    name: "process_cpu_seconds_total",
-    kind: Kind::Counter,
-    help: "User and system CPU time of the process.",
-    labels: &[],
-};
-const RESIDENT: Metric = Metric {
-    name: "process_resident_memory_bytes",
-    kind: Kind::Gauge,
-    help: "Resident memory of the process.",
-    labels: &[],
-};
-const OPEN_FILES: Metric = Metric {
-    name: "process_open_fds",
-    kind: Kind::Gauge,
-    help: "Open file descriptors of the process.",
-    labels: &[],
-};
-const FILES_MAX: Metric = Metric {
-    name: "process_max_fds",
-    kind: Kind::Gauge,
-    help: "File descriptors that the process may open.",
-    labels: &[],
-};
-const START: Metric = Metric {
-    name: "process_start_time_seconds",
-    kind: Kind::Gauge,
-    help: "When the process started, since the epoch.",
-    labels: &[],
-};
+const CPU: Metric =
+    Metric::counter("process_cpu_seconds_total", &[], "User and system CPU time of the process.");
+const RESIDENT: Metric =
+    Metric::gauge("process_resident_memory_bytes", &[], "Resident memory of the process.");
+const OPEN_FILES: Metric = Metric::gauge("process_open_fds", &[], "Open file descriptors of the process.");
+const FILES_MAX: Metric =
+    Metric::gauge("process_max_fds", &[], "File descriptors that the process may open.");
+const START: Metric =
+    Metric::gauge("process_start_time_seconds", &[], "When the process started, since the epoch.");
 
 /// All of them.
 pub const METRICS: &[Metric] = &[CPU, RESIDENT, OPEN_FILES, FILES_MAX, START];
