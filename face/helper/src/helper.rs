@@ -179,9 +179,7 @@ impl Helper {
         let answer = move |line: &str| control.answer(line);
         admin.serve(Bounds::default(), answer, refusal).map_err(StartError::Host)
     }
-}
 
-impl Helper {
     fn serve_metrics(&self, listener: TcpListener) -> Result<HttpServer, StartError> {
         let control = Arc::clone(&self.control);
         let web = Web::new(move || control.running().look());

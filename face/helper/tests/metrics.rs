@@ -1,18 +1,17 @@
-//! Metrics, status and health of a running helper over HTTP; and that board, alerts and documentation name only
-//! metrics that there are.
+//! Metrics, status and health of a running helper over HTTP.
 
 #[path = "../../../host/metrics/tests/support/strict.rs"]
 mod strict;
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use spillway_helper::{Helper, HelperConfig, HelperStatus, METRICS, Service};
-use spillway_metrics::{Kind, Metric, process};
+use spillway_metrics::process;
 use support::{EchoServer, connect, echo, helper_key, wait};
 
 fn start(server: SocketAddr) -> Helper {
@@ -114,147 +113,6 @@ fn a_taken_address_is_said() {
     let error = Helper::start(HelperConfig { metrics, ..HelperConfig::new(vec![service]) }).err();
     let error = error.expect("it does not start").to_string();
     assert!(error.contains("cannot serve metrics at") && error.contains("--metrics"), "{error}");
-}
-
-fn registry() -> BTreeMap<&'static str, Metric> {
-    METRICS.iter().chain(process::METRICS).map(|metric| (metric.name, *metric)).collect()
-}
-
-fn file(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// Names of metrics in a query: words that are followed by labels, a range or nothing, and that are no keywords.
-fn check_query(query: &str, place: &str) {
-    let known = registry();
-    let mut found = 0;
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-    for word in
-        query.split(|c| !is_word(c)).filter(|word| word.contains("spillway_") || word.contains("process_"))
-    {
-        let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| word.strip_suffix(end));
-        let is_histogram =
-            of_histogram.is_some_and(|name| known.get(name).is_some_and(|m| m.kind == Kind::Histogram));
-        let plain = known.get(word).is_some_and(|metric| metric.kind != Kind::Histogram);
-        assert!(is_histogram || plain, "{place}: there is no {word}");
-        let metric = known[if is_histogram { of_histogram.unwrap() } else { word }];
-        if metric.kind == Kind::Counter {
-            let ranged =
-                query.contains(&format!("rate({word}")) || query.contains(&format!("increase({word}"));
-            assert!(ranged, "{place}: a counter is only good as a rate: {query}");
-        }
-        found += 1;
-    }
-    assert!(found > 0, "{place}: {query}");
-    for (open, close) in [('(', ')'), ('{', '}'), ('[', ']')] {
-        assert_eq!(query.matches(open).count(), query.matches(close).count(), "{place}: {query}");
-    }
-    check_labels(query, place);
-}
-
-/// Labels that a query groups or selects by are there.
-fn check_labels(query: &str, place: &str) {
-    let known = registry();
-    let mut allowed: Vec<&str> = known.values().flat_map(|metric| metric.labels).copied().collect();
-    allowed.extend(["le", "instance", "job"]);
-    for list in query.split(" by (").skip(1).filter_map(|rest| rest.split(')').next()) {
-        for label in list.split(',').map(str::trim) {
-            assert!(allowed.contains(&label), "{place}: no metric has a label {label}: {query}");
-        }
-    }
-    for selector in query.split('{').skip(1).filter_map(|rest| rest.split('}').next()) {
-        for label in selector.split(',').filter_map(|part| part.split(['=', '!']).next()).map(str::trim) {
-            assert!(allowed.contains(&label), "{place}: no metric has a label {label}: {query}");
-        }
-    }
-}
-
-#[test]
-fn the_board_asks_only_for_what_there_is() {
-    let board: serde_json::Value =
-        serde_json::from_str(&file("packaging/grafana/spillway.json")).expect("JSON");
-    assert!(board["title"].is_string() && board["uid"].is_string() && board["schemaVersion"].is_number());
-    let panels = board["panels"].as_array().expect("panels");
-    let (mut ids, mut places, mut queries) = (Vec::new(), Vec::new(), 0);
-    for panel in panels {
-        let title = panel["title"].as_str().expect("a title");
-        ids.push(panel["id"].as_u64().expect("an id"));
-        let at = |key: &str| panel["gridPos"][key].as_u64().expect("a place");
-        let (x, y, w, h) = (at("x"), at("y"), at("w"), at("h"));
-        assert!(x + w <= 24 && h > 0, "{title}");
-        let overlaps =
-            |&(x1, y1, w1, h1): &(u64, u64, u64, u64)| x < x1 + w1 && x1 < x + w && y < y1 + h1 && y1 < y + h;
-        assert!(!places.iter().any(overlaps), "{title} lies on another panel");
-        places.push((x, y, w, h));
-        for target in panel["targets"].as_array().expect("targets") {
-            check_query(target["expr"].as_str().expect("a query"), title);
-            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
-            queries += 1;
-        }
-        assert!(!panel["fieldConfig"]["defaults"]["unit"].is_null(), "{title} has a unit");
-    }
-    let count = ids.len();
-    ids.sort_unstable();
-    ids.dedup();
-    assert!(ids.len() == count && queries >= 12, "{count} panels with {queries} queries");
-}
-
-#[test]
-fn alerts_ask_only_for_what_there_is() {
-    let text = file("packaging/prometheus/alerts.yml");
-    let mut alerts = 0;
-    for block in text.split("      - alert: ").skip(1) {
-        let name = block.lines().next().unwrap();
-        assert!(name.starts_with("Spillway") && !name.contains(' '), "{name}");
-        let value = |key: &str| {
-            let line = block.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{key}: ")));
-            line.unwrap_or_else(|| panic!("{name} has {key}"))
-        };
-        check_query(value("expr").trim_matches('\''), name);
-        assert!(value("for").ends_with(['s', 'm']), "{name}");
-        assert!(["critical", "warning"].contains(&value("severity")), "{name}");
-        assert!(!value("summary").is_empty() && !value("description").is_empty(), "{name}");
-        alerts += 1;
-    }
-    assert!(alerts >= 8, "{alerts}");
-    promtool(&["check", "rules", "packaging/prometheus/alerts.yml"]);
-}
-
-/// Prometheus' own check, where its package is installed.
-fn promtool(arguments: &[&str]) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    match std::process::Command::new("promtool").args(arguments).current_dir(root).output() {
-        Ok(output) => {
-            let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "promtool: {text}");
-        }
-        Err(error) => println!("skipped: promtool does not run here ({error}); it is in Debian's prometheus"),
-    }
-}
-
-#[test]
-fn every_metric_is_documented() {
-    let text = file("docs/monitoring.md");
-    let mut known = registry();
-    for line in
-        text.lines().filter(|line| line.starts_with("| `spillway_") || line.starts_with("| `process_"))
-    {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [name, kind, labels, help] = cells[..] else { panic!("four columns: {line}") };
-        let metric = known.remove(name.trim_matches('`')).unwrap_or_else(|| panic!("there is no {name}"));
-        assert_eq!(
-            (kind, labels, help),
-            (metric.kind.name(), &*metric.labels.join(", "), metric.help),
-            "{name}"
-        );
-    }
-    let rows: Vec<String> = known.values().map(row).collect();
-    assert!(rows.is_empty(), "docs/monitoring.md has no rows for these:\n{}", rows.join("\n"));
-}
-
-fn row(metric: &Metric) -> String {
-    format!("| `{}` | {} | {} | {} |", metric.name, metric.kind.name(), metric.labels.join(", "), metric.help)
 }
 
 #[test]

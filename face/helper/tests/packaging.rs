@@ -1,0 +1,234 @@
+//! That the board, the alert rules and the documentation load, and name only metrics that there are.
+
+#[path = "support/read.rs"]
+mod read;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use spillway_helper::METRICS;
+use spillway_metrics::{Kind, Metric, process};
+
+#[test]
+fn the_board_asks_only_for_what_there_is() {
+    let board = read::json(&file("packaging/grafana/spillway.json"));
+    assert!(board["title"].is_string() && board["uid"].is_string() && board["schemaVersion"].is_number());
+    let mut variables = vec!["__rate_interval"];
+    for variable in board["templating"]["list"].as_array().expect("variables") {
+        variables.push(variable["name"].as_str().expect("a name"));
+        if let Some(values) = variable["definition"].as_str().and_then(|it| it.strip_prefix("label_values("))
+        {
+            let (metric, label) =
+                values.trim_end_matches(')').split_once(", ").expect("a metric and a label");
+            check_query(metric, "a variable");
+            check_labels(&format!(" by ({label})"), "a variable");
+        }
+    }
+    let panels = board["panels"].as_array().expect("panels");
+    let (mut ids, mut places, mut queries) = (Vec::new(), Vec::new(), 0);
+    for panel in panels {
+        let title = panel["title"].as_str().expect("a title");
+        ids.push(panel["id"].as_u64().expect("an id"));
+        let at = |key: &str| panel["gridPos"][key].as_u64().expect("a place");
+        let (x, y, w, h) = (at("x"), at("y"), at("w"), at("h"));
+        assert!(x + w <= 24 && h > 0, "{title}");
+        let overlaps =
+            |&(x1, y1, w1, h1): &(u64, u64, u64, u64)| x < x1 + w1 && x1 < x + w && y < y1 + h1 && y1 < y + h;
+        assert!(!places.iter().any(overlaps), "{title} lies on another panel");
+        places.push((x, y, w, h));
+        for target in panel["targets"].as_array().expect("targets") {
+            let query = target["expr"].as_str().expect("a query");
+            check_query(query, title);
+            for used in query.split('$').skip(1) {
+                let end = used.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').expect("more follows");
+                assert!(variables.contains(&&used[..end]), "{title}: no variable {used}");
+            }
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
+            queries += 1;
+        }
+        assert!(!panel["fieldConfig"]["defaults"]["unit"].is_null(), "{title} has a unit");
+    }
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert!(ids.len() == count && queries >= 12, "{count} panels with {queries} queries");
+}
+
+#[test]
+fn alerts_ask_only_for_what_there_is_and_docs_explain_only_these() {
+    let rules = read::yaml(&file("packaging/prometheus/alerts.yml"));
+    let mut names = Vec::new();
+    has_keys(&rules, &["groups"]);
+    for group in rules["groups"].as_array().expect("groups") {
+        has_keys(group, &["name", "rules"]);
+        for rule in group["rules"].as_array().expect("rules") {
+            has_keys(rule, &["alert", "annotations", "expr", "for", "labels"]);
+            has_keys(&rule["annotations"], &["description", "summary"]);
+            has_keys(&rule["labels"], &["severity"]);
+            let text = |value: &Value| value.as_str().expect("a text").to_owned();
+            let (name, query) = (text(&rule["alert"]), text(&rule["expr"]));
+            assert!(name.starts_with("Spillway") && !name.contains(' '), "{name}");
+            check_query(&query, &name);
+            let wait = text(&rule["for"]);
+            let number = wait.strip_suffix(['s', 'm']).and_then(|number| number.parse::<u32>().ok());
+            assert!(number.is_some(), "{name}: for {wait}");
+            assert!(["critical", "warning"].contains(&&*text(&rule["labels"]["severity"])), "{name}");
+            for key in ["summary", "description"] {
+                check_template(&text(&rule["annotations"][key]), &query, &name);
+            }
+            assert!(!names.contains(&name), "{name} twice");
+            names.push(name);
+        }
+    }
+    assert!(names.len() >= 8, "{names:?}");
+    for word in file("docs/monitoring.md").split('`').filter(|word| word.starts_with("Spillway")) {
+        assert!(
+            names.iter().any(|name| name == word),
+            "docs/monitoring.md explains {word}, which is no alert"
+        );
+    }
+    promtool(&["check", "rules", "packaging/prometheus/alerts.yml"]);
+}
+
+#[test]
+fn readers_are_strict() {
+    assert_eq!(
+        read::yaml("# so\na:\n  - b: 'it''s'\n    c: \"d\\\"\"\n"),
+        read::json(r#"{"a":[{"b":"it's","c":"d\""}]}"#)
+    );
+    let refused = |reads: fn(&str) -> Value, text: &'static str| {
+        assert!(std::panic::catch_unwind(|| reads(text)).is_err(), "{text}");
+    };
+    for text in ["{\"a\":1,\"a\":1}", "{\"a\":{\"b\":1,\"b\":2}}", "[1,]", "{} {}"] {
+        refused(read::json, text);
+    }
+    for text in [
+        "a: b\na: c",
+        "a: b\n  c: d",
+        "a:\n  b: c\n d: e",
+        "a:\nb: c",
+        "a: 'b",
+        "a: 'b' c'",
+        "a: \"b",
+        "a: [b]",
+        "a: {{ b }}",
+        "a: b: c",
+        "a: *b",
+        "a:\tb",
+        "a",
+    ] {
+        refused(read::yaml, text);
+    }
+}
+
+fn has_keys(map: &Value, keys: &[&str]) {
+    let found: Vec<&str> = map.as_object().expect("a map").keys().map(String::as_str).collect();
+    assert_eq!(found, keys);
+}
+
+/// What an alert says names only labels that its query leaves it with.
+fn check_template(text: &str, query: &str, place: &str) {
+    assert!(!text.is_empty(), "{place}");
+    for rest in text.split("{{").skip(1) {
+        let (inside, _) = rest.split_once("}}").unwrap_or_else(|| panic!("{place}: {text}"));
+        let label = inside.trim().strip_prefix("$labels.").unwrap_or_else(|| panic!("{place}: {inside}"));
+        // Whole series keep all of theirs: instance is what Prometheus adds.
+        let kept = query.contains(" by (") || label == "instance";
+        let listed = query.split(" by (").skip(1).all(|rest| {
+            rest.split(')').next().is_some_and(|labels| labels.split(", ").any(|other| other == label))
+        });
+        assert!(kept && listed, "{place}: {query} leaves no label {label}");
+    }
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let text = file("docs/monitoring.md");
+    let mut known = registry();
+    for line in
+        text.lines().filter(|line| line.starts_with("| `spillway_") || line.starts_with("| `process_"))
+    {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, kind, labels, help] = cells[..] else { panic!("four columns: {line}") };
+        let metric = known.remove(name.trim_matches('`')).unwrap_or_else(|| panic!("there is no {name}"));
+        assert_eq!(
+            (kind, labels, help),
+            (metric.kind.name(), &*metric.labels.join(", "), metric.help),
+            "{name}"
+        );
+    }
+    let rows: Vec<String> = known.values().map(row).collect();
+    assert!(rows.is_empty(), "docs/monitoring.md has no rows for these:\n{}", rows.join("\n"));
+}
+
+fn row(metric: &Metric) -> String {
+    format!("| `{}` | {} | {} | {} |", metric.name, metric.kind.name(), metric.labels.join(", "), metric.help)
+}
+
+fn registry() -> BTreeMap<&'static str, Metric> {
+    METRICS.iter().chain(process::METRICS).map(|metric| (metric.name, *metric)).collect()
+}
+
+fn file(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Names of metrics in a query: words that are followed by labels, a range or nothing, and that are no keywords.
+fn check_query(query: &str, place: &str) {
+    let known = registry();
+    let mut found = 0;
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    for word in
+        query.split(|c| !is_word(c)).filter(|word| word.contains("spillway_") || word.contains("process_"))
+    {
+        let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| word.strip_suffix(end));
+        let is_histogram =
+            of_histogram.is_some_and(|name| known.get(name).is_some_and(|m| m.kind == Kind::Histogram));
+        let plain = known.get(word).is_some_and(|metric| metric.kind != Kind::Histogram);
+        assert!(is_histogram || plain, "{place}: there is no {word}");
+        let metric = known[if is_histogram { of_histogram.unwrap() } else { word }];
+        if metric.kind == Kind::Counter {
+            let ranged =
+                query.contains(&format!("rate({word}")) || query.contains(&format!("increase({word}"));
+            assert!(ranged, "{place}: a counter is only good as a rate: {query}");
+        }
+        found += 1;
+    }
+    assert!(found > 0, "{place}: {query}");
+    for (open, close) in [('(', ')'), ('{', '}'), ('[', ']')] {
+        assert_eq!(query.matches(open).count(), query.matches(close).count(), "{place}: {query}");
+    }
+    check_labels(query, place);
+}
+
+/// Labels that a query groups or selects by are there.
+fn check_labels(query: &str, place: &str) {
+    let known = registry();
+    let mut allowed: Vec<&str> = known.values().flat_map(|metric| metric.labels).copied().collect();
+    allowed.extend(["le", "instance", "job"]);
+    for list in query.split(" by (").skip(1).filter_map(|rest| rest.split(')').next()) {
+        for label in list.split(',').map(str::trim) {
+            assert!(allowed.contains(&label), "{place}: no metric has a label {label}: {query}");
+        }
+    }
+    for selector in query.split('{').skip(1).filter_map(|rest| rest.split('}').next()) {
+        for label in selector.split(',').filter_map(|part| part.split(['=', '!']).next()).map(str::trim) {
+            assert!(allowed.contains(&label), "{place}: no metric has a label {label}: {query}");
+        }
+    }
+}
+
+/// Prometheus' own check, where its package is installed.
+fn promtool(arguments: &[&str]) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    match std::process::Command::new("promtool").args(arguments).current_dir(root).output() {
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "promtool: {text}");
+        }
+        Err(error) => println!("skipped: promtool does not run here ({error}); it is in Debian's prometheus"),
+    }
+}

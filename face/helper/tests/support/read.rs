@@ -1,0 +1,138 @@
+//! Strict readers: what they take, every program that reads these formats takes, and in the same way.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// JSON, without a key that comes twice: readers disagree about which one counts.
+pub fn json(text: &str) -> Value {
+    let Unique(value) = serde_json::from_str(text).expect("JSON");
+    value
+}
+
+struct Unique(Value);
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Unique, D::Error> {
+        deserializer.deserialize_any(AnyValue).map(Unique)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(Unique(item)) = items.next_element()? {
+            all.push(item);
+        }
+        Ok(all.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut all = Map::new();
+        while let Some((key, Unique(value))) = entries.next_entry::<String, Unique>()? {
+            if all.insert(key.clone(), value).is_some() {
+                return Err(A::Error::custom(format!("{key} comes twice")));
+            }
+        }
+        Ok(all.into())
+    }
+}
+
+/// The part of YAML that needs no parser of the whole: maps and lists by indentation, and texts on one line. Whatever
+/// else YAML has (anchors, flows, folded texts, numbers that look like texts) is a panic.
+pub fn yaml(text: &str) -> Value {
+    let mut lines: Vec<(usize, &str)> = Vec::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#')) {
+        assert!(!line.contains('\t') && line.trim_end() == line, "white space: {line}");
+        let content = line.trim_start();
+        lines.push((line.len() - content.len(), content));
+    }
+    let (value, rest) = block(lines);
+    assert!(rest.is_empty(), "beside everything else: {rest:?}");
+    value
+}
+
+/// Reads what is indented as the first line, and returns the lines after it.
+fn block(mut lines: Vec<(usize, &str)>) -> (Value, Vec<(usize, &str)>) {
+    let indent = lines.first().expect("something").0;
+    if lines[0].1.starts_with("- ") {
+        let mut items = Vec::new();
+        while lines.first().is_some_and(|(at, content)| *at == indent && content.starts_with("- ")) {
+            // An item is a block that begins two columns further.
+            lines[0] = (indent + 2, &lines[0].1[2..]);
+            let (item, rest) = block(lines);
+            items.push(item);
+            lines = rest;
+        }
+        return (items.into(), lines);
+    }
+    let mut map = Map::new();
+    while let Some((at, content)) = lines.first().copied().filter(|(at, _)| *at >= indent) {
+        assert_eq!(at, indent, "indentation: {content}");
+        let (key, value) = content.split_once(':').unwrap_or_else(|| panic!("no key: {content}"));
+        assert!(key.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_'), "{content}");
+        lines.remove(0);
+        let value = match value.strip_prefix(' ') {
+            Some(text) => scalar(text).into(),
+            None => {
+                assert!(value.is_empty() && lines.first().is_some_and(|(at, _)| *at > indent), "{content}");
+                let (value, rest) = block(lines);
+                lines = rest;
+                value
+            }
+        };
+        assert!(map.insert(key.to_owned(), value).is_none(), "{key} comes twice");
+    }
+    (map.into(), lines)
+}
+
+fn scalar(text: &str) -> String {
+    if let Some(inside) = text.strip_prefix('\'') {
+        let inside = inside.strip_suffix('\'').unwrap_or_else(|| panic!("no end: {text}"));
+        assert!(!inside.replace("''", "").contains('\''), "ends too early: {text}");
+        return inside.replace("''", "'");
+    }
+    if text.starts_with('"') {
+        // Its escapes are YAML's, too.
+        return serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    assert!(
+        text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.bytes().all(plain),
+        "quotes: {text}"
+    );
+    text.to_owned()
+}
