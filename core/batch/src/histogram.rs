@@ -3,7 +3,7 @@
 /// Buckets with bounds; one more counts what lies beyond the last.
 const BOUNDS_MAX: usize = 16;
 
-/// A histogram with fixed bounds: 170 bytes, and a short search for each value.
+/// A histogram with fixed bounds: 160 bytes, and a short search for each value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram {
     bounds: &'static [u64],

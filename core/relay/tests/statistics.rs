@@ -4,10 +4,10 @@ mod world;
 
 use core::time::Duration;
 
-use spillway_batch::{CloseReason, Id, Limits};
+use spillway_batch::{CloseReason, Id, Limits, PolicyKind};
 use spillway_relay::{ClientKind, Flow, LinkFailures, Stalls};
-use spillway_transport::{Event, LostReason};
-use world::{World, config};
+use spillway_transport::{Application, Conn, Event, LostReason};
+use world::{Heard, World, config};
 
 const CLIENT: &str = "10.9.0.1:5000";
 const STEP: Duration = Duration::from_millis(3);
@@ -98,4 +98,70 @@ fn broken_connections_and_those_that_leave_are_told() {
     let (clients, total) = world.relay.client_statuses(None, 10);
     assert_eq!((clients[0].kind, clients[0].buffered, total), (ClientKind::Leaving, 3, 1));
     assert_eq!(clients[0].client, "10.9.0.1:5001".parse().unwrap());
+}
+
+/// Turns come when they like, with requests, replies, and clients that come and go.
+#[test]
+fn a_link_sends_one_batch_for_each_delay_at_most() {
+    const DELAY: Duration = Duration::from_micros(300);
+    const BYTES: usize = 64 * 1024;
+    let mut world = World::new(config());
+    let mut config = config();
+    config.services[0].policy = PolicyKind::Fixed { delay: DELAY, bytes: BYTES };
+    world.relay.reconfigure(world.now, config, Duration::ZERO, &mut world.wires).unwrap();
+    let sent = |world: &World| world.relay.status().services[0].traffic.batches_sent;
+    let mut seed = 7_u64;
+    let mut random = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let mut clients: Vec<Conn> =
+        (0..40).map(|n| world.client(0, &format!("10.9.0.1:{}", 1000 + n))).collect();
+    let (first, begin, end) = (sent(&world), world.now, world.now + Duration::from_secs(1));
+    let (mut latest, mut count, mut next_turn) = (begin, first, begin);
+    while world.now < end {
+        let due = world.relay.poll_timeout().filter(|due| *due < next_turn);
+        world.now = due.map_or(next_turn, |due| due.max(world.now));
+        if due.is_some() {
+            world.relay.handle_timeout(world.now, &mut world.wires);
+            world.relay.end_of_turn(world.now, &mut world.wires);
+        } else {
+            next_turn = world.now + Duration::from_nanos(1 + random(60_000));
+            let chosen = random(40) as usize;
+            if random(50) == 0 {
+                world.event(clients[chosen], Event::Lost(LostReason::Closed));
+                clients[chosen] = world.client(0, &format!("10.9.0.2:{}", 1000 + random(9000)));
+            } else {
+                world.data(clients[chosen], b"get x\r\n");
+            }
+        }
+        for heard in world.exchange() {
+            match heard {
+                Heard::Data(id, bytes) => {
+                    world.server.consumed(Id(id), bytes.len());
+                    world.server.compose(Id(id), &[b'x'; 1000]);
+                }
+                Heard::Closed(id, reason) => world.server.close(Id(id), reason),
+                _ => {}
+            }
+        }
+        world.exchange();
+        if sent(&world) > count {
+            count += 1;
+            assert_eq!(sent(&world), count, "never two at once");
+            assert!(count == first + 1 || world.now.since(latest) >= DELAY, "{:?}", world.now.since(latest));
+            latest = world.now;
+        }
+    }
+    assert!((3_300..=3_334).contains(&(count - first)), "{} batches", count - first);
+
+    // Full ones go at once.
+    let full = |world: &World| world.relay.status().services[0].batches.bytes;
+    let before = full(&world);
+    for client in &clients[..10] {
+        world.data(*client, &[b'x'; BYTES / 5]);
+    }
+    let grown = full(&world).sum() - before.sum();
+    assert_eq!(full(&world).count() - before.count(), 2);
+    assert!(grown >= 2 * BYTES as u64, "{grown}");
 }

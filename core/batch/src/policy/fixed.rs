@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use super::Policy;
 
-/// Constant *S* and *T*.
+/// Constant *S* and *T*: a link sends one batch for each *T* at most, and more only if each of them holds *S* bytes. *T*
+/// runs from batch to batch, however long a message has waited; replies, credit and closes hasten nothing.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     delay: Duration,
