@@ -176,6 +176,18 @@ fn who_does_not_authenticate_is_told_and_let_go() {
     assert!(!world.wires.line(local).aborted);
 }
 
+/// It came while a key was needed. Without keys only loopback is served, with a key that everybody knows.
+#[test]
+fn keys_that_go_leave_no_open_door() {
+    let mut world = World::new(config());
+    let mut client = Client::connecting(&mut world, Key::loopback_only(), Role::Client, Limits::default());
+    let mut keyless = config();
+    keyless.services[0].client_keys = None;
+    world.relay.reconfigure(world.now, keyless, Duration::ZERO, &mut world.wires).unwrap();
+    assert!(client.exchange(&mut world).is_err());
+    assert_eq!(world.relay.status().services[0].counters.refused.handshake, 1);
+}
+
 #[test]
 fn a_client_speaks_for_itself_and_to_this_server() {
     let mut world = World::new(config());
