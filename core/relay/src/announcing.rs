@@ -1,12 +1,12 @@
 //! A load balancer's connection until it has said, by a PROXY header, whose it is.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::{PROXY_BYTES_MAX, ProxyError, parse_proxy};
 
+use crate::backlog::Backlog;
 use crate::notice::{ProxyFault, Refusal};
 use crate::raw::Arrival;
 use crate::relay::Relay;
@@ -18,7 +18,8 @@ pub(crate) struct Announcing {
     pub(crate) service: u16,
     pub(crate) peer: SocketAddr,
     pub(crate) since: Time,
-    bytes: Vec<u8>,
+    /// What has come of it.
+    pub(crate) bytes: Backlog,
 }
 
 impl Relay {
@@ -41,7 +42,7 @@ impl Relay {
             return out.abort(conn);
         }
         let since = self.now;
-        let announcing = Announcing { service, peer, since, bytes: Vec::new() };
+        let announcing = Announcing { service, peer, since, bytes: Backlog::default() };
         self.put_client(conn, Holder::Announcing(Box::new(announcing)));
         out.grant(conn, PROXY_BYTES_MAX as u32);
         let slots = &self.slots;
@@ -50,17 +51,23 @@ impl Relay {
 
     pub(crate) fn announcing_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let Some(Holder::Announcing(announcing)) = self.slots.get_mut(conn) else { return };
-        announcing.bytes.extend_from_slice(bytes);
+        announcing.bytes.push(bytes, &mut self.memory);
         let (service, peer) = (announcing.service, announcing.peer);
         let received = announcing.bytes.len();
-        let header = match parse_proxy(&announcing.bytes) {
+        let header = match parse_proxy(announcing.bytes.as_slice()) {
             Ok(Some(header)) => header,
+            Ok(None) if self.memory.is_exceeded() => {
+                return self.refuse_announcing(conn, Refusal::Memory, out);
+            }
             Ok(None) if received < PROXY_BYTES_MAX => return,
-            Ok(None) => return self.refuse_announcing(conn, ProxyFault::Header(ProxyError::TooLong), out),
-            Err(error) => return self.refuse_announcing(conn, ProxyFault::Header(error), out),
+            wrong => {
+                let fault = ProxyFault::Header(wrong.err().unwrap_or(ProxyError::TooLong));
+                return self.refuse_announcing(conn, Refusal::ProxyHeader(fault), out);
+            }
         };
-        let rest = announcing.bytes.split_off(header.bytes);
-        self.drop_client(conn, false);
+        let rest = announcing.bytes.as_slice()[header.bytes..].to_vec();
+        // While its service is drained it is refused below, which is not its own doing.
+        self.drop_client(conn, true);
         let client = header.client.unwrap_or(peer);
         let client = SocketAddr::new(client.ip().to_canonical(), client.port());
         let via = header.client.map(|_| peer);
@@ -99,17 +106,17 @@ impl Relay {
             self.drop_client(conn, false);
             return out.finish(conn);
         }
-        self.refuse_announcing(conn, ProxyFault::Ended, out);
+        self.refuse_announcing(conn, Refusal::ProxyHeader(ProxyFault::Ended), out);
     }
 
     pub(crate) fn announcing_timeout<T: Transport>(&mut self, conn: Conn, out: &mut T) {
-        self.refuse_announcing(conn, ProxyFault::TimedOut, out);
+        self.refuse_announcing(conn, Refusal::ProxyHeader(ProxyFault::TimedOut), out);
     }
 
-    fn refuse_announcing<T: Transport>(&mut self, conn: Conn, fault: ProxyFault, out: &mut T) {
+    fn refuse_announcing<T: Transport>(&mut self, conn: Conn, why: Refusal, out: &mut T) {
         let Some(Holder::Announcing(announcing)) = self.slots.get(conn) else { return };
         let (service, peer) = (announcing.service, announcing.peer);
-        self.refused(service, peer, Refusal::ProxyHeader(fault));
+        self.refused(service, peer, why);
         self.drop_client(conn, false);
         out.abort(conn);
     }

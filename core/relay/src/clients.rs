@@ -121,7 +121,8 @@ impl Relay {
             }
             Holder::Library(client) => client.over(&mut self.memory),
             Holder::Leaving(leaving) => leaving.backlog.clear(&mut self.memory),
-            Holder::Announcing(_) | Holder::Free | Holder::Upstream(_) => {}
+            Holder::Announcing(announcing) => announcing.bytes.clear(&mut self.memory),
+            Holder::Free | Holder::Upstream(_) => {}
         }
     }
 

@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | requests that a stalled link does not take | 64 KB: no more is granted than its server gave credit for | 64 KB in all |
 //! | replies that the client does not read | `Limits::window_bytes` | `Config::connection_buffer_bytes`, then it is reset |
+//! | a load balancer's PROXY header | 4 KB, with what of the requests came with it | |
 //!
 //! All clients together: `Config::memory_bytes_max`. From three quarters of it new clients are refused; the
 //! client whose bytes would exceed it is reset. On top come, for each link, one batch that waits for the

@@ -310,7 +310,10 @@ fn client_status(holder: &Holder) -> Option<ClientStatus> {
             buffered: client.pending(),
             ..blank(client.peer, ClientKind::Library, client.since)
         },
-        Holder::Announcing(announcing) => blank(announcing.peer, ClientKind::Announcing, announcing.since),
+        Holder::Announcing(announcing) => ClientStatus {
+            buffered: announcing.bytes.len(),
+            ..blank(announcing.peer, ClientKind::Announcing, announcing.since)
+        },
         Holder::Leaving(leaving) => ClientStatus {
             buffered: leaving.backlog.len(),
             ..blank(leaving.peer, ClientKind::Leaving, leaving.since)

@@ -4,7 +4,7 @@ mod world;
 
 use core::time::Duration;
 
-use spillway_relay::{ClientKind, Config, Notice, ProxyFault, Refusal, ServiceConfig};
+use spillway_relay::{ClientKind, Config, Drained, Notice, ProxyFault, Refusal};
 use spillway_transport::{Application, Conn, Event, LostReason};
 use spillway_wire::ProxyError;
 use world::{Heard, World, config};
@@ -12,11 +12,14 @@ use world::{Heard, World, config};
 const BALANCER: &str = "10.0.0.9:4000";
 const LINE: &str = "PROXY TCP4 10.9.0.7 10.0.0.2 5555 11211\r\n";
 
-fn world() -> World {
+fn with_balancer() -> Config {
     let mut config = config();
-    let service =
-        ServiceConfig { proxy_from: vec!["10.0.0.9".parse().unwrap()], ..config.services.remove(0) };
-    World::new(Config { services: vec![service], ..config })
+    config.services[0].proxy_from = vec!["10.0.0.9".parse().unwrap()];
+    config
+}
+
+fn world() -> World {
+    World::new(with_balancer())
 }
 
 fn refusals(world: &mut World) -> Vec<Refusal> {
@@ -115,6 +118,33 @@ fn a_trusted_balancer_must_say_who() {
         let status = world.relay.status();
         assert_eq!((status.clients, status.services[0].counters.refused.proxy_header), (0, 1));
     }
+}
+
+#[test]
+fn what_waits_of_a_header_is_bounded_with_all_the_rest() {
+    let mut config = with_balancer();
+    config.memory_bytes_max = 30;
+    let mut world = World::new(config);
+    let (first, second) = (balancer(&mut world), balancer(&mut world));
+    world.data(first, &LINE.as_bytes()[..20]);
+    assert_eq!(world.relay.buffered_bytes(), 20);
+    assert_eq!(world.relay.client_statuses(None, 9).0[0].buffered, 20);
+    world.data(second, &LINE.as_bytes()[..20]);
+    assert_eq!(refusals(&mut world), [Refusal::Memory]);
+    assert!(world.wires.line(second).aborted);
+    world.data(first, &LINE.as_bytes()[20..]);
+    assert_eq!((world.relay.clients(), world.relay.buffered_bytes()), (1, 0));
+}
+
+#[test]
+fn a_drain_that_comes_before_the_header_is_a_failure() {
+    let mut world = world();
+    let conn = balancer(&mut world);
+    assert!(world.relay.drain_service(world.now, "cache", Duration::from_secs(9), &mut world.wires));
+    world.data(conn, LINE.as_bytes());
+    assert_eq!(refusals(&mut world), [Refusal::Draining]);
+    let failed = Drained { failed: 1, ..Drained::default() };
+    assert_eq!(world.relay.status().services[0].drained, Some(failed));
 }
 
 #[test]
