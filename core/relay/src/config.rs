@@ -174,6 +174,8 @@ pub enum ConfigError {
     NameTwice(String),
     /// More services than a relay may have in its life, those that were removed included.
     TooManyServices,
+    /// The relay goes away: other settings would bring its services back.
+    GoingAway,
 }
 
 impl fmt::Display for ConfigError {
@@ -192,6 +194,7 @@ impl fmt::Display for ConfigError {
                 f,
                 "a helper serves at most {SERVICES_MAX} services in its life, removed ones included: restart it"
             ),
+            ConfigError::GoingAway => f.write_str("the helper is going away: start another one"),
             ConfigError::ListenerTwice(index) => write!(f, "listener {index} is given to two uses"),
         }
     }

@@ -19,6 +19,9 @@ impl Relay {
     /// # Errors
     /// As of `reconfigure`.
     pub fn check_change(&self, config: &Config) -> Result<(), ConfigError> {
+        if self.is_draining() {
+            return Err(ConfigError::GoingAway);
+        }
         config.check()?;
         let is_new = |service: &&ServiceConfig| self.place_of(&service.name).is_none();
         let new = config.services.iter().filter(is_new).count();

@@ -249,6 +249,20 @@ fn a_service_is_drained_by_itself() {
     assert!(!world.wires.line(client).aborted);
 }
 
+/// They would bring its services back, and it would never be drained.
+#[test]
+fn one_that_goes_away_takes_no_settings() {
+    let mut world = World::new(config());
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    world.relay.drain(world.now, WITHIN, &mut world.wires);
+    assert_eq!(world.relay.check_change(&config()), Err(ConfigError::GoingAway));
+    assert_eq!(change(&mut world, config()), Err(ConfigError::GoingAway));
+    assert!(!world.wires.listening[&0]);
+    world.event(client, Event::Lost(LostReason::Closed));
+    assert!(world.relay.is_drained());
+}
+
 #[test]
 fn a_listener_may_change_its_service_without_closing() {
     let mut world = World::new(config());

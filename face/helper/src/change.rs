@@ -36,7 +36,7 @@ impl Running {
                 out.set_input_patience(patience);
                 listeners.into_iter().for_each(|(place, listener)| out.put_listener(place, listener));
                 keep_alive(&places, out);
-                // It was checked: there is nothing left to fail.
+                // It was checked: all that it may have been told meanwhile is to go away, and then nothing matters.
                 let _ = app.relay.reconfigure(now, relay, within, out);
                 gone.into_iter().for_each(|place| out.drop_listener(place));
             };
@@ -56,16 +56,9 @@ impl Running {
     fn check(&self, relay: &spillway_relay::Config) -> Result<(), StartError> {
         for remote in &self.remotes {
             let relay = relay.clone();
-            let check = move |_, app: &mut Relaying, _: &mut _| {
-                let going = app.relay.is_draining();
-                (going, app.relay.check_change(&relay))
-            };
-            let (going, checked) =
-                remote.ask_within(ANSWER_PATIENCE, check).map_err(|_| StartError::Silent)?;
+            let check = move |_, app: &mut Relaying, _: &mut _| app.relay.check_change(&relay);
+            let checked = remote.ask_within(ANSWER_PATIENCE, check).map_err(|_| StartError::Silent)?;
             checked.map_err(StartError::Relay)?;
-            if going {
-                return Err(StartError::Draining);
-            }
         }
         Ok(())
     }

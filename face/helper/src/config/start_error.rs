@@ -46,8 +46,6 @@ pub enum StartError {
     },
     /// A network thread does not answer.
     Silent,
-    /// The helper is going away.
-    Draining,
     /// The host gave no random bytes, no thread or no descriptor.
     Host(io::Error),
 }
@@ -93,7 +91,6 @@ impl fmt::Display for StartError {
                 }
             }
             StartError::Silent => f.write_str("a network thread does not answer: restart the helper"),
-            StartError::Draining => f.write_str("the helper is going away: start another one"),
             StartError::Host(error) => write!(f, "this host cannot run a helper: {error}"),
         }
     }
