@@ -1,6 +1,5 @@
 //! Clients of both sorts: who is taken, how they leave, when they are cut off.
 
-use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use spillway_batch::{CloseReason, OpenError};
@@ -9,7 +8,7 @@ use spillway_transport::{Conn, LostReason, Time, Transport};
 use crate::notice::{Cut, Notice, Refusal};
 use crate::raw::{Arrival, RawClient};
 use crate::relay::Relay;
-use crate::slots::{Holder, Leaving, Sort};
+use crate::slots::{Holder, Sort};
 use crate::upstream::Member;
 
 impl Relay {
@@ -176,15 +175,7 @@ impl Relay {
         let Holder::Raw(client) = holder else { return };
         self.services[usize::from(client.service)].counters.stalls.add(client.end_stall(now));
         let backlog = client.over(&mut self.memory);
-        *holder = Holder::Leaving(Box::new(Leaving {
-            service: client.service,
-            sort: Sort::Raw,
-            peer: client.peer,
-            since: client.since,
-            acknowledged: 0,
-            acknowledged_before: 0,
-            backlog,
-        }));
+        *holder = Holder::leaving(client.service, Sort::Raw, client.peer, client.since, backlog);
         out.watch_acknowledged(conn, true);
         self.start_lingering(now, conn);
         self.send_rest(conn, out);

@@ -15,8 +15,6 @@ use crate::status::Drained;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drain {
     deadline: Time,
-    /// Clients that were left at the deadline have been reset.
-    passed: bool,
     links_closed: bool,
     counts: Drained,
 }
@@ -66,7 +64,7 @@ impl Relay {
             drain.deadline = drain.deadline.min(deadline);
             return;
         }
-        let drain = Drain { deadline, passed: false, links_closed: false, counts: Drained::default() };
+        let drain = Drain { deadline, links_closed: false, counts: Drained::default() };
         self.services[service].drain = Some(drain);
         self.update_listening(service, out);
         for conn in self.clients_of(service) {
@@ -130,19 +128,14 @@ impl Relay {
     fn advance_drain<T: Transport>(&mut self, now: Time, service: usize, out: &mut T) {
         let Some(drain) = self.services[service].drain.filter(|drain| !drain.links_closed) else { return };
         let clients = self.services[service].clients();
-        if drain.deadline <= now && !drain.passed {
-            if clients > 0 {
-                self.notices.push(Notice::DrainDeadline { service: service as u16, clients }); // few
-                for conn in self.clients_of(service) {
-                    self.reset_client(conn, out);
-                }
-            }
-            if let Some(drain) = &mut self.services[service].drain {
-                drain.passed = true;
-            }
-        }
-        if self.services[service].clients() > 0 {
+        if clients > 0 && now < drain.deadline {
             return;
+        }
+        if clients > 0 {
+            self.notices.push(Notice::DrainDeadline { service: service as u16, clients }); // few
+            for conn in self.clients_of(service) {
+                self.reset_client(conn, out);
+            }
         }
         for upstream in self.services[service].upstreams.clone() {
             self.close_link(now, upstream, out);
@@ -158,7 +151,7 @@ impl Relay {
     /// When the next drain deadline passes.
     pub(crate) fn drain_timeout(&self) -> Option<Time> {
         let drains = self.services.iter().filter_map(|service| service.drain);
-        drains.filter(|drain| !drain.passed && !drain.links_closed).map(|drain| drain.deadline).min()
+        drains.filter(|drain| !drain.links_closed).map(|drain| drain.deadline).min()
     }
 }
 

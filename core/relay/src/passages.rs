@@ -13,7 +13,7 @@ use crate::backlog::Backlog;
 use crate::library::{CLIENT_ID, LibraryClient, Passage};
 use crate::notice::{Cut, Refusal};
 use crate::relay::Relay;
-use crate::slots::{Holder, Leaving, Sort};
+use crate::slots::{Holder, Sort};
 use crate::upstream::Member;
 
 impl Relay {
@@ -78,7 +78,7 @@ impl Relay {
                 }
             };
             let passage = client.passage;
-            match event {
+            match client.acceptor.decompose(now, ring, &mut input) {
                 Ok(Some(AcceptorEvent::Data { id, bytes, last })) => {
                     client.bytes_in += bytes.len() as u64;
                     self.services[usize::from(client.service)].counters.requests.count(bytes.len());
@@ -133,15 +133,7 @@ impl Relay {
             backlog.push(last_words.as_slice(), &mut self.memory);
         }
         client.over(&mut self.memory);
-        *holder = Holder::Leaving(Box::new(Leaving {
-            service,
-            sort: Sort::Library,
-            peer,
-            since,
-            backlog,
-            acknowledged: 0,
-            acknowledged_before: 0,
-        }));
+        *holder = Holder::leaving(service, Sort::Library, peer, since, backlog);
         self.refused(service, peer, Refusal::Handshake(error));
         self.start_lingering(now, conn);
         self.send_rest(conn, out);
@@ -322,15 +314,8 @@ impl Relay {
         let Some(holder) = self.slots.get_mut(conn) else { return };
         let Holder::Library(client) = holder else { return };
         client.over(&mut self.memory);
-        *holder = Holder::Leaving(Box::new(Leaving {
-            service: client.service,
-            sort: Sort::Library,
-            peer: client.peer,
-            since: client.since,
-            backlog: Backlog::default(),
-            acknowledged: 0,
-            acknowledged_before: 0,
-        }));
+        *holder =
+            Holder::leaving(client.service, Sort::Library, client.peer, client.since, Backlog::default());
         self.start_lingering(now, conn);
         self.send_rest(conn, out);
     }

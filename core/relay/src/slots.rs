@@ -29,6 +29,19 @@ pub(crate) enum Holder {
 }
 
 impl Holder {
+    /// A client whose virtual connection has ended, with what is left for it.
+    pub(crate) fn leaving(
+        service: u16,
+        sort: Sort,
+        peer: SocketAddr,
+        since: Time,
+        backlog: Backlog,
+    ) -> Holder {
+        let leaving =
+            Leaving { service, sort, peer, since, backlog, acknowledged: 0, acknowledged_before: 0 };
+        Holder::Leaving(Box::new(leaving))
+    }
+
     /// Of which service it is a client, and of which sort.
     pub(crate) fn client_of(&self) -> Option<(u16, Sort)> {
         match self {
