@@ -127,7 +127,7 @@ fn doctor_finds_a_machine_fit_and_a_link_port_open() {
     let (code, report) = doctor(&["--server", &direct, "--key", &key]);
     assert_eq!(code, Some(1));
     assert!(finding(&report, "server")["found"].as_str().unwrap().contains("no link port"), "{report:#}");
-    let nobody = loopback(support::free_port()).to_string();
+    let nobody = loopback(spillway_ports::free_port()).to_string();
     assert_eq!(doctor(&["--server", &nobody]).0, Some(1));
     scene.await_helped();
 }

@@ -62,7 +62,7 @@ fn the_exit_status_tells_wrong_replies_from_runs_that_could_not_be() {
     let (status, table, _) = run(echo(|bytes| bytes[0] ^= 1), &["-d", "300ms"]);
     assert_eq!(status, Some(1), "{table}");
     assert!(table.contains("wrong reply"), "{table}");
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = spillway_ports::free_address();
     for (more, word) in [
         (&["-d", "300ms"][..], "refused"),
         (&["--at", "1s=move:helper"], "--helper"),

@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde_json::Value;
 use spillway_lab::peers::{Memcached, Peer};
 use spillway_lab::{Launch, Place, Process};
-use support::{Client, PATIENCE, SPILLWAY, Scratch, eventually, free_port, loopback};
+use spillway_ports::free_port;
+use support::{Client, PATIENCE, SPILLWAY, Scratch, eventually, loopback};
 
 const HUP: i32 = 1;
 const INT: i32 = 2;

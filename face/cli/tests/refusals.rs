@@ -9,9 +9,10 @@ use std::process::Command;
 use spillway_auth::Key;
 use spillway_batch::{Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason, Role};
 use spillway_lab::{Launch, Place};
+use spillway_ports::free_port;
 use spillway_transport::Time;
 use support::link::{End, LinkPeer};
-use support::{Client, SPILLWAY, Scene, Scratch, eventually, free_port, loopback};
+use support::{Client, SPILLWAY, Scene, Scratch, eventually, loopback};
 
 /// Runs `attack` while two clients, one plain and one helped, must not notice.
 fn unharmed(scene: &Scene, attack: impl FnOnce()) {

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use support::{Client, SPILLWAY, Scene, Scratch, eventually, free_port, loopback};
+use spillway_ports::free_port;
+use support::{Client, SPILLWAY, Scene, Scratch, eventually, loopback};
 
 fn spillway(arguments: &[&str]) -> (bool, String, String) {
     let output = Command::new(SPILLWAY).args(arguments).output().unwrap();

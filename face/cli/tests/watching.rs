@@ -12,7 +12,8 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
-use support::{Client, Options, PATIENCE, SPILLWAY, Scene, eventually, free_port, loopback};
+use spillway_ports::free_port;
+use support::{Client, Options, PATIENCE, SPILLWAY, Scene, eventually, loopback};
 
 fn spillway(arguments: &[&str]) -> Output {
     Command::new(SPILLWAY).args(arguments).output().unwrap()

@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn an_address_may_change_its_service_and_overlap_with_ours() {
         let net = NetConfig::default();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = spillway_ports::free_address();
         let (one, all) = (free.to_string(), format!("0.0.0.0:{}", free.port()));
         let first = Places::default().plan(&config(&[("a", &[&one])]), 1, &net).unwrap();
         let second = first.places.plan(&config(&[("b", &[&one])]), 1, &net).unwrap();

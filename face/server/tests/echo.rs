@@ -126,8 +126,7 @@ fn a_port_that_is_no_link_port_is_an_error() {
     let hasty = Settings { accepted_timeout: Duration::from_millis(50), ..Settings::default() };
     let error = Client::pm_connect(&target, None, hasty).unwrap_err();
     assert!(matches!(error, MoveError::AcceptedTimeout(_)), "{error}");
-    // Nobody listens on a port that was just given up.
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = spillway_ports::free_address();
     let target = LinkTarget { address: nobody, ..echo.target(&keys) };
     let error = Client::pm_connect(&target, None, Settings::default()).unwrap_err();
     assert!(

@@ -184,8 +184,8 @@ fn a_client_cut_in_the_middle_of_a_message_harms_nobody() {
 fn a_helper_whose_link_is_down_refuses_and_direct_stays() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    // A server that is away: its port was just given up.
-    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // A server that is away.
+    let away = spillway_ports::free_address();
     let relief = Relief::start_with(keys.helper.clone(), &keys, away);
     let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
     let error = client.move_to(Route::Link(&relief.target(&keys))).unwrap_err();

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use spillway_batch::{CloseReason, Id};
+use spillway_ports::free_address;
 use support::driver::{Driver, PATIENCE};
-use support::process::{Server, free_address};
+use support::process::Server;
 
 /// A directory of one redis, removed with it.
 struct Redis {

@@ -95,7 +95,7 @@ fn slowness_counts_from_the_intended_time_and_is_no_failure() {
 
 #[test]
 fn what_cannot_begin_says_why() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = spillway_ports::free_address();
     let complaint = |config: &Config| {
         let outcome = spillway_load::run(config, Surroundings::default());
         outcome.map(|_| ()).unwrap_err().to_string()

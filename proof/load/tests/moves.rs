@@ -82,7 +82,7 @@ fn a_few_can_be_moved_and_a_word_can_be_taken_back() {
 #[test]
 fn a_refused_move_leaves_everybody_direct() {
     let (wrong_key, _cut) = link_port(Key::from_secret([6; 32]));
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = spillway_ports::free_address();
     for helper in [wrong_key, nobody] {
         let mut config = echo_config(&[helper]);
         config.schedule = Order::parse("100ms=move:helper").unwrap();

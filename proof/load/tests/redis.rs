@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ struct Redis {
 impl Redis {
     /// `None`, with the reason printed, where redis is not installed.
     fn start() -> Option<Redis> {
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = spillway_ports::free_address();
         let child = Command::new("redis-server")
             .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"])
             .arg(address.port().to_string())
@@ -32,9 +32,10 @@ impl Redis {
             println!("skipped: redis-server is not installed (apt-get install redis-server)");
             return None;
         };
-        let redis = Redis { child, address };
+        let mut redis = Redis { child, address };
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(address).is_err() {
+            assert_eq!(redis.child.try_wait().unwrap(), None, "redis ended");
             assert!(Instant::now() < deadline, "redis does not listen on {address}");
             std::thread::sleep(Duration::from_millis(5));
         }

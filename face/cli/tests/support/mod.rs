@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use spillway_auth::Key;
 use spillway_lab::peers::{Memcached, Peer};
 use spillway_lab::{Launch, Place, Process};
+use spillway_ports::free_port;
 
 /// Generous: machines that run tests are slow and shared.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -174,20 +175,6 @@ impl Scene {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
-}
-
-/// A free port below those that the kernel gives to outgoing connections: a test beside this one cannot take it by
-/// connecting somewhere before a helper listens on it.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    (0..20_000)
-        .map(|_| {
-            let step = NEXT.fetch_add(1, Ordering::Relaxed);
-            let port = 10_000 + (std::process::id().wrapping_mul(97).wrapping_add(step)) % 20_000;
-            u16::try_from(port).expect("below 30,000")
-        })
-        .find(|port| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .expect("a port is free")
 }
 
 pub fn loopback(port: u16) -> SocketAddr {

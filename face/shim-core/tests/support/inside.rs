@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use libc::{c_int, epoll_event};
 use spillway_shim_core::{accept, descriptors, epoll};
 
-use super::process::free_address;
+use spillway_ports::free_address;
 
 /// An application with one listener in one epoll set, and a link port.
 pub struct Inside {

@@ -1,13 +1,15 @@
 //! Any server program with the shim, on free ports, with what it writes to standard error.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use spillway_ports::free_address;
+
 use super::driver::PATIENCE;
-use super::server::{free_port, library};
+use super::server::library;
 
 /// A running server. Killed when dropped.
 pub struct Server {
@@ -17,11 +19,6 @@ pub struct Server {
     /// The link port.
     pub link: SocketAddr,
     log: Arc<Mutex<String>>,
-}
-
-/// A port that nobody uses at this moment.
-pub fn free_address() -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
 }
 
 impl Server {

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use spillway_ports::free_address;
 
 use super::driver::PATIENCE;
 
@@ -35,18 +36,6 @@ pub struct Memcached {
     log: Arc<Mutex<String>>,
 }
 
-/// A port that nobody uses at this moment, below those that outgoing connections take, and another one each time.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(std::process::id().wrapping_mul(97));
-        let port = 10_000 + (number % 20_000) as u16;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-}
-
 impl Memcached {
     /// With these arguments, and these settings of the shim besides the link port.
     pub fn start(arguments: &[&str], settings: &[(&str, &str)]) -> Memcached {
@@ -60,8 +49,8 @@ impl Memcached {
     }
 
     fn try_start(arguments: &[&str], settings: &[(&str, &str)]) -> Option<Memcached> {
-        let plain = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-        let link = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let plain = free_address();
+        let link = free_address();
         let mut command = Command::new("/usr/bin/memcached");
         command.args(["-u", "nobody", "-l", "127.0.0.1", "-p", &plain.port().to_string()]).args(arguments);
         command.env("LD_PRELOAD", library()).env("SPILLWAY_LINK", link.to_string());
@@ -92,8 +81,8 @@ impl Memcached {
 
     /// In the background, with its process id in this file.
     pub fn start_daemon(pid_file: &Path) -> Memcached {
-        let plain = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-        let link = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let plain = free_address();
+        let link = free_address();
         let mut command = Command::new("/usr/bin/memcached");
         command
             .args(["-d", "-u", "root", "-l", "127.0.0.1", "-p", &plain.port().to_string(), "-P"])

@@ -24,8 +24,7 @@ pub struct Memcached {
 impl Memcached {
     /// `None`, with the reason printed, where memcached is not installed.
     pub fn start() -> Option<Memcached> {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        Memcached::start_on(free)
+        Memcached::start_on(spillway_ports::free_address())
     }
 
     pub fn start_on(address: SocketAddr) -> Option<Memcached> {
@@ -39,9 +38,10 @@ impl Memcached {
             println!("skipped: memcached is not installed (apt-get install memcached)");
             return None;
         };
-        let memcached = Memcached { child, address };
+        let mut memcached = Memcached { child, address };
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(address).is_err() {
+            assert_eq!(memcached.child.try_wait().unwrap(), None, "memcached ended");
             assert!(Instant::now() < deadline, "memcached does not listen on {address}");
             std::thread::sleep(Duration::from_millis(5));
         }

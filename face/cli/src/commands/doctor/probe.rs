@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn nobody_there_is_told() {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let free = spillway_ports::free_address().to_string();
         let refused = findings(&free, None, Role::Helper).pop().unwrap();
         assert!(refused.state == State::Missing && refused.next.contains("spillway run"), "{refused}");
         let nonsense = findings("nonsense", None, Role::Helper).pop().unwrap();
