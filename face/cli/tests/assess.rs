@@ -53,7 +53,8 @@ fn a_memcached_under_load_would_be_helped() {
         eventually("it is found that batching helps", || {
             last = assess(server.pid());
             looks += 1;
-            last["verdict"] == "yes" || looks > 20
+            // On a busy machine a client may come late, and the connection that set the key may still be closing.
+            (last["verdict"] == "yes" && last["connections"] == 16) || looks > 20
         });
         assert_eq!(last["verdict"], "yes", "{last:#}");
         assert!(last["gain_overloaded"].as_f64().unwrap() >= 1.5, "{last:#}");
