@@ -1,6 +1,7 @@
 //! Where a peer runs: on a host of a lab, or on this machine's loopback without any privilege.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -83,9 +84,8 @@ impl Place {
     /// A TCP port that nobody used a moment ago. Somebody may be faster: be ready to try another.
     pub fn free_port(&self) -> Result<u16, LabError> {
         let address = self.address();
-        let port =
-            self.enter(|| TcpListener::bind((address, 0)).and_then(|l| l.local_addr()).map(|a| a.port()))?;
-        port.map_err(LabError::io(format!("no free port at {address}")))
+        let port = self.enter(|| spillway_ports::free_port_at(address))?;
+        port.ok_or_else(|| LabError::io(format!("no port at {address}"))(ErrorKind::AddrInUse.into()))
     }
 }
 
