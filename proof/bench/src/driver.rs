@@ -125,9 +125,9 @@ impl LinkDriver {
         while let Some(event) = self.link.decompose(now, &mut input).map_err(|e| e.to_string())? {
             match event {
                 OpenerEvent::Data { id, bytes } => {
-                    // Ids are given in order and nobody closes, so they are positions almost always.
-                    let at = self.clients.iter().position(|client| client.id == id);
-                    let at = at.ok_or("a reply of no connection")?;
+                    // Ids are given in order, and nobody closes.
+                    let at = self.clients.binary_search_by_key(&id, |client| client.id);
+                    let at = at.map_err(|_| "a reply of no connection")?;
                     self.clients[at].received.extend_from_slice(bytes);
                     let length = bytes.len();
                     self.link.consumed(id, length);

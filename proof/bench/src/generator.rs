@@ -17,6 +17,8 @@ use crate::error::Error;
 
 /// Width of the generators' bins, in ms: the grid on which a relief's end is looked for.
 pub const BIN_MS: u64 = crate::relief::GRID_MS;
+/// Bins are told of when they are over; what has no reply after this time is over any SLA that is looked at.
+pub const TOLD_AFTER: Duration = Duration::from_millis(250);
 /// How long connecting and filling may take.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// From the word to time zero, so that every generator has heard it.

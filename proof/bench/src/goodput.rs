@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 use spillway_load::Report;
 
 use crate::error::Error;
-use crate::generator::{BIN_MS, Generators, Order};
+use crate::generator::{BIN_MS, Generators, Order, TOLD_AFTER};
 use crate::measure::Step;
 use crate::ramp::{Goodput, Next, Ramp, Verdict};
 use crate::results::Check;
 use crate::scene::{Scene, System};
 
-/// Replies are told of every 100 ms; after this time, what has no reply is over any SLA that is looked at.
-const TOLD_AFTER: Duration = Duration::from_millis(250);
 /// For a backlog between probes.
 const QUIET_WITHIN: Duration = Duration::from_secs(5);
 /// Offered while connections move before a ramp: each needs a reply to have moved.

@@ -15,8 +15,10 @@ pub mod report;
 pub mod results;
 pub mod scenario;
 pub mod scene;
+pub mod served;
 pub mod stage;
 pub mod stats;
+mod steady;
 pub mod table;
 
 pub use error::Error;

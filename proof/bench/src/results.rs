@@ -193,6 +193,18 @@ impl Results {
     }
 }
 
+/// At most so many reasons are told.
+const REASONS_MAX: usize = 2;
+
+/// The note of rows whose spoilt measurements were left out, for these reasons; empty if there are none.
+pub(crate) fn left_out(reasons: &[String], measurements: usize) -> String {
+    if reasons.is_empty() {
+        return String::new();
+    }
+    let told = reasons[..reasons.len().min(REASONS_MAX)].join(", ");
+    format!("{} of {measurements} measurements spoilt and left out (first: {told})", reasons.len())
+}
+
 /// Writes a document to a file, whose directory is made if need be.
 pub(crate) fn write_json(path: &Path, document: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(document)?;

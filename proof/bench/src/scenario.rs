@@ -7,7 +7,7 @@ use spillway_load::Report;
 use spillway_load::report::{Move, Target};
 
 use crate::error::Error;
-use crate::generator::{Clients, Order};
+use crate::generator::{Clients, Order, TOLD_AFTER};
 use crate::measure::{Snapshot, Used, not_saturated, spoilt_by, stopped};
 use crate::relief::{self, Span};
 use crate::report::Phase;
@@ -15,8 +15,8 @@ use crate::scene::{Scene, System};
 
 /// CPU and batches are looked at so often.
 const SAMPLE_MS: u64 = 250;
-/// A second is told so long after its end, when its replies have come and been told of.
-const TOLD_AFTER_MS: u64 = 250;
+/// A second is told so long after its end.
+const TOLD_AFTER_MS: u64 = TOLD_AFTER.as_millis() as u64;
 /// Left out at the beginning of a phase where its steady state is wanted.
 const UNSETTLED_MS: u64 = 1_000;
 

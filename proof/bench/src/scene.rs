@@ -5,28 +5,21 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use spillway_lab::peers::{Memcached, Peer, Proxy};
-use spillway_lab::{Awake, Canary, Host, HostOptions, Lab, LabOptions, Launch, Place, Process, Quota};
+use spillway_lab::{Host, HostOptions, Lab, LabOptions, Place, Quota};
 
 use crate::error::Error;
 use crate::generator::{Clients, Generators};
 use crate::machine::Machine;
-use crate::measure::{BatchCount, Snapshot};
+use crate::measure::Snapshot;
+use crate::served::{Helper, HelperPlan, Keys, wrapper};
+use crate::steady::Steady;
 
 /// The server's link port, and the helper's.
 const LINK_PORT: u16 = 11_411;
-/// Everybody in the laboratory's network may be a client.
-const CLIENTS: &str = "10.77.0.0/24";
-/// How long the helper may take to open its link.
-const LINK_WITHIN: Duration = Duration::from_secs(30);
-/// How long the helper may take to end.
-const HELPER_ENDS_WITHIN: Duration = Duration::from_secs(2);
-
 /// How the scene is set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
@@ -139,16 +132,13 @@ impl Setting {
 pub struct Scene {
     setting: Setting,
     // Processes before the lab: they are ended first.
-    helper: Process,
+    helper: Helper,
     plain: Peer,
     shimmed: Peer,
     nutcracker: Option<Peer>,
     hosts: Hosts,
-    /// The helper's and the clients'.
-    keys: (PathBuf, PathBuf),
-    status_socket: PathBuf,
-    awake: Result<Awake, String>,
-    canary: Result<Canary, String>,
+    keys: Keys,
+    steady: Steady,
     lab: Lab,
 }
 
@@ -157,24 +147,6 @@ struct Hosts {
     server: Host,
     helper: Host,
     clients: Vec<Host>,
-}
-
-/// What of a helper's status is of interest here.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Status {
-    services: Vec<Service>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Service {
-    batches_sent: u64,
-    messages_sent: u64,
-    links: Vec<Link>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Link {
-    state: String,
 }
 
 impl Scene {
@@ -194,53 +166,14 @@ impl Scene {
                 .collect::<Result<_, _>>()?,
         };
         // Goes with the run, whichever way that ends.
-        let directory = std::env::temp_dir().join(lab.run_name());
-        let (helper_key, client_key) = (directory.join("helper.key"), directory.join("client.key"));
-        for file in [&helper_key, &client_key] {
-            spillway_keys::write_new_key_file(file).map_err(|e| Error::Usage(e.to_string()))?;
-        }
+        let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()), true)?;
         let link = SocketAddr::new(hosts.server.address(), LINK_PORT);
-        let wrapper = [
-            setting.program.display().to_string(),
-            "run".into(),
-            "--link".into(),
-            link.to_string(),
-            "--key".into(),
-            helper_key.display().to_string(),
-            "--client-key".into(),
-            client_key.display().to_string(),
-            "--allow-clients".into(),
-            CLIENTS.into(),
-            "--require".into(),
-            "--".into(),
-        ];
         let server = Place::from(&hosts.server);
         let plain = Memcached::default().start(&server)?;
-        let shimmed = Memcached::default().wrapper(wrapper).start(&server)?;
-        let status_socket = directory.join("helper.sock");
-        let keys = (helper_key.as_path(), client_key.as_path());
-        let helper = start_helper(&setting, &hosts, keys, &status_socket)?;
-        // Without them figures are noisier, and say so.
-        let awake = match setting.awake {
-            true => Awake::hold().map_err(|e| e.to_string()),
-            false => Err("as asked for".into()),
-        };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let canary = Canary::watch(cores).map_err(|e| e.to_string());
-        let mut scene = Scene {
-            setting,
-            helper,
-            plain,
-            shimmed,
-            nutcracker: None,
-            hosts,
-            keys: (helper_key, client_key),
-            status_socket,
-            awake,
-            canary,
-            lab,
-        };
-        scene.await_link()?;
+        let shimmed = Memcached::default().wrapper(wrapper(&setting.program, link, &keys)).start(&server)?;
+        let helper = start_helper(&setting, &hosts, &keys)?;
+        let steady = Steady::hold(setting.awake);
+        let scene = Scene { setting, helper, plain, shimmed, nutcracker: None, hosts, keys, steady, lab };
         for system in [System::Plain, System::Shimmed] {
             scene.fill(system)?;
         }
@@ -263,10 +196,9 @@ impl Scene {
     /// Starts the helper anew with another bound on the time that a batch waits.
     pub fn set_max_delay(&mut self, max_delay: Duration) -> Result<(), Error> {
         self.setting.max_delay = max_delay;
-        self.helper.stop(HELPER_ENDS_WITHIN);
-        let keys = (self.keys.0.as_path(), self.keys.1.as_path());
-        self.helper = start_helper(&self.setting, &self.hosts, keys, &self.status_socket)?;
-        self.await_link()
+        self.helper.stop();
+        self.helper = start_helper(&self.setting, &self.hosts, &self.keys)?;
+        Ok(())
     }
 
     /// Clients of this system with nothing to do yet. Those of [`System::Helped`] begin directly, and can be moved.
@@ -276,10 +208,10 @@ impl Scene {
             (System::Plain | System::Nutcracker, _) => self.plain.address(),
             (System::Shimmed | System::Helped, _) => self.shimmed.address(),
         };
-        let helper = SocketAddr::new(self.hosts.helper.address(), LINK_PORT);
+        let helper = self.keys.client.clone().map(|key| (self.helper.address, key));
         Clients {
             server,
-            helper: (system == System::Helped).then(|| (helper, self.keys.1.clone())),
+            helper: helper.filter(|_| system == System::Helped),
             connections: self.setting.connections,
             keys: self.setting.keys,
             fill: false,
@@ -334,9 +266,8 @@ impl Scene {
         let (server, helper, bridge) =
             (self.hosts.server.cpu()?, self.hosts.helper.cpu()?, self.lab.bridge_cpu()?);
         // Counters only: a helper that is too busy to answer misses one point of a curve.
-        let batches = self.status().map(|status| status.batches()).ok();
-        let stalled = self.canary.as_ref().map(|canary| canary.stalled().iter().sum()).unwrap_or_default();
-        Ok(Snapshot::now(server, helper, clients, bridge, batches, stalled))
+        let batches = self.helper.batches().ok();
+        Ok(Snapshot::now(server, helper, clients, bridge, batches, self.steady.stalled()))
     }
 
     /// This machine and this scene, for results.
@@ -359,29 +290,15 @@ impl Scene {
             ("keys".into(), format!("{} of 32 B, values of 64 B, all equally likely, GET", setting.keys)),
             ("helper".into(), format!("1 thread, a batch each {:?}", setting.max_delay)),
             ("moves".into(), format!("one connection each {:?}", setting.pace)),
-            (
-                "idle cores".into(),
-                match &self.awake {
-                    Ok(_) => "poll".into(),
-                    Err(why) => format!("halt: {why}"),
-                },
-            ),
-            (
-                "stalls".into(),
-                match &self.canary {
-                    Ok(_) => "seen by a real-time thread on each core".into(),
-                    Err(why) => format!("not seen: {why}"),
-                },
-            ),
+            ("congestion control".into(), self.hosts.server.congestion_control()?),
         ]);
+        machine.lab.extend(self.steady.words());
         Ok(machine)
     }
 
     /// Fails if the helper or a server has ended.
     pub fn check(&mut self) -> Result<(), Error> {
-        if let Some(status) = self.helper.exit() {
-            return Err(Error::process(format!("the helper ended with {status}"), self.helper.tail()));
-        }
+        self.helper.check()?;
         for (name, peer) in [("plain", &mut self.plain), ("relieved", &mut self.shimmed)] {
             if let Some(status) = peer.process().exit() {
                 let tail = peer.process().tail();
@@ -394,7 +311,7 @@ impl Scene {
     /// Ends everything, and reports a failure to remove what was made.
     pub fn close(self) -> Result<(), Error> {
         let Scene { mut helper, mut plain, mut shimmed, lab, .. } = self;
-        helper.stop(HELPER_ENDS_WITHIN);
+        helper.stop();
         plain.stop();
         shimmed.stop();
         Ok(lab.close()?)
@@ -406,80 +323,21 @@ impl Scene {
         filler.begin()?;
         filler.finish().map(drop)
     }
-
-    fn await_link(&mut self) -> Result<(), Error> {
-        let deadline = Instant::now() + LINK_WITHIN;
-        loop {
-            if let Some(status) = self.helper.exit() {
-                return Err(Error::process(
-                    format!("the helper ended at once with {status}"),
-                    self.helper.tail(),
-                ));
-            }
-            let problem = match self.status() {
-                Ok(status) if status.link_is_up() => return Ok(()),
-                Ok(_) => "its link to the server is not up".to_owned(),
-                Err(e) => e,
-            };
-            if Instant::now() >= deadline {
-                return Err(Error::process(
-                    format!("the helper is not ready: {problem}"),
-                    self.helper.tail(),
-                ));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn status(&self) -> Result<Status, String> {
-        helper_status(&self.status_socket)
-    }
 }
 
-fn start_helper(
-    setting: &Setting,
-    hosts: &Hosts,
-    (helper_key, client_key): (&Path, &Path),
-    status_socket: &Path,
-) -> Result<Process, Error> {
-    let link = SocketAddr::new(hosts.server.address(), LINK_PORT);
-    let launch = Launch::new(&setting.program)
-        .name("helper")
-        .args(["helper", "--service", &format!("cache={link}")])
-        .args(["--link-listen", &SocketAddr::new(hosts.helper.address(), LINK_PORT).to_string()])
+fn start_helper(setting: &Setting, hosts: &Hosts, keys: &Keys) -> Result<Helper, Error> {
+    let plan = HelperPlan {
+        program: &setting.program,
+        server: SocketAddr::new(hosts.server.address(), LINK_PORT),
+        address: SocketAddr::new(hosts.helper.address(), LINK_PORT),
+        library: true,
+        keys,
         // Algorithm 1 leaves its interval wherever evenly spaced requests found it, anywhere up to its cap.
-        .args(["--threads", "1", "--batch", "fixed"])
-        .args(["--max-delay", &format!("{}us", setting.max_delay.as_micros())])
-        .arg("--key")
-        .arg(helper_key)
-        .arg("--client-key")
-        .arg(client_key)
-        .arg("--status-socket")
-        .arg(status_socket);
-    Ok(hosts.helper.spawn(&launch)?)
-}
-
-impl Status {
-    fn link_is_up(&self) -> bool {
-        self.services.iter().flat_map(|service| &service.links).any(|link| link.state == "up")
-    }
-
-    fn batches(&self) -> BatchCount {
-        let sum = |count: fn(&Service) -> u64| self.services.iter().map(count).sum();
-        BatchCount { batches: sum(|s| s.batches_sent), messages: sum(|s| s.messages_sent) }
-    }
-}
-
-/// Asks a helper what it does. What is read of its answer is the caller's choice.
-pub(crate) fn helper_status<T: DeserializeOwned>(socket: &Path) -> Result<T, String> {
-    #[derive(Deserialize)]
-    struct Answer<T> {
-        ok: T,
-    }
-    let text = spillway_daemon::ask(socket, r#"{"command":"status"}"#, Duration::from_secs(1))
-        .map_err(|e| format!("no status at {}: {e}", socket.display()))?;
-    let answer = serde_json::from_str::<Answer<T>>(&text);
-    answer.map(|answer| answer.ok).map_err(|e| format!("its status is not understood: {e}"))
+        batch: "fixed",
+        max_delay: setting.max_delay,
+        status_socket: keys.helper.with_file_name("helper.sock"),
+    };
+    Helper::start(&hosts.helper, plan)
 }
 
 #[cfg(test)]
@@ -494,16 +352,5 @@ mod tests {
             assert!(cores == 1 || clients != server);
             assert!(cores < 3 || helper != server);
         }
-    }
-
-    #[test]
-    fn a_status_is_read_whatever_else_it_says() {
-        let text = r#"{"version":"0.1.0","services":[
-            {"name":"cache","batches_sent":10,"messages_sent":250,"links":[{"state":"up","connections":3}]},
-            {"name":"other","batches_sent":1,"messages_sent":2,"links":[]}]}"#;
-        let status: Status = serde_json::from_str(text).unwrap();
-        assert!(status.link_is_up());
-        assert_eq!(status.batches(), BatchCount { batches: 11, messages: 252 });
-        assert!(!Status::default().link_is_up());
     }
 }

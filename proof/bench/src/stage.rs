@@ -6,11 +6,10 @@ mod session;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use serde::Deserialize;
 use spillway_lab::peers::{Memcached, Peer, Proxy, Redis};
-use spillway_lab::{Awake, Canary, Host, HostCpu, HostOptions, Lab, LabOptions, Launch, Place, Process};
+use spillway_lab::{Host, HostCpu, HostOptions, Lab, LabOptions, Place};
 use spillway_load::Config;
 use spillway_load::config::Speech;
 use spillway_load::fill::fill;
@@ -20,15 +19,14 @@ use spillway_load::protocol::store::Space;
 
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::measure::{BatchCount, Snapshot};
-use crate::scene::{Placement, Setting, helper_status};
+use crate::measure::Snapshot;
+use crate::scene::{Placement, Setting};
+use crate::served::{HelperPlan, Keys, wrapper};
+use crate::steady::Steady;
 
+pub use crate::served::Helper;
 pub use session::{Cost, Session};
 
-/// Everybody in the laboratory's network may be a client.
-const CLIENTS: &str = "10.77.0.0/24";
-/// How long a helper may take to open its link.
-const LINK_WITHIN: Duration = Duration::from_secs(30);
 /// Keys in each space of a server.
 pub const KEYS: u32 = 2_000;
 
@@ -37,16 +35,14 @@ pub const KEYS: u32 = 2_000;
 pub struct Stage {
     program: PathBuf,
     placement: Placement,
-    directory: PathBuf,
-    key: PathBuf,
+    keys: Keys,
     /// The server's host.
     pub server: Host,
     /// The host of helpers and proxies.
     pub middle: Host,
     /// The clients' host.
     pub client: Host,
-    awake: Result<Awake, String>,
-    canary: Result<Canary, String>,
+    steady: Steady,
     lab: Lab,
 }
 
@@ -63,15 +59,6 @@ pub struct Pair {
     pub link: SocketAddr,
 }
 
-/// A running helper. Dropping it kills it.
-#[derive(Debug)]
-pub struct Helper {
-    process: Process,
-    status_socket: PathBuf,
-    /// Where plain clients reach it.
-    pub address: SocketAddr,
-}
-
 impl Stage {
     /// Makes the hosts. `name` is the laboratory run's.
     pub fn set(name: &str, setting: &Setting) -> Result<Stage, Error> {
@@ -84,36 +71,16 @@ impl Stage {
         let server = lab.host("server", on(placement.server))?;
         let middle = lab.host("middle", receiving(placement.helper))?;
         let client = lab.host("client", receiving(placement.clients))?;
-        let directory = std::env::temp_dir().join(lab.run_name());
-        let key = directory.join("helper.key");
-        spillway_keys::write_new_key_file(&key).map_err(|e| Error::Usage(e.to_string()))?;
-        // Without them figures are noisier, and say so.
-        let awake = match setting.awake {
-            true => Awake::hold().map_err(|e| e.to_string()),
-            false => Err("as asked for".into()),
-        };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let canary = Canary::watch(cores).map_err(|e| e.to_string());
-        let program = setting.program.clone();
-        Ok(Stage { program, placement, directory, key, server, middle, client, awake, canary, lab })
+        let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()), false)?;
+        let (program, steady) = (setting.program.clone(), Steady::hold(setting.awake));
+        Ok(Stage { program, placement, keys, server, middle, client, steady, lab })
     }
 
     /// Starts a server program twice, and fills both with values of these sizes.
     pub fn pair(&self, speech: Speech, value_sizes: &[usize]) -> Result<Pair, Error> {
         let place = Place::from(&self.server);
         let link = SocketAddr::new(self.server.address(), place.free_port()?);
-        let wrapper: Vec<String> = vec![
-            self.program.display().to_string(),
-            "run".into(),
-            "--link".into(),
-            link.to_string(),
-            "--key".into(),
-            self.key.display().to_string(),
-            "--allow-clients".into(),
-            CLIENTS.into(),
-            "--require".into(),
-            "--".into(),
-        ];
+        let wrapper = wrapper(&self.program, link, &self.keys);
         let (plain, shimmed) = match speech {
             Speech::Redis => {
                 (Redis::default().start(&place)?, Redis::default().wrapper(wrapper).start(&place)?)
@@ -141,18 +108,17 @@ impl Stage {
     /// Starts a helper with one thread before a server's link port, and waits until its link is up.
     pub fn helper(&self, link: SocketAddr, max_delay: Duration) -> Result<Helper, Error> {
         let address = SocketAddr::new(self.middle.address(), Place::from(&self.middle).free_port()?);
-        let status_socket = self.directory.join(format!("helper-{}.sock", address.port()));
-        let launch = Launch::new(&self.program)
-            .name("helper")
-            .args(["helper", "--service", &format!("server={link}"), "--listen", &address.to_string()])
-            .args(["--threads", "1", "--max-delay", &format!("{}us", max_delay.as_micros())])
-            .arg("--key")
-            .arg(&self.key)
-            .arg("--status-socket")
-            .arg(&status_socket);
-        let mut helper = Helper { process: self.middle.spawn(&launch)?, status_socket, address };
-        helper.await_link()?;
-        Ok(helper)
+        let plan = HelperPlan {
+            program: &self.program,
+            server: link,
+            address,
+            library: false,
+            keys: &self.keys,
+            batch: "adaptive",
+            max_delay,
+            status_socket: self.keys.helper.with_file_name(format!("helper-{}.sock", address.port())),
+        };
+        Helper::start(&self.middle, plan)
     }
 
     /// Starts a proxy in the middle.
@@ -162,7 +128,7 @@ impl Stage {
 
     /// The key of the server's link ports.
     pub fn key(&self) -> &Path {
-        &self.key
+        &self.keys.helper
     }
 
     /// CPU time and stolen time so far.
@@ -170,8 +136,7 @@ impl Stage {
         let batches = helper.and_then(|helper| helper.batches().ok());
         let client = self.client.cpu()?;
         let (server, middle, bridge) = (self.server.cpu()?, self.middle.cpu()?, self.lab.bridge_cpu()?);
-        let stalled = self.canary.as_ref().map(|canary| canary.stalled().iter().sum()).unwrap_or_default();
-        Ok(Snapshot::now(server, middle, client, bridge, batches, stalled))
+        Ok(Snapshot::now(server, middle, client, bridge, batches, self.steady.stalled()))
     }
 
     /// CPU time of the middle host so far.
@@ -199,16 +164,10 @@ impl Stage {
             ("placement".into(), self.placement.words().replace("helper", "helper or proxy")),
             ("quota".into(), "none".into()),
             ("accounts".into(), "processes and the receive threads of their host's interface".into()),
-            (
-                "idle cores".into(),
-                match &self.awake {
-                    Ok(_) => "poll".into(),
-                    Err(why) => format!("halt: {why}"),
-                },
-            ),
             ("congestion control".into(), self.server.congestion_control()?),
             ("keys".into(), format!("{KEYS} of 32 B in each server, all equally likely")),
         ]);
+        machine.lab.extend(self.steady.words());
         Ok(machine)
     }
 
@@ -251,59 +210,6 @@ impl Pair {
             }
         }
         Ok(())
-    }
-}
-
-/// What of a helper's status is of interest here.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Status {
-    services: Vec<Service>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Service {
-    batches_sent: u64,
-    messages_sent: u64,
-    links: Vec<Link>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Link {
-    state: String,
-}
-
-impl Helper {
-    /// Batches sent so far.
-    pub fn batches(&self) -> Result<BatchCount, String> {
-        let services = self.status()?.services;
-        let sum = |count: fn(&Service) -> u64| services.iter().map(count).sum();
-        Ok(BatchCount { batches: sum(|s| s.batches_sent), messages: sum(|s| s.messages_sent) })
-    }
-
-    fn status(&self) -> Result<Status, String> {
-        helper_status(&self.status_socket)
-    }
-
-    fn await_link(&mut self) -> Result<(), Error> {
-        let deadline = Instant::now() + LINK_WITHIN;
-        loop {
-            if let Some(status) = self.process.exit() {
-                let what = format!("the helper ended at once with {status}");
-                return Err(Error::process(what, self.process.tail()));
-            }
-            let problem = match self.status() {
-                Ok(status) if status.services.iter().flat_map(|s| &s.links).any(|l| l.state == "up") => {
-                    return Ok(());
-                }
-                Ok(_) => "its link to the server is not up".to_owned(),
-                Err(e) => e,
-            };
-            if Instant::now() >= deadline {
-                let what = format!("the helper is not ready: {problem}");
-                return Err(Error::process(what, self.process.tail()));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
     }
 }
 

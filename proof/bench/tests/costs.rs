@@ -1,33 +1,15 @@
 //! The cost experiments as a whole, tiny: that they end, check every byte and state their rows, not what the figures are.
 //! They need root, the peers, and the `spillway` command and its shim built beside this test.
 
-use std::path::{Path, PathBuf};
+mod support;
+
 use std::time::Duration;
 
 use spillway_bench::experiments::{helper_cost, loss, server_cost};
 use spillway_bench::results::Results;
 use spillway_bench::scene::Setting;
 use spillway_load::config::Speech;
-
-/// The built command, or why there can be no experiment.
-fn program(peers: &[&str]) -> Result<PathBuf, String> {
-    if let Some(why) = spillway_lab::unavailable() {
-        return Err(why);
-    }
-    let test = std::env::current_exe().map_err(|e| e.to_string())?;
-    let directory = test.parent().and_then(Path::parent).ok_or("this test is nowhere")?;
-    for file in ["spillway", "libspillway_shim.so"] {
-        if !directory.join(file).exists() {
-            return Err(format!("{file} is not in {}: build the whole workspace first", directory.display()));
-        }
-    }
-    for peer in peers {
-        if !["/usr/bin", "/usr/sbin"].iter().any(|directory| Path::new(directory).join(peer).exists()) {
-            return Err(format!("{peer} is not installed"));
-        }
-    }
-    Ok(directory.join("spillway"))
-}
+use support::program;
 
 fn assert_whole(results: &Results, told: &[u8], metrics: &[&str]) {
     let told = String::from_utf8_lossy(told);

@@ -1,35 +1,20 @@
 //! The demo as a whole, tiny: it needs root, memcached, and the `spillway` command and its shim built beside this test.
 
+mod support;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use spillway_bench::demo::{self, Options};
 use spillway_bench::results::Results;
 use spillway_bench::scene::Setting;
+use support::program;
 
 /// A machine that compiles meanwhile is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// The built command, or why there can be no demo.
-fn program() -> Result<PathBuf, String> {
-    if let Some(why) = spillway_lab::unavailable() {
-        return Err(why);
-    }
-    let test = std::env::current_exe().map_err(|e| e.to_string())?;
-    let directory = test.parent().and_then(Path::parent).ok_or("this test is nowhere")?;
-    for file in ["spillway", "libspillway_shim.so"] {
-        if !directory.join(file).exists() {
-            return Err(format!("{file} is not in {}: build the whole workspace first", directory.display()));
-        }
-    }
-    if Command::new("memcached").arg("-V").stdout(Stdio::null()).status().is_err() {
-        return Err("memcached is not installed".into());
-    }
-    Ok(directory.join("spillway"))
-}
 
 fn directory(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("spillway-bench-{name}-{}", std::process::id()))
@@ -49,7 +34,7 @@ fn leavings(pid: u32) -> Vec<String> {
 
 #[test]
 fn a_tiny_demo_is_whole_and_leaves_nothing() {
-    let program = match program() {
+    let program = match program(&["memcached"]) {
         Ok(program) => program,
         Err(why) => return println!("skipped: {why}"),
     };
@@ -84,7 +69,7 @@ fn a_tiny_demo_is_whole_and_leaves_nothing() {
 
 #[test]
 fn a_demo_that_is_interrupted_leaves_nothing() {
-    let program = match program() {
+    let program = match program(&["memcached"]) {
         Ok(program) => program,
         Err(why) => return println!("skipped: {why}"),
     };

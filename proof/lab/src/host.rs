@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use crate::cgroup::HostGroup;
 use crate::process::{Confinement, Launch, Process};
+use crate::realtime::{RECEIVE_PRIORITY, set_first_in_first_out};
 use crate::run::Run;
 use crate::tools::Tools;
 use crate::{HostCpu, InterfaceCounters, LabError, Loss, Offloads, Quota, namespace, napi};
@@ -270,7 +271,7 @@ fn run_first(interface: &str, group: &HostGroup) {
     for thread in napi::threads_of(interface) {
         // It keeps its CPU account, but the group of a quota has no real-time allowance.
         group.leave_quota_group(thread);
-        let _ = napi::run_first(thread);
+        let _ = set_first_in_first_out(thread, RECEIVE_PRIORITY);
     }
 }
 

@@ -1,7 +1,6 @@
 //! The kernel threads that do an interface's receive work.
 
 use std::fs;
-use std::io;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -29,17 +28,6 @@ pub(crate) fn pin(thread: u32, core: usize) -> Result<(), LabError> {
     let raw = i32::try_from(thread).ok().and_then(Pid::from_raw);
     sched_setaffinity(raw, &only(core)?)
         .map_err(LabError::errno(format!("cannot pin thread {thread} to core {core}")))
-}
-
-/// Lets a thread run before all ordinary ones. Fails where the kernel gives the thread's group no real-time
-/// allowance.
-pub(crate) fn run_first(thread: u32) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: `parameters` is a valid sched_param for the duration of the call.
-    match unsafe { libc::sched_setscheduler(thread.cast_signed(), libc::SCHED_FIFO, &parameters) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Lets the calling thread run on one core only.

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::experiments::Options;
 use crate::generator::Traffic;
 use crate::goodput::Tally;
-use crate::results::{Ratio, Results, Row};
+use crate::results::{Ratio, Results, Row, left_out};
 use crate::scene::Setting;
 use crate::stage::{Cost, Helper, Stage};
 use crate::stats::paired_ratios;
@@ -25,8 +25,6 @@ const CONNECTIONS: u32 = 200;
 const MAX_DELAY: Duration = Duration::from_micros(200);
 /// Rounds that a ratio needs.
 const ROUNDS_MIN: usize = 5;
-/// Most reasons that a row tells.
-const REASONS_MAX: usize = 2;
 
 /// How much is measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -180,17 +178,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
 }
 
 fn rows(series: &Series, results: &mut Results) {
-    let spoilt = if series.spoilt.is_empty() {
-        String::new()
-    } else {
-        let told: Vec<&str> = series.spoilt.iter().take(REASONS_MAX).map(String::as_str).collect();
-        format!(
-            "{} of {} measurements spoilt and left out (first: {})",
-            series.spoilt.len(),
-            series.costs.len(),
-            told.join(", ")
-        )
-    };
+    let spoilt = left_out(&series.spoilt, series.costs.len());
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>| {
         let values: Vec<f64> = series.costs.iter().flatten().filter_map(value).collect();
         let row = Row::new(series.middle.name(), metric, unit, &values);

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::experiments::Options;
 use crate::generator::Traffic;
 use crate::goodput::Tally;
-use crate::results::{Check, Results, Row};
+use crate::results::{Check, Results, Row, left_out};
 use crate::scene::Setting;
 use crate::stage::{Cost, Stage};
 
@@ -195,11 +195,8 @@ impl Seen {
 
 fn rows(series: &Series, effort: &Effort, results: &mut Results) {
     let good: Vec<&Seen> = series.seen.iter().filter(|seen| seen.cost.spoilt.is_none()).collect();
-    let first = series.seen.iter().find_map(|seen| seen.cost.spoilt.as_ref());
-    let spoilt = first.map_or(String::new(), |first| {
-        let (count, runs) = (series.seen.len() - good.len(), series.seen.len());
-        format!("{count} of {runs} runs spoilt and left out (first: {first})")
-    });
+    let reasons: Vec<String> = series.seen.iter().filter_map(|seen| seen.cost.spoilt.clone()).collect();
+    let spoilt = left_out(&reasons, series.seen.len());
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
         let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
         let row = Row::new(series.name(), metric, unit, &values)

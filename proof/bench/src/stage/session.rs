@@ -7,13 +7,10 @@ use spillway_load::histogram::Histogram;
 
 use super::{Helper, KEYS, Stage, seed};
 use crate::error::Error;
-use crate::generator::{BIN_MS, Clients, Generators, Order, Traffic};
+use crate::generator::{BIN_MS, Clients, Generators, Order, TOLD_AFTER, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{Used, spoilt_by, stopped};
 use crate::relief::Span;
-
-/// Replies are told of every 100 ms; after this time, what has no reply is over anything that is looked at.
-const TOLD_AFTER: Duration = Duration::from_millis(250);
 
 /// Running clients.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use crate::experiments::Options;
 use crate::goodput::Ramped;
 use crate::measure::{Step, Used, not_saturated};
 use crate::relief::Span;
-use crate::results::{Check, Ratio, Results, Row};
+use crate::results::{Check, Ratio, Results, Row, left_out};
 use crate::scenario::Relieved;
 use crate::scene::System;
 use crate::stats::{median, paired_ratios};
@@ -129,6 +129,7 @@ fn ratios(measured: &Measured, results: &mut Results) {
         measured
             .series
             .iter()
+            .filter(|s| s.iso_percent.is_none())
             .find(|s| (s.system, s.sla_us, s.burner, s.again) == (system, sla_us, burner, again))
     };
     for helped in measured.series.iter().filter(|series| series.system == System::Helped) {
@@ -205,11 +206,9 @@ fn migration_rows(measured: &Measured, results: &mut Results) {
     }
     for (helped, system) in [(false, "data migration"), (true, "helped")] {
         let runs = || measured.migrations.iter().filter(move |run| run.helped == helped);
-        let spoilt: Vec<&Migration> = runs().filter(|run| !run.spoilt.is_empty()).collect();
-        let note = spoilt.first().map_or(String::new(), |first| {
-            let why = first.spoilt.join(", ");
-            format!("{} of {} runs spoilt and left out (first: {why})", spoilt.len(), runs().count())
-        });
+        let reasons: Vec<String> =
+            runs().filter(|run| !run.spoilt.is_empty()).map(|run| run.spoilt.join(", ")).collect();
+        let note = left_out(&reasons, runs().count());
         let good = || runs().filter(|run| run.spoilt.is_empty());
         let row = |metric: &str, unit: &str, values: Vec<f64>| {
             Row::new(system, metric, unit, &values)
@@ -245,15 +244,8 @@ fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
     let quota = options.setting.quota;
     let (good, spoilt): (Vec<&Relieved>, Vec<&Relieved>) =
         measured.relieved.iter().partition(|run| run.spoilt(quota).is_empty());
-    let spoilt_note = match spoilt.first() {
-        Some(run) => format!(
-            "{} of {} runs spoilt and left out (first: {})",
-            spoilt.len(),
-            measured.relieved.len(),
-            run.spoilt(quota).join(", ")
-        ),
-        None => String::new(),
-    };
+    let reasons: Vec<String> = spoilt.iter().map(|run| run.spoilt(quota).join(", ")).collect();
+    let spoilt_note = left_out(&reasons, measured.relieved.len());
     // What direct clients see meanwhile: the requests of a probe, in the good runs.
     let probed = measured.relieved.iter().zip(&measured.probed);
     let probed = probed.filter(|(run, _)| run.spoilt(quota).is_empty()).map(|(_, span)| span);
@@ -452,10 +444,10 @@ mod tests {
         let mut iso = series(System::Plain, &[8_000.0; 5]);
         iso.iso_percent = Some(42.0);
         let results = stated(&measured(vec![
+            iso,
             series(System::Plain, &[3_000.0; 5]),
             series(System::Helped, &[16_000.0; 5]),
             series(System::Nutcracker, &[4_000.0; 5]),
-            iso,
         ]));
         let median = |name: &str| results.ratios.iter().find(|ratio| ratio.name == name).unwrap().median;
         assert_eq!(median("goodput_helped_over_direct"), Some(16.0 / 3.0));

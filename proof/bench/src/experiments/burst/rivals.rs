@@ -11,7 +11,7 @@ use spillway_load::Report;
 
 use super::{Course, RAMP_S, ROUNDS, Series, spoilt};
 use crate::error::Error;
-use crate::generator::{Clients, Generators, Order};
+use crate::generator::{Clients, Generators, Order, TOLD_AFTER};
 use crate::measure::{Snapshot, Used, stopped};
 use crate::relief::{self, Span};
 use crate::scenario::{self, Plan};
@@ -32,8 +32,6 @@ const OVERLOAD_MS: u64 = 3_000;
 const AFTER_MS: u64 = 6_000;
 /// A copy that takes longer has failed.
 const COPY_WITHIN: Duration = Duration::from_secs(60);
-/// Replies are told of every 100 ms.
-const TOLD_AFTER: Duration = Duration::from_millis(250);
 /// Clients of the probe, and their requests a second.
 const PROBE: (u32, f64) = (20, 100.0);
 
@@ -213,7 +211,7 @@ fn stalls(scene: &Scene, since: &Snapshot) -> Result<Vec<String>, Error> {
 /// look for it in the server's memory, which favours migration.
 struct Copy {
     sender: Process,
-    receiver: JoinHandle<Result<io::Result<u64>, LabError>>,
+    receiver: Receiver,
     begun: Instant,
 }
 
@@ -247,9 +245,11 @@ impl Copy {
     }
 }
 
+/// Counts what comes, on a thread of a host.
+type Receiver = JoinHandle<Result<io::Result<u64>, LabError>>;
+
 /// Takes one connection on a host and counts what comes.
-#[allow(clippy::type_complexity, reason = "the handle of a host's thread, once")]
-fn receive(host: &Host) -> Result<(SocketAddr, JoinHandle<Result<io::Result<u64>, LabError>>), Error> {
+fn receive(host: &Host) -> Result<(SocketAddr, Receiver), Error> {
     let system = |cause| Error::System { what: "cannot listen for copied data".into(), cause };
     let listener = host.enter(|| TcpListener::bind((host.address(), 0)))?.map_err(system)?;
     let address = listener.local_addr().map_err(system)?;

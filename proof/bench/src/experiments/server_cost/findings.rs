@@ -3,7 +3,7 @@
 use spillway_load::config::Speech;
 
 use super::{Effort, Measured, Offered, Series, Way, request_name};
-use crate::results::{Check, Ratio, Results, Row};
+use crate::results::{Check, Ratio, Results, Row, left_out};
 use crate::stage::Cost;
 use crate::stats::{median, paired_ratios};
 
@@ -11,8 +11,6 @@ use crate::stats::{median, paired_ratios};
 const PAIRS_MIN: usize = 15;
 /// Rounds that a ratio needs.
 const ROUNDS_MIN: usize = 5;
-/// Most reasons that a row tells.
-const REASONS_MAX: usize = 2;
 
 /// What is expected of the shim on plain connections.
 const SHIM_EXPECTED: &str = "expected ≤ 1.05 (upper95); PostMan's library up to 1.5";
@@ -53,16 +51,8 @@ pub(super) fn state(measured: &mut Measured, effort: &Effort, results: &mut Resu
     results.checks.push(Check::none("wrong_in_batches", 0, &format!("{} replies", measured.driven)));
 }
 
-fn reasons(spoilt: &[String], runs: usize) -> String {
-    if spoilt.is_empty() {
-        return String::new();
-    }
-    let told: Vec<&str> = spoilt.iter().take(REASONS_MAX).map(String::as_str).collect();
-    format!("{} of {runs} measurements spoilt and left out (first: {})", spoilt.len(), told.join(", "))
-}
-
 fn series_rows(series: &Series, results: &mut Results) {
-    let spoilt = reasons(&series.spoilt, series.costs.len());
+    let spoilt = left_out(&series.spoilt, series.costs.len());
     let mut row = |metric: &str, unit: &str, value: fn(&Cost) -> f64| {
         let values: Vec<f64> = series.costs.iter().flatten().map(value).collect();
         let row = Row::new(&series.way.name(), metric, unit, &values)
@@ -84,7 +74,7 @@ fn series_rows(series: &Series, results: &mut Results) {
 /// Costs and delays at one offered rate.
 fn offered_rows(offered: &Offered, results: &mut Results) {
     let runs = offered.direct.len() + offered.helped.len();
-    let spoilt = reasons(&offered.spoilt, runs);
+    let spoilt = left_out(&offered.spoilt, runs);
     let row = |system: &str, metric: &str, unit: &str, values: &[f64]| {
         Row::new(system, metric, unit, values)
             .param("server", offered.speech.to_string())

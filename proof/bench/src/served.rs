@@ -1,0 +1,196 @@
+//! The programs that are measured: servers under `spillway run`, and helpers.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use spillway_lab::{Host, Launch, Process};
+
+use crate::error::Error;
+use crate::measure::BatchCount;
+
+/// Everybody in the laboratory's network may be a client.
+const CLIENTS: &str = "10.77.0.0/24";
+/// How long a helper may take to open its link.
+const LINK_WITHIN: Duration = Duration::from_secs(30);
+/// How long a helper may take to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+/// How long it may take to say what it does.
+const STATUS_WITHIN: Duration = Duration::from_secs(1);
+
+/// The key files of a link.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    /// The helper's, which the server takes.
+    pub helper: PathBuf,
+    /// Library clients', where there are any.
+    pub client: Option<PathBuf>,
+}
+
+impl Keys {
+    /// Makes new ones in a directory.
+    pub(crate) fn make(directory: &Path, clients: bool) -> Result<Keys, Error> {
+        let file = |name: &str| -> Result<PathBuf, Error> {
+            let file = directory.join(name);
+            spillway_keys::write_new_key_file(&file).map_err(|e| Error::Usage(e.to_string()))?;
+            Ok(file)
+        };
+        Ok(Keys { helper: file("helper.key")?, client: clients.then(|| file("client.key")).transpose()? })
+    }
+
+    /// As arguments.
+    fn arguments(&self) -> Vec<String> {
+        let mut words = vec!["--key".into(), self.helper.display().to_string()];
+        if let Some(client) = &self.client {
+            words.extend(["--client-key".into(), client.display().to_string()]);
+        }
+        words
+    }
+}
+
+/// What goes before a server's own command line, so that helpers reach it at `link`.
+pub(crate) fn wrapper(program: &Path, link: SocketAddr, keys: &Keys) -> Vec<String> {
+    let mut words = vec![program.display().to_string(), "run".into(), "--link".into(), link.to_string()];
+    words.extend(keys.arguments());
+    words.extend(["--allow-clients", CLIENTS, "--require", "--"].map(String::from));
+    words
+}
+
+/// A running helper. Dropping it kills it.
+#[derive(Debug)]
+pub struct Helper {
+    process: Process,
+    status_socket: PathBuf,
+    /// Where clients reach it: plain ones, or library clients.
+    pub address: SocketAddr,
+}
+
+/// How a helper is started.
+pub(crate) struct HelperPlan<'a> {
+    pub program: &'a Path,
+    /// The server's link port.
+    pub server: SocketAddr,
+    /// Where clients reach it.
+    pub address: SocketAddr,
+    /// They speak links themselves.
+    pub library: bool,
+    pub keys: &'a Keys,
+    /// When its batches go.
+    pub batch: &'static str,
+    pub max_delay: Duration,
+    /// Must not exist yet, or belong to a helper that has ended.
+    pub status_socket: PathBuf,
+}
+
+impl Helper {
+    /// Starts one with one thread, and waits until its link is up.
+    pub(crate) fn start(host: &Host, plan: HelperPlan<'_>) -> Result<Helper, Error> {
+        let launch = Launch::new(plan.program)
+            .name("helper")
+            .args(["helper", "--service", &format!("server={}", plan.server)])
+            .args([if plan.library { "--link-listen" } else { "--listen" }, &plan.address.to_string()])
+            .args(["--threads", "1", "--batch", plan.batch])
+            .args(["--max-delay", &format!("{}us", plan.max_delay.as_micros())])
+            .args(plan.keys.arguments())
+            .arg("--status-socket")
+            .arg(&plan.status_socket);
+        let (status_socket, address) = (plan.status_socket, plan.address);
+        let mut helper = Helper { process: host.spawn(&launch)?, status_socket, address };
+        helper.await_link()?;
+        Ok(helper)
+    }
+
+    /// Batches sent so far.
+    pub fn batches(&self) -> Result<BatchCount, String> {
+        Ok(self.status()?.batches())
+    }
+
+    /// Fails if it has ended.
+    pub(crate) fn check(&mut self) -> Result<(), Error> {
+        match self.process.exit() {
+            Some(status) => {
+                Err(Error::process(format!("the helper ended with {status}"), self.process.tail()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(&mut self) {
+        self.process.stop(ENDS_WITHIN);
+    }
+
+    fn status(&self) -> Result<Status, String> {
+        #[derive(Deserialize)]
+        struct Answer {
+            ok: Status,
+        }
+        let text = spillway_daemon::ask(&self.status_socket, r#"{"command":"status"}"#, STATUS_WITHIN)
+            .map_err(|e| format!("no status at {}: {e}", self.status_socket.display()))?;
+        let answer = serde_json::from_str::<Answer>(&text);
+        answer.map(|answer| answer.ok).map_err(|e| format!("its status is not understood: {e}"))
+    }
+
+    fn await_link(&mut self) -> Result<(), Error> {
+        let deadline = Instant::now() + LINK_WITHIN;
+        loop {
+            self.check()?;
+            let problem = match self.status() {
+                Ok(status) if status.link_is_up() => return Ok(()),
+                Ok(_) => "its link to the server is not up".to_owned(),
+                Err(e) => e,
+            };
+            if Instant::now() >= deadline {
+                let what = format!("the helper is not ready: {problem}");
+                return Err(Error::process(what, self.process.tail()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// What of a helper's status is of interest here.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Status {
+    services: Vec<Service>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Service {
+    batches_sent: u64,
+    messages_sent: u64,
+    links: Vec<Link>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Link {
+    state: String,
+}
+
+impl Status {
+    fn link_is_up(&self) -> bool {
+        self.services.iter().flat_map(|service| &service.links).any(|link| link.state == "up")
+    }
+
+    fn batches(&self) -> BatchCount {
+        let sum = |count: fn(&Service) -> u64| self.services.iter().map(count).sum();
+        BatchCount { batches: sum(|s| s.batches_sent), messages: sum(|s| s.messages_sent) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_whatever_else_it_says() {
+        let text = r#"{"version":"0.1.0","services":[
+            {"name":"cache","batches_sent":10,"messages_sent":250,"links":[{"state":"up","connections":3}]},
+            {"name":"other","batches_sent":1,"messages_sent":2,"links":[]}]}"#;
+        let status: Status = serde_json::from_str(text).unwrap();
+        assert!(status.link_is_up());
+        assert_eq!(status.batches(), BatchCount { batches: 11, messages: 252 });
+        assert!(!Status::default().link_is_up());
+    }
+}
