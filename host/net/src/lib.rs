@@ -59,7 +59,7 @@ pub struct Config {
     /// How long a connection that we opened may leave bytes unacknowledged, or its window closed, before
     /// `Lost(TimedOut)`. Not for accepted ones: a client may take its time to read.
     pub stall_timeout: Duration,
-    /// Idle time before the kernel asks whether a peer is alive; none: it never asks.
+    /// Idle time before the kernel asks whether a peer is alive, at most 32,767 seconds; none: it never asks.
     pub keep_alive: Option<Duration>,
 }
 

@@ -89,7 +89,7 @@ pub(crate) struct Args {
     status_socket: Option<PathBuf>,
 
     /// Answer Prometheus (/metrics), programs (/status), health checks (/health) and browsers (/) on this address:
-    /// HOST:PORT, :PORT for every address of this host, or PORT for loopback only. It asks for no password.
+    /// HOST:PORT, :PORT for every IPv4 address of this host, or PORT for loopback only. It asks for no password.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
 }

@@ -177,8 +177,9 @@ impl Reader<'_> {
         if let Some(timeout) = self.time(&section.connect_timeout, shortest..=longest) {
             service.connect_timeout = timeout;
         }
-        let day = Duration::from_secs(86_400);
-        if let Some(idle) = self.time(&section.client_keepalive, Duration::ZERO..=day) {
+        // Linux takes 32,767 seconds at most.
+        let nine_hours = Duration::from_secs(9 * 3_600);
+        if let Some(idle) = self.time(&section.client_keepalive, Duration::ZERO..=nine_hours) {
             service.client_keepalive = (!idle.is_zero()).then_some(idle);
         }
         self.choice(&section.when_server_down, &[("refuse", ())]);

@@ -77,7 +77,7 @@ section! {
     /// restart only.*
     socket: Any, "path", "\"/run/spillway/helper.sock\"";
     /// Where `/metrics`, `/status`, `/health` and the status page are served, read-only, to whoever can connect:
-    /// `HOST:PORT`, or `:PORT` for every address of this host. Off without it. *Changed by a restart only.*
+    /// `HOST:PORT`, or `:PORT` for every IPv4 address of this host. Off without it. *Changed by a restart only.*
     metrics: Any, "address", "off";
     /// Clients of all services at one time; more are refused. 1 to 10,000,000.
     max_connections: Any, "number", "50_000";
@@ -120,7 +120,7 @@ section! {
     links_per_thread: Any, "number", "1";
     /// How long the server may take to accept a link's connection. `1ms` to `60s`.
     connect_timeout: Any, "time", "\"1s\"";
-    /// Idle time after which the kernel asks whether a client is alive; `0` never asks. At most `24h`; whole seconds
+    /// Idle time after which the kernel asks whether a client is alive; `0` never asks. At most `9h`; whole seconds
     /// are used.
     client_keepalive: Any, "time", "\"30s\"";
     /// What happens to clients while no link is up: `refuse`, so that health checks and load balancers see it.

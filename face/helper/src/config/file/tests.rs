@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::reference::is_toml;
 use crate::config::schema::SECTIONS;
+use crate::contexts::{Threads, net_config};
+use crate::listeners::Places;
 
 const LEAST: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:11211\"]\n";
 
@@ -38,6 +40,17 @@ fn a_short_file_has_the_defaults() {
 fn what_does_not_end_is_no_configuration() {
     let problems = read_file(Path::new("/dev/zero"), false).expect_err("not a configuration");
     assert!(problems.to_string().contains("has more than 1048576 bytes"), "{problems}");
+}
+
+#[test]
+fn the_longest_times_are_those_that_the_kernel_takes() {
+    let config = read(
+        "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:0\"]\nclient_keepalive = \"9h\"\n\
+         connect_timeout = \"60s\"\n",
+    );
+    let (config, threads) = (config.unwrap(), Threads::new(1));
+    let plan = Places::default().plan(&config, 1, &net_config(&config, &threads));
+    assert_eq!(plan.expect("sockets with these settings").new.len(), 1);
 }
 
 #[test]
@@ -126,7 +139,7 @@ fn problems_have_line_column_and_a_next_step() {
         (with("connect_timeout = 5"), "4:19: give a text in quotes, with its unit"),
         (with("connect_timeout = \"5\""), "4:19: a time has a unit"),
         (with("connect_timeout = \"2m\""), "4:19: give a time from 1ms to 1m"),
-        (with("client_keepalive = \"25h\""), "4:20: give a time from 0s to 24h"),
+        (with("client_keepalive = \"10h\""), "4:20: give a time from 0s to 9h"),
         (with("links_per_thread = 0"), "4:20: give a whole number from 1 to 64"),
         (with("links_per_thread = \"1\""), "4:20: give a whole number"),
         (with("protocol = \"http\""), "4:12: give \"tcp\" or \"memcached\" or \"redis\""),
