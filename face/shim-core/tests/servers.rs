@@ -1,6 +1,6 @@
 //! Servers of all kinds, each as a process with the shim: what they do with sockets is served, or refused clearly.
 
-#[path = "support/kinds.rs"]
+#[path = "support/kinds/mod.rs"]
 mod kinds;
 mod support;
 

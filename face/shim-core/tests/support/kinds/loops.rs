@@ -1,0 +1,286 @@
+//! Servers with an event loop: `poll`, `select`, and epoll in all the ways it is used.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, RawFd};
+use std::thread;
+
+use libc::{EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLOUT, c_int, epoll_event, pollfd};
+
+use super::{Client, accept, close, nonblocking};
+
+/// A loop over all clients with `poll` or the like.
+pub(super) fn polling(listener: &TcpListener, wait: impl Fn(&mut [pollfd]) -> c_int) -> ! {
+    nonblocking(listener.as_raw_fd());
+    let mut clients: HashMap<RawFd, Client> = HashMap::new();
+    loop {
+        let one = |(fd, client): (&RawFd, &Client)| {
+            let input = if client.ended || client.waiting.len() >= 64 * 1024 { 0 } else { libc::POLLIN };
+            let output = if client.waiting.is_empty() { 0 } else { libc::POLLOUT };
+            pollfd { fd: *fd, events: input | output, revents: 0 }
+        };
+        let mut descriptors: Vec<pollfd> = clients.iter().map(one).collect();
+        descriptors.push(pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+        let ready = wait(&mut descriptors);
+        assert!(ready > 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(ready as usize, descriptors.iter().filter(|one| one.revents != 0).count());
+        if descriptors.pop().is_some_and(|listener| listener.revents != 0) {
+            while let Some(fd) = accept(listener) {
+                nonblocking(fd);
+                clients.insert(fd, Client::default());
+            }
+        }
+        for one in descriptors.iter().filter(|one| one.revents != 0) {
+            if clients.get_mut(&one.fd).is_some_and(|client| !client.turn(one.fd)) {
+                clients.remove(&one.fd);
+                close(one.fd);
+            }
+        }
+    }
+}
+
+pub(super) fn select(descriptors: &mut [pollfd]) -> c_int {
+    // SAFETY: all zeros is an empty set; numbers are below its size.
+    unsafe {
+        let mut sets: [libc::fd_set; 2] = std::mem::zeroed();
+        for one in descriptors.iter() {
+            assert!((one.fd as usize) < libc::FD_SETSIZE);
+            for (set, bit) in sets.iter_mut().zip([libc::POLLIN, libc::POLLOUT]) {
+                if one.events & bit != 0 {
+                    libc::FD_SET(one.fd, set);
+                }
+            }
+        }
+        let count = descriptors.iter().map(|one| one.fd).max().unwrap() + 1;
+        let mut time = libc::timeval { tv_sec: 3600, tv_usec: 0 };
+        let [input, output] = &mut sets;
+        let ready = libc::select(count, input, output, std::ptr::null_mut(), &raw mut time);
+        assert!(ready > 0 && time.tv_sec > 0);
+        for one in descriptors.iter_mut() {
+            let has = |set: &libc::fd_set, bit| if libc::FD_ISSET(one.fd, set) { bit } else { 0 };
+            one.revents = has(&sets[0], libc::POLLIN) | has(&sets[1], libc::POLLOUT);
+        }
+        descriptors.iter().filter(|one| one.revents != 0).count() as c_int
+    }
+}
+
+pub(super) struct Set(pub(super) c_int);
+
+impl Set {
+    pub(super) fn new() -> Set {
+        // SAFETY: no pointers are passed.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        assert!(fd >= 0);
+        Set(fd)
+    }
+
+    pub(super) fn control(&self, operation: c_int, fd: RawFd, events: u32) -> c_int {
+        let mut event = epoll_event { events, u64: fd as u64 };
+        // SAFETY: the event outlives the call.
+        unsafe { libc::epoll_ctl(self.0, operation, fd, &raw mut event) }
+    }
+
+    pub(super) fn add(&self, fd: RawFd, events: u32) {
+        assert_eq!(self.control(libc::EPOLL_CTL_ADD, fd, events), 0, "{}", std::io::Error::last_os_error());
+    }
+
+    pub(super) fn wait(&self) -> Vec<(RawFd, u32)> {
+        let mut events = [epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: there is room for 64.
+        let count = unsafe { libc::epoll_wait(self.0, events.as_mut_ptr(), 64, -1) };
+        assert!(count > 0, "{}", std::io::Error::last_os_error());
+        events[..count as usize].iter().map(|event| (event.u64 as RawFd, event.events)).collect()
+    }
+}
+
+/// An event loop; clients are watched for `events`, and again after each turn if they fire once.
+pub(super) fn epoll_loop(listeners: &[&TcpListener], events: u32, rearm: bool) -> ! {
+    let set = Set::new();
+    for listener in listeners {
+        nonblocking(listener.as_raw_fd());
+        set.add(listener.as_raw_fd(), EPOLLIN as u32);
+    }
+    let mut clients: HashMap<RawFd, Client> = HashMap::new();
+    loop {
+        for (fd, _) in set.wait() {
+            if let Some(listener) = listeners.iter().find(|listener| listener.as_raw_fd() == fd) {
+                while let Some(fd) = accept(listener) {
+                    nonblocking(fd);
+                    clients.insert(fd, Client::default());
+                    set.add(fd, events);
+                }
+                continue;
+            }
+            let Some(client) = clients.get_mut(&fd) else { continue };
+            let is_edge = events & EPOLLET as u32 != 0;
+            // Edge-triggered: until nothing more goes.
+            let goes_on = loop {
+                let goes_on = client.turn(fd);
+                if !goes_on || !is_edge || !client.waiting.is_empty() {
+                    break goes_on;
+                }
+                let mut byte = 0u8;
+                // SAFETY: one byte is offered.
+                let more =
+                    unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+                if more < 0 {
+                    break true;
+                }
+            };
+            if !goes_on {
+                clients.remove(&fd);
+                close(fd);
+            } else if !is_edge {
+                let output = if client.waiting.is_empty() { 0 } else { EPOLLOUT as u32 };
+                if rearm || output != 0 || events & EPOLLOUT as u32 == 0 {
+                    assert_eq!(set.control(libc::EPOLL_CTL_MOD, fd, events | output), 0);
+                }
+            }
+        }
+    }
+}
+
+/// Four threads, each with a listener and an event loop of its own.
+pub(super) fn reuseport(address: SocketAddr, first: TcpListener) -> ! {
+    drop(first); // it was not bound with SO_REUSEPORT
+    for _ in 0..4 {
+        thread::spawn(move || {
+            use std::os::fd::FromRawFd;
+            // SAFETY: plain calls with valid arguments; the descriptor becomes the listener's own.
+            let listener = unsafe {
+                let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+                let one: c_int = 1;
+                let length = size_of::<c_int>() as u32;
+                for option in [libc::SO_REUSEPORT, libc::SO_REUSEADDR] {
+                    let set = libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const one).cast(), length);
+                    assert_eq!(set, 0);
+                }
+                let SocketAddr::V4(v4) = address else { panic!("an IPv4 address") };
+                let mut name: libc::sockaddr_in = std::mem::zeroed();
+                name.sin_family = libc::AF_INET as u16;
+                name.sin_port = v4.port().to_be();
+                name.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+                let length = size_of::<libc::sockaddr_in>() as u32;
+                assert_eq!(libc::bind(fd, (&raw const name).cast(), length), 0);
+                assert_eq!(libc::listen(fd, 1024), 0);
+                TcpListener::from_raw_fd(fd)
+            };
+            epoll_loop(&[&listener], EPOLLIN as u32, false)
+        });
+    }
+    loop {
+        thread::park();
+    }
+}
+
+/// Three threads with one listener in a set of each, exclusively.
+pub(super) fn exclusive(listener: &TcpListener) -> ! {
+    nonblocking(listener.as_raw_fd());
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(move || {
+                let set = Set::new();
+                set.add(listener.as_raw_fd(), (EPOLLIN | EPOLLEXCLUSIVE) as u32);
+                let mut clients: HashMap<RawFd, Client> = HashMap::new();
+                loop {
+                    for (fd, _) in set.wait() {
+                        if fd == listener.as_raw_fd() {
+                            if let Some(fd) = accept(listener) {
+                                nonblocking(fd);
+                                clients.insert(fd, Client::default());
+                                set.add(fd, (EPOLLIN | EPOLLOUT | EPOLLET) as u32);
+                            }
+                        } else if clients.get_mut(&fd).is_some_and(|client| !client.turn(fd)) {
+                            clients.remove(&fd);
+                            close(fd);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    unreachable!("the threads never end")
+}
+
+/// Each connection is in one set for reading and in another, of another thread, for writing.
+pub(super) fn two_sets(listener: &TcpListener) -> ! {
+    use std::sync::{Arc, Mutex};
+    nonblocking(listener.as_raw_fd());
+    let clients: Arc<Mutex<HashMap<RawFd, Client>>> = Arc::default();
+    let (readers, writers) = (Set::new(), Arc::new(Set::new()));
+    let (shared, set) = (clients.clone(), writers.clone());
+    thread::spawn(move || {
+        loop {
+            for (fd, _) in set.wait() {
+                let mut clients = shared.lock().unwrap();
+                let Some(client) = clients.get_mut(&fd) else { continue };
+                if client.turn(fd) {
+                    if client.waiting.is_empty() {
+                        assert_eq!(set.control(libc::EPOLL_CTL_MOD, fd, 0), 0);
+                    }
+                } else {
+                    clients.remove(&fd);
+                    close(fd); // and with that out of both sets
+                }
+            }
+        }
+    });
+    readers.add(listener.as_raw_fd(), EPOLLIN as u32);
+    loop {
+        for (fd, _) in readers.wait() {
+            if fd == listener.as_raw_fd() {
+                while let Some(fd) = accept(listener) {
+                    nonblocking(fd);
+                    clients.lock().unwrap().insert(fd, Client::default());
+                    writers.add(fd, 0);
+                    readers.add(fd, (EPOLLIN | EPOLLET) as u32);
+                }
+                continue;
+            }
+            // The other thread does the work: it is told by its own set.
+            if clients.lock().unwrap().contains_key(&fd) {
+                writers.control(libc::EPOLL_CTL_MOD, fd, EPOLLOUT as u32);
+            }
+        }
+    }
+}
+
+/// The main thread blocks in `accept` and hands connections to two event loops.
+pub(super) fn hand_over(listener: &TcpListener) -> ! {
+    let sets: Vec<&'static Set> = (0..2)
+        .map(|_| {
+            let set: &'static Set = Box::leak(Box::new(Set::new()));
+            thread::spawn(move || {
+                let mut clients: HashMap<RawFd, Client> = HashMap::new();
+                loop {
+                    for (fd, _) in set.wait() {
+                        if !clients.entry(fd).or_default().turn(fd) {
+                            clients.remove(&fd);
+                            close(fd);
+                        }
+                    }
+                }
+            });
+            set
+        })
+        .collect();
+    for set in sets.iter().cycle() {
+        let fd = accept(listener).unwrap();
+        nonblocking(fd);
+        set.add(fd, (EPOLLIN | EPOLLOUT | EPOLLET) as u32);
+    }
+    unreachable!("there are always sets")
+}
+
+/// Tries to make a ring, as libuv does, and then goes on with epoll.
+pub(super) fn rings(listener: &TcpListener) -> ! {
+    let mut parameters = [0u64; 32];
+    // SAFETY: the parameters are larger than the kernel's structure.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_io_uring_setup, 8, parameters.as_mut_ptr()), -1);
+        assert_eq!(*libc::__errno_location(), libc::ENOSYS);
+        // Other system calls pass.
+        assert_eq!(libc::syscall(libc::SYS_getpid), i64::from(libc::getpid()));
+    }
+    epoll_loop(&[listener], EPOLLIN as u32, false)
+}

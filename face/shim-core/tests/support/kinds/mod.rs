@@ -1,0 +1,117 @@
+//! Echo servers of all kinds, on plain calls of libc, so that they come by the shim. Each sends back what it
+//! receives, and `bye` when its client sends no more.
+
+mod calls;
+mod loops;
+mod threads;
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{IntoRawFd, RawFd};
+
+use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
+use loops::{epoll_loop, polling};
+
+/// Runs the server of this kind on this address, for ever.
+pub fn serve(kind: &str, address: SocketAddr) -> ! {
+    let listener = TcpListener::bind(address).unwrap();
+    match kind {
+        "poll" => polling(&listener, |descriptors| {
+            // SAFETY: the descriptors are the slice.
+            unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as u64, -1) }
+        }),
+        "ppoll" => polling(&listener, |descriptors| {
+            // SAFETY: as above; neither time nor mask.
+            unsafe {
+                libc::ppoll(
+                    descriptors.as_mut_ptr(),
+                    descriptors.len() as u64,
+                    std::ptr::null(),
+                    std::ptr::null(),
+                )
+            }
+        }),
+        "select" => polling(&listener, loops::select),
+        "threads" => threads::threads(&listener),
+        "prethreads" => threads::prethreads(listener),
+        "level" => epoll_loop(&[&listener], EPOLLIN as u32, false),
+        "edge" => epoll_loop(&[&listener], (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32, false),
+        "oneshot" => epoll_loop(&[&listener], (EPOLLIN | EPOLLONESHOT) as u32, true),
+        "reuseport" => loops::reuseport(address, listener),
+        "exclusive" => loops::exclusive(&listener),
+        "two-sets" => loops::two_sets(&listener),
+        "closer" => threads::closer(&listener),
+        "hand-over" => loops::hand_over(&listener),
+        "mmsg" => threads::mmsg(&listener),
+        "sendfile" => threads::send_file(&listener),
+        "forks" => threads::forks(&listener),
+        "calls" => calls::calls(&listener),
+        "rings" => loops::rings(&listener),
+        other => panic!("no server of the kind {other}"),
+    }
+}
+
+fn accept(listener: &TcpListener) -> Option<RawFd> {
+    listener.accept().ok().map(|(stream, _)| stream.into_raw_fd())
+}
+
+fn read(fd: RawFd, buffer: &mut [u8]) -> isize {
+    // SAFETY: the buffer is the slice.
+    unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) }
+}
+
+fn write(fd: RawFd, bytes: &[u8]) -> isize {
+    // SAFETY: the bytes are the slice.
+    unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) }
+}
+
+fn close(fd: RawFd) {
+    // SAFETY: the descriptor is the caller's.
+    assert_eq!(unsafe { libc::close(fd) }, 0);
+}
+
+fn nonblocking(fd: RawFd) {
+    // SAFETY: no pointers are passed.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        assert_eq!(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK), 0);
+        assert_eq!(libc::fcntl(fd, libc::F_GETFL), flags | libc::O_NONBLOCK);
+    }
+}
+
+fn would_block() -> bool {
+    std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
+}
+
+/// What a client has yet to get.
+#[derive(Default)]
+struct Client {
+    waiting: Vec<u8>,
+    ended: bool,
+}
+
+impl Client {
+    /// Reads and writes until nothing more goes. `false` when the client is done with.
+    fn turn(&mut self, fd: RawFd) -> bool {
+        let mut buffer = [0; 16 * 1024];
+        // Not without end: a client that sends and does not read must not fill our memory.
+        while !self.ended && self.waiting.len() < 64 * 1024 {
+            match read(fd, &mut buffer) {
+                0 => {
+                    self.ended = true;
+                    self.waiting.extend_from_slice(b"bye");
+                }
+                -1 if would_block() => break,
+                -1 => return false,
+                length => self.waiting.extend_from_slice(&buffer[..length as usize]),
+            }
+        }
+        while !self.waiting.is_empty() {
+            match write(fd, &self.waiting) {
+                -1 if would_block() => return true,
+                -1 => return false,
+                length => drop(self.waiting.drain(..length as usize)),
+            }
+        }
+        !self.ended
+    }
+}

@@ -1,0 +1,164 @@
+//! Servers whose threads block in calls on one connection each.
+
+use std::net::TcpListener;
+use std::os::fd::{IntoRawFd, RawFd};
+use std::sync::mpsc;
+use std::thread;
+
+use super::{accept, close, read, write};
+
+/// Reads and writes one client on a blocking descriptor, until it has no more.
+pub(super) fn converse(fd: RawFd) {
+    let mut buffer = vec![0; 100_000];
+    loop {
+        match read(fd, &mut buffer) {
+            0 => {
+                write(fd, b"bye");
+                break;
+            }
+            length if length > 0 => assert_eq!(write(fd, &buffer[..length as usize]), length),
+            _ => break,
+        }
+    }
+    close(fd);
+}
+
+/// A thread for each connection; the main thread blocks in `accept`.
+pub(super) fn threads(listener: &TcpListener) -> ! {
+    loop {
+        let fd = accept(listener).unwrap();
+        thread::spawn(move || converse(fd));
+    }
+}
+
+/// Eight threads that block in `accept`, and then serve one client after the other.
+pub(super) fn prethreads(listener: TcpListener) -> ! {
+    let listener: &'static TcpListener = Box::leak(Box::new(listener));
+    for _ in 0..8 {
+        thread::spawn(move || {
+            loop {
+                converse(accept(listener).unwrap());
+            }
+        });
+    }
+    loop {
+        thread::park();
+    }
+}
+
+/// A thread blocks in `read` for each connection; another ends those that say how: `close`, `shut` or `replace`.
+pub(super) fn closer(listener: &TcpListener) -> ! {
+    let (sender, receiver) = mpsc::channel::<(RawFd, u8)>();
+    let nothing: RawFd = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
+    thread::spawn(move || {
+        for (fd, how) in receiver {
+            match how {
+                b'c' => close(fd),
+                // SAFETY: no pointers are passed.
+                b's' => assert_eq!(unsafe { libc::shutdown(fd, libc::SHUT_RDWR) }, 0),
+                // SAFETY: as above.
+                _ => assert_eq!(unsafe { libc::dup2(nothing, fd) }, fd),
+            }
+        }
+    });
+    loop {
+        let fd = accept(listener).unwrap();
+        let sender = sender.clone();
+        thread::spawn(move || {
+            let mut buffer = [0; 1000];
+            loop {
+                let length = read(fd, &mut buffer);
+                let bytes = &buffer[..length.max(0) as usize];
+                match bytes.first() {
+                    // The number is another's to close, and may be another client's at once.
+                    Some(b'c') => return sender.send((fd, b'c')).unwrap(),
+                    Some(how @ (b's' | b'r')) => sender.send((fd, *how)).unwrap(),
+                    // What came late may find the connection shut down already.
+                    Some(_) if write(fd, bytes) == length => {}
+                    _ => return close(fd),
+                }
+            }
+        });
+    }
+}
+
+/// A thread for each connection, on `recvmmsg` and `sendmmsg`.
+pub(super) fn mmsg(listener: &TcpListener) -> ! {
+    loop {
+        let fd = accept(listener).unwrap();
+        thread::spawn(move || {
+            let mut buffers = [[0u8; 1000]; 4];
+            loop {
+                // SAFETY: all zeros are valid messages; buffers and vectors outlive the calls.
+                unsafe {
+                    let mut parts = buffers
+                        .each_mut()
+                        .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 1000 });
+                    let mut messages: [libc::mmsghdr; 4] = std::mem::zeroed();
+                    for (message, part) in messages.iter_mut().zip(&mut parts) {
+                        (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
+                    }
+                    let count = libc::recvmmsg(fd, messages.as_mut_ptr(), 4, 0x10000, std::ptr::null_mut());
+                    let ended = count <= 0 || messages[count as usize - 1].msg_len == 0;
+                    let count = if ended { count - 1 } else { count };
+                    for (message, part) in messages.iter().zip(&mut parts) {
+                        part.iov_len = message.msg_len as usize;
+                    }
+                    if count > 0 {
+                        assert_eq!(libc::sendmmsg(fd, messages.as_mut_ptr(), count as u32, 0), count);
+                    }
+                    if ended {
+                        write(fd, b"bye");
+                        close(fd);
+                        return;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Sends back through a file: what it has received is written to one and sent from there.
+pub(super) fn send_file(listener: &TcpListener) -> ! {
+    loop {
+        let fd = accept(listener).unwrap();
+        thread::spawn(move || {
+            let mut buffer = vec![0; 300_000];
+            // SAFETY: plain calls with valid arguments.
+            unsafe {
+                let file = libc::memfd_create(c"echo".as_ptr(), libc::MFD_CLOEXEC);
+                let mut offset: libc::off_t = 0;
+                loop {
+                    let length = read(fd, &mut buffer);
+                    if length <= 0 {
+                        break;
+                    }
+                    assert_eq!(write(file, &buffer[..length as usize]), length);
+                    assert_eq!(libc::sendfile(fd, file, &raw mut offset, length as usize), length);
+                    let null = std::ptr::null_mut();
+                    assert_eq!(libc::splice(fd, null, file, null, 1, 0), -1);
+                    assert_eq!(*libc::__errno_location(), libc::EINVAL);
+                }
+                write(fd, b"bye");
+                close(file);
+                close(fd);
+            }
+        });
+    }
+}
+
+/// A process for each connection: not served, and said so.
+pub(super) fn forks(listener: &TcpListener) -> ! {
+    loop {
+        let fd = accept(listener).unwrap();
+        // SAFETY: the child only makes system calls.
+        unsafe {
+            if libc::fork() == 0 {
+                let mut byte = [0; 1];
+                let length = libc::read(fd, byte.as_mut_ptr().cast(), 1);
+                libc::_exit(if length < 0 { 0 } else { 1 });
+            }
+        }
+        close(fd);
+    }
+}
