@@ -32,7 +32,7 @@ pub(crate) fn result(before: Errno, outcome: Result<c_int, Errno>) -> c_int {
 pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the call as it came.
     let outcome = unsafe { real::listen(fd, backlog) };
-    if outcome == 0 && port::is_configured() {
+    if outcome == 0 && port::is_configured() && fork::is_owner() {
         let before = sys::errno();
         let _ = listeners::listening(fd);
         sys::set_errno(before);

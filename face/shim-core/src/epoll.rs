@@ -127,9 +127,9 @@ impl Wait {
     }
 }
 
-/// `epoll_create` and its kin: notes the set.
+/// `epoll_create` and its kin: notes the set. A forked child's are no business of ours.
 pub fn created(fd: c_int) -> c_int {
-    if fd >= 0 && port::is_configured() {
+    if fd >= 0 && port::is_configured() && fork::is_owner() {
         let errno = sys::errno();
         ready::created(fd);
         sys::set_errno(errno);
@@ -201,7 +201,7 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
                 now = sys::now();
                 turns.looked(now);
             }
-            count += hand_out(set, &mut events[count..], now);
+            count += hand_out(set, &mut events[count..], now, &mut wakes);
             if count > 0 {
                 wakes.send();
                 return count as c_int;
@@ -226,7 +226,7 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
         }
         let now = sys::now();
         turns.looked(now);
-        count += hand_out(set, &mut events[count..], now);
+        count += hand_out(set, &mut events[count..], now, &mut wakes);
         if count > 0 {
             wakes.send();
             return count as c_int;
@@ -239,8 +239,8 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
     }
 }
 
-fn hand_out(set: &Set, events: &mut [epoll_event], now: Time) -> usize {
-    let count = set.collect(events, set.turns.limit(now));
+fn hand_out(set: &Set, events: &mut [epoll_event], now: Time, wakes: &mut Wakes) -> usize {
+    let count = set.collect(events, set.turns.limit(now), wakes);
     set.turns.handed(count, now);
     count
 }
@@ -290,7 +290,7 @@ fn take_ours(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize 
                 events[kept] = event;
                 kept += 1;
             }
-            Some(Tag::Wake) => {}
+            Some(Tag::Wake) => set.wake_seen(),
             Some(Tag::Port) => port::ready(set),
             Some(Tag::Control) => {
                 status::ready();

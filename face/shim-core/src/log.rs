@@ -3,7 +3,9 @@
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::sys;
+use libc::c_int;
+
+use crate::{sys, table};
 
 /// Lines within one second; more are dropped.
 const LINES_PER_SECOND: u64 = 20;
@@ -11,6 +13,8 @@ const LINES_PER_SECOND: u64 = 20;
 /// Lines within one second about peers that have not authenticated: whoever knocks on the link port must not be
 /// able to hide what else happens.
 const KNOCKS_PER_SECOND: u64 = 5;
+
+const STANDARD_ERROR: c_int = 2;
 
 /// A longer line is cut.
 const LINE_BYTES_MAX: usize = 512;
@@ -63,7 +67,15 @@ pub(crate) fn always(arguments: fmt::Arguments<'_>) {
     let _ = line.write_str("spillway: ");
     let _ = line.write_fmt(arguments);
     line.bytes[line.length] = b'\n';
-    let _ = sys::write(2, &line.bytes[..=line.length]);
+    if is_log(STANDARD_ERROR) {
+        let _ = sys::write(STANDARD_ERROR, &line.bytes[..=line.length]);
+    }
+}
+
+/// Servers that close standard error have clients with its number, or we have a descriptor of our own.
+fn is_log(fd: c_int) -> bool {
+    let family = sys::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+    table::is_real(fd) && !matches!(family, Ok(libc::AF_INET | libc::AF_INET6))
 }
 
 /// An error number as people know it.

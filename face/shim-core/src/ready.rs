@@ -62,7 +62,7 @@ pub(crate) struct Members {
     count: usize,
     /// Threads inside the kernel's wait.
     sleeping: u32,
-    /// The sleepers have been woken already.
+    /// A wake-up is under way, and no thread has seen it yet.
     woken: bool,
 }
 
@@ -213,10 +213,20 @@ impl Set {
         member.queued = true;
         members.ready.push_back((place.index, source.ticket()));
         self.ready_count.store(members.ready.len(), Ordering::Release);
+        self.wake_one(members, wakes);
+    }
+
+    /// Wakes one of the threads inside the kernel's wait, unless one is about to be.
+    fn wake_one(&self, members: &mut Members, wakes: &mut Wakes) {
         if members.sleeping > 0 && !members.woken {
             members.woken = true;
             wakes.push(self.wake_fd.load(Ordering::Relaxed));
         }
+    }
+
+    /// A thread has seen the wake-up, asleep or not: the next change needs another.
+    pub(crate) fn wake_seen(&self) {
+        lock(&self.inner).woken = false;
     }
 
     /// Whether the ready list has anything to look at.
@@ -229,8 +239,9 @@ impl Set {
         lock(&self.inner).sleeping > 0
     }
 
-    /// Reports at most `limit` ready members into `events` and returns how many.
-    pub(crate) fn collect(&self, events: &mut [epoll_event], limit: usize) -> usize {
+    /// Reports at most `limit` ready members into `events` and returns how many. Those left over are for another
+    /// thread, if one sleeps: this one may be busy for long.
+    pub(crate) fn collect(&self, events: &mut [epoll_event], limit: usize, wakes: &mut Wakes) -> usize {
         if events.is_empty() || !self.has_ready() {
             return 0;
         }
@@ -239,6 +250,7 @@ impl Set {
         let mut count = 0;
         for _ in 0..members.ready.len() {
             if count == limit {
+                self.wake_one(&mut members, wakes);
                 break;
             }
             let Some((index, ticket)) = members.ready.pop_front() else { break };
@@ -283,7 +295,6 @@ impl Set {
     pub(crate) fn wake_up(&self) {
         let mut members = lock(&self.inner);
         members.sleeping = members.sleeping.saturating_sub(1);
-        members.woken = false;
     }
 
     /// A buffer to receive into; hand it back with [`return_buffer`](Self::return_buffer).

@@ -278,7 +278,7 @@ mod tests {
         notify(connection, &mut wakes);
         for (data, set) in first.iter().enumerate() {
             let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-            assert_eq!(set.collect(&mut events, 4), 1);
+            assert_eq!(set.collect(&mut events, 4, &mut wakes), 1);
             let event = events[0];
             assert_eq!((event.events, event.u64), (libc::EPOLLIN as u32, data as u64));
         }

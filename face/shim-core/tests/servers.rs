@@ -146,6 +146,50 @@ fn files_are_sent_and_splice_is_refused() {
     echoes("sendfile", 10);
 }
 
+/// One batch, one event for each thread: whoever takes one leaves the others to threads that sleep.
+#[test]
+fn threads_that_share_a_set_all_get_work() {
+    let server = Server::own("pool");
+    let mut link = Driver::loopback(server.link);
+    let ids: Vec<Id> = (0..6).map(|_| link.connect()).collect();
+    for round in 0..50 {
+        let text = format!("round {round}");
+        ids.iter().for_each(|id| link.send(*id, text.as_bytes()));
+        link.run(|link| ids.iter().all(|id| link.connections[id].received.len() >= text.len()));
+        ids.iter().for_each(|id| assert_eq!(link.take(*id), text.as_bytes()));
+    }
+}
+
+/// A server that closes standard error has clients of that number: what is logged is not for them.
+#[test]
+fn a_client_with_the_number_of_standard_error_reads_no_log() {
+    let server = Server::own("standard-error");
+    let knock = || {
+        let mut stream = TcpStream::connect(server.link).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new()); // refused, which is logged
+    };
+    let mut plain = TcpStream::connect(server.plain).unwrap();
+    plain.set_read_timeout(Some(PATIENCE)).unwrap();
+    plain.write_all(b"2").unwrap();
+    let mut echo = |text: &[u8; 5]| {
+        plain.write_all(text).unwrap();
+        let mut echo = [0; 5];
+        plain.read_exact(&mut echo).unwrap();
+        assert_eq!(&echo, text);
+    };
+    echo(b"first");
+    knock();
+    echo(b"again");
+    let mut link = Driver::loopback(server.link);
+    let id = link.connect();
+    link.send(id, b"2");
+    assert_eq!(link.ask(id, b"first", b"first"), b"first");
+    knock();
+    assert_eq!(link.ask(id, b"again", b"again"), b"again");
+}
+
 /// Whichever thread closes: the blocked one returns, the client hears, nobody else is harmed.
 #[test]
 fn a_connection_closed_or_shut_down_by_another_thread() {
@@ -182,6 +226,7 @@ fn a_process_for_each_connection_is_refused_and_said_so() {
     link.run(|link| link.connections[&id].closed.is_some());
     assert_eq!(link.connections[&id].closed, Some(CloseReason::Normal));
     server.wait_for_log("a forked child uses a helped connection");
+    server.wait_for_log("the child is left alone");
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Barrier;
 use std::thread;
 
-use libc::{EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLOUT, c_int, epoll_event, pollfd};
+use libc::{EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, EPOLLOUT, c_int, epoll_event, pollfd};
 
-use super::{Client, accept, close, nonblocking};
+use super::{Client, accept, close, nonblocking, read, write};
 
 /// A loop over all clients with `poll` or the like.
 pub(super) fn polling(listener: &TcpListener, wait: impl Fn(&mut [pollfd]) -> c_int) -> ! {
@@ -85,9 +86,13 @@ impl Set {
     }
 
     pub(super) fn wait(&self) -> Vec<(RawFd, u32)> {
-        let mut events = [epoll_event { events: 0, u64: 0 }; 64];
-        // SAFETY: there is room for 64.
-        let count = unsafe { libc::epoll_wait(self.0, events.as_mut_ptr(), 64, -1) };
+        self.wait_for(64)
+    }
+
+    fn wait_for(&self, max: usize) -> Vec<(RawFd, u32)> {
+        let mut events = vec![epoll_event { events: 0, u64: 0 }; max];
+        // SAFETY: there is room for `max`.
+        let count = unsafe { libc::epoll_wait(self.0, events.as_mut_ptr(), max as c_int, -1) };
         assert!(count > 0, "{}", std::io::Error::last_os_error());
         events[..count as usize].iter().map(|event| (event.u64 as RawFd, event.events)).collect()
     }
@@ -243,6 +248,43 @@ pub(super) fn two_sets(listener: &TcpListener) -> ! {
             }
         }
     }
+}
+
+/// Clients that [`pool`] answers together.
+const TOGETHER: usize = 6;
+
+/// As many threads wait in one set, for one event each. None answers its client before all have one.
+pub(super) fn pool(listener: &TcpListener) -> ! {
+    nonblocking(listener.as_raw_fd());
+    let set: &'static Set = Box::leak(Box::new(Set::new()));
+    set.add(listener.as_raw_fd(), EPOLLIN as u32);
+    let all_have_one: &'static Barrier = Box::leak(Box::new(Barrier::new(TOGETHER)));
+    thread::scope(|scope| {
+        for _ in 0..TOGETHER {
+            scope.spawn(|| {
+                loop {
+                    let (fd, _) = set.wait_for(1)[0];
+                    if fd == listener.as_raw_fd() {
+                        while let Some(fd) = accept(listener) {
+                            nonblocking(fd);
+                            set.add(fd, (EPOLLIN | EPOLLONESHOT) as u32);
+                        }
+                        continue;
+                    }
+                    let mut buffer = [0; 100];
+                    let length = read(fd, &mut buffer);
+                    if length <= 0 {
+                        close(fd);
+                        continue;
+                    }
+                    all_have_one.wait();
+                    assert_eq!(write(fd, &buffer[..length as usize]), length);
+                    assert_eq!(set.control(libc::EPOLL_CTL_MOD, fd, (EPOLLIN | EPOLLONESHOT) as u32), 0);
+                }
+            });
+        }
+    });
+    unreachable!("the threads never end")
 }
 
 /// The main thread blocks in `accept` and hands connections to two event loops.

@@ -147,6 +147,24 @@ pub(super) fn send_file(listener: &TcpListener) -> ! {
     }
 }
 
+/// A thread for each connection; a client whose first byte is `2` has the number of standard error from then on.
+pub(super) fn standard_error(listener: &TcpListener) -> ! {
+    loop {
+        let fd = accept(listener).unwrap();
+        thread::spawn(move || {
+            let mut first = [0];
+            if read(fd, &mut first) == 1 && first == *b"2" {
+                // SAFETY: no pointers are passed.
+                assert_eq!(unsafe { libc::dup2(fd, 2) }, 2);
+                close(fd);
+                converse(2);
+            } else {
+                close(fd);
+            }
+        });
+    }
+}
+
 /// A process for each connection: not served, and said so.
 pub(super) fn forks(listener: &TcpListener) -> ! {
     loop {
@@ -156,7 +174,14 @@ pub(super) fn forks(listener: &TcpListener) -> ! {
             if libc::fork() == 0 {
                 let mut byte = [0; 1];
                 let length = libc::read(fd, byte.as_mut_ptr().cast(), 1);
-                libc::_exit(if length < 0 { 0 } else { 1 });
+                // What it makes for itself takes no descriptor but its own.
+                let free = [libc::dup(0), libc::dup(0)];
+                free.iter().for_each(|fd| close(*fd));
+                let made = [libc::epoll_create1(0), libc::dup(0)];
+                if length < 0 && made == free {
+                    write(2, b"the child is left alone\n");
+                }
+                libc::_exit(0);
             }
         }
         close(fd);
