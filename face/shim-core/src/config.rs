@@ -9,8 +9,8 @@ use spillway_batch::{AddressRange, AddressRules, Limits, Role, ServerConfig};
 
 use crate::log::Reason;
 pub use crate::port::LinkAddress;
-use crate::rotation;
 use crate::sys::{self, PrivateFileError};
+use crate::{rotation, status};
 
 /// Where the link port is: `HOST:PORT`, or `:PORT` for all addresses.
 pub const LINK: &CStr = c"SPILLWAY_LINK";
@@ -52,6 +52,8 @@ pub struct Config {
     pub require: bool,
     /// Which start by `spillway run` this process came of.
     pub launch: Option<String>,
+    /// Where the status page may be made.
+    pub status_directories: Vec<String>,
 }
 
 /// The shim cannot do what it was asked to.
@@ -105,7 +107,8 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         Some(text) => Some(text.parse().map_err(|_| format!("SPILLWAY_PORT={text} is no port number"))?),
     };
     let launch = variable(LAUNCH).filter(|id| is_launch(id));
-    Ok(Config { link, ring, key_files, allow, port, require, launch })
+    let status_directories = status::directories();
+    Ok(Config { link, ring, key_files, allow, port, require, launch, status_directories })
 }
 
 /// A launch is part of a file name.
@@ -173,8 +176,9 @@ pub fn glibc_version() -> Option<(u32, u32)> {
     Some((parts.next()??, parts.next()??))
 }
 
+/// In a server, before the application's code runs: it may change the environment whenever it likes.
 pub(crate) fn variable(name: &CStr) -> Option<String> {
-    // SAFETY: called before the application's code runs, when nobody changes the environment.
+    // SAFETY: nobody changes the environment meanwhile: neither a server so early, nor Spillway's own commands.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;

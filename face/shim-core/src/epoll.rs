@@ -292,10 +292,7 @@ fn take_ours(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize 
             }
             Some(Tag::Wake) => set.wake_seen(),
             Some(Tag::Port) => port::ready(set),
-            Some(Tag::Control) => {
-                status::ready();
-                status::look();
-            }
+            Some(Tag::Control) => status::ready(),
             Some(Tag::Link(index)) => links::ready(index, set, event.events, wakes),
         }
     }

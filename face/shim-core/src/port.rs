@@ -94,14 +94,16 @@ fn open_for<'a>(fd: c_int, set: impl FnOnce() -> Result<&'a Set, Errno>) {
     if config.port.is_some_and(|wanted| wanted != port) {
         return;
     }
+    let before = sys::errno(); // looking for pages changes it
     open_wanted(config, port, set);
+    sys::set_errno(before);
     // Only now: threads that come by meanwhile wait for the outcome, rather than go to sleep in the kernel as if there
     // were no link port.
     WANTED.store(false, Ordering::Release);
 }
 
 fn open_wanted<'a>(config: &Config, port: u16, set: impl FnOnce() -> Result<&'a Set, Errno>) {
-    if let Err(status::Another(pid)) = status::claim(config.launch.as_deref(), port, &config.link) {
+    if let Err(status::Another(pid)) = status::claim(config, port) {
         log::line(format_args!("process {pid} of this server has the link port: this one serves no helpers"));
         return;
     }

@@ -12,18 +12,18 @@ mod layout;
 mod page;
 mod reader;
 
-use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::Ordering;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicI32, Ordering};
 use std::sync::OnceLock;
 
 use libc::c_int;
 use spillway_batch::{LinkCounters, Role};
 
+use crate::config::Config;
 use crate::connections::Connection;
 use crate::log::{self, Reason};
-use crate::port::LinkAddress;
-use crate::sys::{self, Errno};
-use crate::{fork, links, switch};
+use crate::table::{self, Entry};
+use crate::{fork, links, switch, sys};
 
 use layout::header;
 pub use layout::{Counter, Request, State, Traffic};
@@ -31,6 +31,8 @@ use page::{Claimed, Page};
 pub use reader::{ConnectionStatus, LinkStatus, ServerPage, ServerStatus, Unreadable, directories, find};
 
 static PAGE: OnceLock<Page> = OnceLock::new();
+/// Ready when somebody asks for something.
+static WATCH: AtomicI32 = AtomicI32::new(-1);
 
 /// The page, once there is one.
 #[inline]
@@ -39,15 +41,15 @@ fn page() -> Option<&'static Page> {
 }
 
 /// Another process of the same launch serves helpers already: this one does not.
-pub(crate) struct Another(pub(crate) u64);
+pub(crate) struct Another(pub(crate) u32);
 
 /// Makes the page. There is one for each launch, so that children and workers of a server do not take the link
 /// port away from it.
-pub(crate) fn claim(launch: Option<&str>, helped: u16, link: &LinkAddress) -> Result<(), Another> {
+pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
     // Servers that were killed leave their pages behind: looking removes those that this user may remove.
-    drop(find());
+    drop(reader::find_in(&config.status_directories));
     let own = format!("{:08x}", sys::process_id());
-    let claimed = page::claim(launch.unwrap_or(&own), &directories());
+    let claimed = page::claim(config.launch.as_ref().unwrap_or(&own), &config.status_directories);
     let page = match claimed {
         Claimed::Another(pid) => return Err(Another(pid)),
         Claimed::Nowhere(error) => {
@@ -64,11 +66,10 @@ pub(crate) fn claim(launch: Option<&str>, helped: u16, link: &LinkAddress) -> Re
     set(header::PID, sys::process_id() as u64);
     set(header::START_TICKS, page::start_ticks("/proc/self/stat").unwrap_or(0));
     set(header::BEGAN_NS, sys::now().as_nanos());
-    set(header::LINK_PORT, link.port.into());
+    set(header::LINK_PORT, config.link.port.into());
     set(header::HELPED_PORT, helped.into());
-    let host = link.host.unwrap_or(IpAddr::V6(core::net::Ipv6Addr::UNSPECIFIED));
-    let [high, low, _] = layout::address_words(SocketAddr::new(host, 0));
-    if link.host.is_some() {
+    if let Some(host) = config.link.host {
+        let [high, low, _] = layout::address_words(SocketAddr::new(host, 0));
         set(header::LINK_ADDRESS, high);
         set(header::LINK_ADDRESS + 1, low);
     }
@@ -94,15 +95,23 @@ pub(crate) fn finish() {
     }
 }
 
-/// A descriptor that is ready when somebody asks for something.
-pub(crate) fn watch() -> Option<c_int> {
-    page()?.watch().ok()
+/// Has an epoll set report when somebody asks for something. Where that cannot be had, what is asked for is seen when
+/// something else comes.
+pub(crate) fn watch_in(set: c_int, tag: u64) {
+    let Some(Ok(fd)) = page().map(Page::watch) else { return };
+    if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, tag).is_err() {
+        sys::close(fd);
+        return;
+    }
+    table::note(fd, Entry::Own);
+    WATCH.store(fd, Ordering::Release);
 }
 
-/// Drains the descriptor of [`watch`].
-pub(crate) fn watched(fd: c_int) {
+/// Epoll says so.
+pub(crate) fn ready() {
     let mut buffer = [0; 1024];
-    while let Ok(1..) = files::read(fd, &mut buffer) {}
+    while let Ok(1..) = files::read(WATCH.load(Ordering::Acquire), &mut buffer) {}
+    look();
 }
 
 pub(crate) fn set_state(state: State) {
@@ -236,26 +245,4 @@ fn refresh(page: &Page) {
             set(page, at + layout::connection::BYTES_SENT, info.bytes_sent);
         }
     });
-}
-
-/// What opening the page's watch failed with is no reason to run without help.
-pub(crate) fn watch_in(set: c_int, tag: u64) {
-    let Some(fd) = watch() else { return };
-    let watched: Result<(), Errno> = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, tag);
-    if watched.is_err() {
-        sys::close(fd);
-        return;
-    }
-    crate::table::note(fd, crate::table::Entry::Own);
-    WATCH.store(fd, Ordering::Release);
-}
-
-static WATCH: core::sync::atomic::AtomicI32 = core::sync::atomic::AtomicI32::new(-1);
-
-/// The descriptor of the watch is ready.
-pub(crate) fn ready() {
-    let fd = WATCH.load(Ordering::Acquire);
-    if fd >= 0 {
-        watched(fd);
-    }
 }

@@ -4,11 +4,13 @@ use core::ffi::CStr;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::CString;
+use std::path::Path;
 
 use libc::c_int;
 
 use super::files;
 use super::layout::{self, header};
+use super::reader::ServerPage;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 
@@ -50,7 +52,7 @@ struct Places {
 pub(crate) enum Claimed {
     Page(Page),
     /// Another process of the same launch serves helpers.
-    Another(u64),
+    Another(u32),
     /// There is nowhere to put it.
     Nowhere(Errno),
 }
@@ -79,30 +81,10 @@ pub(crate) fn claim(launch: &str, directories: &[String]) -> Claimed {
     Claimed::Nowhere(why)
 }
 
-/// The process that a page belongs to, if it lives and is another one.
-fn living_owner(path: &CStr) -> Option<u64> {
-    let words = read_words(path)?;
-    if words[header::MAGIC] != layout::MAGIC || words[header::LAYOUT] != layout::LAYOUT {
-        return None;
-    }
-    let (pid, ticks) = (words[header::PID], words[header::START_TICKS]);
-    let is_other = pid != sys::process_id() as u64;
-    (is_other && start_ticks(&format!("/proc/{pid}/stat")) == Some(ticks)).then_some(pid)
-}
-
-fn read_words(path: &CStr) -> Option<[u64; 8]> {
-    let fd = files::open(path, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK, 0).ok()?;
-    let mut bytes = [0; 64];
-    let read = files::read(fd, &mut bytes);
-    sys::close(fd);
-    if read != Ok(bytes.len()) {
-        return None;
-    }
-    let mut words = [0; 8];
-    for (word, part) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-        *word = u64::from_ne_bytes(*part);
-    }
-    Some(words)
+/// The other process that a page belongs to. One that is not of the user whose process it names stops nobody.
+fn living_owner(path: &CStr) -> Option<u32> {
+    let page = ServerPage::open(Path::new(path.to_str().ok()?)).ok()??;
+    (i64::from(page.pid) != i64::from(sys::process_id())).then_some(page.pid)
 }
 
 /// When a process started, in clock ticks since the machine did.
@@ -287,9 +269,15 @@ mod tests {
             (header::START_TICKS, ticks),
         ];
         words.iter().for_each(|(at, word)| again.word(*at).store(*word, Ordering::Relaxed));
-        assert!(matches!(claim("one", &directories), Claimed::Another(pid) if pid == u64::from(parent)));
+        assert!(matches!(claim("one", &directories), Claimed::Another(pid) if pid == parent));
         again.word(header::START_TICKS).store(ticks + 1, Ordering::Relaxed);
         let Claimed::Page(page) = claim("one", &directories) else { panic!("its owner is gone") };
+        // Another user's, that names a living process all the same. Only root can make one here.
+        words.iter().for_each(|(at, word)| page.word(*at).store(*word, Ordering::Relaxed));
+        assert!(matches!(claim("one", &directories), Claimed::Another(_)));
+        if std::os::unix::fs::chown(directory.join(format!("{PREFIX}one")), Some(65_534), None).is_ok() {
+            assert!(matches!(claim("one", &directories), Claimed::Page(_)));
+        }
         page.remove();
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
         std::fs::remove_dir(&directory).unwrap();

@@ -110,8 +110,12 @@ pub struct ConnectionStatus {
 /// The pages of all living servers, and those that cannot be read. Pages of servers that were killed are removed
 /// where that is allowed.
 pub fn find() -> (Vec<ServerPage>, Vec<Unreadable>) {
+    find_in(&directories())
+}
+
+pub(super) fn find_in(directories: &[String]) -> (Vec<ServerPage>, Vec<Unreadable>) {
     let (mut pages, mut unreadable) = (Vec::new(), Vec::new());
-    for directory in directories() {
+    for directory in directories {
         let Ok(files) = std::fs::read_dir(directory) else { continue };
         for file in files.take(FILES_MAX).flatten() {
             if !file.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -141,7 +145,7 @@ impl Words {
 
 impl ServerPage {
     /// `None` when the server is gone, or it is no page of a server.
-    fn open(path: &Path) -> io::Result<Option<ServerPage>> {
+    pub(super) fn open(path: &Path) -> io::Result<Option<ServerPage>> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
             Ok(file) => file,
