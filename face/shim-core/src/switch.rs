@@ -3,27 +3,39 @@
 //! Whoever may write the status page may use it; nothing is interposed less meanwhile, so that it can be switched on
 //! again.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use std::sync::Mutex;
 
 use spillway_transport::Time;
 
 use crate::ready::Wakes;
 use crate::status::{self, State};
-use crate::{links, log, sys};
+use crate::{links, lock, log, port, sys};
 
-/// 0 while on; otherwise the end of the time that links have, in nanoseconds.
-static OFF_AFTER: AtomicU64 = AtomicU64::new(0);
+/// While off: the end of the time that links have. Held while the switch acts, so that the status page tells of the
+/// last order; taken before all locks of links.
+static OFF_AFTER: Mutex<Option<Time>> = Mutex::new(None);
+
+/// Links have yet to end.
+static DRAINING: AtomicBool = AtomicBool::new(false);
 
 /// Whether no links are taken.
 pub(crate) fn is_off() -> bool {
-    OFF_AFTER.load(Ordering::Acquire) != 0
+    lock(&OFF_AFTER).is_some()
+}
+
+/// Whether links have yet to end, so that no wait must be long.
+#[inline]
+pub(crate) fn is_draining() -> bool {
+    DRAINING.load(Ordering::Relaxed)
 }
 
 /// Takes no more links, and ends those there are within this time. Call with no lock held.
 pub(crate) fn off(within_ms: u32) {
+    let mut off_after = lock(&OFF_AFTER);
     let deadline = sys::now() + Duration::from_millis(within_ms.into());
-    let was_off = OFF_AFTER.swap(deadline.as_nanos().max(1), Ordering::AcqRel) != 0;
+    let was_off = off_after.replace(deadline).is_some();
     let mut wakes = Wakes::default();
     let links = links::drain(within_ms, &mut wakes);
     if !was_off {
@@ -32,36 +44,32 @@ pub(crate) fn off(within_ms: u32) {
         ));
     }
     status::set_state(State::Draining);
-    end_links(&mut wakes);
+    end(deadline, &mut wakes);
+    drop(off_after);
     wakes.send();
 }
 
-/// Takes links again.
+/// Takes links again, unless the link port is closed. Call with no lock held.
 pub(crate) fn on() {
-    if OFF_AFTER.swap(0, Ordering::AcqRel) != 0 {
+    let mut off_after = lock(&OFF_AFTER);
+    if off_after.take().is_some() {
         log::line(format_args!("switched on again"));
     }
-    DRAINING.store(0, Ordering::Release);
-    status::set_state(State::On);
+    DRAINING.store(false, Ordering::Release);
+    status::set_state(if port::home().is_some() { State::On } else { State::Off });
 }
 
-/// Links that have yet to end.
-static DRAINING: AtomicU64 = AtomicU64::new(0);
-
-/// Whether links have yet to end, so that no wait must be long.
-#[inline]
-pub(crate) fn is_draining() -> bool {
-    DRAINING.load(Ordering::Relaxed) > 0
-}
-
-/// Ends links without connections, and all of them once their time is over.
+/// Ends links without connections, and all of them once their time is over. Call with no lock held.
 pub(crate) fn end_links(wakes: &mut Wakes) {
-    let off_after = OFF_AFTER.load(Ordering::Acquire);
-    if off_after == 0 {
-        return;
+    if let Some(deadline) = *lock(&OFF_AFTER) {
+        end(deadline, wakes);
     }
-    let left = links::end_drained(sys::now() >= Time(off_after), wakes);
-    DRAINING.store(left as u64, Ordering::Release);
+}
+
+/// As [`end_links`], with the switch held.
+fn end(deadline: Time, wakes: &mut Wakes) {
+    let left = links::end_drained(sys::now() >= deadline, wakes);
+    DRAINING.store(left > 0, Ordering::Release);
     if left == 0 {
         status::set_state(State::Off);
     }
