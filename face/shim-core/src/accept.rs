@@ -6,10 +6,9 @@ use std::sync::{Mutex, TryLockError};
 use libc::{c_int, sockaddr, socklen_t};
 
 use crate::connections::Connection;
-use crate::descriptors::result;
 use crate::log::{self, Reason};
 use crate::ready::Wakes;
-use crate::sys::{self, Errno};
+use crate::sys::{self, Errno, result};
 use crate::table::{self, Entry};
 use crate::waiters::Blocked;
 use crate::{fork, links, listeners, names, port, real};
@@ -46,10 +45,7 @@ pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flag
     }
     let Some(stand_in) = listeners::noted(fd) else { return pass() };
     // SAFETY: as of `accept4`.
-    match unsafe { wait(fd, stand_in, out, length, flags) } {
-        Ok(accepted) => result(before, accepted),
-        Err(error) => result(before, Err(error)),
-    }
+    result(before, unsafe { wait(fd, stand_in, out, length, flags) })
 }
 
 /// Waits for either kind of client.
@@ -59,14 +55,14 @@ unsafe fn wait(
     out: *mut sockaddr,
     length: *mut socklen_t,
     flags: c_int,
-) -> Result<Result<c_int, Errno>, Errno> {
+) -> Result<c_int, Errno> {
     let mut blocked = Blocked::new(vec![stand_in]);
     let mut descriptors = vec![libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
     loop {
         if listeners::has_queued() {
             // SAFETY: the caller vouches for the address.
             if let Some(outcome) = unsafe { accept_virtual(fd, out, length, flags) } {
-                return Ok(outcome);
+                return outcome;
             }
         }
         if table::entry(fd) != Entry::Listener(stand_in.index) {
@@ -78,7 +74,7 @@ unsafe fn wait(
                 drop(blocked); // another thread receives from now on
                 // SAFETY: the call as it came.
                 let accepted = unsafe { real::accept4(fd, out, length, flags) };
-                return if accepted < 0 { Err(sys::errno()) } else { Ok(Ok(accepted)) };
+                return if accepted < 0 { Err(sys::errno()) } else { Ok(accepted) };
             }
             _ => {}
         }

@@ -7,23 +7,9 @@ use libc::{c_int, c_ulong};
 use crate::connections;
 use crate::ready::{self, Wakes};
 use crate::source::{self, notify};
-use crate::sys::{self, Errno};
+use crate::sys::{self, Errno, result};
 use crate::table::{self, Entry};
 use crate::{fork, links, listeners, options, port, real, waiters};
-
-/// The C result of a call; errno only when it failed.
-pub(crate) fn result(before: Errno, outcome: Result<c_int, Errno>) -> c_int {
-    match outcome {
-        Ok(value) => {
-            sys::set_errno(before);
-            value
-        }
-        Err(error) => {
-            sys::set_errno(error);
-            -1
-        }
-    }
-}
 
 /// `listen`: notes TCP listeners.
 ///

@@ -77,11 +77,7 @@ impl Wait {
         match self {
             Wait::Plain(ms) | Wait::Masked(ms, _) => u64::try_from(ms).ok().map(Duration::from_millis),
             // SAFETY: the caller vouches for the pointer.
-            Wait::Precise(time, _) => unsafe { time.as_ref() }.map(|time| {
-                let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
-                Duration::from_secs(seconds.unwrap_or(0))
-                    .saturating_add(Duration::from_nanos(nanos.unwrap_or(0).into()))
-            }),
+            Wait::Precise(time, _) => unsafe { time.as_ref() }.map(sys::duration),
         }
     }
 
@@ -115,10 +111,7 @@ impl Wait {
                 Wait::Plain(_) => real::epoll_wait(fd, events, max, ms),
                 Wait::Masked(_, mask) => real::epoll_pwait(fd, events, max, ms, mask),
                 Wait::Precise(_, mask) => {
-                    let time = timeout.map(|left| timespec {
-                        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                        tv_nsec: i64::from(left.subsec_nanos()),
-                    });
+                    let time = timeout.map(sys::timespec);
                     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
                     real::epoll_pwait2(fd, events, max, time, mask)
                 }
@@ -185,11 +178,11 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
     let timeout = unsafe { how.timeout() };
     let mut deadline: Option<Time> = None;
     let turns = &set.turns;
-    turns.asked(sys::now());
+    let mut now = sys::now();
+    turns.asked(now);
     loop {
         let mut count = 0;
         if set.has_ready() {
-            let mut now = sys::now();
             if turns.is_look_due(now) {
                 links::flush_deferred(&mut wakes);
                 // SAFETY: as of the C function.
@@ -224,7 +217,7 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
         if links::need_looks() {
             links::expire(&mut wakes);
         }
-        let now = sys::now();
+        now = sys::now();
         turns.looked(now);
         count += hand_out(set, &mut events[count..], now, &mut wakes);
         if count > 0 {
@@ -317,16 +310,8 @@ pub unsafe fn control(fd: c_int, operation: c_int, member: c_int, event: *mut ep
         (Some(_), Entry::Own) => Some(Err(libc::EBADF)),
         _ => None,
     };
-    match outcome {
-        Some(Ok(())) => {
-            sys::set_errno(errno);
-            return 0;
-        }
-        Some(Err(error)) => {
-            sys::set_errno(error);
-            return -1;
-        }
-        None => {}
+    if let Some(outcome) = outcome {
+        return sys::result(errno, outcome.map(|()| 0));
     }
     // SAFETY: the call as it came.
     let result = unsafe { real::epoll_ctl(fd, operation, member, event) };

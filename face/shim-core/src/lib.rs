@@ -14,9 +14,9 @@
 //! - [`status`]: what the server does, in shared memory; and its off switch
 //!
 //! Beneath them: links (one lock each), connections, epoll sets with their ready lists, blocked threads, and the
-//! accept queue. Locks are taken in the order link, accept queue, connection, memberships, set, blocked threads. Nothing here panics on what the kernel, a
-//! peer or the application does; errno changes only as the named function's result; our own I/O uses raw system
-//! calls, because libc's names are ours in this process.
+//! accept queue. Locks are taken in the order switch, link, accept queue, connection, memberships, set, blocked
+//! threads. Nothing here panics on what the kernel, a peer or the application does; errno changes only as the named
+//! function's result; our own I/O uses raw system calls, because libc's names are ours in this process.
 
 mod address;
 mod blocking;

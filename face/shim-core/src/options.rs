@@ -155,16 +155,8 @@ pub unsafe fn set_option(
     };
     let before = sys::errno();
     // SAFETY: the caller vouches for the value.
-    match unsafe { set_virtual(connection, fd, level, name, value, length) } {
-        Ok(()) => {
-            sys::set_errno(before);
-            0
-        }
-        Err(error) => {
-            sys::set_errno(error);
-            -1
-        }
-    }
+    let outcome = unsafe { set_virtual(connection, fd, level, name, value, length) };
+    sys::result(before, outcome.map(|()| 0))
 }
 
 unsafe fn set_virtual(

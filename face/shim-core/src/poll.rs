@@ -1,4 +1,4 @@
-//! `poll`, `ppoll`, `select` and `pselect` with virtual connections among real descriptors.
+//! `poll` and `ppoll` with virtual connections among real descriptors.
 
 use core::time::Duration;
 
@@ -33,16 +33,8 @@ pub unsafe fn poll(descriptors: *mut pollfd, count: nfds_t, how: Wait) -> c_int 
             if is_ours(descriptors) {
                 let before = sys::errno();
                 let (timeout, mask) = how.parts();
-                return match poll_mixed(descriptors, timeout, mask) {
-                    Ok(ready) => {
-                        sys::set_errno(before);
-                        c_int::try_from(ready).unwrap_or(c_int::MAX)
-                    }
-                    Err(error) => {
-                        sys::set_errno(error);
-                        -1
-                    }
-                };
+                let ready = poll_mixed(descriptors, timeout, mask);
+                return sys::result(before, ready.map(|ready| c_int::try_from(ready).unwrap_or(c_int::MAX)));
             }
         }
         match how {
@@ -59,15 +51,9 @@ impl Wait {
         match self {
             Wait::Plain(ms) => (u64::try_from(ms).ok().map(Duration::from_millis), core::ptr::null()),
             // SAFETY: the caller vouches for the pointer.
-            Wait::Masked(time, mask) => (unsafe { time.as_ref() }.map(duration), mask),
+            Wait::Masked(time, mask) => (unsafe { time.as_ref() }.map(sys::duration), mask),
         }
     }
-}
-
-/// A time that the application gave; a malformed one is none.
-pub(crate) fn duration(time: &timespec) -> Duration {
-    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
-    seconds.saturating_add(Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0)))
 }
 
 /// Sends what this thread has put off.

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec, timeval};
 
-use crate::poll::{duration, flush, is_ours, poll_mixed};
+use crate::poll::{flush, is_ours, poll_mixed};
 use crate::{fork, port, real, sys, table};
 
 /// What `select` asks for in each of its sets, as `poll` calls it, and which answers count.
@@ -48,7 +48,7 @@ pub unsafe fn select(count: c_int, sets: [*mut fd_set; 3], how: Wait) -> c_int {
         // SAFETY: the caller vouches for the pointer.
         Wait::Plain(time) => (unsafe { time.as_ref() }.map(of_timeval), core::ptr::null()),
         // SAFETY: as above.
-        Wait::Masked(time, mask) => (unsafe { time.as_ref() }.map(duration), mask),
+        Wait::Masked(time, mask) => (unsafe { time.as_ref() }.map(sys::duration), mask),
     };
     let began = sys::now();
     let outcome = poll_mixed(&mut descriptors, timeout, mask);
@@ -62,22 +62,13 @@ pub unsafe fn select(count: c_int, sets: [*mut fd_set; 3], how: Wait) -> c_int {
             };
         }
     }
-    let outcome =
-        outcome.and_then(|_| match descriptors.iter().any(|one| one.revents & libc::POLLNVAL != 0) {
-            true => Err(libc::EBADF),
-            false => Ok(()),
-        });
-    match outcome {
-        Ok(()) => {
-            sys::set_errno(before);
-            // SAFETY: the caller vouches for the sets.
-            unsafe { answer(&descriptors, sets) }
-        }
-        Err(error) => {
-            sys::set_errno(error);
-            -1
-        }
-    }
+    let has_bad = descriptors.iter().any(|one| one.revents & libc::POLLNVAL != 0);
+    let answered = outcome.and_then(|_| match has_bad {
+        true => Err(libc::EBADF),
+        // SAFETY: the caller vouches for the sets.
+        false => Ok(unsafe { answer(&descriptors, sets) }),
+    });
+    sys::result(before, answered)
 }
 
 fn of_timeval(time: &timeval) -> Duration {

@@ -26,7 +26,7 @@ pub unsafe fn receive(
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
     // SAFETY: the caller vouches for the pointer.
-    let limit = unsafe { timeout.as_ref() }.map(crate::poll::duration);
+    let limit = unsafe { timeout.as_ref() }.map(sys::duration);
     let began = sys::now();
     let mut flags = flags;
     let each = |message: &mut mmsghdr| {

@@ -31,6 +31,20 @@ pub(crate) fn outcome(before: Errno, result: c_long) -> Result<usize, Errno> {
     Err(error)
 }
 
+/// The C result of a call; errno as it was `before` unless it failed.
+pub(crate) fn result(before: Errno, outcome: Result<c_int, Errno>) -> c_int {
+    match outcome {
+        Ok(value) => {
+            set_errno(before);
+            value
+        }
+        Err(error) => {
+            set_errno(error);
+            -1
+        }
+    }
+}
+
 macro_rules! call {
     ($number:expr $(, $argument:expr)*) => {{
         let before = $crate::sys::errno();
@@ -239,10 +253,7 @@ pub(crate) fn poll(
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     // The kernel writes to it what is left.
-    let mut time = timeout.map(|timeout| libc::timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    });
+    let mut time = timeout.map(timespec);
     let time = time.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
     call!(libc::SYS_ppoll, descriptors.as_mut_ptr(), descriptors.len(), time, mask, 8)
 }
@@ -281,6 +292,20 @@ pub(crate) fn process_id() -> c_int {
 pub(crate) fn exit(code: c_int) -> ! {
     loop {
         let _ = call!(libc::SYS_exit_group, code);
+    }
+}
+
+/// A time that the application gave; a malformed one is none.
+pub(crate) fn duration(time: &libc::timespec) -> Duration {
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    seconds.saturating_add(Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0)))
+}
+
+/// As the kernel takes it.
+pub(crate) fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
     }
 }
 
