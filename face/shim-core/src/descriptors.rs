@@ -209,7 +209,8 @@ pub unsafe fn device_control(fd: c_int, request: c_ulong, argument: usize) -> c_
         return unsafe { real::ioctl(fd, request, argument) };
     };
     let value = core::ptr::with_exposed_provenance_mut::<c_int>(argument);
-    if value.is_null() {
+    // Others may come without an argument: FIOCLEX does.
+    if value.is_null() && matches!(request, libc::FIONREAD | libc::FIONBIO) {
         sys::set_errno(libc::EFAULT);
         return -1;
     }

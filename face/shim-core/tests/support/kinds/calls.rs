@@ -129,6 +129,8 @@ pub(super) unsafe fn try_calls(fd: RawFd, wrong: &mut Vec<String>) {
         let copy = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100);
         check("a copy", copy >= 100);
         check("closed on exec", libc::fcntl(copy, libc::F_GETFD) == libc::FD_CLOEXEC);
+        check("not closed on exec", libc::ioctl(copy, libc::FIONCLEX, 0) == 0);
+        check("kept on exec", libc::fcntl(copy, libc::F_GETFD) == 0);
         nonblocking(fd);
         check("shared", libc::fcntl(copy, libc::F_GETFL) & libc::O_NONBLOCK != 0);
         check("would block", libc::read(copy, base, 1) == -1 && errno() == libc::EAGAIN);
