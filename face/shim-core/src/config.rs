@@ -2,14 +2,11 @@
 
 use core::ffi::CStr;
 use core::net::SocketAddr;
-use std::ffi::CString;
 
-use spillway_auth::{Key, KeyRing};
+use spillway_auth::KeyRing;
 use spillway_batch::{AddressRange, AddressRules, Limits, Role, ServerConfig};
 
-use crate::log::Reason;
 pub use crate::port::LinkAddress;
-use crate::sys::{self, PrivateFileError};
 use crate::{rotation, status};
 
 /// Where the link port is: `HOST:PORT`, or `:PORT` for all addresses.
@@ -28,9 +25,6 @@ pub const REQUIRE: &CStr = c"SPILLWAY_REQUIRE";
 pub const LAUNCH: &CStr = c"SPILLWAY_LAUNCH";
 /// `1`: the shim does nothing at all.
 pub const OFF: &CStr = c"SPILLWAY_OFF";
-
-/// A key file is shorter than this.
-const KEY_FILE_BYTES_MAX: usize = 4096;
 
 /// Bytes of each connection that may be received and not yet read.
 const WINDOW_BYTES: u32 = 64 * 1024;
@@ -143,31 +137,6 @@ fn ranges(text: &str) -> Result<Vec<AddressRange>, String> {
         .collect()
 }
 
-/// Reads a key file that nobody but its owner may read.
-pub fn key_file(path: &str) -> Result<Key, String> {
-    let name = CString::new(path).map_err(|_| format!("key file {path:?}: a NUL in its name"))?;
-    let bytes = Wiped(sys::read_private_file(&name, KEY_FILE_BYTES_MAX).map_err(|error| match error {
-        PrivateFileError::Open(error) => format!("key file {path}: {}", Reason(error)),
-        PrivateFileError::NotAFile => format!("key file {path} is not a regular file"),
-        PrivateFileError::Mode(mode) => {
-            format!("key file {path} has mode {mode:o}, so others can read it: chmod 600 {path}")
-        }
-        PrivateFileError::TooLong => format!("key file {path} is too long to be one"),
-    })?);
-    let text = core::str::from_utf8(&bytes.0).map_err(|_| format!("key file {path} is not text"))?;
-    Key::parse(text).map_err(|error| format!("key file {path}: {error}"))
-}
-
-/// A secret's text, overwritten when it is dropped.
-struct Wiped(Vec<u8>);
-
-impl Drop for Wiped {
-    fn drop(&mut self) {
-        self.0.fill(0);
-        core::hint::black_box(&mut self.0);
-    }
-}
-
 /// The version of the C library that this process runs with: 2 and 36.
 pub fn glibc_version() -> Option<(u32, u32)> {
     // SAFETY: returns a constant string of the library.
@@ -204,20 +173,5 @@ mod tests {
         for text in ["", "11411", "cache:11411", ":0x", "127.0.0.1"] {
             assert!(link_address(text, true).unwrap_err().contains("HOST:PORT"), "{text}");
         }
-    }
-
-    #[test]
-    fn a_key_file_that_others_can_read_is_refused() {
-        use std::os::unix::fs::PermissionsExt;
-        let path = std::env::temp_dir().join(format!("spillway-key-test-{}", std::process::id()));
-        std::fs::write(&path, Key::from_secret([3; 32]).to_text().as_bytes()).unwrap();
-        let name = path.to_str().unwrap();
-        for (mode, fine) in [(0o644, false), (0o660, false), (0o600, true), (0o400, true)] {
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            let read = key_file(name);
-            assert_eq!(read.is_ok(), fine, "{mode:o}: {read:?}");
-        }
-        std::fs::remove_file(&path).unwrap();
-        assert!(key_file(name).unwrap_err().contains("no such file"));
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use spillway_auth::KeyRing;
 use spillway_batch::{Role, ServerConfig};
+use spillway_keys::read_key_file;
 
-use crate::config::key_file;
 use crate::{lock, log, sys};
 
 /// What links are accepted with, and the key files that it came from.
@@ -38,6 +38,8 @@ impl Keys {
     /// has given up the right to or there is no key in them, the keys before stay, which is logged once.
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
         let mut state = lock(&self.state);
+        // The call that waits for us is not to find another error than its own.
+        let before = sys::errno();
         let stamps = stamps(&self.files);
         if stamps != state.stamps {
             state.stamps = stamps;
@@ -51,25 +53,22 @@ impl Keys {
                 Err(what) => log::line(format_args!("{what}; the keys before are accepted as they were")),
             }
         }
+        sys::set_errno(before);
         Arc::clone(&state.server)
     }
 }
 
 fn stamps(files: &[(Role, String)]) -> Vec<Option<Stamp>> {
-    // The call that waits for us is not to find another error than its own.
-    let before = sys::errno();
     let stamp =
         |metadata: fs::Metadata| (metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec());
-    let stamps = files.iter().map(|(_, path)| fs::metadata(path).ok().map(stamp)).collect();
-    sys::set_errno(before);
-    stamps
+    files.iter().map(|(_, path)| fs::metadata(path).ok().map(stamp)).collect()
 }
 
 /// Reads all of them.
 pub(crate) fn read(files: &[(Role, String)]) -> Result<KeyRing, String> {
     let mut ring = KeyRing::new();
     for (role, path) in files {
-        ring.accept(*role, key_file(path)?);
+        ring.accept(*role, read_key_file(path).map_err(|error| error.to_string())?);
     }
     Ok(ring)
 }

@@ -95,68 +95,6 @@ pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
 }
 
-/// Reads a whole file of at most `max` bytes, if it is a regular file that only its owner may read.
-pub(crate) fn read_private_file(path: &core::ffi::CStr, max: usize) -> Result<Vec<u8>, PrivateFileError> {
-    // Not to hang on a pipe that nobody writes to.
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    let fd = call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags).map_err(PrivateFileError::Open)?;
-    let fd = fd as c_int;
-    let result = read_private_descriptor(fd, max);
-    close(fd);
-    result
-}
-
-fn read_private_descriptor(fd: c_int, max: usize) -> Result<Vec<u8>, PrivateFileError> {
-    let mut status = MaybeUninit::<libc::stat>::uninit();
-    let before = errno();
-    // SAFETY: `status` has room for the structure; fstat of libc is not a name that this library defines.
-    if unsafe { libc::fstat(fd, status.as_mut_ptr()) } != 0 {
-        let error = errno();
-        set_errno(before);
-        return Err(PrivateFileError::Open(error));
-    }
-    // SAFETY: fstat succeeded and filled it.
-    let status = unsafe { status.assume_init() };
-    let mode = status.st_mode;
-    if mode & libc::S_IFMT != libc::S_IFREG {
-        return Err(PrivateFileError::NotAFile);
-    }
-    // The same rule as in `spillway-keys`: root may give a key to a group.
-    let others = mode & 0o077;
-    if others != 0 && !(status.st_uid == 0 && others == 0o040) {
-        return Err(PrivateFileError::Mode(mode & 0o777));
-    }
-    let mut bytes = vec![0; max + 1];
-    let mut length = 0;
-    while length < bytes.len() {
-        let rest = &mut bytes[length..];
-        match call!(libc::SYS_read, fd, rest.as_mut_ptr(), rest.len()) {
-            Ok(0) => break,
-            Ok(read) => length += read,
-            Err(libc::EINTR) => {}
-            Err(error) => return Err(PrivateFileError::Open(error)),
-        }
-    }
-    if length > max {
-        return Err(PrivateFileError::TooLong);
-    }
-    bytes.truncate(length);
-    Ok(bytes)
-}
-
-/// Why a key file was not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PrivateFileError {
-    /// It cannot be opened or read.
-    Open(Errno),
-    /// It is a directory or something else.
-    NotAFile,
-    /// Others than its owner may use it.
-    Mode(u32),
-    /// It is longer than any key file.
-    TooLong,
-}
-
 /// Fills `bytes` with random ones.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Errno> {
     let mut filled = 0;

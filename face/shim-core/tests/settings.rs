@@ -38,7 +38,7 @@ fn without_a_key_only_loopback_will_do() {
     let (success, log) =
         ends(&[("SPILLWAY_LINK", ":11411"), ("SPILLWAY_KEYS", "/no/such/key"), ("SPILLWAY_REQUIRE", "1")]);
     assert!(!success);
-    assert!(log.contains("key file /no/such/key: no such file"), "{log}");
+    assert!(log.contains("key file /no/such/key does not exist"), "{log}");
 }
 
 #[test]
