@@ -50,10 +50,8 @@ impl Dialect for Text {
 mod tests {
     use super::*;
     use crate::keys::Keys;
+    use crate::protocol::store::LINE_MAX;
     use crate::protocol::{Protocol, Request, Verdict};
-
-    /// The longest line that is waited for.
-    const LINE_MAX: usize = 2048;
 
     fn protocol(get_ratio: f64) -> Memcached {
         let space = Space { seed: 9, key_size: 32, value_size: 64 };

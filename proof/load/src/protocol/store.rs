@@ -10,7 +10,7 @@ use crate::random::{Random, mix};
 /// Values this long or longer begin with their version (8 bytes), so that sets can be checked.
 pub const VERSIONED_VALUE_SIZE_MIN: usize = 8;
 /// The longest line that is waited for before the reply counts as garbled.
-const LINE_MAX: usize = 2048;
+pub(super) const LINE_MAX: usize = 2048;
 
 /// How a store is asked and how it answers. Without state: the space says all.
 pub trait Dialect {
