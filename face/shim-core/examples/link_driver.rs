@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use spillway_batch::Id;
 use support::driver::Driver;
-use support::server::Memcached;
+use support::memcached::memcached;
+use support::process::Server;
 
 const ROUND: Duration = Duration::from_secs(3);
 const KEYS: usize = 1000;
@@ -52,8 +53,7 @@ fn main() {
         batches = vec![1, 20, 200];
     }
     let arguments = ["-t", &threads, "-c", "8192"];
-    let (bare, server) =
-        (Memcached::start(&arguments, &[("SPILLWAY_OFF", "1")]), Memcached::start(&arguments, &[]));
+    let (bare, server) = (memcached(&arguments, &[("SPILLWAY_OFF", "1")]), memcached(&arguments, &[]));
     fill(bare.plain);
     fill(server.plain);
     println!("memcached -t {threads}, pid {}", server.pid());
@@ -126,7 +126,7 @@ fn attach(link: SocketAddr, batch: usize, rounds: usize) {
     println!("{} GETs", batch * rounds);
 }
 
-fn helped(server: &Memcached, batch: usize) -> f64 {
+fn helped(server: &Server, batch: usize) -> f64 {
     let mut clients = Clients::new(server.link, batch);
     clients.round();
     let (began, before, mut gets_done) = (Instant::now(), server.cpu_ns(), 0);
@@ -139,7 +139,7 @@ fn helped(server: &Memcached, batch: usize) -> f64 {
 
 /// As many clients, each with one GET outstanding, on one epoll loop: what a server sees of clients that do not
 /// know of each other.
-fn plain(server: &Memcached, clients: usize) -> f64 {
+fn plain(server: &Server, clients: usize) -> f64 {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a set can be made");
     let gets: Vec<_> = (0..clients).map(|number| format!("get {}\r\n", key(number))).collect();
     let replies: Vec<_> = (0..clients).map(reply).collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use spillway_batch::Id;
 use support::driver::{Driver, PATIENCE};
-use support::server::Memcached;
+use support::memcached::memcached;
 
 const LARGE: usize = 900_000;
 
@@ -26,7 +26,7 @@ fn store_large(link: &mut Driver) -> (Id, Vec<u8>) {
 /// The prototype lost the wake-up of a connection that waited for room after 8 MB were queued.
 #[test]
 fn more_than_eight_megabytes_arrive_after_a_pause() {
-    let server = Memcached::start(&["-t", "1"], &[]);
+    let server = memcached(&["-t", "1"], &[]);
     let mut link = Driver::loopback(server.link);
     let (_, reply) = store_large(&mut link);
     let id = link.connect();
@@ -50,7 +50,7 @@ fn more_than_eight_megabytes_arrive_after_a_pause() {
 #[test]
 fn a_link_that_was_full_goes_on() {
     for threads in ["1", "4"] {
-        let server = Memcached::start(&["-t", threads], &[]);
+        let server = memcached(&["-t", threads], &[]);
         let mut link = Driver::loopback(server.link);
         let (_, reply) = store_large(&mut link);
         let ids: Vec<Id> = (0..100).map(|_| link.connect()).collect();
@@ -71,7 +71,7 @@ fn a_link_that_was_full_goes_on() {
 
 #[test]
 fn a_client_that_never_reads_costs_bounded_memory() {
-    let server = Memcached::start(&["-t", "1"], &[]);
+    let server = memcached(&["-t", "1"], &[]);
     let mut link = Driver::loopback(server.link);
     let (first, _) = store_large(&mut link);
     let before = server.resident_bytes();
@@ -98,7 +98,7 @@ fn a_client_that_never_reads_costs_bounded_memory() {
 /// own writes it, with `poll` for room.
 #[test]
 fn a_watcher_that_does_not_read_is_skipped_and_goes_on() {
-    let server = Memcached::start(&["-t", "2"], &[]);
+    let server = memcached(&["-t", "2"], &[]);
     let mut link = Driver::loopback(server.link);
     let (quick, slow, other) = (link.connect(), link.connect(), link.connect());
     for watcher in [quick, slow] {
@@ -138,7 +138,7 @@ fn a_watcher_that_does_not_read_is_skipped_and_goes_on() {
 
 #[test]
 fn connections_closed_with_data_under_way() {
-    let server = Memcached::start(&["-t", "4"], &[]);
+    let server = memcached(&["-t", "4"], &[]);
     let mut link = Driver::loopback(server.link);
     let keep = link.connect();
     for _ in 0..50 {

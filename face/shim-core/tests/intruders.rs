@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use spillway_auth::Key;
 use spillway_batch::{RefuseReason, Role};
 use support::driver::Driver;
-use support::server::Memcached;
+use support::memcached::memcached;
 
 /// A key in a file that only its owner may read; the file goes with it.
 struct KeyFile(Key, PathBuf);
@@ -42,7 +42,7 @@ impl Drop for KeyFile {
 fn only_the_right_keys_in_the_right_roles() {
     let (old, new, client) = (KeyFile::new("old"), KeyFile::new("new"), KeyFile::new("client"));
     let both = format!("{}\n{}", new.path(), old.path());
-    let server = Memcached::start(&[], &[("SPILLWAY_KEYS", &both), ("SPILLWAY_CLIENT_KEYS", client.path())]);
+    let server = memcached(&[], &[("SPILLWAY_KEYS", &both), ("SPILLWAY_CLIENT_KEYS", client.path())]);
     let mut kept = Driver::open(server.link, Role::Helper, old.0.clone()).unwrap();
     let id = kept.connect();
     kept.ask(id, b"get a\r\n", b"END\r\n");
@@ -69,7 +69,7 @@ fn only_the_right_keys_in_the_right_roles() {
 #[test]
 fn forged_client_addresses_are_refused() {
     let allow = [("SPILLWAY_ALLOW_CLIENTS", "10.1.0.0/16,127.0.0.0/8")];
-    let server = Memcached::start(&[], &allow);
+    let server = memcached(&[], &allow);
     let mut link = Driver::loopback(server.link);
     let fine = link.connect_from("10.1.2.3:4".parse().unwrap());
     let forged = link.connect_from("10.2.2.3:4".parse().unwrap());
@@ -90,7 +90,7 @@ fn forged_client_addresses_are_refused() {
 
 #[test]
 fn noise_on_the_link_port_harms_nobody() {
-    let server = Memcached::start(&["-t", "2"], &[]);
+    let server = memcached(&["-t", "2"], &[]);
     let mut kept = Driver::loopback(server.link);
     let id = kept.connect();
     let mut hello = b"\xf5SPILLWY\x01\x01\x01\0".to_vec();
@@ -132,7 +132,7 @@ fn noise_on_the_link_port_harms_nobody() {
 
 #[test]
 fn a_truncated_preamble_times_out() {
-    let server = Memcached::start(&[], &[]);
+    let server = memcached(&[], &[]);
     let mut kept = Driver::loopback(server.link);
     let id = kept.connect();
     let mut stream = TcpStream::connect(server.link).unwrap();
@@ -147,7 +147,7 @@ fn a_truncated_preamble_times_out() {
 
 #[test]
 fn more_than_its_credit_closes_that_connection_only() {
-    let server = Memcached::start(&["-t", "1"], &[]);
+    let server = memcached(&["-t", "1"], &[]);
     let mut link = Driver::loopback(server.link);
     let kept = link.connect();
     let greedy = link.connect();

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use spillway_batch::Id;
 use support::driver::{Driver, PATIENCE};
-use support::server::Memcached;
+use support::memcached::memcached;
+use support::process::Server;
 
 /// A number out of memcached's `stats`, over a plain connection.
-fn statistic(server: &Memcached, name: &str) -> u64 {
+fn statistic(server: &Server, name: &str) -> u64 {
     let mut stream = TcpStream::connect(server.plain).unwrap();
     stream.write_all(b"stats\r\n").unwrap();
     let mut text = String::new();
@@ -36,7 +37,7 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 #[test]
 fn a_link_cut_mid_message_ends_its_connections_only() {
     for threads in ["1", "4"] {
-        let server = Memcached::start(&["-t", threads], &[]);
+        let server = memcached(&["-t", threads], &[]);
         let mut kept = Driver::loopback(server.link);
         let kept_id = kept.connect();
         kept.ask(kept_id, b"get a\r\n", b"END\r\n");
@@ -60,7 +61,7 @@ fn a_link_cut_mid_message_ends_its_connections_only() {
 
 #[test]
 fn a_helper_that_comes_back_is_served_again_and_again() {
-    let server = Memcached::start(&["-t", "2"], &[]);
+    let server = memcached(&["-t", "2"], &[]);
     let idle = statistic(&server, "curr_connections");
     for _ in 0..50 {
         let mut link = Driver::loopback(server.link);
@@ -76,7 +77,7 @@ fn a_helper_that_comes_back_is_served_again_and_again() {
 /// memcached's default: those over the limit are told so and closed.
 #[test]
 fn over_the_connection_limit_clients_are_told() {
-    let server = Memcached::start(&["-t", "1", "-c", "30"], &[]);
+    let server = memcached(&["-t", "1", "-c", "30"], &[]);
     let mut link = Driver::loopback(server.link);
     let ids: Vec<Id> = (0..100).map(|_| link.connect()).collect();
     for id in &ids {
@@ -101,11 +102,11 @@ fn over_the_connection_limit_clients_are_told() {
 /// The other way of memcached: it stops accepting, and goes on when others have closed.
 #[test]
 fn over_the_connection_limit_clients_wait() {
-    let server = Memcached::start(&["-t", "1", "-c", "30", "-o", "no_maxconns_fast"], &[]);
+    let server = memcached(&["-t", "1", "-c", "30", "-o", "no_maxconns_fast"], &[]);
     waits_for_room(&server, &mut Driver::loopback(server.link));
 }
 
-fn waits_for_room(server: &Memcached, link: &mut Driver) {
+fn waits_for_room(server: &Server, link: &mut Driver) {
     let mut waiting: Vec<Id> = (0..100).map(|_| link.connect()).collect();
     for id in &waiting {
         link.send(*id, b"get a\r\n");
@@ -133,7 +134,7 @@ fn waits_for_room(server: &Memcached, link: &mut Driver) {
 
 #[test]
 fn without_free_descriptors_clients_wait_and_links_are_turned_away() {
-    let server = Memcached::start(&["-t", "1"], &[]);
+    let server = memcached(&["-t", "1"], &[]);
     let mut link = Driver::loopback(server.link);
     let first = link.connect();
     link.ask(first, b"get a\r\n", b"END\r\n");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use spillway_batch::Id;
 use support::driver::Driver;
-use support::server::Memcached;
+use support::memcached::memcached;
 
 fn value(seed: usize, length: usize) -> String {
     (0..length).map(|at| char::from(b'a' + ((seed * 31 + at * 7) % 26) as u8)).collect()
@@ -42,7 +42,7 @@ fn round(driver: &mut Driver, ids: &[Id], requests: &[Vec<u8>], replies: &[Strin
 }
 
 fn serves_hundreds(threads: &str) {
-    let server = Memcached::start(&["-t", threads], &[]);
+    let server = memcached(&["-t", threads], &[]);
     let mut links = [Driver::loopback(server.link), Driver::loopback(server.link)];
     let ids: Vec<Vec<Id>> = links.iter_mut().map(|link| (0..200).map(|_| link.connect()).collect()).collect();
     let mut plain = TcpStream::connect(server.plain).unwrap();
@@ -85,7 +85,7 @@ fn hundreds_of_connections_four_threads() {
 #[test]
 fn five_thousand_connections() {
     for threads in ["1", "4"] {
-        let server = Memcached::start(&["-t", threads, "-c", "8192"], &[]);
+        let server = memcached(&["-t", threads, "-c", "8192"], &[]);
         let mut link = Driver::loopback(server.link);
         let ids: Vec<Id> = (0..5000).map(|_| link.connect()).collect();
         let keys: Vec<String> = (0..5000).map(|number| format!("k{number}")).collect();
@@ -110,7 +110,7 @@ fn five_thousand_connections() {
 
 #[test]
 fn direct_connections_are_served_while_batches_never_end() {
-    let server = Memcached::start(&["-t", "1"], &[]);
+    let server = memcached(&["-t", "1"], &[]);
     let (stop, link_port) = (AtomicBool::new(false), server.link);
     std::thread::scope(|scope| {
         let busy = scope.spawn(|| {
@@ -140,7 +140,7 @@ fn direct_connections_are_served_while_batches_never_end() {
 
 #[test]
 fn the_server_sees_the_clients_addresses() {
-    let server = Memcached::start(&[], &[]);
+    let server = memcached(&[], &[]);
     let mut link = Driver::loopback(server.link);
     let first = link.connect_from("127.7.8.9:4711".parse().unwrap());
     let second = link.connect_from("[::1]:4712".parse().unwrap());
@@ -154,7 +154,7 @@ fn the_server_sees_the_clients_addresses() {
 
 #[test]
 fn pipelined_requests_and_replies_keep_their_order() {
-    let server = Memcached::start(&["-t", "4"], &[]);
+    let server = memcached(&["-t", "4"], &[]);
     let mut link = Driver::loopback(server.link);
     let ids: Vec<Id> = (0..20).map(|_| link.connect()).collect();
     for id in &ids {
@@ -175,7 +175,7 @@ fn pipelined_requests_and_replies_keep_their_order() {
 
 #[test]
 fn a_half_closed_connection_gets_its_reply_and_is_closed() {
-    let server = Memcached::start(&[], &[]);
+    let server = memcached(&[], &[]);
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     link.send(id, &set("k", "v"));

@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
 use support::driver::Driver;
-use support::server::{Memcached, library};
+use support::memcached::{Daemon, memcached};
+use support::process::library;
 
 /// Runs memcached until it ends by itself; its standard error.
 fn ends(settings: &[(&str, &str)]) -> (bool, String) {
@@ -20,7 +21,7 @@ fn ends(settings: &[(&str, &str)]) -> (bool, String) {
 fn a_link_port_in_use_is_named_and_the_server_runs() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let server = Memcached::start(&[], &[("SPILLWAY_LINK", &address)]);
+    let server = memcached(&[], &[("SPILLWAY_LINK", &address)]);
     server.wait_for_log(&format!("the link port {address} cannot be opened: the address is in use"));
     assert!(TcpStream::connect(server.plain).is_ok());
     let (success, log) = ends(&[("SPILLWAY_LINK", &address), ("SPILLWAY_REQUIRE", "1")]);
@@ -30,7 +31,7 @@ fn a_link_port_in_use_is_named_and_the_server_runs() {
 
 #[test]
 fn without_a_key_only_loopback_will_do() {
-    let server = Memcached::start(&[], &[("SPILLWAY_LINK", "0.0.0.0:11411")]);
+    let server = memcached(&[], &[("SPILLWAY_LINK", "0.0.0.0:11411")]);
     server.wait_for_log("needs a key");
     let (success, log) = ends(&[("SPILLWAY_LINK", ":11411"), ("SPILLWAY_REQUIRE", "1")]);
     assert!(!success);
@@ -43,7 +44,7 @@ fn without_a_key_only_loopback_will_do() {
 
 #[test]
 fn switched_off_it_does_nothing() {
-    let server = Memcached::start(&[], &[("SPILLWAY_OFF", "1")]);
+    let server = memcached(&[], &[("SPILLWAY_OFF", "1")]);
     assert!(TcpStream::connect(server.plain).is_ok());
     assert!(TcpStream::connect(server.link).is_err());
     assert_eq!(server.log(), "");
@@ -51,7 +52,7 @@ fn switched_off_it_does_nothing() {
 
 #[test]
 fn another_port_than_the_servers_is_not_served() {
-    let server = Memcached::start(&[], &[("SPILLWAY_PORT", "1")]);
+    let server = memcached(&[], &[("SPILLWAY_PORT", "1")]);
     assert!(TcpStream::connect(server.plain).is_ok());
     assert!(TcpStream::connect(server.link).is_err());
 }
@@ -60,7 +61,7 @@ fn another_port_than_the_servers_is_not_served() {
 #[test]
 fn a_daemon_is_served() {
     let pid_file = std::env::temp_dir().join(format!("spillway-daemon-{}.pid", std::process::id()));
-    let server = Memcached::start_daemon(&pid_file);
+    let server = Daemon::start(&pid_file);
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     assert_eq!(link.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");

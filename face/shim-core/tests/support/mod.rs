@@ -3,5 +3,5 @@
 
 pub mod driver;
 pub mod inside;
+pub mod memcached;
 pub mod process;
-pub mod server;

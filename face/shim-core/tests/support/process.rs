@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,7 +10,18 @@ use std::time::{Duration, Instant};
 use spillway_ports::free_address;
 
 use super::driver::PATIENCE;
-use super::server::library;
+
+/// The preload library of the same build.
+pub fn library() -> PathBuf {
+    let program = std::env::current_exe().expect("a program knows its path");
+    let candidates = program.ancestors().skip(1).take(3).flat_map(|folder| {
+        [folder.join("libspillway_shim.so"), folder.join("deps").join("libspillway_shim.so")]
+    });
+    let found = candidates.into_iter().find(|path| path.exists());
+    found.expect(
+        "libspillway_shim.so is not beside this test: run `cargo build --release -p spillway-shim` first",
+    )
+}
 
 /// A running server. Killed when dropped.
 pub struct Server {
@@ -50,7 +62,10 @@ impl Server {
     fn spawn(command: &impl Fn(SocketAddr) -> Command) -> Server {
         let (plain, link) = (free_address(), free_address());
         let mut command = command(plain);
-        command.env("LD_PRELOAD", library()).env("SPILLWAY_LINK", link.to_string());
+        command.env("LD_PRELOAD", library());
+        if !command.get_envs().any(|(name, _)| name == "SPILLWAY_LINK") {
+            command.env("SPILLWAY_LINK", link.to_string());
+        }
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it is installed");
         let log = Arc::new(Mutex::new(String::new()));
         let (lines, copy) = (BufReader::new(child.stderr.take().unwrap()), log.clone());
@@ -91,6 +106,18 @@ impl Server {
     /// Its open descriptors.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// CPU time of all its threads, in nanoseconds.
+    pub fn cpu_ns(&self) -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let of_task = |path: PathBuf| {
+            std::fs::read_to_string(path.join("schedstat"))
+                .ok()
+                .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok())
+                .unwrap_or(0)
+        };
+        tasks.filter_map(Result::ok).map(|task| of_task(task.path())).sum()
     }
 
     /// Resident memory in bytes.
