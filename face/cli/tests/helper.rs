@@ -3,7 +3,7 @@
 #[path = "../../helper/tests/support/mod.rs"]
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -212,13 +212,7 @@ fn running_out_of_descriptors_is_said_and_harms_nobody_who_is_there() {
     let port = helper.port();
     let (mut served, mut refused) = (Vec::new(), 0);
     for _ in 0..100 {
-        let stream = TcpStream::connect(port).ok();
-        let stream = stream.filter(|stream| {
-            stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
-            let mut stream = stream;
-            stream.write_all(b"hi").is_ok() && stream.read_exact(&mut [0; 2]).is_ok()
-        });
-        match stream {
+        match served_or_refused(port) {
             Some(stream) => served.push(stream),
             None => refused += 1,
         }
@@ -246,6 +240,17 @@ fn running_out_of_descriptors_is_said_and_harms_nobody_who_is_there() {
         .map(|(_, number)| number.parse::<u64>().expect("a number"))
         .sum();
     assert_eq!(told, descriptors);
+}
+
+/// A client that is served, if it is. One that is left to wait is neither.
+fn served_or_refused(port: SocketAddr) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(port).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    let answer = stream.write_all(b"hi").and_then(|()| stream.read_exact(&mut [0; 2]));
+    if let Err(error) = &answer {
+        assert_ne!(error.kind(), ErrorKind::WouldBlock, "a client is neither served nor refused");
+    }
+    answer.is_ok().then_some(stream)
 }
 
 #[test]
