@@ -18,6 +18,10 @@ const KEYS: &str = "/etc/spillway";
 const KERNEL_MIN: (u32, u32) = (4, 14);
 /// Clocks that are read without a system call.
 const FAST_CLOCKS: [&str; 4] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
+/// Capabilities, by the kernel's numbers.
+const NET_ADMIN: u32 = 12;
+const SYS_ADMIN: u32 = 21;
+const BPF: u32 = 39;
 /// A helper or server with fewer descriptors serves few clients.
 const FILES_FEW: u64 = 65_536;
 
@@ -153,7 +157,7 @@ fn namespaces() -> Finding {
     let only = "only `spillway demo` and `spillway bench` need that; everything else runs without root";
     let has_them = Path::new("/proc/self/ns/net").exists();
     let is_root = rustix::process::geteuid().is_root();
-    let capable = capability(12) && capability(21);
+    let capable = capability(NET_ADMIN) && capability(SYS_ADMIN);
     match (has_them, capable) {
         (true, true) => Finding::ok(what, "network namespaces can be made"),
         (false, _) => Finding::warning(what, "the kernel has no network namespaces", only),
@@ -221,7 +225,7 @@ pub(super) fn xdp(interface: &str) -> Vec<Finding> {
         true => Finding::ok("BTF", "the kernel describes its types"),
         false => Finding::missing("BTF", "the kernel does not describe its types", "CONFIG_DEBUG_INFO_BTF=y"),
     });
-    findings.push(match capability(12) && (capability(39) || capability(21)) {
+    findings.push(match capability(NET_ADMIN) && (capability(BPF) || capability(SYS_ADMIN)) {
         true => Finding::ok("capabilities", "CAP_NET_ADMIN and CAP_BPF"),
         false => Finding::missing(
             "capabilities",

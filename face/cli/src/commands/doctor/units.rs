@@ -37,14 +37,15 @@ fn finding(name: &str, unit: &str, drop_ins: &str) -> Finding {
         let value = |line: &str| Some(line.trim().strip_prefix(option)?.strip_prefix('=')?.to_owned());
         text.lines().filter_map(value).flat_map(|line| words(&line)).collect()
     };
-    let is_started = paths(drop_ins, "ExecStart").iter().any(|word| word.ends_with("/spillway"));
-    if !is_started {
+    let all = format!("{unit}\n{drop_ins}");
+    // What comes later replaces what was there, as both files of ours have it.
+    let start = all.lines().rfind(|line| line.trim_start().starts_with("ExecStart=")).unwrap_or_default();
+    if !paths(start, "ExecStart").iter().any(|word| word.ends_with("/spillway")) {
         let next = format!(
             "to adopt it: copy packaging/systemd/{name}.d to /etc/systemd/system, see docs/operations.md"
         );
         return Finding::ok(what, format!("{name} starts its server without Spillway; {next}"));
     }
-    let all = format!("{unit}\n{drop_ins}");
     let forbidden = paths(&all, "NoExecPaths").iter().any(|path| path == "/");
     let allowed = paths(&all, "ExecPaths");
     let may_run = |path: &str| allowed.iter().any(|one| Path::new(path).starts_with(one));
@@ -81,6 +82,8 @@ mod tests {
         assert!(lacking.next.contains("ExecPaths=/usr/bin/spillway"), "{lacking}");
         let half = finding_of(&format!("{start}ExecPaths=/usr/bin/spillway\n"));
         assert!(half.next.contains("libspillway_shim.so"), "{half}");
+        let by_hand = finding("r.service", &format!("{unit}{start}"), "");
+        assert_eq!(by_hand.state, State::Missing, "a unit of the administrator's own: {by_hand}");
         let whole = finding_of(&format!("{start}ExecPaths=/usr/bin/spillway /usr/lib\n"));
         assert_eq!(whole.state, State::Ok, "{whole}");
     }
