@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 
 use serde_json::Value;
 use spillway_ports::free_port;
@@ -130,16 +131,55 @@ fn links_without_clients_end_at_once() {
     assert!(is_fine && text.contains("off"), "{text} {error}");
 }
 
+#[test]
+fn whoever_has_read_enough_makes_no_command_fail() {
+    let scene = Scene::start();
+    let mut client = Client::new(scene.raw);
+    client.set("key", b"value");
+    let (pid, socket) = (scene.server.pid().to_string(), scene.status_socket.as_str());
+    let commands: [&[&str]; 9] = [
+        &["status"],
+        &["status", "--json"],
+        &["status", "--socket", socket],
+        &["connections", &pid],
+        &["connections", "cache", "--socket", socket],
+        &["assess", &pid, "--seconds", "0.1"],
+        &["doctor"],
+        &["check", "--reference"],
+        &["top", "--once", "--interval", "0.1", "--socket", socket],
+    ];
+    for command in commands {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(SPILLWAY).args(command).stdout(writer).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !error.contains("panicked"), "{command:?}: {error}");
+        // What cannot be written for another reason is told.
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(SPILLWAY).args(command).stdout(full).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains("No space left"), "{command:?}: {error}");
+    }
+}
+
 /// A command under `spillway run`, with a directory of its own for status pages.
 struct Run {
     child: Child,
-    pages: Scratch,
+    pages: Rc<Scratch>,
     log: PathBuf,
 }
 
 impl Run {
     fn start(command: &str, link: u16) -> Run {
-        let pages = Scratch::new();
+        Run::start_in(Rc::new(Scratch::new()), command, link)
+    }
+
+    /// With the same directory.
+    fn beside(&self, command: &str, link: u16) -> Run {
+        Run::start_in(Rc::clone(&self.pages), command, link)
+    }
+
+    fn start_in(pages: Rc<Scratch>, command: &str, link: u16) -> Run {
         let log = PathBuf::from(pages.path("../")).join(format!("spillway-servers-{link}.log"));
         let child = Command::new(SPILLWAY)
             .args(["run", "--link", &loopback(link).to_string(), "--require", "--", "sh", "-c", command])
@@ -209,6 +249,41 @@ fn a_page_is_removed_at_the_end_and_a_killed_servers_is_recognised() {
     eventually("the killed one is not shown, and its page removed", || {
         !status().contains(&format!("\"link_port\": {link}")) && run.pages().is_empty()
     });
+}
+
+#[test]
+fn a_server_that_does_not_answer_keeps_none_of_the_others_on() {
+    let [first, second, first_link, second_link] = [(); 4].map(|()| free_port());
+    let command = |port: u16| format!("exec memcached -u nobody -l 127.0.0.1 -p {port}");
+    let one = Run::start(&command(first), first_link);
+    let other = one.beside(&command(second), second_link);
+    eventually("both serve", || {
+        is_up(first) && is_up(second) && is_up_link(first_link) && is_up_link(second_link)
+    });
+    let pages = one.pages.path(".");
+    let tell = |words: &[&str]| {
+        let output = Command::new(SPILLWAY).args(words).env("SPILLWAY_STATUS_DIR", &pages).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    // The one that is asked first.
+    let (deaf, hears) = match (one.child.id(), other.child.id()) {
+        (one, other) if one < other => (one, other),
+        (one, other) => (other, one),
+    };
+    signal(deaf, rustix::process::Signal::STOP);
+    let (is_fine, text, error) = tell(&["server", "off", "memcached", "--wait"]);
+    signal(deaf, rustix::process::Signal::CONT);
+    assert!(!is_fine && error.contains(&format!("server {deaf} has not answered yet")), "{error}");
+    assert_eq!(text, format!("server {hears} memcached: off\n"), "{error}");
+    let states = || {
+        let status: Value = serde_json::from_str(&tell(&["status", "--json"]).1).unwrap();
+        let servers = status["servers"].as_array().unwrap().clone();
+        servers.iter().map(|one| one["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    eventually("it obeys when it looks", || states() == ["off", "off"]);
+    let (is_fine, text, error) = tell(&["server", "on", "memcached"]);
+    assert!(is_fine && text.matches(": on\n").count() == 2, "{text} {error}");
 }
 
 fn is_up_link(port: u16) -> bool {

@@ -187,13 +187,22 @@ pub enum AskError {
     Refused(String),
 }
 
+impl AskError {
+    /// Whether nobody serves the socket, which is no failure where there need not be a helper.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(self, AskError::Socket(error) if matches!(error.kind(), ConnectionRefused | NotFound))
+    }
+}
+
 impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AskError::Socket(error) => {
                 write!(f, "{error}")?;
                 f.write_str(match error.kind() {
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    _ if self.is_absent() => {
                         "; is a helper running with this admin socket (helper.socket, --status-socket)? \
                          --socket PATH names another one"
                     }
@@ -254,5 +263,16 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_helper_that_is_not_there_is_told_from_one_that_does_not_answer() {
+        let failed = |kind: io::ErrorKind| AskError::Socket(kind.into());
+        for absent in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].map(failed) {
+            assert!(absent.is_absent() && absent.to_string().contains("is a helper running"), "{absent}");
+        }
+        assert!(!failed(io::ErrorKind::PermissionDenied).is_absent());
+        assert!(!failed(io::ErrorKind::TimedOut).is_absent());
+        assert!(!AskError::Refused("no service here".into()).is_absent());
     }
 }

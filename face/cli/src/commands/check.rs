@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use spillway_helper::config::{read_file, reference};
 
+use super::output;
+
 /// Say what is wrong with a helper's configuration file, by line and column, and what to do about it.
 ///
 /// Key files are read and host names looked up, as the helper would. The exit code is 1 when something is wrong.
@@ -29,16 +31,16 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let Some(path) = &args.file else {
-        print!("{}", reference());
-        return ExitCode::SUCCESS;
+        return output::print([reference().trim_end()]);
     };
     match read_file(path, !args.without_keys) {
-        Ok(config) if args.show => print!("{config}"),
-        Ok(config) => println!("{}: fine, {} services", path.display(), config.services.len()),
+        Ok(config) if args.show => output::print([config.to_string().trim_end()]),
+        Ok(config) => {
+            output::print([format!("{}: fine, {} services", path.display(), config.services.len())])
+        }
         Err(problems) => {
             eprintln!("{problems}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
 }

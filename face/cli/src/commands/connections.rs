@@ -3,14 +3,14 @@
 mod helper;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use spillway_helper::control::AskError;
-use spillway_shim_core::status::ServerPage;
+use spillway_shim_core::status::{ConnectionStatus, ServerPage, ServerStatus};
 
-use super::servers;
+use super::{output, servers};
 
 /// List the clients of a helper's service, or the helped clients of servers on this machine, with their own addresses.
 ///
@@ -36,87 +36,69 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    if let Some(ended) = of_helper(&args) {
-        return ended;
-    }
+    let unasked = match of_helper(&args) {
+        Ok(Some(ended)) => return ended,
+        Ok(None) => None,
+        Err(why) => Some(why),
+    };
     let pages = match servers::named(args.of.as_deref()) {
         Ok(pages) => pages,
         Err(error) => {
-            eprintln!("spillway: {error}");
+            let why = unasked.map(|why| format!("{why}; and ")).unwrap_or_default();
+            eprintln!("spillway: {why}{error}");
             return ExitCode::FAILURE;
         }
     };
-    let mut all = Vec::new();
-    for page in &pages {
-        match list(page, &args) {
-            Ok(value) => all.push(value),
-            Err(error) => {
-                eprintln!("spillway: {}: {error}", page.path.display());
-                return ExitCode::FAILURE;
-            }
+    let listed: Result<Vec<Listed>, _> = pages.iter().map(|page| list(page, args.limit)).collect();
+    match listed {
+        Ok(all) if args.json => {
+            let all: Value = all.iter().map(Listed::as_json).collect();
+            output::print([format!("{all:#}")])
+        }
+        Ok(all) => output::print(all.iter().flat_map(Listed::lines)),
+        Err(error) => {
+            eprintln!("spillway: {error}");
+            ExitCode::FAILURE
         }
     }
-    if args.json {
-        println!("{:#}", Value::Array(all));
-    }
-    ExitCode::SUCCESS
 }
 
-/// `None`: the word is no service of a helper here.
-fn of_helper(args: &Args) -> Option<ExitCode> {
-    let service = args.of.as_deref()?;
+/// `None`: no helper is meant, or there is none. The error says why a helper that is there did not list a service of
+/// this name; it may be that of a server.
+fn of_helper(args: &Args) -> Result<Option<ExitCode>, String> {
+    let Some(service) = &args.of else { return Ok(None) };
     let socket = args.socket.as_deref().unwrap_or(Path::new(spillway_helper::DEFAULT_SOCKET));
     match helper::of(socket, service, args.limit) {
-        Ok(all) => {
-            helper::print(&all, args.json);
-            Some(ExitCode::SUCCESS)
-        }
-        Err(AskError::Socket(_) | AskError::Refused(_)) if args.socket.is_none() => None,
-        Err(error) => {
+        Ok(all) => Ok(Some(helper::print(&all, args.json))),
+        Err(error) if args.socket.is_some() => {
             eprintln!("spillway: {}: {error}", socket.display());
-            Some(ExitCode::FAILURE)
+            Ok(Some(ExitCode::FAILURE))
         }
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(format!("{}: {error}", socket.display())),
     }
 }
 
-fn list(page: &ServerPage, args: &Args) -> std::io::Result<Value> {
-    let is_fresh = servers::refresh(page)?;
+/// The helped clients of one server.
+struct Listed {
+    pid: u32,
+    program: String,
+    status: ServerStatus,
+    /// Whether the server brought the numbers of bytes up to date.
+    is_fresh: bool,
+    connections: Vec<ConnectionStatus>,
+}
+
+fn list(page: &ServerPage, limit: usize) -> Result<Listed, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", page.path.display());
+    let is_fresh = servers::refresh(page).map_err(failed)?;
     if !is_fresh {
         eprintln!("spillway: server {} is too busy to bring the numbers of bytes up to date", page.pid);
     }
-    let status = page.status()?;
-    let mut connections = page.connections()?;
-    let placed = connections.len() as u64;
-    connections.truncate(args.limit);
-    let peers: HashMap<u32, _> = status.links.iter().map(|link| (link.index, link.peer)).collect();
-    let total = servers::connections(&status);
-    if args.json {
-        let list: Vec<Value> = connections
-            .iter()
-            .map(|one| servers::connection_json(one, peers.get(&one.link).copied()))
-            .collect();
-        return Ok(json!({
-            "pid": page.pid,
-            "program": page.program(),
-            "helped_port": status.helped_port,
-            "link_port": status.link_port,
-            "connections_total": total,
-            "is_fresh": is_fresh,
-            "connections": list,
-        }));
-    }
-    for one in &connections {
-        let helper = peers.get(&one.link).map_or_else(|| "-".to_owned(), ToString::to_string);
-        println!(
-            "pid={} addr={} helper={helper} id={} age={} in={} out={}",
-            page.pid,
-            one.client,
-            one.id,
-            one.age.as_secs(),
-            one.bytes_received,
-            one.bytes_sent
-        );
-    }
+    let status = page.status().map_err(failed)?;
+    let mut connections = page.connections().map_err(failed)?;
+    let (placed, total) = (connections.len() as u64, servers::connections(&status));
+    connections.truncate(limit);
     let listed = connections.len() as u64;
     if placed > listed {
         eprintln!("spillway: {} more are not listed; --limit N lists more", placed - listed);
@@ -124,5 +106,42 @@ fn list(page: &ServerPage, args: &Args) -> std::io::Result<Value> {
     if total > placed {
         eprintln!("spillway: {} more connections have no place in the list", total - placed);
     }
-    Ok(Value::Null)
+    Ok(Listed { pid: page.pid, program: page.program(), status, is_fresh, connections })
+}
+
+impl Listed {
+    /// Each connection, and the helper that it comes by.
+    fn with_helpers(&self) -> impl Iterator<Item = (&ConnectionStatus, Option<SocketAddr>)> {
+        let peers: HashMap<u32, _> = self.status.links.iter().map(|link| (link.index, link.peer)).collect();
+        self.connections.iter().map(move |one| (one, peers.get(&one.link).copied()))
+    }
+
+    fn lines(&self) -> impl Iterator<Item = String> {
+        self.with_helpers().map(|(one, helper)| {
+            let helper = helper.map_or_else(|| "-".to_owned(), |address| address.to_string());
+            format!(
+                "pid={} addr={} helper={helper} id={} age={} in={} out={}",
+                self.pid,
+                one.client,
+                one.id,
+                one.age.as_secs(),
+                one.bytes_received,
+                one.bytes_sent
+            )
+        })
+    }
+
+    fn as_json(&self) -> Value {
+        let list: Vec<Value> =
+            self.with_helpers().map(|(one, helper)| servers::connection_json(one, helper)).collect();
+        json!({
+            "pid": self.pid,
+            "program": self.program,
+            "helped_port": self.status.helped_port,
+            "link_port": self.status.link_port,
+            "connections_total": servers::connections(&self.status),
+            "is_fresh": self.is_fresh,
+            "connections": list,
+        })
+    }
 }

@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use spillway_wire::preamble::Role;
 
+use super::output;
 use finding::{Finding, State};
 
 /// Check what Spillway needs on this machine, and reach a server's link port from here.
@@ -67,11 +68,11 @@ pub(crate) fn run(args: Args) -> ExitCode {
         findings.extend(probe::findings(server, key, role));
     }
     let is_fit = findings.iter().all(|finding| finding.state != State::Missing);
+    let ended = if is_fit { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         let list: Vec<Value> = findings.iter().map(Finding::as_json).collect();
-        println!("{:#}", json!({ "is_fit": is_fit, "findings": list }));
-    } else {
-        findings.iter().for_each(|finding| println!("{finding}"));
+        let document = json!({ "is_fit": is_fit, "findings": list });
+        return output::print_and_end([format!("{document:#}")], ended);
     }
-    if is_fit { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    output::print_and_end(findings, ended)
 }

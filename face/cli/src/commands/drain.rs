@@ -8,6 +8,8 @@ use spillway_helper::config::parse_duration;
 use spillway_helper::control::{AskError, Draining, Request, ask};
 use spillway_helper::{HelperStatus, query};
 
+use super::output;
+
 /// How often a drain that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -51,7 +53,7 @@ fn drain(args: &Args) -> Result<ExitCode, AskError> {
         std::thread::sleep(LOOK);
         counts = count(&query(&args.socket)?, &draining.services);
     }
-    println!(
+    let line = format!(
         "{}: {} moved, {} left, {} failed, {} to go",
         draining.services.join(", "),
         counts.moved,
@@ -59,7 +61,8 @@ fn drain(args: &Args) -> Result<ExitCode, AskError> {
         counts.failed,
         counts.remaining
     );
-    Ok(if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let ended = if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    Ok(output::print_and_end([line], ended))
 }
 
 fn count(status: &HelperStatus, services: &[String]) -> spillway_helper::Drained {

@@ -12,6 +12,7 @@ pub(crate) mod key;
 pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod logging;
+mod output;
 pub(crate) mod reload;
 pub(crate) mod run;
 pub(crate) mod server;

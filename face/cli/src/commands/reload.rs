@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use spillway_helper::control::{Changed, Request, ask};
 
+use super::output;
+
 /// Have a helper on this machine read its settings again and put them in force, all or none.
 ///
 /// Waits for the outcome. Where something is wrong, the settings before stay in force, and the exit code is 1.
@@ -30,11 +32,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     };
     if args.json {
-        println!("{}", serde_json::json!(changed));
-        return ExitCode::SUCCESS;
+        return output::print([serde_json::json!(changed)]);
     }
-    changed.changes.iter().for_each(|change| println!("{change}"));
-    changed.restart.iter().for_each(|key| println!("{key}: its new value needs a restart"));
-    println!("reloaded, {} changes", changed.changes.len());
-    ExitCode::SUCCESS
+    let restart = changed.restart.iter().map(|key| format!("{key}: its new value needs a restart"));
+    let summary = format!("reloaded, {} changes", changed.changes.len());
+    output::print(changed.changes.iter().cloned().chain(restart).chain([summary]))
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use spillway_shim_core::status::{Request, ServerPage, State};
 
-use super::servers;
+use super::{output, servers};
 
 /// Give up waiting for an answer after this.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,41 +51,43 @@ pub(crate) fn run(args: Args) -> ExitCode {
         }
         What::On { server } => (server, Request::On, None),
     };
-    match order(&server, request, until) {
-        Ok(lines) => {
-            println!("{lines}");
-            ExitCode::SUCCESS
-        }
+    let pages = match servers::named(Some(&server)) {
+        Ok(pages) => pages,
         Err(error) => {
             eprintln!("spillway: {error}");
-            ExitCode::FAILURE
+            return ExitCode::FAILURE;
         }
-    }
-}
-
-fn order(name: &str, request: Request, until: Option<Duration>) -> Result<String, String> {
+    };
+    // All are asked before one is waited for, and one that does not obey keeps none of the others.
+    let obeyed: Vec<_> = pages.iter().map(|page| ask(page, request)).collect();
     let mut lines = Vec::new();
-    for page in servers::named(Some(name))? {
-        let failed = |error: std::io::Error| format!("{}: {error}", page.path.display());
-        if !page.ask(request, PATIENCE).map_err(failed)? {
-            return Err(format!("server {} has not answered yet; it obeys when it next looks", page.pid));
+    let mut ended = ExitCode::SUCCESS;
+    for (page, obeyed) in pages.iter().zip(obeyed) {
+        match obeyed.and_then(|()| outcome(page, until)) {
+            Ok(state) => lines.push(format!("server {} {}: {}", page.pid, page.program(), state.name())),
+            Err(error) => {
+                eprintln!("spillway: {error}");
+                ended = ExitCode::FAILURE;
+            }
         }
-        if let Some(patience) = until {
-            await_off(&page, patience)?;
-        }
-        let status = page.status().map_err(failed)?;
-        lines.push(format!("server {} {}: {}", page.pid, page.program(), status.state.name()));
     }
-    Ok(lines.join("\n"))
+    output::print_and_end(lines, ended)
 }
 
-fn await_off(page: &ServerPage, patience: Duration) -> Result<(), String> {
+fn ask(page: &ServerPage, request: Request) -> Result<(), String> {
+    match page.ask(request, PATIENCE) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("server {} has not answered yet; it obeys when it next looks", page.pid)),
+        Err(error) => Err(format!("{}: {error}", page.path.display())),
+    }
+}
+
+/// How it is then, or once its links have ended.
+fn outcome(page: &ServerPage, until: Option<Duration>) -> Result<State, String> {
     let began = Instant::now();
     loop {
         let state = page.status().map_err(|error| format!("{}: {error}", page.path.display()))?.state;
-        if state == State::Off {
-            return Ok(());
-        }
+        let Some(patience) = until.filter(|_| state != State::Off) else { return Ok(state) };
         if began.elapsed() > patience {
             return Err(format!("server {} is still {}", page.pid, state.name()));
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use spillway_helper::control::AskError;
 use spillway_shim_core::status::find;
 
-use super::servers;
+use super::{output, servers};
 
 /// Say what a helper on this machine is doing (its links, clients and batches), and the servers here that run under
 /// `spillway run`.
@@ -33,11 +33,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 fn one_helper(socket: &Path, as_json: bool) -> ExitCode {
     match spillway_helper::query(socket) {
-        Ok(status) if as_json => print!("{}", status.to_json()),
-        Ok(status) => println!("{status}"),
-        Err(error) => return failed(&cannot_ask(socket, &error)),
+        Ok(status) if as_json => output::print([status.to_json().trim_end()]),
+        Ok(status) => output::print([status]),
+        Err(error) => failed(&cannot_ask(socket, &error)),
     }
-    ExitCode::SUCCESS
 }
 
 fn everything(as_json: bool) -> ExitCode {
@@ -48,25 +47,23 @@ fn everything(as_json: bool) -> ExitCode {
     for one in &unreadable {
         eprintln!("spillway: {}: {}", one.path.display(), one.error);
     }
-    if let Err(error) = &helper
-        && servers.is_empty()
-    {
-        return failed(&format!("{}; and {}", cannot_ask(socket, error), servers::none_found(&unreadable)));
+    match &helper {
+        Err(error) if servers.is_empty() => {
+            let why = cannot_ask(socket, error);
+            return failed(&format!("{why}; and {}", servers::none_found(&unreadable)));
+        }
+        // A server's host needs no helper; one that is there and does not answer is told of.
+        Err(error) if !error.is_absent() => eprintln!("spillway: {}", cannot_ask(socket, error)),
+        _ => {}
     }
     if as_json {
         let helper = helper.ok();
         let servers: Vec<Value> =
             servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
-        println!("{:#}", json!({ "helper": helper, "servers": servers }));
-        return ExitCode::SUCCESS;
+        return output::print([format!("{:#}", json!({ "helper": helper, "servers": servers }))]);
     }
-    if let Ok(status) = helper {
-        println!("{status}");
-    }
-    for (page, status) in &servers {
-        println!("{}", servers::as_text(page, status));
-    }
-    ExitCode::SUCCESS
+    let helper = helper.iter().map(ToString::to_string);
+    output::print(helper.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))))
 }
 
 fn cannot_ask(socket: &Path, error: &AskError) -> String {

@@ -1,28 +1,29 @@
 //! The clients of a helper's service.
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use serde_json::json;
 use spillway_helper::control::{AskError, Request, ask};
 use spillway_helper::{Connection, Connections};
+
+use crate::commands::output;
 
 /// Asks the helper that serves this socket.
 pub(super) fn of(socket: &Path, service: &str, limit: usize) -> Result<Connections, AskError> {
     ask(socket, &Request::Connections { service: service.to_owned(), limit })
 }
 
-pub(super) fn print(all: &Connections, as_json: bool) {
+pub(super) fn print(all: &Connections, as_json: bool) -> ExitCode {
     if as_json {
-        println!("{:#}", json!(all));
-        return;
+        return output::print([format!("{:#}", json!(all))]);
     }
-    for connection in &all.connections {
-        println!("{}", line(&all.service, connection));
-    }
+    let printed = output::print(all.connections.iter().map(|one| line(&all.service, one)));
     let shown = all.connections.len() as u64;
     if all.total > shown {
         eprintln!("spillway: {} more are not listed; --limit N lists more", all.total - shown);
     }
+    printed
 }
 
 fn line(service: &str, one: &Connection) -> String {

@@ -1,0 +1,23 @@
+//! What commands print.
+
+use std::fmt::Display;
+use std::io::{self, BufWriter, Write, stdout};
+use std::process::ExitCode;
+
+/// Prints lines on stdout. Whoever reads them may have seen enough (`| head`), which is no failure.
+pub(crate) fn print(lines: impl IntoIterator<Item: Display>) -> ExitCode {
+    print_and_end(lines, ExitCode::SUCCESS)
+}
+
+/// Prints lines, and ends like this where they could be printed.
+pub(crate) fn print_and_end(lines: impl IntoIterator<Item: Display>, ended: ExitCode) -> ExitCode {
+    let mut out = BufWriter::new(stdout().lock());
+    let printed = lines.into_iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush());
+    match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("spillway: cannot print: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ended,
+    }
+}
