@@ -4,11 +4,12 @@ mod support;
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use spillway_lab::Place;
 use spillway_lab::peers::Memcached;
-use support::{Client, SPILLWAY, Scene, eventually, loopback};
+use support::{Client, Ending, SPILLWAY, Scene, eventually, loopback};
 
 fn spillway(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
@@ -46,7 +47,6 @@ fn a_memcached_under_load_would_be_helped() {
                 }
             });
         }
-        // Ends the clients whatever becomes of the test.
         let ending = Ending(&done);
         let mut last = Value::Null;
         let mut looks = 0;
@@ -68,14 +68,6 @@ fn a_memcached_under_load_would_be_helped() {
     });
 }
 
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn a_program_that_only_computes_would_not() {
     let busy = Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
@@ -83,6 +75,25 @@ fn a_program_that_only_computes_would_not() {
     eventually("it is found to be busy by itself", || assess(busy.0.id())["verdict"] == "no_application");
     let (_, text, _) = spillway(&["assess", &busy.0.id().to_string(), "--seconds", "0.5"]);
     assert!(text.contains("sh ("), "{text}");
+}
+
+#[test]
+fn several_are_watched_at_the_same_time() {
+    let idle = || Program(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap());
+    let programs = [idle(), idle(), idle()];
+    let pids = programs.each_ref().map(|one| one.0.id().to_string());
+    let [first, second, third] = pids.each_ref().map(String::as_str);
+    let began = Instant::now();
+    let (code, text, error) = spillway(&["assess", first, second, third, "--seconds", "3", "--json"]);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    let list: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text} {error}"));
+    let found: Vec<String> = list.as_array().unwrap().iter().map(|one| one["pid"].to_string()).collect();
+    assert_eq!((code, found), (Some(0), pids.to_vec()));
+    // One that is not there keeps none of the others from being told.
+    let (code, text, error) = spillway(&["assess", "4194305", second, "--seconds", "0.1"]);
+    assert!(code == Some(1) && error.contains("no process 4194305"), "{error}");
+    assert!(text.contains(&format!("sleep ({second})")), "{text}");
 }
 
 #[test]

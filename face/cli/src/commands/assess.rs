@@ -5,13 +5,14 @@ mod process;
 mod sockets;
 
 use std::collections::{HashMap, HashSet};
+use std::panic::resume_unwind;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use spillway_shim_core::status::find;
 
-use super::servers;
+use super::{output, servers};
 use model::{Estimate, Sample, Verdict};
 use process::Process;
 use sockets::{Counts, Socket};
@@ -23,14 +24,15 @@ use sockets::{Counts, Socket};
 /// seen: the true gain is rather larger.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The server's process
-    pid: u32,
+    /// The server's process; several are watched at the same time
+    #[arg(value_name = "PID", required = true)]
+    pids: Vec<u32>,
 
     /// How long to watch
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     seconds: f64,
 
-    /// As JSON
+    /// As JSON: an object, or a list with one for each of several processes
     #[arg(long)]
     json: bool,
 }
@@ -40,21 +42,48 @@ pub(crate) fn run(args: Args) -> ExitCode {
         eprintln!("spillway: --seconds {}: between 0.1 and 3600", args.seconds);
         return ExitCode::from(2);
     }
-    match assess(args.pid, Duration::from_secs_f64(args.seconds)) {
-        Ok((name, sample)) => {
-            let estimate = sample.estimate();
-            if args.json {
-                println!("{:#}", as_json(args.pid, &name, &sample, &estimate));
-            } else {
-                println!("{}", as_text(args.pid, &name, &sample, &estimate));
+    let window = Duration::from_secs_f64(args.seconds);
+    // A thread each: they watch during the same time, and each enters the network of its process.
+    let assessed: Vec<_> = std::thread::scope(|scope| {
+        let watch = |pid: &u32| {
+            let pid = *pid;
+            scope.spawn(move || assess(pid, window))
+        };
+        let watching: Vec<_> = args.pids.iter().map(watch).collect();
+        watching
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
+    });
+    report(&args, assessed)
+}
+
+/// Prints what was found out, and tells what was not.
+fn report(args: &Args, assessed: Vec<Result<(String, Sample), String>>) -> ExitCode {
+    let (mut texts, mut objects) = (Vec::new(), Vec::new());
+    let mut ended = ExitCode::SUCCESS;
+    for (pid, one) in args.pids.iter().zip(assessed) {
+        match one {
+            Ok((name, sample)) => {
+                let estimate = sample.estimate();
+                if args.json {
+                    objects.push(as_json(*pid, &name, &sample, &estimate));
+                } else {
+                    texts.push(as_text(*pid, &name, &sample, &estimate));
+                }
             }
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("spillway: {error}");
-            ExitCode::FAILURE
+            Err(error) => {
+                eprintln!("spillway: {error}");
+                ended = ExitCode::FAILURE;
+            }
         }
     }
+    match &objects[..] {
+        [] => {}
+        [one] if args.pids.len() == 1 => texts.push(format!("{one:#}")),
+        all => texts.push(format!("{:#}", json!(all))),
+    }
+    output::print_and_end(texts, ended)
 }
 
 fn assess(pid: u32, window: Duration) -> Result<(String, Sample), String> {

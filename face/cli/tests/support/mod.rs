@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use spillway_auth::Key;
@@ -188,6 +188,15 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Has clients on other threads end, whatever becomes of the test.
+pub struct Ending<'a>(pub &'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
