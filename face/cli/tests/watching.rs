@@ -7,13 +7,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use spillway_ports::free_port;
-use support::{Client, Options, PATIENCE, SPILLWAY, Scene, eventually, loopback};
+use support::{Client, Ending, Options, PATIENCE, SPILLWAY, Scene, Scratch, eventually, loopback};
 
 fn spillway(arguments: &[&str]) -> Output {
     Command::new(SPILLWAY).args(arguments).output().unwrap()
@@ -34,13 +35,14 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
     let mut client = Client::new(scene.raw);
     client.set("key", b"value");
     let socket = ["--socket", &scene.status_socket];
-    let busy = std::sync::atomic::AtomicBool::new(true);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while busy.load(std::sync::atomic::Ordering::Relaxed) {
+            while !done.load(Ordering::Relaxed) {
                 client.get("key");
             }
         });
+        let ending = Ending(&done);
         let output = spillway(&[&["top", "--once", "--json", "--interval", "0.5"], &socket[..]].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -54,8 +56,29 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
         let plain = text(&output.stdout);
         assert!(plain.contains("cache") && plain.contains("1/1") && !plain.contains('\x1b'), "{plain:?}");
         live(&scene.status_socket);
-        busy.store(false, std::sync::atomic::Ordering::Relaxed);
+
+        // Without a socket all that is here: other tests' servers, too.
+        let output = spillway(&["top", "--once", "--json", "--interval", "0.5"]);
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let pid = scene.server.pid();
+        let servers = document["servers"].as_array().unwrap();
+        let server = servers.iter().find(|one| one["pid"] == pid).expect("it is shown");
+        assert_eq!((&server["program"], &server["state"]), (&"memcached".into(), &"on".into()), "{server}");
+        assert_eq!((&server["links"], &server["connections"]), (&1.into(), &1.into()), "{server}");
+        let rates = &server["rates"];
+        let rate = |name: &str| rates[name].as_f64().unwrap_or_else(|| panic!("{name} of {rates}"));
+        assert!(rate("messages_per_second") > 1.0 && rate("batches_per_second") > 1.0, "{rates}");
+        assert!(rate("messages_per_batch") >= 1.0, "{rates}");
+        assert_eq!((rate("stalls_per_second"), rate("refused_per_second")), (0.0, 0.0));
+        let plain = text(&spillway(&["top", "--once", "--interval", "0.2"]).stdout);
+        assert!(plain.contains("\nserver ") || plain.starts_with("server "), "{plain}");
+        assert!(plain.lines().any(|line| line.starts_with("memcached ")), "{plain}");
+        drop(ending);
     });
+    let pid = scene.server.pid().to_string();
+    assert!(spillway(&["server", "off", &pid, "--within", "0", "--wait"]).status.success());
+    let plain = text(&spillway(&["top", "--once", "--interval", "0.1"]).stdout);
+    assert!(plain.contains(&format!("  process {pid}: off")), "{plain}");
     let output = spillway(&["top", "--once", "--interval", "0.1", "--socket", "/no/such/socket"]);
     assert!(!output.status.success() && text(&output.stdout).contains("/no/such/socket"));
 }

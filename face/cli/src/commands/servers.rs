@@ -75,10 +75,8 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
             value
         })
         .collect();
-    let (counted, refused): (Vec<_>, Vec<_>) =
-        status.counters.iter().partition(|(what, _)| !is_refusal(*what));
-    let mut refusals = json!({});
-    add(&mut refusals, refused.iter().map(|(what, number)| (what.name(), *number)));
+    let mut refused = json!({});
+    add(&mut refused, refusals(status));
     let mut value = json!({
         "pid": page.pid,
         "program": page.program(),
@@ -89,11 +87,18 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
         "link_port": status.link_port,
         "connections": connections(status),
         "links": links,
-        "refused": refusals,
+        "refused": refused,
     });
-    add(&mut value, counted.iter().map(|(what, number)| (what.name(), *number)));
+    let counted = status.counters.iter().filter(|(what, _)| !is_refusal(*what));
+    add(&mut value, counted.map(|(what, number)| (what.name(), *number)));
     add(&mut value, status.traffic.iter().map(|(what, number)| (what.name(), *number)));
     value
+}
+
+/// Links and virtual connections that it refused, by reason.
+pub(crate) fn refusals(status: &ServerStatus) -> impl Iterator<Item = (&'static str, u64)> {
+    let refused = status.counters.iter().filter(|(what, _)| is_refusal(*what));
+    refused.map(|(what, number)| (what.name(), *number))
 }
 
 fn is_refusal(counter: Counter) -> bool {
@@ -111,6 +116,11 @@ pub(crate) fn connections(status: &ServerStatus) -> u64 {
     status.links.iter().map(|link| link.connections).sum()
 }
 
+/// Links whose other end has proved who it is.
+pub(crate) fn established(status: &ServerStatus) -> usize {
+    status.links.iter().filter(|link| link.state != "authenticating").count()
+}
+
 /// A server for people: a line, and one for each link.
 pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
     let host = status.link_address.map_or_else(
@@ -120,7 +130,7 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
             false => address.to_string(),
         },
     );
-    let established = status.links.iter().filter(|link| link.state != "authenticating").count();
+    let established = established(status);
     let batches = of(&status.traffic, Traffic::BatchesReceived);
     let messages = of(&status.traffic, Traffic::MessagesReceived);
     let mut text = format!(
@@ -139,11 +149,9 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
     if stalls > 0 {
         text += &format!(", {stalls} credit stalls");
     }
-    let refused: Vec<String> = status
-        .counters
-        .iter()
-        .filter(|(what, number)| is_refusal(*what) && *number > 0)
-        .map(|(what, number)| format!("{} {number}", what.name()))
+    let refused: Vec<String> = refusals(status)
+        .filter(|(_, number)| *number > 0)
+        .map(|(why, number)| format!("{why} {number}"))
         .collect();
     if !refused.is_empty() {
         text += &format!("; refused: {}", refused.join(", "));

@@ -1,9 +1,9 @@
 //! Servers of this machine that run under `spillway run`, from their pages in shared memory.
 
 use serde_json::{Value, json};
-use spillway_shim_core::status::{Counter, ServerStatus, Traffic, find};
+use spillway_shim_core::status::{ServerStatus, Traffic, find};
 
-use crate::commands::servers::{connections, of};
+use crate::commands::servers::{connections, established, of, refusals};
 
 /// One server at one look.
 pub(crate) struct SeenServer {
@@ -25,21 +25,6 @@ pub(crate) struct ServerRates {
     pub(crate) refused: f64,
 }
 
-/// Refusals of links and of virtual connections.
-const REFUSALS: [Counter; 11] = [
-    Counter::LinkFull,
-    Counter::LinkStrangers,
-    Counter::LinkKey,
-    Counter::LinkVersion,
-    Counter::LinkTimeout,
-    Counter::LinkMalformed,
-    Counter::LinkOff,
-    Counter::LinkDescriptors,
-    Counter::ConnectionForbidden,
-    Counter::ConnectionFull,
-    Counter::ConnectionUnserved,
-];
-
 /// All servers whose pages we may read.
 pub(super) fn look(before: &[SeenServer]) -> Vec<SeenServer> {
     let (pages, _) = find();
@@ -59,8 +44,7 @@ impl ServerRates {
             return None;
         }
         let traffic = |what| of(&after.traffic, what).saturating_sub(of(&before.traffic, what)) as f64;
-        let refused =
-            |status: &ServerStatus| REFUSALS.iter().map(|why| of(&status.counters, *why)).sum::<u64>();
+        let refused = |status| refusals(status).map(|(_, number)| number).sum::<u64>();
         let (messages, batches) = (traffic(Traffic::MessagesReceived), traffic(Traffic::BatchesReceived));
         Some(ServerRates {
             messages: messages / seconds,
@@ -73,6 +57,10 @@ impl ServerRates {
 }
 
 impl SeenServer {
+    pub(super) fn links(&self) -> usize {
+        established(&self.status)
+    }
+
     /// Virtual connections of all links.
     pub(super) fn connections(&self) -> u64 {
         connections(&self.status)
@@ -92,7 +80,7 @@ impl SeenServer {
             "pid": self.pid,
             "program": self.program,
             "state": self.status.state.name(),
-            "links": self.status.links.len(),
+            "links": self.links(),
             "connections": self.connections(),
             "rates": rates,
         })

@@ -1,6 +1,7 @@
 //! What `top` shows, in lines of 79 columns at most (but for names that are longer than others).
 
 use spillway_helper::{HelperStatus, Rates, ServiceRates, ServiceStatus};
+use spillway_shim_core::status::State;
 
 use super::servers::SeenServer;
 use super::{Look, Seen};
@@ -25,7 +26,10 @@ pub(super) fn text(look: &Look) -> Vec<String> {
             lines.push(String::new());
         }
         lines.push(row("server", HEADS));
-        lines.extend(look.servers.iter().map(server_line));
+        for server in &look.servers {
+            lines.push(server_line(server));
+            lines.extend(switched(server));
+        }
     }
     lines
 }
@@ -37,7 +41,7 @@ fn server_line(server: &SeenServer) -> String {
     row(
         &server.program,
         [
-            &server.status.links.len().to_string(),
+            &server.links().to_string(),
             &server.connections().to_string(),
             &figure(rates.map(|rates| rates.messages)),
             &figure(rates.map(|rates| rates.batches)),
@@ -48,6 +52,12 @@ fn server_line(server: &SeenServer) -> String {
             &figure(rates.map(|rates| rates.refused)),
         ],
     )
+}
+
+/// Of a server that does not take links.
+fn switched(server: &SeenServer) -> Option<String> {
+    let state = server.status.state;
+    (state != State::On).then(|| format!("  process {}: {}", server.pid, state.name()))
 }
 
 fn helper(status: &HelperStatus, rates: Option<&Rates>, lines: &mut Vec<String>) {
