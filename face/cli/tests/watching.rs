@@ -178,25 +178,45 @@ fn curl_reads_metrics_status_and_health() {
     eventually("unhealthy", || curl("/health", &["-o", "/dev/null", "-w", "%{http_code}"]) == "503");
 }
 
-/// A helper whose log is read: its server is not there.
-fn lonely_helper(arguments: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
-    let server = format!("cache={}", loopback(free_port()));
-    let mut child = Command::new(SPILLWAY)
-        .args(["helper", "--service", &server, "--listen", "127.0.0.1:0", "--threads", "1"])
-        .args(arguments)
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stderr.take().unwrap());
-    (child, lines)
+/// A helper whose log is read. Its server is not there.
+struct LonelyHelper {
+    child: Child,
+    log: BufReader<std::process::ChildStderr>,
+}
+
+impl LonelyHelper {
+    fn start(arguments: &[&str]) -> LonelyHelper {
+        let mut child =
+            Command::new(SPILLWAY).arg("helper").args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        LonelyHelper { child, log }
+    }
+
+    /// The next line with these words.
+    fn line(&mut self, words: &str) -> String {
+        let mut lines = self.log.by_ref().lines().map_while(Result::ok);
+        lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no line says: {words}"))
+    }
+
+    /// An object of the log as JSON.
+    fn fields(&mut self, words: &str) -> Value {
+        serde_json::from_str(&self.line(words)).expect("an object a line")
+    }
+}
+
+impl Drop for LonelyHelper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 #[test]
 fn decisions_are_logged_as_text_or_json() {
     for (arguments, is_json) in [(&["--log", "json"][..], true), (&["-v"][..], false)] {
-        let (mut child, lines) = lonely_helper(arguments);
-        let line =
-            lines.lines().map_while(Result::ok).find(|line| line.contains("link down")).expect("it says so");
+        let server = format!("cache={}", loopback(free_port()));
+        let usual = ["--service", &server, "--listen", "127.0.0.1:0", "--threads", "1"];
+        let line = LonelyHelper::start(&[&usual, arguments].concat()).line("link down");
         if is_json {
             let fields: Value = serde_json::from_str(&line).expect("an object a line");
             assert_eq!((&fields["level"], &fields["service"]), (&"WARN".into(), &"cache".into()), "{line}");
@@ -209,9 +229,47 @@ fn decisions_are_logged_as_text_or_json() {
                 "{line}"
             );
         }
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
+}
+
+#[test]
+fn reloads_and_drains_are_logged_with_their_facts() {
+    let scratch = Scratch::new();
+    let (config, socket) = (scratch.path("helper.toml"), scratch.path("h.sock"));
+    let (server, listen) = (loopback(free_port()), loopback(free_port()));
+    let write = |helper: &str, service: &str| {
+        let text = format!(
+            "[helper]\nsocket = \"{socket}\"\n{helper}\n[service.cache]\nserver = \"{server}\"\n\
+             listen = [\"{listen}\"]\n{service}\n"
+        );
+        fs::write(&config, text).unwrap();
+    };
+    write("threads = 1", "");
+    let mut helper = LonelyHelper::start(&["--config", &config, "--log", "json"]);
+    let tell = |command: &[&str]| spillway(&[command, &["--socket", &socket]].concat()).status.success();
+    eventually("it can be asked", || tell(&["status"]));
+
+    write("threads = 2\nmax_connections = 7", "client_keepalive = \"10s\"");
+    assert!(tell(&["reload"]));
+    assert!(helper.fields("reload: max_connections = 7")["service"].is_null());
+    assert_eq!(helper.fields("reload: client_keepalive")["service"], "cache");
+    assert_eq!(helper.fields("a restart only")["setting"], "helper.threads");
+    let done = helper.fields("reload: in force");
+    assert_eq!((&done["changes"], &done["need_restart"]), (&2.into(), &1.into()), "{done}");
+
+    write("threads = 1\nnonsense = 1", "client_keepalive = 10");
+    assert!(!tell(&["reload"]));
+    let refused = helper.fields("refused, everything stays as it was");
+    assert_eq!(refused["level"], "ERROR");
+    let problem = refused["problem"].as_str().unwrap();
+    assert!(problem.contains("helper.toml:") && !problem.contains('\n'), "{problem}");
+
+    assert!(tell(&["drain", "cache", "--deadline", "2s"]));
+    let drained = helper.fields("draining: no more clients");
+    assert_eq!((&drained["service"], &drained["deadline_ms"]), (&"cache".into(), &2000.into()), "{drained}");
+    kill_process(Pid::from_child(&helper.child), Signal::TERM).unwrap();
+    assert!(helper.fields("told to go")["deadline_ms"].is_number());
+    assert!(helper.child.wait().unwrap().success());
 }
 
 /// haproxy with a front for each version of the PROXY protocol, that speaks to the helper from 127.0.0.2.

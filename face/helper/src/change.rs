@@ -1,9 +1,11 @@
 //! Other settings for a running helper: all of them, or none.
 
+use std::fmt;
+
 use spillway_net::BoundListener;
 use tracing::info;
 
-use crate::config::{HelperConfig, StartError};
+use crate::config::{HelperConfig, Service, StartError};
 use crate::contexts::{net_config, relay_config};
 use crate::control::Changed;
 use crate::listeners::Places;
@@ -47,9 +49,13 @@ impl Running {
         warn_of_useless_settings(&config);
         settings.config = config;
         settings.places = plan.places;
-        changes.iter().for_each(|change| info!("reload: {change}"));
-        restart.iter().for_each(|key| info!("reload: {key} is changed by a restart only"));
-        Ok(Changed { changes, restart })
+        for Difference { service, what } in &changes {
+            info!(service = service.as_ref().map(display), "reload: {what}");
+        }
+        for setting in &restart {
+            info!(%setting, "reload: this is changed by a restart only");
+        }
+        Ok(Changed { changes: changes.iter().map(Difference::to_string).collect(), restart })
     }
 
     /// Whether every thread would take this.
@@ -92,29 +98,47 @@ fn keep_what_needs_a_restart(before: &HelperConfig, config: &mut HelperConfig) -
     changed
 }
 
-/// What differs, a line for each key.
-fn differences(before: &HelperConfig, after: &HelperConfig) -> Vec<String> {
-    let mut changes = Vec::new();
+/// One key or service that is different now.
+struct Difference {
+    /// None: it is the helper's own.
+    service: Option<String>,
+    what: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.service.as_deref().unwrap_or("helper"), self.what)
+    }
+}
+
+/// What differs, key by key.
+fn differences(before: &HelperConfig, after: &HelperConfig) -> Vec<Difference> {
     let helper = |config: &HelperConfig| HelperConfig { services: Vec::new(), ..config.clone() }.to_string();
-    compare("helper", &helper(before), &helper(after), &mut changes);
+    let mut changes = compare(None, &helper(before), &helper(after));
+    let of = |service: &Service, what: String| Difference { service: Some(service.name.clone()), what };
     for service in &before.services {
         match after.services.iter().find(|other| other.name == service.name) {
-            Some(other) => compare(&service.name, &service.to_string(), &other.to_string(), &mut changes),
-            None => changes.push(format!("{}: removed; its clients are drained", service.name)),
+            Some(other) => {
+                changes.extend(compare(Some(&service.name), &service.to_string(), &other.to_string()));
+            }
+            None => changes.push(of(service, "removed; its clients are drained".to_owned())),
         }
     }
     let is_new = |name: &str| before.services.iter().all(|service| service.name != name);
     for service in after.services.iter().filter(|service| is_new(&service.name)) {
-        changes.push(format!("{}: added, for {}", service.name, service.server));
+        changes.push(of(service, format!("added, for {}", service.server)));
     }
     changes
 }
 
-fn compare(owner: &str, before: &str, after: &str, changes: &mut Vec<String>) {
+fn compare(service: Option<&str>, before: &str, after: &str) -> Vec<Difference> {
     let before: Vec<&str> = before.lines().collect();
-    for line in after.lines().filter(|line| !line.is_empty() && !before.contains(line)) {
-        changes.push(format!("{owner}: {}", line.trim_start_matches("# ")));
-    }
+    let new = after.lines().filter(|line| !line.is_empty() && !before.contains(line));
+    new.map(|line| Difference {
+        service: service.map(str::to_owned),
+        what: line.trim_start_matches("# ").to_owned(),
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -122,7 +146,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{Engine, Service};
+    use crate::config::Engine;
 
     #[test]
     fn differences_are_told_by_key() {
@@ -136,7 +160,8 @@ mod tests {
             "b: removed; its clients are drained",
             "c: added, for 127.0.0.1:1",
         ];
-        assert_eq!(differences(&before, &after), told);
+        let lines: Vec<String> = differences(&before, &after).iter().map(Difference::to_string).collect();
+        assert_eq!(lines, told);
         assert!(differences(&after, &after).is_empty());
         after.threads = 3;
         after.engine = Engine::Auto;

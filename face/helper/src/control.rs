@@ -119,9 +119,18 @@ impl Control {
             source().and_then(|config| self.running.change(config).map_err(|error| error.to_string()));
         self.manager.ready(&self.summary());
         match &changed {
-            Ok(changed) if changed.changes.is_empty() => info!("reload: nothing has changed"),
-            Ok(_) => info!("reload: in force"),
-            Err(why) => error!("reload: refused, everything stays as it was: {why}"),
+            Ok(changed) => {
+                info!(
+                    changes = changed.changes.len(),
+                    need_restart = changed.restart.len(),
+                    "reload: in force"
+                );
+            }
+            // All that is wrong, in one line.
+            Err(why) => {
+                let problem = why.lines().collect::<Vec<_>>().join("; ");
+                error!(%problem, "reload: refused, everything stays as it was");
+            }
         }
         changed
     }
@@ -151,12 +160,12 @@ impl Control {
             (chosen, config.drain_deadline)
         };
         let deadline = deadline_ms.map_or(default, Duration::from_millis);
+        let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
         for service in &services {
-            info!("{service}: draining: no more clients; those that are there may finish for {deadline:?}");
+            info!(%service, deadline_ms, "draining: no more clients; those that are there may finish");
             self.running.drain_service(service, deadline);
         }
         self.manager.status(&self.summary());
-        let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
         Ok(Draining { services, deadline_ms })
     }
 

@@ -111,7 +111,8 @@ impl Main {
 
     fn drain(&mut self) {
         let within = self.helper.control().running().settings().config.drain_deadline;
-        info!("told to go: no more clients; those that are there may finish for {within:?}");
+        let deadline_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        info!(deadline_ms, "told to go: no more clients; those that are there may finish");
         self.helper.control().manager().stopping("draining");
         self.helper.drain(within);
         self.draining = Some(Instant::now() + within + DRAIN_SLACK);
