@@ -262,6 +262,7 @@ fn reloads_and_drains_are_logged_with_their_facts() {
     let refused = helper.fields("refused, everything stays as it was");
     assert_eq!(refused["level"], "ERROR");
     let problem = refused["problem"].as_str().unwrap();
+    assert!(problem.contains("nonsense") && problem.contains("client_keepalive"), "{problem}");
     assert!(problem.contains("helper.toml:") && !problem.contains('\n'), "{problem}");
 
     assert!(tell(&["drain", "cache", "--deadline", "2s"]));
