@@ -59,39 +59,34 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 /// Prints what was found out, and tells what was not.
-fn report(args: &Args, assessed: Vec<Result<(String, Sample), String>>) -> ExitCode {
-    let (mut texts, mut objects) = (Vec::new(), Vec::new());
-    let mut ended = ExitCode::SUCCESS;
-    for (pid, one) in args.pids.iter().zip(assessed) {
-        match one {
-            Ok((name, sample)) => {
-                let estimate = sample.estimate();
-                if args.json {
-                    objects.push(as_json(*pid, &name, &sample, &estimate));
-                } else {
-                    texts.push(as_text(*pid, &name, &sample, &estimate));
-                }
-            }
-            Err(error) => {
-                eprintln!("spillway: {error}");
-                ended = ExitCode::FAILURE;
-            }
-        }
+fn report(args: &Args, assessed: Vec<Result<Assessed, String>>) -> ExitCode {
+    let (found, ended) = output::went_well(assessed);
+    if !args.json {
+        return output::print_and_end(found.iter().map(as_text), ended);
     }
-    match &objects[..] {
-        [] => {}
-        [one] if args.pids.len() == 1 => texts.push(format!("{one:#}")),
-        all => texts.push(format!("{:#}", json!(all))),
-    }
-    output::print_and_end(texts, ended)
+    let objects: Vec<Value> = found.iter().map(as_json).collect();
+    let document = match &objects[..] {
+        [] => None,
+        [one] if args.pids.len() == 1 => Some(format!("{one:#}")),
+        all => Some(format!("{:#}", json!(all))),
+    };
+    output::print_and_end(document, ended)
 }
 
-fn assess(pid: u32, window: Duration) -> Result<(String, Sample), String> {
+/// One process.
+struct Assessed {
+    pid: u32,
+    name: String,
+    sample: Sample,
+    estimate: Estimate,
+}
+
+fn assess(pid: u32, window: Duration) -> Result<Assessed, String> {
     let process = Process::new(pid)?;
     process.enter_network()?;
     let page = find().0.into_iter().find(|page| page.pid == pid).and_then(|page| page.status().ok());
     let link_port = page.as_ref().map(|status| status.link_port);
-    let helped = page.map_or((0, 0), |status| (status.links.len(), servers::connections(&status)));
+    let helped = page.map_or((0, 0), |status| (servers::established(&status), servers::connections(&status)));
     let (began, cpu, before) = (Instant::now(), process.cpu()?, connections(&process, link_port)?);
     std::thread::sleep(window);
     let (after, used) = (connections(&process, link_port)?, process.cpu()?.since(&cpu));
@@ -107,7 +102,7 @@ fn assess(pid: u32, window: Duration) -> Result<(String, Sample), String> {
     }
     let changed = before.len() + after.len() - 2 * kept;
     let sample = Sample { seconds, cpu: used, traffic, connections: kept, active, changed, helped };
-    Ok((process.name(), sample))
+    Ok(Assessed { pid, name: process.name(), estimate: sample.estimate(), sample })
 }
 
 /// Connections that clients have made to the process: those with the port of one of its listeners, links apart.
@@ -144,7 +139,8 @@ fn conclusion(estimate: &Estimate) -> String {
     }
 }
 
-fn as_text(pid: u32, name: &str, sample: &Sample, estimate: &Estimate) -> String {
+fn as_text(assessed: &Assessed) -> String {
+    let Assessed { pid, name, sample, estimate } = assessed;
     let core = 1e9 * sample.seconds;
     let busy = 100.0 * sample.cpu.total_ns as f64 / core;
     let busiest = 100.0 * sample.cpu.busiest_ns as f64 / core;
@@ -201,7 +197,8 @@ fn as_text(pid: u32, name: &str, sample: &Sample, estimate: &Estimate) -> String
             redis (docs/operations.md)"
 }
 
-fn as_json(pid: u32, name: &str, sample: &Sample, estimate: &Estimate) -> Value {
+fn as_json(assessed: &Assessed) -> Value {
+    let Assessed { pid, name, sample, estimate } = assessed;
     let core = 1e9 * sample.seconds;
     json!({
         "pid": pid,

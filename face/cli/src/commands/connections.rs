@@ -49,18 +49,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let listed: Result<Vec<Listed>, _> = pages.iter().map(|page| list(page, args.limit)).collect();
-    match listed {
-        Ok(all) if args.json => {
-            let all: Value = all.iter().map(Listed::as_json).collect();
-            output::print([format!("{all:#}")])
-        }
-        Ok(all) => output::print(all.iter().flat_map(Listed::lines)),
-        Err(error) => {
-            eprintln!("spillway: {error}");
-            ExitCode::FAILURE
-        }
+    let (all, ended) = output::went_well(pages.iter().map(|page| list(page, args.limit)));
+    if args.json {
+        let all: Value = all.iter().map(Listed::as_json).collect();
+        return output::print_and_end([format!("{all:#}")], ended);
     }
+    output::print_and_end(all.iter().flat_map(Listed::lines), ended)
 }
 
 /// `None`: no helper is meant, or there is none. The error says why a helper that is there did not list a service of

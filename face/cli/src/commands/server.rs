@@ -60,17 +60,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
     };
     // All are asked before one is waited for, and one that does not obey keeps none of the others.
     let obeyed: Vec<_> = pages.iter().map(|page| ask(page, request)).collect();
-    let mut lines = Vec::new();
-    let mut ended = ExitCode::SUCCESS;
-    for (page, obeyed) in pages.iter().zip(obeyed) {
-        match obeyed.and_then(|()| outcome(page, until)) {
-            Ok(state) => lines.push(format!("server {} {}: {}", page.pid, page.program(), state.name())),
-            Err(error) => {
-                eprintln!("spillway: {error}");
-                ended = ExitCode::FAILURE;
-            }
-        }
-    }
+    let (lines, ended) = output::went_well(pages.iter().zip(obeyed).map(|(page, obeyed)| {
+        let state = obeyed.and_then(|()| outcome(page, until))?;
+        Ok(format!("server {} {}: {}", page.pid, page.program(), state.name()))
+    }));
     output::print_and_end(lines, ended)
 }
 
