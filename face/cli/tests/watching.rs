@@ -257,13 +257,14 @@ fn reloads_and_drains_are_logged_with_their_facts() {
     let done = helper.fields("reload: in force");
     assert_eq!((&done["changes"], &done["need_restart"]), (&2.into(), &1.into()), "{done}");
 
-    write("threads = 1\nnonsense = 1", "client_keepalive = 10");
+    write("threads = 1\ndrain_deadline = \"5\"", "client_keepalive = \"10\"");
     assert!(!tell(&["reload"]));
     let refused = helper.fields("refused, everything stays as it was");
     assert_eq!(refused["level"], "ERROR");
     let problem = refused["problem"].as_str().unwrap();
-    assert!(problem.contains("nonsense") && problem.contains("client_keepalive"), "{problem}");
-    assert!(problem.contains("helper.toml:") && !problem.contains('\n'), "{problem}");
+    assert!(problem.contains("helper.toml:4:18: a time has a unit"), "{problem}");
+    assert!(problem.contains("; ") && problem.contains("helper.toml:8:20:"), "{problem}");
+    assert!(!problem.contains('\n'), "{problem}");
 
     assert!(tell(&["drain", "cache", "--deadline", "2s"]));
     let drained = helper.fields("draining: no more clients");
