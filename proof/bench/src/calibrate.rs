@@ -19,9 +19,11 @@ pub(crate) const LIMIT_PER_S: f64 = 400_000.0;
 /// Steps of this ramp: it only has to say how large a burst must be, and figures come from ramps of their own.
 const SHORT_STEP: Duration = Duration::from_millis(1_500);
 /// The part of the capacity at which the p99 is taken.
-pub(crate) const FIFTH: f64 = 0.2;
-/// How long it is looked at.
-pub(crate) const FIFTH_FOR: Duration = Duration::from_secs(3);
+const FIFTH: f64 = 0.2;
+/// How long it is looked at, each time.
+const FIFTH_FOR: Duration = Duration::from_secs(3);
+/// How often, at most.
+const LOOKS_MAX: usize = 3;
 /// A helped server is asked for so many times the direct capacity, to see how much it can do at all.
 const HELPED_TIMES: f64 = 5.0;
 
@@ -51,10 +53,8 @@ pub fn calibrate(scene: &mut Scene, timing: Timing) -> Result<Calibration, Error
         )));
     };
     driver.quiesce()?;
-    let fifth = driver.measure(direct_per_s * FIFTH, FIFTH_FOR)?;
-    let p99_at_fifth_us = fifth.span.p99_us();
+    let p99_at_fifth_us = p99_at_fifth_us(&mut driver, direct_per_s)?;
     let mut notes: Vec<String> = ramped.trouble.into_iter().collect();
-    notes.extend(fifth.spoilt(None, u64::MAX).map(|why| format!("at a fifth of the capacity: {why}")));
     if p99_at_fifth_us.is_none() {
         notes.push("more than 1 % unanswered at a fifth of the capacity".into());
     }
@@ -62,6 +62,21 @@ pub fn calibrate(scene: &mut Scene, timing: Timing) -> Result<Calibration, Error
     // A light load that is not answered at all says nothing about an SLA.
     let sla_us = sla_us(p99_at_fifth_us.unwrap_or(0));
     Ok(Calibration { direct_per_s, p99_at_fifth_us, sla_us, notes, tally })
+}
+
+/// The p99 at a fifth of a capacity, in µs: the calmest of some looks. One stall of the machine would set an SLA that
+/// every system keeps at any rate.
+pub(crate) fn p99_at_fifth_us(driver: &mut Driver, direct_per_s: f64) -> Result<Option<u64>, Error> {
+    let mut calmest: Option<u64> = None;
+    for _ in 0..LOOKS_MAX {
+        let p99_us = driver.measure(direct_per_s * FIFTH, FIFTH_FOR)?.span.p99_us();
+        calmest = calmest.into_iter().chain(p99_us).min();
+        // A calmer look would change nothing.
+        if calmest.is_some_and(|p99_us| sla_us(p99_us) == sla_us(0)) {
+            break;
+        }
+    }
+    Ok(calmest)
 }
 
 /// Sees how much the server does at all when it is helped: replies a second, without regard to time.

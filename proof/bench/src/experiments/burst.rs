@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use spillway_lab::Burner;
 
-use crate::calibrate::{Calibration, FIFTH, FIFTH_FOR, FLOOR_PER_S, LIMIT_PER_S, calibrate};
+use crate::calibrate::{Calibration, FLOOR_PER_S, LIMIT_PER_S, calibrate, p99_at_fifth_us};
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::goodput::{Driver, Ramped, Tally, Timing, ramp};
@@ -39,8 +39,6 @@ const HELPED_GUESS: f64 = 3.0;
 const PAPER_SLA_US: u64 = 500;
 /// Also looked at whatever the run's SLA is, in µs.
 const ROUND_SLA_US: u64 = 1_000;
-/// Looks at the light load under the burner, of which the calmest fixes the SLA.
-const BURNER_LOOKS: usize = 3;
 /// The burner takes so much of every period of the server's core.
 const BURNT: (Duration, Duration) = (Duration::from_micros(900), Duration::from_micros(1_000));
 
@@ -293,14 +291,9 @@ impl Course<'_> {
     /// so no system could keep the SLA of the quota.
     fn sla_under_burner(&mut self, scene: &mut Scene) -> Result<u64, Error> {
         let mut driver = Driver::start(scene, System::Plain, self.timing)?;
-        let mut p99s_us = Vec::new();
-        for _ in 0..BURNER_LOOKS {
-            let fifth = driver.measure(self.measured.calibration.direct_per_s * FIFTH, FIFTH_FOR)?;
-            p99s_us.extend(fifth.span.p99_us());
-        }
+        let p99_us = p99_at_fifth_us(&mut driver, self.measured.calibration.direct_per_s)?;
         self.measured.tally.add(&driver.finish()?);
-        // The calmest: one stall of the machine, and every system would keep the SLA at any rate.
-        Ok(sla_us(p99s_us.into_iter().min().unwrap_or(0)))
+        Ok(sla_us(p99_us.unwrap_or(0)))
     }
 
     /// Whether something that takes so many seconds may still be begun.
