@@ -3,9 +3,12 @@
 use alloc::string::String;
 use core::fmt;
 
+use hmac::Mac;
 use sha2::{Digest, Sha256};
 use spillway_wire::preamble::KeyId;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::proof::keyed_hash;
 
 /// Bytes of a secret.
 pub const SECRET_BYTES: usize = 32;
@@ -60,6 +63,11 @@ impl Key {
     /// accepts it must check that both ends of the link are loopback addresses.
     pub fn loopback_only() -> Key {
         Key::from_secret([0; SECRET_BYTES])
+    }
+
+    /// A key for one purpose: a keyed hash of what it is for.
+    pub fn derive(&self, label: &[u8], context: &[u8]) -> Key {
+        Key::from_secret(*Zeroizing::new(keyed_hash(self, label, context).finalize().into_bytes().into()))
     }
 
     /// Reads the text of a key file: `spillway-key-1 ` and 64 hexadecimal digits.

@@ -15,17 +15,23 @@ pub enum Prover {
     Server,
 }
 
-fn mac(key: &Key, prover: Prover, transcript: &[u8]) -> Hmac<Sha256> {
+/// HMAC-SHA256 of a label, which ends with a zero byte, and what follows it.
+pub(crate) fn keyed_hash(key: &Key, label: &[u8], bytes: &[u8]) -> Hmac<Sha256> {
     // HMAC pads a key that is shorter than a block, so a block of zeros after the secret is the same key.
     let mut block = zeroize::Zeroizing::new([0; 64]);
     block[..SECRET_BYTES].copy_from_slice(key.secret());
     let mut mac = <Hmac<Sha256> as hmac::digest::KeyInit>::new((&*block).into());
-    mac.update(match prover {
+    mac.update(label);
+    mac.update(bytes);
+    mac
+}
+
+fn mac(key: &Key, prover: Prover, transcript: &[u8]) -> Hmac<Sha256> {
+    let label: &[u8] = match prover {
         Prover::Opener => b"spillway link 1 opener\0",
         Prover::Server => b"spillway link 1 server\0",
-    });
-    mac.update(transcript);
-    mac
+    };
+    keyed_hash(key, label, transcript)
 }
 
 /// The proof that `prover` knows `key`.

@@ -5,12 +5,12 @@ use alloc::boxed::Box;
 
 use spillway_auth::KeyRing;
 use spillway_transport::{Chunk, Time};
-use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role};
+use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role, SESSIONS_SINCE};
 use spillway_wire::{Control, Disassembler, Id, Kind, Piece};
 
 use crate::assembler::Assembler;
 use crate::error::LinkError;
-use crate::handshake::{Accepted, Accepting, Settled};
+use crate::handshake::{Accepted, Accepting};
 
 /// What an accepted link says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Acceptor {
 #[derive(Debug)]
 enum Stage {
     Accepting { handshake: Box<Accepting>, deadline: Time },
-    Established,
+    Established { version: u8 },
     Failed,
 }
 
@@ -59,7 +59,7 @@ impl Acceptor {
     /// A link that was just accepted, whose opener has until `deadline` to authenticate. `credit` are the bytes
     /// of requests that may follow each *connect*; `nonce` are fresh random bytes, never used before.
     pub fn new(credit: u32, connections_max: u32, deadline: Time, nonce: [u8; NONCE_BYTES]) -> Acceptor {
-        let handshake = Box::new(Accepting::new(nonce, Settled { credit, connections_max }));
+        let handshake = Box::new(Accepting::new(nonce, credit, connections_max));
         Acceptor {
             stage: Stage::Accepting { handshake, deadline },
             assembler: Assembler::new(),
@@ -69,7 +69,12 @@ impl Acceptor {
 
     /// Whether the peer has authenticated.
     pub fn is_established(&self) -> bool {
-        matches!(self.stage, Stage::Established)
+        matches!(self.stage, Stage::Established { .. })
+    }
+
+    /// Whether the peer may open sessions.
+    fn carries_sessions(&self) -> bool {
+        matches!(self.stage, Stage::Established { version } if version >= SESSIONS_SINCE)
     }
 
     /// Takes the next event off the front of `input`. `None` when all of `input` is used up. After an error,
@@ -100,8 +105,8 @@ impl Acceptor {
             match handshake.advance(ring, input) {
                 Ok(Accepted::NeedsInput) => return Ok(None),
                 Ok(Accepted::Say(welcome)) => self.assembler.preamble(&welcome),
-                Ok(Accepted::Done { role, key }) => {
-                    self.stage = Stage::Established;
+                Ok(Accepted::Done { role, key, version }) => {
+                    self.stage = Stage::Established { version };
                     return Ok(Some(AcceptorEvent::Established { role, key }));
                 }
                 Err(rejected) => {
@@ -126,6 +131,12 @@ impl Acceptor {
             }
             Some(Piece::Control { control: Control::Refused(_), .. }) => {
                 Err(LinkError::Direction(Kind::Refused))
+            }
+            Some(Piece::Control { control: Control::Resumed(_), .. }) => {
+                Err(LinkError::Direction(Kind::Resumed))
+            }
+            Some(Piece::Control { control, .. }) if control.is_of_sessions() && !self.carries_sessions() => {
+                Err(LinkError::Sessions)
             }
             Some(Piece::Control { id, control }) => Ok(Some(AcceptorEvent::Control { id, control })),
         }

@@ -13,6 +13,8 @@ pub(crate) struct Connection {
     pub(crate) incoming: Incoming,
     pub(crate) closed_here: bool,
     pub(crate) closed_there: bool,
+    /// It carries a session, which keeps to credit and offsets itself.
+    pub(crate) is_carrier: bool,
     /// The peer broke a rule: nothing more is delivered, and this is what we say when the application closes.
     pub(crate) broken: Option<CloseReason>,
 }
@@ -53,8 +55,17 @@ impl Connection {
             incoming: Incoming { received: 0, consumed: 0, limit: window, window, finished: false },
             closed_here: false,
             closed_there: false,
+            is_carrier: false,
             broken: None,
         }
+    }
+
+    /// One that carries a session.
+    pub(crate) fn carrier() -> Connection {
+        let mut connection = Connection::new(u64::MAX, 0);
+        connection.incoming.limit = u64::MAX;
+        connection.is_carrier = true;
+        connection
     }
 
     /// Whether bytes still pass.

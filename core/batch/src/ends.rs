@@ -118,6 +118,10 @@ impl Ends {
         self.connections.get(id.0 as usize)?.as_ref()
     }
 
+    pub(crate) fn is_carrier(&self, id: Id) -> bool {
+        self.get(id).is_some_and(|connection| connection.is_carrier)
+    }
+
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut Connection> {
         self.connections.get_mut(id.0 as usize)?.as_mut()
     }
@@ -345,6 +349,18 @@ impl Ends {
         }
         connection.incoming.finished = true;
         Incoming::Deliver
+    }
+
+    /// Something came that has no place on a connection of this sort.
+    pub(crate) fn incoming_nonsense(&mut self, id: Id) -> Incoming {
+        match self.get_mut(id) {
+            None => {
+                self.counters.strays += 1;
+                Incoming::PassOver
+            }
+            Some(connection) if connection.is_open() => break_rule(connection, CloseReason::Protocol),
+            Some(_) => Incoming::PassOver,
+        }
     }
 
     /// The peer closed. `Deliver`: the application must hear of it and close too.

@@ -38,6 +38,8 @@ pub enum LinkError {
     Id(Id),
     /// A frame that this end of a link never receives.
     Direction(Kind),
+    /// Words of a session on a link of a version that carries none.
+    Sessions,
 }
 
 impl fmt::Display for LinkError {
@@ -64,6 +66,7 @@ impl fmt::Display for LinkError {
             LinkError::Welcome => f.write_str("the server's welcome makes no sense"),
             LinkError::HandshakeTimeout => f.write_str("the peer did not authenticate in time"),
             LinkError::Id(id) => write!(f, "connect for {id}, which is in use or out of range"),
+            LinkError::Sessions => f.write_str("a session on a link of version 1, which carries none"),
             LinkError::Direction(kind) => write!(f, "{kind:?} came from the wrong side of the link"),
         }
     }

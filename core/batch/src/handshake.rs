@@ -36,6 +36,7 @@ impl Gather {
 /// What the server's welcome settled for a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
+    pub(crate) version: u8,
     pub(crate) credit: u32,
     pub(crate) connections_max: u32,
 }
@@ -84,7 +85,8 @@ impl Opening {
         if !verify(&self.key, Prover::Server, &transcript, &welcome.proof) {
             return Err(LinkError::WrongProof);
         }
-        let settled = Settled { credit: welcome.credit, connections_max: welcome.connections_max };
+        let Welcome { version, credit, connections_max, .. } = welcome;
+        let settled = Settled { version, credit, connections_max };
         Ok(Some((settled, prove(&self.key, Prover::Opener, &transcript))))
     }
 }
@@ -94,7 +96,8 @@ impl Opening {
 pub(crate) struct Accepting {
     gather: Gather,
     nonce: [u8; NONCE_BYTES],
-    settled: Settled,
+    credit: u32,
+    connections_max: u32,
     proving: Option<Proving>,
 }
 
@@ -102,6 +105,7 @@ pub(crate) struct Accepting {
 struct Proving {
     role: Role,
     key: Key,
+    version: u8,
     transcript: [u8; HELLO_BYTES + WELCOME_BYTES],
 }
 
@@ -110,7 +114,7 @@ struct Proving {
 pub(crate) enum Accepted {
     NeedsInput,
     Say([u8; WELCOME_BYTES]),
-    Done { role: Role, key: KeyId },
+    Done { role: Role, key: KeyId, version: u8 },
 }
 
 /// The server's side cannot go on; says what to tell the peer, if anything.
@@ -131,8 +135,8 @@ impl Rejected {
 }
 
 impl Accepting {
-    pub(crate) fn new(nonce: [u8; NONCE_BYTES], settled: Settled) -> Accepting {
-        Accepting { gather: Gather::default(), nonce, settled, proving: None }
+    pub(crate) fn new(nonce: [u8; NONCE_BYTES], credit: u32, connections_max: u32) -> Accepting {
+        Accepting { gather: Gather::default(), nonce, credit, connections_max, proving: None }
     }
 
     pub(crate) fn advance(&mut self, ring: &KeyRing, input: &mut &[u8]) -> Result<Accepted, Rejected> {
@@ -141,7 +145,8 @@ impl Accepting {
             if !verify(&proving.key, Prover::Opener, &proving.transcript, &proof) {
                 return Err(Rejected::telling(Verdict::Key, LinkError::WrongProof));
             }
-            return Ok(Accepted::Done { role: proving.role, key: proving.key.id() });
+            let Proving { role, version, .. } = *proving;
+            return Ok(Accepted::Done { role, key: proving.key.id(), version });
         }
         let Some(bytes) = self.gather.take::<HELLO_BYTES>(input) else {
             self.gather.check_magic().map_err(Rejected::silently)?;
@@ -161,12 +166,12 @@ impl Accepting {
             verdict: Verdict::Proceed,
             nonce: self.nonce,
             proof: [0; PROOF_BYTES],
-            credit: self.settled.credit,
-            connections_max: self.settled.connections_max,
+            credit: self.credit,
+            connections_max: self.connections_max,
         };
         let transcript = transcript(&hello, &welcome);
         welcome.proof = prove(key, Prover::Server, &transcript);
-        self.proving = Some(Proving { role: hello.role, key: key.clone(), transcript });
+        self.proving = Some(Proving { role: hello.role, key: key.clone(), version, transcript });
         Ok(Accepted::Say(welcome.emit()))
     }
 }

@@ -41,4 +41,5 @@ pub use opener::{OpenError, OpenerConfig, OpenerEvent, OpenerLink};
 pub use policy::{Policy, PolicyKind};
 pub use server::{Info, ServerConfig, ServerEvent, ServerLink};
 pub use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role, Verdict};
+pub use spillway_wire::session::{Opening, Reconnect};
 pub use spillway_wire::{CloseReason, Connect, Control, Id, Kind, RefuseReason};

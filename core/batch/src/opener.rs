@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 
 use spillway_auth::Key;
 use spillway_transport::{Chunk, Time};
-use spillway_wire::preamble::{NONCE_BYTES, Role};
+use spillway_wire::preamble::{NONCE_BYTES, Role, SESSIONS_SINCE};
 use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
 use crate::connection::Connection;
@@ -100,11 +100,13 @@ pub enum OpenError {
     NotEstablished,
     /// All ids of this link are in use.
     Full,
+    /// The server's end of the link is too old to carry sessions.
+    Sessions,
 }
 
 /// The opening end of one link. Verbs as of [`ServerLink`](crate::ServerLink), and two kinds of connections:
 /// *own* ones, opened with [`open`](Self::open), whose credit this end manages; and *relayed* ones, opened with
-/// [`open_relayed`](Self::open_relayed), whose frames pass between two links with only the id rewritten.
+/// [`open_relayed`](Self::open_relayed), whose frames somebody else makes: another link's end, or a session.
 #[derive(Debug)]
 pub struct OpenerLink {
     stage: Stage,
@@ -159,15 +161,24 @@ impl OpenerLink {
         let (id, settled) = self.assign(false)?;
         self.ends.insert(id, Connection::new(u64::from(settled.credit), self.window_bytes));
         let credit = u64::from(self.window_bytes);
-        self.ends.assembler.control(id, Control::Connect(Connect { client, server, credit }));
+        self.ends.assembler.control(id, Control::Connect(Connect { client, server, credit, session: None }));
         Ok(id)
     }
 
-    /// Opens a connection whose frames pass through: its *connect* is forwarded as it is.
-    pub fn open_relayed(&mut self, connect: Connect) -> Result<Id, OpenError> {
+    /// Opens a connection whose frames pass through. Its first words, *connect* or *reconnect*, are forwarded as they
+    /// are.
+    pub fn open_relayed(&mut self, first_words: Control) -> Result<Id, OpenError> {
+        if first_words.is_of_sessions() && self.is_established() && !self.carries_sessions() {
+            return Err(OpenError::Sessions);
+        }
         let (id, _) = self.assign(true)?;
-        self.ends.assembler.control(id, Control::Connect(connect));
+        self.ends.assembler.control(id, first_words);
         Ok(id)
+    }
+
+    /// Whether the server's end may be told of sessions.
+    pub fn carries_sessions(&self) -> bool {
+        matches!(&self.stage, Stage::Established(settled) if settled.version >= SESSIONS_SINCE)
     }
 
     fn assign(&mut self, relayed: bool) -> Result<(Id, Settled), OpenError> {
@@ -259,6 +270,9 @@ impl OpenerLink {
             }
             Piece::Data { kind, .. } => Err(LinkError::Direction(kind)),
             Piece::Control { control: Control::Connect(_), .. } => Err(LinkError::Direction(Kind::Connect)),
+            Piece::Control { control: Control::Reconnect(_), .. } => {
+                Err(LinkError::Direction(Kind::Reconnect))
+            }
             Piece::Control { id: Id::LINK, control: Control::Drain { deadline_ms } } => {
                 Ok(Some(OpenerEvent::Drain { deadline_ms }))
             }
@@ -297,7 +311,10 @@ impl OpenerLink {
                 }
                 told(id, incoming, OpenerEvent::Closed { id, reason })
             }
-            Control::Connect(_) | Control::Drain { .. } => None,
+            Control::Acknowledge(_) | Control::Resumed(_) => {
+                told(id, self.ends.incoming_nonsense(id), OpenerEvent::RelayedControl { id, control })
+            }
+            Control::Connect(_) | Control::Reconnect(_) | Control::Drain { .. } => None,
         }
     }
 

@@ -7,14 +7,15 @@ use core::net::SocketAddr;
 
 use spillway_auth::KeyRing;
 use spillway_transport::{Chunk, Time};
-use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role};
-use spillway_wire::{CloseReason, Control, Id, Kind, Piece, RefuseReason};
+use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role, SESSIONS_SINCE};
+use spillway_wire::session::{Opening, Reconnect};
+use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
 use crate::addresses::{AddressRules, Forbidden};
 use crate::connection::Connection;
 use crate::ends::{Ends, Incoming, Limits, LinkCounters};
 use crate::error::LinkError;
-use crate::handshake::{Accepted, Accepting, Settled};
+use crate::handshake::{Accepted, Accepting};
 use crate::policy::{Fixed, Policy};
 
 /// What a server's link port accepts.
@@ -76,6 +77,33 @@ pub enum ServerEvent<'a> {
         /// Why.
         reason: CloseReason,
     },
+    /// A session's first words. The connection carries it: answer with what a table of sessions says to them, by
+    /// [`ServerLink::say`], or with [`ServerLink::refuse`].
+    Session {
+        /// The new virtual connection.
+        id: Id,
+        /// In which kind of frame: *connect* or *reconnect*.
+        kind: Kind,
+        /// The client's address.
+        client: SocketAddr,
+        /// What it says of the session.
+        opening: Opening,
+    },
+    /// Bytes of a session.
+    Carried {
+        /// By which connection.
+        id: Id,
+        /// The bytes, never empty.
+        bytes: &'a [u8],
+    },
+    /// A control message of a session. After *close* nothing more comes; the id is free when our own
+    /// *close* is said too.
+    CarriedControl {
+        /// By which connection.
+        id: Id,
+        /// The message.
+        control: Control,
+    },
     /// The helper wants to go away within this time.
     Drain {
         /// Milliseconds.
@@ -114,7 +142,7 @@ pub struct ServerLink {
 #[derive(Debug)]
 enum Stage {
     Accepting { handshake: Box<Accepting>, deadline: Time },
-    Established { role: Role },
+    Established { role: Role, version: u8 },
     Failed,
 }
 
@@ -140,8 +168,7 @@ impl ServerLink {
         policy: Box<dyn Policy>,
     ) -> ServerLink {
         let limits = config.limits;
-        let settled = Settled { credit: limits.window_bytes, connections_max: limits.connections_max };
-        let handshake = Accepting::new(nonce, settled);
+        let handshake = Accepting::new(nonce, limits.window_bytes, limits.connections_max);
         ServerLink {
             stage: Stage::Accepting {
                 handshake: Box::new(handshake),
@@ -175,8 +202,8 @@ impl ServerLink {
         input: &mut &'a [u8],
     ) -> Result<Option<ServerEvent<'a>>, LinkError> {
         loop {
-            let role = match &self.stage {
-                Stage::Established { role } => *role,
+            let (role, version) = match &self.stage {
+                Stage::Established { role, version } => (*role, *version),
                 Stage::Failed => return Ok(None),
                 Stage::Accepting { deadline, .. } if *deadline <= now => {
                     return Err(LinkError::HandshakeTimeout);
@@ -188,6 +215,11 @@ impl ServerLink {
                 },
             };
             let Some(piece) = self.ends.disassembler.next(input)? else { return Ok(None) };
+            if version < SESSIONS_SINCE
+                && matches!(&piece, Piece::Control { control, .. } if control.is_of_sessions())
+            {
+                return Err(LinkError::Sessions);
+            }
             if let Some(event) = self.piece(role, piece)? {
                 return Ok(Some(event));
             }
@@ -202,8 +234,8 @@ impl ServerLink {
                 self.ends.assembler.preamble(&welcome);
                 Ok(None)
             }
-            Ok(Accepted::Done { role, key }) => {
-                self.stage = Stage::Established { role };
+            Ok(Accepted::Done { role, key, version }) => {
+                self.stage = Stage::Established { role, version };
                 Ok(Some(ServerEvent::Established { role, key }))
             }
             Err(rejected) => {
@@ -218,12 +250,29 @@ impl ServerLink {
     fn piece<'a>(&mut self, role: Role, piece: Piece<'a>) -> Result<Option<ServerEvent<'a>>, LinkError> {
         let (id, incoming, event) = match piece {
             Piece::Data { kind: Kind::Request, id, bytes, last } => {
-                (id, self.ends.incoming_data(id, bytes.len(), last), ServerEvent::Data { id, bytes })
+                let event = match self.ends.is_carrier(id) {
+                    true => ServerEvent::Carried { id, bytes },
+                    false => ServerEvent::Data { id, bytes },
+                };
+                (id, self.ends.incoming_data(id, bytes.len(), last), event)
             }
             Piece::Data { kind, .. } => return Err(LinkError::Direction(kind)),
             Piece::Control { id, control } => match control {
-                Control::Connect(connect) => {
-                    return self.connect(role, id, connect.client, connect.server, connect.credit).map(Some);
+                Control::Connect(connect) => return self.connect(role, id, connect).map(Some),
+                Control::Reconnect(Reconnect { client, opening, .. }) => {
+                    let connection = Connection::carrier();
+                    let event = ServerEvent::Session { id, kind: Kind::Reconnect, client, opening };
+                    return self.admit(role, id, client, connection, event).map(Some);
+                }
+                control if self.ends.is_carrier(id) => {
+                    if matches!(control, Control::Close(_)) {
+                        self.ends.incoming_close(id);
+                    }
+                    // Also after our own *close*: the session waits for this answer.
+                    return Ok(Some(ServerEvent::CarriedControl { id, control }));
+                }
+                Control::Acknowledge(_) => {
+                    (id, self.ends.incoming_nonsense(id), ServerEvent::CarriedControl { id, control })
                 }
                 Control::Credit(limit) => {
                     self.ends.incoming_credit(id, limit);
@@ -236,7 +285,9 @@ impl ServerLink {
                     (id, self.ends.incoming_close(id), ServerEvent::Closed { id, reason })
                 }
                 Control::Drain { deadline_ms } => return Ok(Some(ServerEvent::Drain { deadline_ms })),
-                Control::Accepted | Control::Refused(_) => return Err(LinkError::Direction(control.kind())),
+                Control::Accepted | Control::Refused(_) | Control::Resumed(_) => {
+                    return Err(LinkError::Direction(control.kind()));
+                }
             },
         };
         Ok(match incoming {
@@ -246,29 +297,44 @@ impl ServerLink {
         })
     }
 
-    fn connect<'a>(
+    fn connect<'a>(&mut self, role: Role, id: Id, connect: Connect) -> Result<ServerEvent<'a>, LinkError> {
+        let Connect { client, server, credit, session } = connect;
+        let (connection, event) = match session {
+            None => {
+                let connection = Connection::new(credit, self.config.limits.window_bytes);
+                (connection, ServerEvent::Connect { id, client, server })
+            }
+            Some(opening) => {
+                let event = ServerEvent::Session { id, kind: Kind::Connect, client, opening };
+                (Connection::carrier(), event)
+            }
+        };
+        self.admit(role, id, client, connection, event)
+    }
+
+    fn admit<'a>(
         &mut self,
         role: Role,
         id: Id,
         client: SocketAddr,
-        server: Option<SocketAddr>,
-        credit: u64,
+        connection: Connection,
+        event: ServerEvent<'a>,
     ) -> Result<ServerEvent<'a>, LinkError> {
-        let limits = self.config.limits;
-        if id == Id::LINK || id.0 > limits.connections_max || self.ends.get(id).is_some() {
+        let connections_max = self.config.limits.connections_max;
+        if id == Id::LINK || id.0 > connections_max || self.ends.get(id).is_some() {
             return Err(LinkError::Id(id));
         }
         if let Err(why) = self.config.rules.check(role, self.peer, self.local, client) {
             self.ends.assembler.control(id, Control::Refused(RefuseReason::Forbidden));
             return Ok(ServerEvent::Forbidden { client, why });
         }
-        self.ends.insert(id, Connection::new(credit, limits.window_bytes));
+        self.ends.insert(id, connection);
         let index = id.0 as usize;
         if self.clients.len() <= index {
             self.clients.resize(index + 1, None);
         }
         self.clients[index] = Some(client);
-        Ok(ServerEvent::Connect { id, client, server })
+        Ok(event)
     }
 
     /// Tells the client that the application accepted its connection.
@@ -284,6 +350,15 @@ impl ServerLink {
         if self.ends.get(id).is_some() {
             self.ends.assembler.control(id, Control::Refused(reason));
             self.ends.remove(id);
+        }
+    }
+
+    /// Says something of a session on the connection that carries it.
+    pub fn say(&mut self, id: Id, control: Control) {
+        match control {
+            Control::Close(reason) => self.close(id, reason),
+            _ if self.is_open(id) => self.ends.assembler.control(id, control),
+            _ => {}
         }
     }
 
@@ -327,7 +402,7 @@ impl ServerLink {
     /// What is known about a connection.
     pub fn info(&self, id: Id) -> Option<Info> {
         let connection = self.ends.get(id)?;
-        let Stage::Established { role } = self.stage else { return None };
+        let Stage::Established { role, .. } = self.stage else { return None };
         let client = (*self.clients.get(id.0 as usize)?)?;
         Some(Info {
             client,
@@ -340,6 +415,14 @@ impl ServerLink {
     /// Whether bytes still pass: neither end has closed, and no rule was broken.
     pub fn is_open(&self, id: Id) -> bool {
         self.ends.get(id).is_some_and(Connection::is_open)
+    }
+
+    /// Who the peer is, once it has authenticated.
+    pub fn role(&self) -> Option<Role> {
+        match self.stage {
+            Stage::Established { role, .. } => Some(role),
+            _ => None,
+        }
     }
 
     /// Whether the peer has authenticated, and the link goes on.

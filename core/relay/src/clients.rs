@@ -79,6 +79,7 @@ impl Relay {
         let id = linked.opener.open(arrival.peer, None).map_err(|error| match error {
             OpenError::NotEstablished => Refusal::LinkDown,
             OpenError::Full => Refusal::LinkFull,
+            OpenError::Sessions => Refusal::OldServer,
         })?;
         linked.set_member(id, Member::Client(conn));
         let mut client = RawClient::new(now, service, upstream, id, arrival);

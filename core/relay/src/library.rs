@@ -3,7 +3,7 @@
 
 use core::net::SocketAddr;
 
-use spillway_batch::{Acceptor, Connect, Id};
+use spillway_batch::{Acceptor, Id};
 use spillway_transport::{Chunk, Conn, Time, Transport};
 
 use crate::backlog::Memory;
@@ -43,6 +43,8 @@ pub(crate) struct Passage {
     pub(crate) upstream: usize,
     /// Its id there.
     pub(crate) id: Id,
+    /// It carries a session, which may go on elsewhere.
+    pub(crate) of_session: bool,
     pub(crate) closed_by_client: bool,
     pub(crate) closed_by_server: bool,
 }
@@ -73,9 +75,8 @@ impl LibraryClient {
     }
 
     /// Whether it speaks for its own address.
-    pub(crate) fn speaks_for_itself(&self, connect: &Connect) -> bool {
-        connect.client.ip().to_canonical() == self.peer.ip().to_canonical()
-            && connect.client.port() == self.peer.port()
+    pub(crate) fn speaks_for_itself(&self, client: SocketAddr) -> bool {
+        client.ip().to_canonical() == self.peer.ip().to_canonical() && client.port() == self.peer.port()
     }
 
     /// Grants are for the client's link as a whole: what is under way when the server's link stalls is in them.

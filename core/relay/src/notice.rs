@@ -156,6 +156,8 @@ pub enum Refusal {
     NotItsOwnAddress,
     /// A library client that wants another server.
     OtherServer,
+    /// A library client's session, which the server's end of the link is too old to carry.
+    OldServer,
     /// A load balancer that is trusted to say who its clients are did not.
     ProxyHeader(ProxyFault),
     /// The server refused it.
@@ -198,6 +200,7 @@ impl Refusal {
             Refusal::Handshake(_) => "handshake",
             Refusal::NotItsOwnAddress => "not_its_own_address",
             Refusal::OtherServer => "other_server",
+            Refusal::OldServer => "old_server",
             Refusal::ProxyHeader(_) => "proxy_header",
             Refusal::Server(_) => "server",
         }
@@ -218,6 +221,9 @@ impl fmt::Display for Refusal {
             Refusal::Handshake(error) => error.fmt(f),
             Refusal::NotItsOwnAddress => f.write_str("it speaks for an address that is not its own"),
             Refusal::OtherServer => f.write_str("it wants a server that is not served here"),
+            Refusal::OldServer => {
+                f.write_str("it has a session, and the server's end is too old: update the server")
+            }
             Refusal::ProxyHeader(fault) => fault.fmt(f),
             Refusal::Server(reason) => reason.fmt(f),
         }

@@ -5,7 +5,8 @@ use core::net::SocketAddr;
 
 use spillway_auth::KeyRing;
 use spillway_batch::{
-    Acceptor, AcceptorEvent, CloseReason, Connect, Control, Id, LinkError, OpenError, RefuseReason, Role,
+    Acceptor, AcceptorEvent, CloseReason, Connect, Control, Id, LinkError, OpenError, Reconnect,
+    RefuseReason, Role,
 };
 use spillway_transport::{Conn, Time, Transport};
 
@@ -150,11 +151,11 @@ impl Relay {
 
     fn library_control(&mut self, conn: Conn, id: Id, control: Control) -> Result<(), LinkError> {
         let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return Ok(()) };
-        if let Control::Connect(connect) = control {
+        if matches!(control, Control::Connect(_) | Control::Reconnect(_)) {
             if id != CLIENT_ID || client.passage.is_some() {
                 return Err(LinkError::Id(id));
             }
-            if let Err(why) = self.open_passage(conn, connect) {
+            if let Err(why) = self.open_passage(conn, control) {
                 self.refuse_passage(conn, why);
             }
             return Ok(());
@@ -174,15 +175,28 @@ impl Relay {
         Ok(())
     }
 
-    fn open_passage(&mut self, conn: Conn, connect: Connect) -> Result<(), Refusal> {
+    /// `first_words`: *connect* or *reconnect*.
+    fn open_passage(&mut self, conn: Conn, first_words: Control) -> Result<(), Refusal> {
         let Some(Holder::Library(client)) = self.slots.get(conn) else { return Ok(()) };
+        // The server's link belongs to one server: which one was wanted is settled here.
+        let (address, wanted, of_session, first_words) = match first_words {
+            Control::Connect(connect) => {
+                let forwarded = Control::Connect(Connect { server: None, ..connect });
+                (connect.client, connect.server, connect.session.is_some(), forwarded)
+            }
+            Control::Reconnect(reconnect) => {
+                let forwarded = Control::Reconnect(Reconnect { server: None, ..reconnect });
+                (reconnect.client, reconnect.server, true, forwarded)
+            }
+            _ => return Ok(()),
+        };
         let service = client.service;
         let config = &self.config.services[usize::from(service)];
-        if !client.speaks_for_itself(&connect) {
+        if !client.speaks_for_itself(address) {
             return Err(Refusal::NotItsOwnAddress);
         }
         let served = |wanted: SocketAddr| wanted == config.server || config.server_aliases.contains(&wanted);
-        if !connect.server.is_none_or(served) {
+        if !wanted.is_none_or(served) {
             return Err(Refusal::OtherServer);
         }
         if self.is_leaving(service) {
@@ -191,20 +205,21 @@ impl Relay {
         let credit = client.credit;
         let upstream = self.choose_link(service).ok_or(Refusal::LinkDown)?;
         let linked = self.upstreams[upstream].linked_mut().ok_or(Refusal::LinkDown)?;
-        // The server was restarted with less credit since the client's link began: it must ask again.
-        if linked.opener.initial_credit() < credit {
+        // The server was restarted with less credit since the client's link began: it must ask again. A session is
+        // told its credit by the server.
+        if !of_session && linked.opener.initial_credit() < credit {
             return Err(Refusal::LinkDown);
         }
-        // The server's link belongs to one server: which one was wanted is settled here.
-        let id =
-            linked.opener.open_relayed(Connect { server: None, ..connect }).map_err(|error| match error {
-                OpenError::NotEstablished => Refusal::LinkDown,
-                OpenError::Full => Refusal::LinkFull,
-            })?;
+        let id = linked.opener.open_relayed(first_words).map_err(|error| match error {
+            OpenError::NotEstablished => Refusal::LinkDown,
+            OpenError::Full => Refusal::LinkFull,
+            OpenError::Sessions => Refusal::OldServer,
+        })?;
         linked.relayed += 1;
         linked.set_member(id, Member::Client(conn));
         if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
-            client.passage = Some(Passage { upstream, id, closed_by_client: false, closed_by_server: false });
+            client.passage =
+                Some(Passage { upstream, id, of_session, closed_by_client: false, closed_by_server: false });
         }
         self.services[usize::from(service)].counters.library_connections += 1;
         Ok(())
@@ -246,7 +261,8 @@ impl Relay {
         let Some(passage) = client.passage.take() else { return };
         let Some(linked) = self.upstreams[passage.upstream].linked_mut() else { return };
         if !passage.closed_by_client {
-            linked.opener.relay_control(passage.id, Control::Close(CloseReason::Reset));
+            let reason = if passage.of_session { CloseReason::Lost } else { CloseReason::Reset };
+            linked.opener.relay_control(passage.id, Control::Close(reason));
         }
         if passage.closed_by_server {
             self.release(passage.upstream, passage.id);

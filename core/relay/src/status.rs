@@ -238,6 +238,7 @@ pub struct Refusals {
     pub handshake: u64,
     pub not_its_own_address: u64,
     pub other_server: u64,
+    pub old_server: u64,
     pub proxy_header: u64,
     pub server: u64,
     pub connection_table: u64,
@@ -257,6 +258,7 @@ impl Refusals {
             Refusal::Handshake(_) => &mut self.handshake,
             Refusal::NotItsOwnAddress => &mut self.not_its_own_address,
             Refusal::OtherServer => &mut self.other_server,
+            Refusal::OldServer => &mut self.old_server,
             Refusal::ProxyHeader(_) => &mut self.proxy_header,
             Refusal::Server(_) => &mut self.server,
         };
@@ -273,7 +275,7 @@ impl Refusals {
     }
 
     /// Each under its name in logs and metrics.
-    pub fn by_reason(&self) -> [(&'static str, u64); 14] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 15] {
         [
             ("address", self.address),
             ("clients_max", self.clients_max),
@@ -284,6 +286,7 @@ impl Refusals {
             ("handshake", self.handshake),
             ("not_its_own_address", self.not_its_own_address),
             ("other_server", self.other_server),
+            ("old_server", self.old_server),
             ("proxy_header", self.proxy_header),
             ("server", self.server),
             ("connection_table", self.connection_table),

@@ -6,10 +6,12 @@ use core::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, RefuseReason, Role,
+    CloseReason, Control, Id, KeyId, Kind, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, Opening,
+    PolicyKind, Reconnect, RefuseReason, Role,
 };
 use spillway_relay::{Config, Cut, Notice};
 use spillway_transport::{Application, Conn, Event, LostReason};
+use spillway_wire::session::{Position, SessionId};
 use world::{Heard, World, client_key, config};
 
 const CLIENT: &str = "10.9.0.1:5000";
@@ -67,7 +69,11 @@ impl Client {
                     OpenerEvent::Finished { .. } => "finished".into(),
                     OpenerEvent::Closed { reason, .. } => format!("closed {reason:?}"),
                     OpenerEvent::Drain { deadline_ms } => format!("drain {deadline_ms}"),
-                    OpenerEvent::RelayedData { .. } | OpenerEvent::RelayedControl { .. } => "relayed".into(),
+                    OpenerEvent::RelayedData { bytes, .. } => {
+                        self.got.extend_from_slice(bytes);
+                        continue;
+                    }
+                    OpenerEvent::RelayedControl { control, .. } => format!("{:?}", control.kind()),
                 };
                 self.heard.push(said);
             }
@@ -228,6 +234,53 @@ fn a_lost_client_leaves_its_id_until_the_server_has_closed() {
     world.server.close(Id(1), CloseReason::Reset);
     world.exchange();
     assert_eq!(connections(&world), 0);
+}
+
+/// First words of a session, as a relay sees them: it looks at the addresses only.
+fn first_words(client: &str) -> Control {
+    let opening = Opening {
+        session: SessionId([1; 16]),
+        key: KeyId([2; 8]),
+        epoch: 3,
+        life: 1,
+        position: Position::default(),
+        proof: [4; 32],
+    };
+    Control::Reconnect(Reconnect { client: client.parse().unwrap(), server: None, opening })
+}
+
+#[test]
+fn a_session_passes_and_is_not_closed_when_its_client_is_lost() {
+    let mut world = World::new(config());
+    let mut client = Client::new(&mut world);
+    let id = client.link.open_relayed(first_words(CLIENT)).unwrap();
+    client.exchange(&mut world).unwrap();
+    assert_eq!(world.exchange(), [Heard::Session(1, Kind::Reconnect, CLIENT.parse().unwrap())]);
+    world.server.say(Id(1), Control::Credit(1 << 40));
+    world.server.compose(Id(1), b"a reply");
+    world.exchange();
+    client.exchange(&mut world).unwrap();
+    assert_eq!((&client.heard[..], &client.got[..]), (&["Credit".to_owned()][..], &b"a reply"[..]));
+    client.link.relay_data(id, b"a request", true);
+    client.exchange(&mut world).unwrap();
+    assert_eq!(world.exchange(), [Heard::Data(1, b"a request".to_vec())]);
+    world.event(client.conn, Event::Lost(LostReason::Reset));
+    // Not a reset: the session may go on elsewhere.
+    assert_eq!(world.exchange(), [Heard::Control(1, Control::Close(CloseReason::Lost))]);
+    assert_eq!(connections(&world), 1);
+    world.server.close(Id(1), CloseReason::Moved);
+    world.exchange();
+    assert_eq!(connections(&world), 0);
+}
+
+#[test]
+fn a_session_comes_from_its_clients_own_address() {
+    let mut world = World::new(config());
+    let mut client = Client::new(&mut world);
+    client.link.open_relayed(first_words("10.9.0.9:5000")).unwrap();
+    client.exchange(&mut world).unwrap();
+    assert_eq!(client.heard, ["Refused"]);
+    assert!(world.exchange().is_empty());
 }
 
 #[test]

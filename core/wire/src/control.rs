@@ -7,12 +7,15 @@ use core::net::SocketAddr;
 use crate::address;
 use crate::cursor::{Cursor, Truncated};
 use crate::frame::{Header, Id, Kind};
+use crate::session::{Acknowledge, Opening, Reconnect, Resumed};
 
-/// The longest payload of a control frame, bytes. Leaves room for session fields.
+/// The longest payload of a control frame, bytes.
 pub const CONTROL_BYTES_MAX: usize = 256;
 
-/// The version of *connect* that this code writes.
-pub const CONNECT_VERSION: u8 = 1;
+/// The version of a *connect* without a session.
+const PLAIN: u8 = 1;
+/// The version of a *connect* that begins a session.
+const WITH_SESSION: u8 = 2;
 
 /// A new virtual connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub struct Connect {
     pub server: Option<SocketAddr>,
     /// How many bytes of replies the server may send at first.
     pub credit: u64,
+    /// The session that begins with it, if one does.
+    pub session: Option<Opening>,
 }
 
 /// Why a virtual connection was refused. Its requests were not delivered.
@@ -37,6 +42,12 @@ pub enum RefuseReason {
     Unavailable = 3,
     /// The wanted server is not served here.
     UnknownServer = 4,
+    /// The session is not known here (any more): the server was restarted, or the session expired.
+    Gone = 5,
+    /// The session has moved to a newer carrier.
+    Stale = 6,
+    /// The session's ends do not fit together: one of them claims what cannot be.
+    Mismatch = 7,
 }
 
 /// Why a virtual connection ended.
@@ -51,6 +62,10 @@ pub enum CloseReason {
     OverCredit = 3,
     /// The peer broke another rule of this connection.
     Protocol = 4,
+    /// The session that it carried goes on elsewhere.
+    Moved = 5,
+    /// Its client is lost to whoever says this: a session waits for it.
+    Lost = 6,
 }
 
 /// A control message.
@@ -64,6 +79,12 @@ pub enum Control {
     Refused(RefuseReason),
     /// The receiver of this message may send up to this absolute stream offset.
     Credit(u64),
+    /// The sender of this message has received so far.
+    Acknowledge(Acknowledge),
+    /// A session continues on this carrier.
+    Reconnect(Reconnect),
+    /// The answer to a session's first words.
+    Resumed(Resumed),
     /// No bytes follow this absolute stream offset.
     Finish(u64),
     /// The virtual connection ends.
@@ -94,8 +115,10 @@ pub enum ControlError {
     Version(u8),
     /// A reason code that this version does not know.
     Reason(u8),
-    /// A kind that is reserved for sessions, which this version of a link does not carry.
-    Reserved(Kind),
+    /// Flags that this version does not know.
+    Flags(u8),
+    /// *request* and *reply* carry no control message.
+    Data(Kind),
 }
 
 impl fmt::Display for ControlError {
@@ -111,7 +134,8 @@ impl fmt::Display for ControlError {
             ControlError::NoClient => f.write_str("connect carries no client address"),
             ControlError::Version(version) => write!(f, "connect of unknown version {version}"),
             ControlError::Reason(code) => write!(f, "unknown reason {code}"),
-            ControlError::Reserved(kind) => write!(f, "{kind:?} is not part of this link version"),
+            ControlError::Flags(byte) => write!(f, "unknown flags {byte:#04x}"),
+            ControlError::Data(kind) => write!(f, "{kind:?} carries no control message"),
         }
     }
 }
@@ -132,6 +156,9 @@ impl RefuseReason {
             2 => RefuseReason::Forbidden,
             3 => RefuseReason::Unavailable,
             4 => RefuseReason::UnknownServer,
+            5 => RefuseReason::Gone,
+            6 => RefuseReason::Stale,
+            7 => RefuseReason::Mismatch,
             other => return Err(ControlError::Reason(other)),
         })
     }
@@ -144,6 +171,11 @@ impl fmt::Display for RefuseReason {
             RefuseReason::Forbidden => "the client address is not allowed on this link",
             RefuseReason::Unavailable => "the server does not accept connections",
             RefuseReason::UnknownServer => "the wanted server is not served here",
+            RefuseReason::Gone => {
+                "the server does not know the session: it was restarted, or the session expired"
+            }
+            RefuseReason::Stale => "the session has moved to a newer carrier",
+            RefuseReason::Mismatch => "the session's ends do not fit together",
         })
     }
 }
@@ -155,6 +187,8 @@ impl CloseReason {
             2 => CloseReason::Reset,
             3 => CloseReason::OverCredit,
             4 => CloseReason::Protocol,
+            5 => CloseReason::Moved,
+            6 => CloseReason::Lost,
             other => return Err(ControlError::Reason(other)),
         })
     }
@@ -168,9 +202,21 @@ impl Control {
             Control::Accepted => Kind::Accepted,
             Control::Refused(_) => Kind::Refused,
             Control::Credit(_) => Kind::Credit,
+            Control::Acknowledge(_) => Kind::Acknowledge,
+            Control::Reconnect(_) => Kind::Reconnect,
+            Control::Resumed(_) => Kind::Resumed,
             Control::Finish(_) => Kind::Finish,
             Control::Close(_) => Kind::Close,
             Control::Drain { .. } => Kind::Drain,
+        }
+    }
+
+    /// Whether only links that carry sessions have it.
+    pub fn is_of_sessions(&self) -> bool {
+        match self {
+            Control::Connect(connect) => connect.session.is_some(),
+            Control::Acknowledge(_) | Control::Reconnect(_) | Control::Resumed(_) => true,
+            _ => false,
         }
     }
 
@@ -179,20 +225,26 @@ impl Control {
         let start = out.len();
         out.extend_from_slice(&Header { kind: self.kind(), more: false, length: 0, id }.emit());
         let payload = out.len();
-        match *self {
+        match self {
             Control::Connect(connect) => {
-                out.push(CONNECT_VERSION);
+                out.push(if connect.session.is_some() { WITH_SESSION } else { PLAIN });
                 out.extend_from_slice(&connect.credit.to_be_bytes());
                 address::emit(Some(connect.client), out);
                 address::emit(connect.server, out);
+                if let Some(opening) = &connect.session {
+                    opening.emit(out);
+                }
             }
             Control::Accepted => {}
-            Control::Refused(reason) => out.push(reason as u8),
+            Control::Refused(reason) => out.push(*reason as u8),
+            Control::Acknowledge(acknowledge) => acknowledge.emit(out),
+            Control::Reconnect(reconnect) => reconnect.emit(out),
+            Control::Resumed(resumed) => resumed.emit(out),
             Control::Credit(offset) | Control::Finish(offset) => out.extend_from_slice(&offset.to_be_bytes()),
-            Control::Close(reason) => out.push(reason as u8),
+            Control::Close(reason) => out.push(*reason as u8),
             Control::Drain { deadline_ms } => out.extend_from_slice(&deadline_ms.to_be_bytes()),
         }
-        let length = (out.len() - payload) as u16; // at most 1 + 8 + 19 + 19 bytes
+        let length = (out.len() - payload) as u16; // at most 1 + 8 + 19 + 19 + 93 bytes
         out[start + 1..start + 3].copy_from_slice(&length.to_be_bytes());
     }
 
@@ -210,13 +262,14 @@ impl Control {
         Ok(match kind {
             Kind::Connect => {
                 let version = cursor.u8()?;
-                if version != CONNECT_VERSION {
+                if ![PLAIN, WITH_SESSION].contains(&version) {
                     return Err(ControlError::Version(version));
                 }
                 let credit = cursor.u64()?;
                 let client = address::parse(cursor)?.ok_or(ControlError::NoClient)?;
                 let server = address::parse(cursor)?;
-                Control::Connect(Connect { client, server, credit })
+                let session = (version == WITH_SESSION).then(|| Opening::parse(cursor)).transpose()?;
+                Control::Connect(Connect { client, server, credit, session })
             }
             Kind::Accepted => Control::Accepted,
             Kind::Refused => Control::Refused(RefuseReason::parse(cursor.u8()?)?),
@@ -224,9 +277,10 @@ impl Control {
             Kind::Finish => Control::Finish(cursor.u64()?),
             Kind::Close => Control::Close(CloseReason::parse(cursor.u8()?)?),
             Kind::Drain => Control::Drain { deadline_ms: cursor.u32()? },
-            Kind::Request | Kind::Reply | Kind::Acknowledge | Kind::Reconnect | Kind::Resumed => {
-                return Err(ControlError::Reserved(kind));
-            }
+            Kind::Acknowledge => Control::Acknowledge(Acknowledge::parse(cursor)?),
+            Kind::Reconnect => Control::Reconnect(Reconnect::parse(cursor)?),
+            Kind::Resumed => Control::Resumed(Resumed::parse(cursor)?),
+            Kind::Request | Kind::Reply => return Err(ControlError::Data(kind)),
         })
     }
 }
@@ -235,13 +289,30 @@ impl Control {
 mod tests {
     use super::*;
     use crate::frame::HEADER_BYTES;
+    use crate::preamble::KeyId;
+    use crate::session::{Position, SessionId};
 
     fn examples() -> Vec<Control> {
+        let position = Position { sent: 9, received: 1 << 40, credit: u64::MAX, finish_received: true };
+        let opening = Opening {
+            session: SessionId([1; 16]),
+            key: KeyId([2; 8]),
+            epoch: 3,
+            life: 5,
+            position,
+            proof: [4; 32],
+        };
         let v4 = "10.1.2.3:4567".parse().unwrap();
         let v6 = "[2001:db8::1]:11211".parse().unwrap();
         Vec::from([
-            Control::Connect(Connect { client: v4, server: None, credit: 65536 }),
-            Control::Connect(Connect { client: v6, server: Some(v4), credit: u64::MAX }),
+            Control::Connect(Connect { client: v4, server: None, credit: 65536, session: None }),
+            Control::Connect(Connect { client: v6, server: Some(v4), credit: u64::MAX, session: None }),
+            Control::Connect(Connect { client: v6, server: Some(v6), credit: 7, session: Some(opening) }),
+            Control::Reconnect(Reconnect { client: v6, server: Some(v6), opening }),
+            Control::Reconnect(Reconnect { client: v4, server: None, opening }),
+            Control::Resumed(Resumed { epoch: 7, life: 8, position: opening.position, proof: [6; 32] }),
+            Control::Acknowledge(Acknowledge { received: 1 << 33, finish_received: true, answer: false }),
+            Control::Acknowledge(Acknowledge { received: 0, finish_received: false, answer: true }),
             Control::Accepted,
             Control::Refused(RefuseReason::Full),
             Control::Refused(RefuseReason::Unavailable),
@@ -286,7 +357,11 @@ mod tests {
         assert_eq!(Control::parse(Kind::Refused, &[77]), Err(ControlError::Reason(77)));
         assert_eq!(Control::parse(Kind::Close, &[0]), Err(ControlError::Reason(0)));
         assert_eq!(Control::parse(Kind::Connect, &[9]), Err(ControlError::Version(9)));
-        assert_eq!(Control::parse(Kind::Resumed, &[]), Err(ControlError::Reserved(Kind::Resumed)));
+        assert_eq!(Control::parse(Kind::Reply, &[]), Err(ControlError::Data(Kind::Reply)));
+        assert_eq!(
+            Control::parse(Kind::Acknowledge, &[0, 0, 0, 0, 0, 0, 0, 9, 4]),
+            Err(ControlError::Flags(4))
+        );
         let mut connect = emitted(examples()[0]).split_off(HEADER_BYTES);
         connect[9] = 5;
         assert_eq!(Control::parse(Kind::Connect, &connect), Err(ControlError::AddressFamily(5)));

@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(error_of(&[1, 0, 1, 0, 0, 0, 0]), DisassembleError::DataOnLink);
         assert_eq!(error_of(&[0x84, 0, 0, 0, 0, 0, 1]), ControlError::Continued(Kind::Accepted).into());
         assert_eq!(error_of(&[5, 2, 0, 0, 0, 0, 1]), ControlError::TooLong(512).into());
-        assert_eq!(error_of(&[7, 0, 0, 0, 0, 0, 1]), ControlError::Reserved(Kind::Acknowledge).into());
+        assert_eq!(error_of(&[7, 0, 0, 0, 0, 0, 1]), ControlError::Truncated(Kind::Acknowledge).into());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! - [`control`]: what control messages carry
 //! - [`disassemble`]: a batch taken apart, piece by piece
 //! - [`preamble`]: how a link begins
+//! - [`session`]: what sessions say when they begin and move
 //! - [`proxy`]: what load balancers say about their clients
 //!
 //! Parsers take any bytes. Whatever is wrong with them is an error that says what, never a panic.
@@ -20,6 +21,7 @@ pub mod disassemble;
 pub mod frame;
 pub mod preamble;
 pub mod proxy;
+pub mod session;
 
 pub use control::{CloseReason, Connect, Control, ControlError, RefuseReason};
 pub use disassemble::{DisassembleError, Disassembler, Piece};

@@ -157,6 +157,9 @@ impl fmt::Display for Ended {
             Ended::Closed(CloseReason::Protocol) => {
                 f.write_str("closed: a rule of the connection was broken")
             }
+            Ended::Closed(CloseReason::Moved | CloseReason::Lost) => {
+                f.write_str("closed, as if it carried a session")
+            }
             Ended::LinkLost => f.write_str("the helper closed the link"),
             Ended::Socket(kind) => write!(f, "the link to the helper failed: {kind}"),
             Ended::Broken(error) => write!(f, "the link is broken: {error}"),

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use spillway_batch::{CloseReason, Forbidden, Id, LinkError, Role};
+use spillway_session::SessionHandle;
 
 /// A link. Slots are reused; the generation tells their users apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,18 +14,15 @@ pub struct LinkId {
     pub(crate) generation: u32,
 }
 
-/// A virtual connection. Good as a key: no other has the same until this one is closed on both sides.
+/// A client's connection: a virtual connection on a link, or a session, which goes on when its link is lost. Good as a
+/// key: no other has the same until this one is closed on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Client {
-    pub(crate) link: LinkId,
-    pub(crate) id: Id,
-}
+pub struct Client(pub(crate) Name);
 
-impl Client {
-    /// The link that carries it.
-    pub fn link(self) -> LinkId {
-        self.link
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Name {
+    Plain(LinkId, Id),
+    Session(SessionHandle),
 }
 
 /// Something that happened.
@@ -72,7 +70,7 @@ pub enum Event<'a> {
         /// Who it is.
         role: Role,
     },
-    /// A link is gone; each of its connections was told as closed before. For the log.
+    /// A link is gone; each of its connections was told as closed before, but sessions go on. For the log.
     LinkLost {
         /// Which.
         link: LinkId,

@@ -4,7 +4,8 @@
 //! that helpers (and clients that speak links themselves) open to it. Each link carries *virtual connections*;
 //! a [`Client`] names one. The verbs are the paper's: [`decompose`](Links::decompose) takes what a link received
 //! apart into events, [`compose`](Links::compose) puts replies into the next batch, and
-//! [`info`](Links::info) is *get_info*.
+//! [`info`](Links::info) is *get_info*. A client with a session stays the same [`Client`] when its link is lost and it
+//! returns on another.
 //!
 //! # A turn of the loop
 //! 1. [`Links::watch_in`] keeps the loop's epoll set right; [`Links::poll_timeout`] bounds the wait.
@@ -35,3 +36,4 @@ pub use spillway_batch::{
     Role,
 };
 pub use spillway_keys::{KeyFileError, read_key_file};
+pub use spillway_session::{StreamLimits, TableLimits};

@@ -1,5 +1,6 @@
 //! A link port and its links.
 
+mod sessions;
 mod turn;
 mod verbs;
 
@@ -12,6 +13,7 @@ use spillway_auth::KeyRing;
 use spillway_batch::ServerConfig;
 use spillway_transport::Time;
 
+use self::sessions::Carried;
 use crate::event::{Client, LinkId};
 use crate::link::Link;
 use crate::listener::Listener;
@@ -37,6 +39,11 @@ pub struct Links {
     lost: VecDeque<LinkId>,
     /// Connections that have room again.
     room: VecDeque<Client>,
+    carried: Carried,
+    /// The port is one of several, see [`Settings::reuse_port`].
+    shares_port: bool,
+    /// The time that was last told.
+    latest: Time,
 }
 
 impl Links {
@@ -47,6 +54,9 @@ impl Links {
             true => KeyRing::loopback_only(),
             false => settings.ring,
         };
+        let mut random = [0; 8];
+        let nonce = spillway_keys::fresh_nonce().map_err(|error| BindError::Listen(address, error))?;
+        random.copy_from_slice(&nonce[..8]);
         let config = ServerConfig { ring, rules: settings.rules, limits: settings.limits };
         let listener = Listener::bind(address, settings.reuse_port)
             .map_err(|error| BindError::Listen(address, error))?;
@@ -62,6 +72,9 @@ impl Links {
             touched: Vec::new(),
             lost: VecDeque::new(),
             room: VecDeque::new(),
+            carried: Carried::new(settings.sessions, u64::from_le_bytes(random)),
+            shares_port: settings.reuse_port,
+            latest: Time::ZERO,
         })
     }
 
@@ -80,8 +93,9 @@ impl Links {
         self.len() == 0
     }
 
-    fn time(&self, now: Instant) -> Time {
-        Time::ZERO + now.saturating_duration_since(self.epoch)
+    fn time(&mut self, now: Instant) -> Time {
+        self.latest = self.latest.max(Time::ZERO + now.saturating_duration_since(self.epoch));
+        self.latest
     }
 
     /// A link and, if something was done to it that has to be sent, a note to send it.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use spillway_auth::KeyRing;
 use spillway_batch::{AddressRules, Limits};
+use spillway_session::TableLimits;
 
 /// What a link port accepts, and its bounds.
 #[derive(Clone, Debug)]
@@ -21,8 +22,10 @@ pub struct Settings {
     pub links_max: usize,
     /// Links at a time that have not authenticated yet. When there are more, the oldest is dropped.
     pub unauthenticated_max: usize,
+    /// Bounds of sessions.
+    pub sessions: TableLimits,
     /// Several link ports of one process share the address, one for each thread, and the kernel spreads links
-    /// over them.
+    /// over them. Sessions are refused then: one that returns might meet another thread.
     pub reuse_port: bool,
 }
 
@@ -34,6 +37,7 @@ impl Default for Settings {
             limits: Limits::default(),
             links_max: 16_384,
             unauthenticated_max: 1024,
+            sessions: TableLimits::default(),
             reuse_port: false,
         }
     }

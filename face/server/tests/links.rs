@@ -248,7 +248,7 @@ fn answers_that_nobody_reads_do_not_pile_up() {
     let mut bystander = server.establish(Role::Helper, keys().0);
     let mut rude = server.establish(Role::Helper, keys().0);
     let mut frames = Vec::new();
-    let connect = Connect { client: address("127.0.0.1:5"), server: None, credit: 0 };
+    let connect = Connect { client: address("127.0.0.1:5"), server: None, credit: 0, session: None };
     for _ in 0..1000 {
         Control::Connect(connect).emit(Id(1), &mut frames);
         Control::Close(CloseReason::Normal).emit(Id(1), &mut frames);

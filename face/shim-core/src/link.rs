@@ -246,6 +246,12 @@ impl Inner {
                 }
             }
             ServerEvent::Connect { id, client, .. } => self.connect(id, client, wakes),
+            // A session would have to move between links, which threads have each for themselves.
+            ServerEvent::Session { id, .. } => {
+                status::count(Counter::ConnectionUnserved);
+                self.refuse(id, RefuseReason::Unavailable);
+            }
+            ServerEvent::Carried { .. } | ServerEvent::CarriedControl { .. } => {}
             ServerEvent::Finished { id } => {
                 if let Some(connection) = self.named(id) {
                     connection.end();

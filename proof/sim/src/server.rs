@@ -123,6 +123,11 @@ impl Server {
             ServerEvent::Forbidden { client, why } => {
                 self.oracle.borrow_mut().violation(format!("{client} was carried: {why}"));
             }
+            ServerEvent::Session { .. }
+            | ServerEvent::Carried { .. }
+            | ServerEvent::CarriedControl { .. } => {
+                self.oracle.borrow_mut().violation("there are no sessions in this world".to_owned());
+            }
             ServerEvent::Data { id, bytes } => self.receive(link, id, bytes),
             ServerEvent::Finished { id } => {
                 if let Some(connection) = link.connections.get_mut(&id.0) {

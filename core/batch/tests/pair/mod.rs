@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{
-    CloseReason, Control, Forbidden, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink,
+    CloseReason, Control, Forbidden, Id, Kind, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink,
     PolicyKind, RefuseReason, Role, ServerConfig, ServerEvent, ServerLink,
 };
 use spillway_transport::Time;
@@ -29,7 +29,7 @@ pub fn server_config(limits: Limits) -> Arc<ServerConfig> {
 }
 
 pub fn connect_control(client: SocketAddr) -> Control {
-    Control::Connect(Connect { client, server: None, credit: 1000 })
+    Control::Connect(Connect { client, server: None, credit: 1000, session: None })
 }
 
 /// Events of either end, owned.
@@ -43,6 +43,8 @@ pub enum Seen {
     Finished(Id),
     Closed(Id, CloseReason),
     Drain(u32),
+    Session(Id, Kind, u32),
+    Control(Id, Control),
 }
 
 pub struct Pair {
@@ -169,6 +171,9 @@ impl Pair {
                 ServerEvent::Finished { id } => Seen::Finished(id),
                 ServerEvent::Closed { id, reason } => Seen::Closed(id, reason),
                 ServerEvent::Drain { deadline_ms } => Seen::Drain(deadline_ms),
+                ServerEvent::Session { id, kind, opening, .. } => Seen::Session(id, kind, opening.epoch),
+                ServerEvent::Carried { id, bytes } => Seen::Data(id, bytes.to_vec()),
+                ServerEvent::CarriedControl { id, control } => Seen::Control(id, control),
             };
             if let Seen::Closed(id, _) = seen
                 && self.server_closes.contains(&id)

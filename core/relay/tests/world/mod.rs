@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{AddressRules, Limits, PolicyKind, Role, ServerConfig, ServerEvent, ServerLink};
+use spillway_batch::{
+    AddressRules, Control, Kind, Limits, PolicyKind, Role, ServerConfig, ServerEvent, ServerLink,
+};
 use spillway_relay::{Config, Relay, ServiceConfig};
 use spillway_transport::{Application, Chunk, Conn, Event, Full, Time, Transport};
 
@@ -238,6 +240,8 @@ pub enum Heard {
     Data(u32, Vec<u8>),
     Finished(u32),
     Closed(u32, spillway_batch::CloseReason),
+    Session(u32, Kind, SocketAddr),
+    Control(u32, Control),
     Other,
 }
 
@@ -249,6 +253,9 @@ impl Heard {
             ServerEvent::Data { id, bytes } => Heard::Data(id.0, bytes.to_vec()),
             ServerEvent::Finished { id } => Heard::Finished(id.0),
             ServerEvent::Closed { id, reason } => Heard::Closed(id.0, reason),
+            ServerEvent::Session { id, kind, client, .. } => Heard::Session(id.0, kind, client),
+            ServerEvent::Carried { id, bytes } => Heard::Data(id.0, bytes.to_vec()),
+            ServerEvent::CarriedControl { id, control } => Heard::Control(id.0, control),
             ServerEvent::Drain { .. } | ServerEvent::Forbidden { .. } => Heard::Other,
         }
     }

@@ -10,7 +10,7 @@ use spillway_transport::Time;
 use spillway_wire::preamble::{Verdict, Welcome};
 
 use super::Links;
-use crate::event::{Client, Event, LinkEnd, LinkId};
+use crate::event::{Client, Event, LinkEnd, LinkId, Name};
 use crate::link::Link;
 use crate::listener::Accepted;
 use crate::watch::{Interest, LISTENER, join, split};
@@ -60,7 +60,8 @@ impl Links {
         let link = self.table.at(place - 1)?;
         let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
         if broken || flags.contains(EventFlags::OUT) {
-            self.push(self.time(now), link);
+            let time = self.time(now);
+            self.push(time, link);
         }
         (broken || flags.contains(EventFlags::IN)).then_some(link)
     }
@@ -119,6 +120,7 @@ impl Links {
     /// turn.
     pub fn flush(&mut self, now: Instant) {
         let time = self.time(now);
+        self.transmit_sessions(time);
         for index in 0..self.touched.len() {
             self.push(time, self.touched[index]);
         }
@@ -140,13 +142,16 @@ impl Links {
     pub(super) fn collect_room(&mut self, link: LinkId) {
         let Some(entry) = self.table.get_mut(link) else { return };
         while let Some(id) = entry.end.poll_room() {
-            self.room.push_back(Client { link, id });
+            if !self.carried.has_room((link, id)) {
+                self.room.push_back(Client(Name::Plain(link, id)));
+            }
         }
     }
 
     pub(super) fn lose(&mut self, link: LinkId, why: LinkEnd) {
         if let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) {
             entry.lose(why);
+            entry.orphans.retain(|id| !self.carried.detach(self.latest, (link, *id)));
             self.lost.push_back(link);
         }
     }
@@ -156,9 +161,13 @@ impl Links {
         if let Some(client) = self.room.pop_front() {
             return Some(Event::Room { client });
         }
+        if let Some(event) = self.carried.poll_ended() {
+            return Some(event);
+        }
         let link = *self.lost.front()?;
         if let Some(id) = self.table.get_mut(link).and_then(|entry| entry.orphans.pop()) {
-            return Some(Event::Closed { client: Client { link, id }, reason: CloseReason::Reset });
+            let client = Client(Name::Plain(link, id));
+            return Some(Event::Closed { client, reason: CloseReason::Reset });
         }
         self.lost.pop_front();
         let entry = self.table.remove(link)?;
@@ -169,16 +178,20 @@ impl Links {
     /// How long to wait at most before the next turn, asked after [`watch_in`](Self::watch_in). In the past when
     /// something is left to do: an event to ask for, or a batch to flush.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if !(self.room.is_empty() && self.lost.is_empty() && self.touched.is_empty()) {
+        let is_busy = self.carried.is_busy();
+        if is_busy || !(self.room.is_empty() && self.lost.is_empty() && self.touched.is_empty()) {
             return Some(self.epoch);
         }
         let handshake = self.unauthenticated.front().map(|(deadline, _)| *deadline);
-        [handshake, self.listener.poll_timeout()].into_iter().flatten().min()
+        let sessions = self.carried.poll_timeout().map(|at| self.instant(at));
+        [handshake, sessions, self.listener.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Drops links that have not authenticated in time.
+    /// Drops links that have not authenticated in time, and sessions whose clients have not returned.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.listener.handle_timeout(now);
+        let time = self.time(now);
+        self.sessions_timeout(time);
         while let Some(&(_, link)) = self.unauthenticated.front().filter(|(deadline, _)| *deadline <= now) {
             self.unauthenticated.pop_front();
             if self.table.get(link).is_some_and(|entry| !entry.authenticated) {

@@ -3,37 +3,52 @@
 use std::time::Instant;
 
 use spillway_batch::{CloseReason, Info, LinkCounters, RefuseReason, ServerEvent};
+use spillway_transport::Time;
 
 use super::Links;
-use crate::event::{Client, Event, LinkEnd, LinkId};
+use crate::event::{Client, Event, LinkEnd, LinkId, Name};
 
 impl Links {
     /// Takes the next event off the front of what a link received. `None` when all of it is used up. A link that
     /// breaks the rules is lost: [`poll_event`](Self::poll_event) tells its connections.
     pub fn decompose<'a>(&mut self, now: Instant, link: LinkId, input: &mut &'a [u8]) -> Option<Event<'a>> {
         let time = self.time(now);
-        match self.with(link, |entry| entry.end.decompose(time, input))? {
-            Ok(Some(event)) => self.translate(link, event),
-            Ok(None) => {
-                self.collect_room(link);
-                None
-            }
-            Err(error) => {
-                // Its last words may tell the other side why.
-                self.push(time, link);
-                self.lose(link, LinkEnd::Broken(error));
-                None
+        loop {
+            match self.with(link, |entry| entry.end.decompose(time, input))? {
+                Ok(Some(event)) => {
+                    // Much of what is said of sessions is no news to the application.
+                    if let Some(event) = self.translate(time, link, event) {
+                        return Some(event);
+                    }
+                }
+                Ok(None) => {
+                    self.collect_room(link);
+                    return None;
+                }
+                Err(error) => {
+                    // Its last words may tell the other side why.
+                    self.push(time, link);
+                    self.lose(link, LinkEnd::Broken(error));
+                    return None;
+                }
             }
         }
     }
 
-    fn translate<'a>(&mut self, link: LinkId, event: ServerEvent<'a>) -> Option<Event<'a>> {
-        let client = |id| Client { link, id };
+    fn translate<'a>(&mut self, now: Time, link: LinkId, event: ServerEvent<'a>) -> Option<Event<'a>> {
+        let client = |id| Client(Name::Plain(link, id));
         Some(match event {
             ServerEvent::Connect { id, client: address, server: _ } => {
                 Event::Connected { client: client(id), address }
             }
             ServerEvent::Data { id, bytes } => Event::Data { client: client(id), bytes },
+            ServerEvent::Session { id, kind, client, opening } => {
+                return self.session_words(now, (link, id), (kind, client, opening));
+            }
+            ServerEvent::Carried { id, bytes } => return self.session_data(now, (link, id), bytes),
+            ServerEvent::CarriedControl { id, control } => {
+                return self.session_control(now, (link, id), control);
+            }
             ServerEvent::Finished { id } => Event::Finished { client: client(id) },
             ServerEvent::Closed { id, reason } => Event::Closed { client: client(id), reason },
             ServerEvent::Drain { deadline_ms } => Event::Drain { link, deadline_ms },
@@ -48,41 +63,75 @@ impl Links {
 
     /// Accepts a connection: the client's *pm_connect* succeeds.
     pub fn accept(&mut self, client: Client) {
-        self.with(client.link, |link| link.end.accept(client.id));
+        match client.0 {
+            Name::Plain(link, id) => drop(self.with(link, |entry| entry.end.accept(id))),
+            Name::Session(session) => self.accept_session(session),
+        }
     }
 
     /// Refuses a connection that was not accepted. It is forgotten with this, and its requests count as
     /// undelivered.
     pub fn refuse(&mut self, client: Client, reason: RefuseReason) {
-        self.with(client.link, |link| link.end.refuse(client.id, reason));
+        match client.0 {
+            Name::Plain(link, id) => drop(self.with(link, |entry| entry.end.refuse(id, reason))),
+            Name::Session(session) => self.refuse_session(session, reason),
+        }
     }
 
     /// Puts a prefix of a reply into the link's next batch, as far as the client's window and the batch allow, and
     /// returns its length. After it took less than all, [`Event::Room`] tells when it is worth trying again.
     pub fn compose(&mut self, client: Client, reply: &[u8]) -> usize {
-        self.with(client.link, |link| link.end.compose(client.id, reply)).unwrap_or(0)
+        match client.0 {
+            Name::Plain(link, id) => self.with(link, |entry| entry.end.compose(id, reply)).unwrap_or(0),
+            Name::Session(session) => self.carried.compose(session, reply),
+        }
     }
 
     /// So many bytes of a client's requests are dealt with: it may send as many more. Together never more than
     /// were received.
     pub fn consumed(&mut self, client: Client, bytes: usize) {
-        self.with(client.link, |link| link.end.consumed(client.id, bytes));
+        match client.0 {
+            Name::Plain(link, id) => drop(self.with(link, |entry| entry.end.consumed(id, bytes))),
+            Name::Session(session) => self.carried.consumed(session, bytes),
+        }
     }
 
     /// Sends no more to a client, which may still send.
     pub fn finish(&mut self, client: Client) {
-        self.with(client.link, |link| link.end.finish(client.id));
+        match client.0 {
+            Name::Plain(link, id) => drop(self.with(link, |entry| entry.end.finish(id))),
+            Name::Session(session) => self.carried.finish(session),
+        }
     }
 
     /// Closes a connection, or answers [`Event::Closed`]. What was composed before still reaches the client,
     /// unless the reason is a reset.
     pub fn close(&mut self, client: Client, reason: CloseReason) {
-        self.with(client.link, |link| link.end.close(client.id, reason));
+        match client.0 {
+            Name::Plain(link, id) => drop(self.with(link, |entry| entry.end.close(id, reason))),
+            Name::Session(session) => self.carried.close(self.latest, session, reason),
+        }
     }
 
     /// What is known about a connection: the paper's *get_info*. `None` when it has ended.
     pub fn info(&self, client: Client) -> Option<Info> {
-        self.table.get(client.link)?.end.info(client.id)
+        match client.0 {
+            Name::Plain(link, id) => self.table.get(link)?.end.info(id),
+            Name::Session(session) => self.carried.info(session),
+        }
+    }
+
+    /// The link that carries a connection now. A session may have none, and another one later.
+    pub fn link(&self, client: Client) -> Option<LinkId> {
+        match client.0 {
+            Name::Plain(link, _) => Some(link),
+            Name::Session(session) => self.carried.link(session),
+        }
+    }
+
+    /// How many sessions there are, those that wait for their clients, or linger, included.
+    pub fn sessions(&self) -> usize {
+        self.carried.len()
     }
 
     /// What a link has done so far.

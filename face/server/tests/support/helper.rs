@@ -22,11 +22,19 @@ impl Relief {
         relief
     }
 
+    /// With the clients' link port at this address.
+    pub fn start_at(keys: &Keys, server: SocketAddr, link: SocketAddr) -> Relief {
+        Relief::start_on(keys.helper.clone(), keys, server, link)
+    }
+
     pub fn start_with(key: Key, keys: &Keys, server: SocketAddr) -> Relief {
-        let any = SocketAddr::new(server.ip(), 0);
+        Relief::start_on(key, keys, server, SocketAddr::new(server.ip(), 0))
+    }
+
+    fn start_on(key: Key, keys: &Keys, server: SocketAddr, link: SocketAddr) -> Relief {
         let mut service = Service::new("echo", server);
-        service.listen.push(any);
-        service.link_listen.push(any);
+        service.listen.push(SocketAddr::new(server.ip(), 0));
+        service.link_listen.push(link);
         service.keys = vec![key];
         service.client_keys = vec![keys.client.clone()];
         let helper = Helper::start(HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) }).unwrap();

@@ -1,0 +1,54 @@
+//! Who may continue a session: whoever knows its key.
+//!
+//! The key is derived from the client key and the session's id at both ends, so it never travels. A helper cannot
+//! make a session up for a client, nor can one client take another's: not knowing the id, which is random.
+
+use core::net::SocketAddr;
+
+use spillway_auth::{Key, Prover, prove, verify};
+use spillway_wire::Kind;
+use spillway_wire::preamble::PROOF_BYTES;
+use spillway_wire::session::{Opening, Position, Resumed, SessionId};
+
+/// A session's id and key.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: SessionId,
+    key: Key,
+}
+
+impl Identity {
+    pub(crate) fn new(client_key: &Key, id: SessionId) -> Identity {
+        Identity { id, key: client_key.derive(b"spillway session 1\0", &id.0) }
+    }
+
+    /// The client's first words on a carrier. `kind`: *connect* or *reconnect*.
+    pub(crate) fn opening(
+        &self,
+        kind: Kind,
+        client_key: &Key,
+        client: SocketAddr,
+        (epoch, life): (u32, u64),
+        position: Position,
+    ) -> Opening {
+        let (session, key) = (self.id, client_key.id());
+        let opening = Opening { session, key, epoch, life, position, proof: [0; PROOF_BYTES] };
+        let proof = prove(&self.key, Prover::Opener, &opening.proven(kind, client));
+        Opening { proof, ..opening }
+    }
+
+    pub(crate) fn proves(&self, opening: &Opening, kind: Kind, client: SocketAddr) -> bool {
+        verify(&self.key, Prover::Opener, &opening.proven(kind, client), &opening.proof)
+    }
+
+    /// The server's answer.
+    pub(crate) fn resumed(&self, (epoch, life): (u32, u64), position: Position) -> Resumed {
+        let resumed = Resumed { epoch, life, position, proof: [0; PROOF_BYTES] };
+        let proof = prove(&self.key, Prover::Server, &resumed.proven(self.id));
+        Resumed { proof, ..resumed }
+    }
+
+    pub(crate) fn is_proven(&self, resumed: &Resumed) -> bool {
+        verify(&self.key, Prover::Server, &resumed.proven(self.id), &resumed.proof)
+    }
+}

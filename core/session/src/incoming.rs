@@ -1,0 +1,158 @@
+//! Bytes that we receive: counted, and told to the other end.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+use spillway_wire::session::Acknowledge;
+
+/// What was received and consumed is told at the latest after so many bytes (or half the window, if that is less),
+const TELL_BYTES: u64 = 64 * 1024;
+/// and, together with bytes that go the other way, at most so often.
+const TELL_INTERVAL: Duration = Duration::from_millis(20);
+/// Where nothing goes the other way it is told alone, later: only memory waits for it.
+pub(crate) const TELL_ALONE_AFTER: Duration = Duration::from_millis(100);
+
+/// One direction of a session, at its receiver. All offsets count bytes since the session began.
+#[derive(Clone, Debug)]
+pub(crate) struct Incoming {
+    received: u64,
+    consumed: u64,
+    window: u64,
+    /// The other end knows that it may send up to here.
+    limit: u64,
+    /// The other end knows that we have received up to here.
+    told: u64,
+    told_at: Option<Time>,
+    /// Where the stream ends, once that is known.
+    end: Option<u64>,
+    end_told: bool,
+    /// When something was first received that the other end does not know we have.
+    owed_since: Option<Time>,
+    /// The other end asked to be told at once.
+    asked: bool,
+}
+
+/// What the other end did against the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Violation {
+    /// More bytes than it had credit for.
+    OverCredit,
+    /// Bytes after the end, or an end that is not where the bytes end.
+    AfterEnd,
+}
+
+impl Incoming {
+    /// `window`: bytes that may be received and not consumed.
+    pub(crate) fn new(window: u32) -> Incoming {
+        let window = u64::from(window);
+        Incoming {
+            received: 0,
+            consumed: 0,
+            window,
+            limit: window,
+            told: 0,
+            told_at: None,
+            end: None,
+            end_told: false,
+            owed_since: None,
+            asked: false,
+        }
+    }
+
+    pub(crate) fn receive(&mut self, now: Time, bytes: usize) -> Result<(), Violation> {
+        if self.end.is_some() {
+            return Err(Violation::AfterEnd);
+        }
+        match self.received.checked_add(bytes as u64) {
+            Some(received) if received <= self.limit => self.received = received,
+            _ => return Err(Violation::OverCredit),
+        }
+        self.owed_since.get_or_insert(now);
+        Ok(())
+    }
+
+    /// The stream ends here. Whether that is news.
+    pub(crate) fn finish(&mut self, now: Time, offset: u64) -> Result<bool, Violation> {
+        if offset != self.received || self.end.is_some_and(|end| end != offset) {
+            return Err(Violation::AfterEnd);
+        }
+        let news = self.end.replace(offset).is_none();
+        if news {
+            self.owed_since.get_or_insert(now);
+        }
+        Ok(news)
+    }
+
+    /// The application has taken so many bytes.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        debug_assert!(self.consumed + bytes as u64 <= self.received, "consumed at most what was received");
+        self.consumed = (self.consumed + bytes as u64).min(self.received);
+    }
+
+    /// The new limit, when it is time to tell the other end.
+    pub(crate) fn poll_credit(&mut self) -> Option<u64> {
+        let limit = self.wanted_limit();
+        if self.end.is_some() || limit - self.limit < TELL_BYTES.min(self.window / 2).max(1) {
+            return None;
+        }
+        self.limit = limit;
+        Some(limit)
+    }
+
+    fn wanted_limit(&self) -> u64 {
+        self.consumed.saturating_add(self.window).max(self.limit)
+    }
+
+    /// The acknowledgement, when it is time to tell it. `along`: bytes go the other way just now.
+    pub(crate) fn poll_acknowledge(&mut self, now: Time, along: bool) -> Option<Acknowledge> {
+        let since = match self.owed_since {
+            _ if self.asked => now,
+            Some(since) => since,
+            None => return None,
+        };
+        let seldom = self.told_at.is_none_or(|told| now.since(told) >= TELL_INTERVAL);
+        let due = self.asked
+            || self.received - self.told >= TELL_BYTES.min(self.window / 2).max(1)
+            || (self.end.is_some() && !self.end_told)
+            || (along && seldom)
+            || now.since(since) >= TELL_ALONE_AFTER;
+        if !due {
+            return None;
+        }
+        self.tell(now);
+        Some(Acknowledge { received: self.received, finish_received: self.end.is_some(), answer: false })
+    }
+
+    /// When [`poll_acknowledge`](Self::poll_acknowledge) has something even if nothing goes the other way.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.owed_since.map(|since| since + TELL_ALONE_AFTER)
+    }
+
+    /// The other end wants to be told at once.
+    pub(crate) fn ask(&mut self) {
+        self.asked = true;
+    }
+
+    /// Where we stand, for a new carrier: `(received, limit, finish received)`. The other end is told with this.
+    pub(crate) fn restate(&mut self, now: Time) -> (u64, u64, bool) {
+        self.tell(now);
+        self.limit = self.wanted_limit();
+        (self.received, self.limit, self.end.is_some())
+    }
+
+    fn tell(&mut self, now: Time) {
+        self.told = self.received;
+        self.told_at = Some(now);
+        self.end_told = self.end.is_some();
+        self.owed_since = None;
+        self.asked = false;
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.end.is_some()
+    }
+}

@@ -1,0 +1,29 @@
+//! Sessions: an ordered byte stream in each direction that outlives the carriers it travels on (PostMan §4.2, "Ensure
+//! packet ordering").
+//!
+//! A *carrier* is a virtual connection: on a link of the client's own, or through a helper. When one is lost, or only
+//! silent for too long, the client continues on another: both ends say how much they have received, and each sends
+//! again exactly what the other lacks. For that, each end keeps what the other has not acknowledged.
+//!
+//! [`ClientSession`] is the end that makes a session and moves it, [`Sessions`] a server's table of the other ends.
+//! Both stand on one `Stream`: what goes out, what comes in, and how they close. A [`Vigil`] tells when a carrier has been
+//! silent for too long.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod carriers;
+mod client;
+mod identity;
+mod incoming;
+mod outgoing;
+mod stream;
+mod table;
+mod vigil;
+
+pub use carriers::{OnOpenerLink, OnServerLink};
+pub use client::{CarrierError, ClientEvent, ClientSession};
+pub use stream::{Carrier, StreamEvent, StreamLimits};
+pub use table::{Expired, FirstWords, Opened, SessionHandle, SessionInfo, Sessions, TableLimits};
+pub use vigil::{Doubt, Patience, Vigil};

@@ -1,0 +1,269 @@
+//! Bytes that we send: kept until the other end has acknowledged them.
+
+use alloc::collections::VecDeque;
+
+/// A buffer that has become empty gives its memory back above this size, so that a quiet session needs little.
+const QUIET_BYTES: usize = 16 * 1024;
+
+/// An offset that the other end cannot mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfRange;
+
+/// One direction of a session, at its sender. All offsets count bytes since the session began:
+/// `acknowledged ≤ passed ≤ sent ≤ written`.
+#[derive(Clone, Debug)]
+pub(crate) struct Outgoing {
+    /// From `acknowledged` to `written`.
+    kept: VecDeque<u8>,
+    kept_max: usize,
+    acknowledged: u64,
+    /// Up to here the present carrier has them.
+    passed: u64,
+    /// Up to here any carrier ever had them.
+    sent: u64,
+    /// The other end lets us send up to here.
+    limit: u64,
+    finish: Finish,
+}
+
+/// The end of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    /// More may be written.
+    Open,
+    /// Nothing more is written, and the present carrier has not been told.
+    Wanted,
+    /// It has.
+    Passed,
+    Acknowledged,
+}
+
+impl Outgoing {
+    /// `limit`: how much the other end lets us send at first. `kept_max`: bytes that may wait for acknowledgement.
+    pub(crate) fn new(limit: u64, kept_max: usize) -> Outgoing {
+        let kept = VecDeque::new();
+        Outgoing { kept, kept_max, acknowledged: 0, passed: 0, sent: 0, limit, finish: Finish::Open }
+    }
+
+    /// Takes a prefix, as far as there is room for what is not acknowledged, and returns its length.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(self.room());
+        self.kept.extend(&bytes[..taken]);
+        taken
+    }
+
+    /// How many bytes [`write`](Self::write) would take now.
+    pub(crate) fn room(&self) -> usize {
+        if self.finish == Finish::Open { self.kept_max - self.kept.len().min(self.kept_max) } else { 0 }
+    }
+
+    /// What the carrier is to have next, in one piece; empty when there is nothing or no credit.
+    pub(crate) fn next(&self) -> &[u8] {
+        let credit = usize::try_from(self.limit.saturating_sub(self.passed)).unwrap_or(usize::MAX);
+        let start = (self.passed - self.acknowledged) as usize; // at most the length of `kept`
+        let (front, back) = self.kept.as_slices();
+        let rest = match front.get(start..) {
+            Some(rest) if !rest.is_empty() => rest,
+            _ => &back[start - front.len()..],
+        };
+        &rest[..rest.len().min(credit)]
+    }
+
+    /// The carrier has taken so many of [`next`](Self::next).
+    pub(crate) fn pass(&mut self, bytes: usize) {
+        self.passed += bytes as u64;
+        debug_assert!(self.passed <= self.written(), "only what was written is passed");
+        self.sent = self.sent.max(self.passed);
+    }
+
+    /// The offset of the end, if the carrier is to be told of it now.
+    pub(crate) fn poll_finish(&mut self) -> Option<u64> {
+        if self.finish == Finish::Wanted && self.passed == self.written() {
+            self.finish = Finish::Passed;
+            return Some(self.passed);
+        }
+        None
+    }
+
+    /// Nothing more will be written.
+    pub(crate) fn finish(&mut self) {
+        if self.finish == Finish::Open {
+            self.finish = Finish::Wanted;
+        }
+    }
+
+    /// The other end has all bytes up to `received`, and the finish too if it says so. An old acknowledgement changes
+    /// nothing. Returns whether there is room where there was none.
+    pub(crate) fn acknowledge(&mut self, received: u64, finish: bool) -> Result<bool, OutOfRange> {
+        let finish_is_possible = self.finish != Finish::Open && received == self.written();
+        if received > self.sent || (finish && !finish_is_possible) {
+            return Err(OutOfRange);
+        }
+        let was_full = self.room() == 0;
+        if received > self.acknowledged {
+            self.kept.drain(..(received - self.acknowledged) as usize);
+            self.acknowledged = received;
+            // A new carrier may be behind what an old one delivered.
+            self.passed = self.passed.max(received);
+            if self.kept.is_empty() && self.kept.capacity() > QUIET_BYTES {
+                self.kept = VecDeque::new();
+            }
+        }
+        if finish {
+            self.finish = Finish::Acknowledged;
+        }
+        Ok(was_full && self.room() > 0)
+    }
+
+    /// The other end restates how far we may send. A lower limit than before is an old one.
+    pub(crate) fn raise_limit(&mut self, limit: u64) {
+        self.limit = self.limit.max(limit);
+    }
+
+    /// On a new carrier: whatever the other end lacks is passed again.
+    pub(crate) fn resume(&mut self, received: u64, finish: bool, limit: u64) -> Result<(), OutOfRange> {
+        // Less than was acknowledged before is another stream's, or a lie.
+        if received < self.acknowledged {
+            return Err(OutOfRange);
+        }
+        self.acknowledge(received, finish)?;
+        self.passed = self.acknowledged;
+        if self.finish == Finish::Passed {
+            self.finish = Finish::Wanted;
+        }
+        self.raise_limit(limit);
+        Ok(())
+    }
+
+    /// Bytes are dropped: they will never be sent.
+    pub(crate) fn forget(&mut self) {
+        self.kept = VecDeque::new();
+        self.acknowledged = self.sent;
+        self.passed = self.sent;
+        self.finish = Finish::Acknowledged;
+    }
+
+    pub(crate) fn written(&self) -> u64 {
+        self.acknowledged + self.kept.len() as u64
+    }
+
+    /// Any carrier ever had bytes up to here.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// Whether the carrier has bytes, or the finish, that are not acknowledged.
+    pub(crate) fn awaits(&self) -> bool {
+        self.acknowledged < self.passed || self.finish == Finish::Passed
+    }
+
+    /// Whether the carrier has all that was written.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.passed == self.written()
+    }
+
+    /// Bytes of memory that wait for acknowledgement.
+    pub(crate) fn kept(&self) -> usize {
+        self.kept.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn pass_all(outgoing: &mut Outgoing) -> Vec<u8> {
+        let mut all = Vec::new();
+        while !outgoing.next().is_empty() {
+            let bytes = outgoing.next().to_vec();
+            outgoing.pass(bytes.len());
+            all.extend(bytes);
+        }
+        all
+    }
+
+    #[test]
+    fn what_is_not_acknowledged_is_passed_again_and_nothing_else() {
+        let mut outgoing = Outgoing::new(100, 16);
+        assert_eq!(outgoing.write(b"abcdefgh"), 8);
+        assert_eq!(pass_all(&mut outgoing), b"abcdefgh");
+        assert_eq!(outgoing.acknowledge(3, false), Ok(false));
+        assert_eq!(outgoing.write(b"ijklmnopqrstuvw"), 11, "16 may be kept, and 5 are");
+        assert_eq!(pass_all(&mut outgoing), b"ijklmnopqrs");
+        assert_eq!(outgoing.resume(5, false, 0), Ok(()));
+        assert_eq!(pass_all(&mut outgoing), b"fghijklmnopqrs");
+        assert_eq!(outgoing.acknowledge(19, false), Ok(false));
+        assert!(outgoing.next().is_empty() && outgoing.kept() == 0);
+    }
+
+    #[test]
+    fn credit_holds_back_and_a_lower_one_is_an_old_one() {
+        let mut outgoing = Outgoing::new(3, 16);
+        outgoing.write(b"abcdef");
+        assert_eq!(pass_all(&mut outgoing), b"abc");
+        outgoing.raise_limit(2);
+        assert!(outgoing.next().is_empty());
+        outgoing.raise_limit(5);
+        assert_eq!(pass_all(&mut outgoing), b"de");
+    }
+
+    #[test]
+    fn a_full_buffer_takes_nothing_and_tells_of_room() {
+        let mut outgoing = Outgoing::new(100, 4);
+        assert_eq!(outgoing.write(b"abcdef"), 4);
+        assert_eq!(outgoing.write(b"ef"), 0);
+        pass_all(&mut outgoing);
+        assert_eq!(outgoing.acknowledge(0, false), Ok(false));
+        assert_eq!(outgoing.acknowledge(2, false), Ok(true));
+        assert_eq!(outgoing.write(b"ef"), 2);
+    }
+
+    #[test]
+    fn acknowledgements_of_what_was_never_sent_are_refused() {
+        let mut outgoing = Outgoing::new(2, 16);
+        outgoing.write(b"abc");
+        pass_all(&mut outgoing);
+        assert_eq!(outgoing.acknowledge(3, false), Err(OutOfRange), "only two were sent");
+        assert_eq!(outgoing.acknowledge(2, true), Err(OutOfRange), "there was no finish");
+        assert_eq!(outgoing.acknowledge(2, false), Ok(false));
+        assert_eq!(outgoing.resume(1, false, 9), Err(OutOfRange), "two were acknowledged before");
+    }
+
+    #[test]
+    fn the_finish_follows_the_last_byte_and_is_repeated_until_acknowledged() {
+        let mut outgoing = Outgoing::new(2, 16);
+        outgoing.write(b"abc");
+        outgoing.finish();
+        assert_eq!(outgoing.write(b"d"), 0);
+        pass_all(&mut outgoing);
+        assert_eq!(outgoing.poll_finish(), None, "a byte waits for credit");
+        outgoing.raise_limit(9);
+        pass_all(&mut outgoing);
+        assert_eq!((outgoing.poll_finish(), outgoing.poll_finish()), (Some(3), None));
+        outgoing.resume(3, false, 9).unwrap();
+        assert_eq!(outgoing.poll_finish(), Some(3));
+        assert!(outgoing.awaits());
+        outgoing.acknowledge(3, true).unwrap();
+        assert!(!outgoing.awaits());
+        outgoing.resume(3, true, 9).unwrap();
+        assert_eq!(outgoing.poll_finish(), None);
+    }
+
+    #[test]
+    fn a_carrier_behind_what_an_old_one_delivered_catches_up() {
+        let mut outgoing = Outgoing::new(100, 100);
+        outgoing.write(b"abcdef");
+        pass_all(&mut outgoing);
+        outgoing.resume(1, false, 0).unwrap();
+        outgoing.pass(1);
+        // More than this carrier had: right all the same, for another one delivered it.
+        outgoing.acknowledge(5, false).unwrap();
+        assert_eq!(pass_all(&mut outgoing), b"f");
+    }
+}

@@ -1,0 +1,272 @@
+//! Both directions of a session, at one of its ends, and how they close.
+
+use spillway_transport::Time;
+use spillway_wire::session::{Acknowledge, Position};
+use spillway_wire::{CloseReason, Control};
+
+use crate::incoming::{Incoming, Violation};
+use crate::outgoing::{OutOfRange, Outgoing};
+
+/// The virtual connection that carries a session now.
+pub trait Carrier {
+    /// Takes a prefix of these bytes, and returns its length.
+    fn data(&mut self, bytes: &[u8]) -> usize;
+    /// Takes a control message, always.
+    fn control(&mut self, control: Control);
+}
+
+/// Bounds of one end of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamLimits {
+    /// Bytes that may be received and not yet consumed by the application.
+    pub window_bytes: u32,
+    /// Bytes that may be written and not yet acknowledged: they are kept in memory.
+    pub kept_bytes_max: usize,
+}
+
+impl Default for StreamLimits {
+    fn default() -> StreamLimits {
+        StreamLimits { window_bytes: 256 * 1024, kept_bytes_max: 256 * 1024 }
+    }
+}
+
+/// What the other end did. The application hears of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEvent {
+    /// There is room to write again.
+    Room,
+    /// The other end sends no more.
+    Finished,
+    /// The other end has closed, or broke a rule. Nothing more comes; close in answer.
+    Closed(CloseReason),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Stream {
+    outgoing: Outgoing,
+    incoming: Incoming,
+    closed_here: Option<CloseReason>,
+    /// The present carrier has our *close*.
+    close_passed: bool,
+    closed_there: bool,
+    /// The other end broke a rule: this is what we say when we close.
+    broken: Option<CloseReason>,
+}
+
+impl Stream {
+    /// `credit`: how much the other end lets us send at first.
+    pub(crate) fn new(limits: StreamLimits, credit: u64) -> Stream {
+        Stream {
+            outgoing: Outgoing::new(credit, limits.kept_bytes_max),
+            incoming: Incoming::new(limits.window_bytes),
+            closed_here: None,
+            close_passed: false,
+            closed_there: false,
+            broken: None,
+        }
+    }
+
+    // The application's side.
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
+        if self.is_open() { self.outgoing.write(bytes) } else { 0 }
+    }
+
+    pub(crate) fn finish(&mut self) {
+        self.outgoing.finish();
+    }
+
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.incoming.consume(bytes);
+    }
+
+    pub(crate) fn close(&mut self, reason: CloseReason) {
+        if self.closed_here.is_some() {
+            return;
+        }
+        let reason = self.broken.unwrap_or(reason);
+        self.closed_here = Some(reason);
+        if reason != CloseReason::Normal || self.closed_there {
+            self.outgoing.forget();
+        }
+    }
+
+    // The other end's side.
+
+    /// Bytes came. `Ok(false)`: nobody is interested any more.
+    pub(crate) fn receive(&mut self, now: Time, bytes: usize) -> Result<bool, StreamEvent> {
+        if !self.is_open() {
+            return Ok(false);
+        }
+        self.incoming.receive(now, bytes).map(|()| true).map_err(|violation| self.break_with(violation))
+    }
+
+    /// A control message came on the present carrier. Those that a stream has nothing to do with are passed over.
+    pub(crate) fn handle(&mut self, now: Time, control: &Control) -> Option<StreamEvent> {
+        if self.closed_there || self.broken.is_some() {
+            return None;
+        }
+        match *control {
+            Control::Credit(limit) => {
+                self.outgoing.raise_limit(limit);
+                None
+            }
+            Control::Acknowledge(acknowledge) => {
+                if acknowledge.answer {
+                    self.incoming.ask();
+                }
+                match self.outgoing.acknowledge(acknowledge.received, acknowledge.finish_received) {
+                    Ok(room) => (room && self.is_open()).then_some(StreamEvent::Room),
+                    Err(OutOfRange) => Some(self.break_for(CloseReason::Protocol)),
+                }
+            }
+            Control::Finish(offset) if self.closed_here.is_none() => {
+                match self.incoming.finish(now, offset) {
+                    Ok(news) => news.then_some(StreamEvent::Finished),
+                    Err(violation) => Some(self.break_with(violation)),
+                }
+            }
+            Control::Close(reason) => {
+                self.closed_there = true;
+                // It does not want the rest.
+                self.outgoing.forget();
+                self.closed_here.is_none().then_some(StreamEvent::Closed(reason))
+            }
+            _ => None,
+        }
+    }
+
+    fn break_with(&mut self, violation: Violation) -> StreamEvent {
+        self.break_for(match violation {
+            Violation::OverCredit => CloseReason::OverCredit,
+            Violation::AfterEnd => CloseReason::Protocol,
+        })
+    }
+
+    fn break_for(&mut self, reason: CloseReason) -> StreamEvent {
+        self.broken = Some(reason);
+        StreamEvent::Closed(reason)
+    }
+
+    // The carrier's side.
+
+    /// Gives the carrier what it is to have now.
+    pub(crate) fn transmit(&mut self, now: Time, carrier: &mut impl Carrier) {
+        if self.is_said_and_done() {
+            return;
+        }
+        if self.is_open() {
+            if let Some(limit) = self.incoming.poll_credit() {
+                carrier.control(Control::Credit(limit));
+            }
+            let along = !self.outgoing.next().is_empty();
+            if let Some(acknowledge) = self.incoming.poll_acknowledge(now, along) {
+                carrier.control(Control::Acknowledge(acknowledge));
+            }
+        }
+        loop {
+            let next = self.outgoing.next();
+            let wanted = next.len();
+            if wanted == 0 {
+                break;
+            }
+            let taken = carrier.data(next);
+            self.outgoing.pass(taken);
+            if taken < wanted {
+                break;
+            }
+        }
+        if self.closed_here.is_none()
+            && let Some(offset) = self.outgoing.poll_finish()
+        {
+            carrier.control(Control::Finish(offset));
+        }
+        if let Some(reason) = self.closed_here
+            && !self.close_passed
+            && self.outgoing.next().is_empty()
+            && self.outgoing.is_passed()
+        {
+            self.close_passed = true;
+            carrier.control(Control::Close(reason));
+        }
+    }
+
+    /// When [`transmit`](Self::transmit) has something even if nobody writes.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        if self.is_open() { self.incoming.poll_timeout() } else { None }
+    }
+
+    /// Where we stand, to be told on a new carrier.
+    pub(crate) fn position(&mut self, now: Time) -> Position {
+        let (received, credit, finish_received) = self.incoming.restate(now);
+        Position { sent: self.outgoing.sent(), received, credit, finish_received }
+    }
+
+    /// Where the other end stands, as told on a new carrier: what it lacks is passed again.
+    pub(crate) fn resume(&mut self, there: &Position) -> Result<(), OutOfRange> {
+        // It has sent what we have received, at least.
+        if there.sent < self.incoming.received() {
+            return Err(OutOfRange);
+        }
+        self.outgoing.resume(there.received, there.finish_received, there.credit)?;
+        self.close_passed = false;
+        Ok(())
+    }
+
+    // What it is like.
+
+    /// Whether bytes still pass to and from the application.
+    pub(crate) fn is_open(&self) -> bool {
+        self.closed_here.is_none() && !self.closed_there && self.broken.is_none()
+    }
+
+    /// Whether both ends have closed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closed_here.is_some() && self.closed_there
+    }
+
+    /// Whether both ends have closed, and the present carrier has our *close*.
+    pub(crate) fn is_said_and_done(&self) -> bool {
+        self.is_over() && self.close_passed
+    }
+
+    pub(crate) fn is_closed_here(&self) -> bool {
+        self.closed_here.is_some()
+    }
+
+    /// How many bytes [`write`](Self::write) would take now.
+    pub(crate) fn room(&self) -> usize {
+        if self.is_open() { self.outgoing.room() } else { 0 }
+    }
+
+    /// Bytes that the other end is known to have.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.outgoing.acknowledged()
+    }
+
+    /// Whether the other end owes us an acknowledgement.
+    pub(crate) fn awaits(&self) -> bool {
+        self.outgoing.awaits()
+    }
+
+    pub(crate) fn written(&self) -> u64 {
+        self.outgoing.written()
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.incoming.received()
+    }
+
+    pub(crate) fn kept(&self) -> usize {
+        self.outgoing.kept()
+    }
+}
+
+/// Asks the other end to say at once how far it has received.
+pub(crate) fn question(stream: &Stream) -> Control {
+    Control::Acknowledge(Acknowledge {
+        received: stream.incoming.received(),
+        finish_received: stream.incoming.is_finished(),
+        answer: true,
+    })
+}

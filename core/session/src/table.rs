@@ -1,0 +1,494 @@
+//! A server's sessions.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_transport::Time;
+use spillway_wire::preamble::Role;
+use spillway_wire::session::{Opening, SessionId};
+use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
+
+use crate::identity::Identity;
+use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits};
+
+/// Bounds of a server's sessions. The table needs at most `sessions_max` × (`stream.kept_bytes_max` + about 400)
+/// bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableLimits {
+    /// Sessions at a time, closed ones that linger included.
+    pub sessions_max: usize,
+    /// Of each.
+    pub stream: StreamLimits,
+    /// How long a session without a carrier waits for its client.
+    pub detached_max: Duration,
+    /// How long a closed session waits for its client to have the rest, and how long one that has ended is remembered.
+    pub linger: Duration,
+}
+
+impl Default for TableLimits {
+    fn default() -> TableLimits {
+        TableLimits {
+            sessions_max: 65_536,
+            stream: StreamLimits::default(),
+            detached_max: Duration::from_secs(60),
+            linger: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Names a session in its table. Not reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionHandle {
+    slot: u32,
+    generation: u32,
+}
+
+/// What is known about a session: the paper's *get_info*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionInfo<C> {
+    /// Its id.
+    pub id: SessionId,
+    /// Its carrier, if it has one.
+    pub carrier: Option<C>,
+    /// Counts its carriers.
+    pub epoch: u32,
+    /// Bytes received from the client.
+    pub bytes_received: u64,
+    /// Bytes that the application has sent.
+    pub bytes_sent: u64,
+    /// Of these, bytes that the client is not known to have; they are in memory.
+    pub bytes_kept: usize,
+}
+
+/// What becomes of a session's first words on a carrier.
+#[derive(Debug)]
+pub enum Opened<C> {
+    /// A session that the application is to [accept](Sessions::accept) or [refuse](Sessions::refuse): say `answer`
+    /// on its carrier at once.
+    New {
+        /// Which.
+        session: SessionHandle,
+        /// What to say.
+        answer: Control,
+    },
+    /// It goes on, on this carrier: say `answer` there.
+    Resumed {
+        /// Which.
+        session: SessionHandle,
+        /// What to say.
+        answer: Control,
+        /// Say *accepted* after that.
+        is_accepted: bool,
+        /// The carrier it had: pass over what still comes of it, and close it.
+        replaced: Option<C>,
+    },
+    /// Say *refused* on this carrier.
+    Refused(RefuseReason),
+}
+
+/// Something to tell the application, or to do with a carrier.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Expired<C> {
+    /// Its client did not return in time: the application's connection is reset. The session is no more.
+    Abandoned(SessionHandle),
+    /// A closed session whose client never took the rest. Its carrier, if it has one, is to be closed.
+    Lingered(SessionHandle, Option<C>),
+}
+
+/// A server's table of sessions. `C` names a carrier: a link and a virtual connection on it.
+#[derive(Debug)]
+pub struct Sessions<C> {
+    limits: TableLimits,
+    /// The next session's.
+    next_life: u64,
+    slots: Vec<Slot<C>>,
+    free: VecDeque<u32>,
+    by_id: BTreeMap<SessionId, Place>,
+    /// Sessions that have ended, oldest first: words of theirs that come late begin nothing.
+    ended: VecDeque<(Time, SessionId)>,
+    /// The time that was last told.
+    now: Time,
+    /// Ends of waiting, in order: those without a carrier, and those closed. Stale ones are passed over.
+    detached: VecDeque<(Time, SessionHandle)>,
+    closed: VecDeque<(Time, SessionHandle)>,
+}
+
+/// Where a session is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Slot(u32),
+    Ended,
+}
+
+#[derive(Debug)]
+struct Slot<C> {
+    generation: u32,
+    session: Option<Session<C>>,
+}
+
+#[derive(Debug)]
+struct Session<C> {
+    identity: Identity,
+    epoch: u32,
+    life: u64,
+    carrier: Option<C>,
+    /// When it lost its carrier.
+    detached_at: Option<Time>,
+    closed_at: Option<Time>,
+    is_accepted: bool,
+    stream: Stream,
+}
+
+impl<C> Session<C> {
+    /// The answer to first words.
+    fn answer(&mut self, now: Time) -> Control {
+        let position = self.stream.position(now);
+        Control::Resumed(self.identity.resumed((self.epoch, self.life), position))
+    }
+}
+
+/// First words as they came: on which carrier, in which kind of frame.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstWords<C> {
+    /// The carrier.
+    pub carrier: C,
+    /// *connect* or *reconnect*.
+    pub kind: Kind,
+    /// The client's address there.
+    pub client: SocketAddr,
+    /// What it says of the session.
+    pub opening: Opening,
+}
+
+impl<C: Copy + PartialEq> Sessions<C> {
+    /// An empty table. `random`: not the same in two lives of a server.
+    pub fn new(limits: TableLimits, random: u64) -> Sessions<C> {
+        Sessions {
+            limits,
+            next_life: random,
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            by_id: BTreeMap::new(),
+            ended: VecDeque::new(),
+            now: Time::ZERO,
+            detached: VecDeque::new(),
+            closed: VecDeque::new(),
+        }
+    }
+
+    /// A session begins, or continues, on a carrier. The caller has checked that the link may carry this client's
+    /// address.
+    pub fn open(&mut self, now: Time, ring: &KeyRing, words: &FirstWords<C>) -> Opened<C> {
+        self.pass(now);
+        let Some(key) = ring.find(Role::Client, words.opening.key) else {
+            return Opened::Refused(RefuseReason::Forbidden);
+        };
+        match self.by_id.get(&words.opening.session) {
+            Some(&Place::Slot(slot)) => self.resume(now, slot, words),
+            Some(Place::Ended) => Opened::Refused(RefuseReason::Gone),
+            None => self.begin(now, key, words),
+        }
+    }
+
+    fn begin(&mut self, now: Time, key: &Key, words: &FirstWords<C>) -> Opened<C> {
+        let opening = &words.opening;
+        let identity = Identity::new(key, opening.session);
+        if !identity.proves(opening, words.kind, words.client) {
+            return Opened::Refused(RefuseReason::Forbidden);
+        }
+        // A session that has sent or received anything is one of another life of this server.
+        if words.kind == Kind::Reconnect || opening.position.sent > 0 || opening.position.received > 0 {
+            return Opened::Refused(RefuseReason::Gone);
+        }
+        self.next_life = self.next_life.checked_add(1).unwrap_or(1);
+        let mut session = Session {
+            identity,
+            epoch: opening.epoch,
+            life: self.next_life,
+            carrier: Some(words.carrier),
+            detached_at: None,
+            closed_at: None,
+            is_accepted: false,
+            stream: Stream::new(self.limits.stream, opening.position.credit),
+        };
+        let answer = session.answer(now);
+        match self.insert(session) {
+            Some(session) => Opened::New { session, answer },
+            None => Opened::Refused(RefuseReason::Full),
+        }
+    }
+
+    fn insert(&mut self, session: Session<C>) -> Option<SessionHandle> {
+        let slot = match self.free.pop_front() {
+            Some(slot) => slot,
+            None if self.slots.len() < self.limits.sessions_max => {
+                let slot = u32::try_from(self.slots.len()).ok()?;
+                self.slots.push(Slot { generation: 0, session: None });
+                slot
+            }
+            None => return None,
+        };
+        self.by_id.insert(session.identity.id, Place::Slot(slot));
+        let place = &mut self.slots[slot as usize];
+        place.session = Some(session);
+        Some(SessionHandle { slot, generation: place.generation })
+    }
+
+    fn resume(&mut self, now: Time, slot: u32, words: &FirstWords<C>) -> Opened<C> {
+        let place = &mut self.slots[slot as usize];
+        let session = SessionHandle { slot, generation: place.generation };
+        let Some(known) = &mut place.session else { return Opened::Refused(RefuseReason::Gone) };
+        let opening = &words.opening;
+        if !known.identity.proves(opening, words.kind, words.client) {
+            return Opened::Refused(RefuseReason::Forbidden);
+        }
+        if words.kind == Kind::Reconnect && opening.life != known.life {
+            return Opened::Refused(RefuseReason::Gone);
+        }
+        if opening.epoch <= known.epoch {
+            return Opened::Refused(RefuseReason::Stale);
+        }
+        if known.stream.resume(&opening.position).is_err() {
+            return Opened::Refused(RefuseReason::Mismatch);
+        }
+        known.epoch = opening.epoch;
+        known.detached_at = None;
+        let replaced = known.carrier.replace(words.carrier);
+        Opened::Resumed { session, answer: known.answer(now), is_accepted: known.is_accepted, replaced }
+    }
+
+    /// The application accepts a session. The carrier on which to say *accepted*, if it has one.
+    pub fn accept(&mut self, session: SessionHandle) -> Option<C> {
+        let known = self.get_mut(session)?;
+        known.is_accepted = true;
+        known.carrier
+    }
+
+    /// The application refuses a session that it has not accepted. It is no more. The carrier on which to say
+    /// *refused*, if it has one.
+    pub fn refuse(&mut self, session: SessionHandle) -> Option<C> {
+        let carrier = self.get(session)?.carrier;
+        self.remove(session);
+        carrier
+    }
+
+    /// Bytes came on a carrier. Whether the application is to have them: what comes of a replaced carrier is passed
+    /// over. Say [`consumed`](Self::consumed) when it has read them.
+    pub fn handle_data(
+        &mut self,
+        now: Time,
+        session: SessionHandle,
+        carrier: C,
+        bytes: usize,
+    ) -> Result<bool, StreamEvent> {
+        match self.on(session, carrier) {
+            Some(known) => known.stream.receive(now, bytes),
+            None => Ok(false),
+        }
+    }
+
+    /// A control message came on a carrier. A *close* that says that the client is lost to the helper leaves the
+    /// session waiting for another carrier.
+    pub fn handle_control(
+        &mut self,
+        now: Time,
+        session: SessionHandle,
+        carrier: C,
+        control: &Control,
+    ) -> Option<StreamEvent> {
+        if matches!(control, Control::Close(CloseReason::Lost)) {
+            self.detach(now, session, carrier);
+            return None;
+        }
+        let event = self.on(session, carrier)?.stream.handle(now, control);
+        self.reap(session);
+        event
+    }
+
+    /// A carrier is lost. Its session waits for another.
+    pub fn detach(&mut self, now: Time, session: SessionHandle, carrier: C) {
+        let until = now + self.limits.detached_max;
+        if let Some(known) = self.on(session, carrier) {
+            known.carrier = None;
+            known.detached_at = Some(now);
+            self.detached.push_back((until, session));
+            self.prune();
+        }
+    }
+
+    /// Takes a prefix of what the application sends, and returns its length. When it is less than all,
+    /// [`StreamEvent::Room`] tells when it is worth trying again.
+    pub fn write(&mut self, session: SessionHandle, bytes: &[u8]) -> usize {
+        self.get_mut(session).map_or(0, |known| known.stream.write(bytes))
+    }
+
+    /// How many bytes [`write`](Self::write) would take now.
+    pub fn room(&self, session: SessionHandle) -> usize {
+        self.get(session).map_or(0, |known| known.stream.room())
+    }
+
+    /// The application has read so many bytes.
+    pub fn consumed(&mut self, session: SessionHandle, bytes: usize) {
+        if let Some(known) = self.get_mut(session) {
+            known.stream.consume(bytes);
+        }
+    }
+
+    /// The application sends no more, but still reads.
+    pub fn finish(&mut self, session: SessionHandle) {
+        if let Some(known) = self.get_mut(session) {
+            known.stream.finish();
+        }
+    }
+
+    /// The application has closed. The session lingers until its client has the rest and has closed too.
+    pub fn close(&mut self, now: Time, session: SessionHandle, reason: CloseReason) {
+        let until = now + self.limits.linger;
+        if let Some(known) = self.get_mut(session) {
+            known.stream.close(reason);
+            if known.closed_at.is_none() {
+                known.closed_at = Some(now);
+                self.closed.push_back((until, session));
+                self.prune();
+            }
+        }
+    }
+
+    /// Gives a session's carrier what it is to have now.
+    pub fn transmit(&mut self, now: Time, session: SessionHandle, carrier: &mut impl Carrier) {
+        if let Some(known) = self.get_mut(session) {
+            known.stream.transmit(now, carrier);
+        }
+        self.reap(session);
+    }
+
+    /// What is known about a session.
+    pub fn info(&self, session: SessionHandle) -> Option<SessionInfo<C>> {
+        let known = self.get(session)?;
+        Some(SessionInfo {
+            id: known.identity.id,
+            carrier: known.carrier,
+            epoch: known.epoch,
+            bytes_received: known.stream.received(),
+            bytes_sent: known.stream.written(),
+            bytes_kept: known.stream.kept(),
+        })
+    }
+
+    /// When [`transmit`](Self::transmit) has something for this session even if nothing happens.
+    pub fn poll_transmit_timeout(&self, session: SessionHandle) -> Option<Time> {
+        self.get(session)?.stream.poll_timeout()
+    }
+
+    /// When to call [`poll_expired`](Self::poll_expired) next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let first = |queue: &VecDeque<(Time, SessionHandle)>| queue.front().map(|(at, _)| *at);
+        first(&self.detached).into_iter().chain(first(&self.closed)).min()
+    }
+
+    /// A session that has waited too long. Ask until `None`.
+    pub fn poll_expired(&mut self, now: Time) -> Option<Expired<C>> {
+        self.pass(now);
+        while let Some((_, session)) = pop_due(&mut self.closed, now) {
+            if let Some(known) = self.get(session) {
+                let carrier = known.carrier;
+                self.remove(session);
+                return Some(Expired::Lingered(session, carrier));
+            }
+        }
+        while let Some((at, session)) = pop_due(&mut self.detached, now) {
+            let detached_max = self.limits.detached_max;
+            let Some(known) = self.get(session) else { continue };
+            // It may have had a carrier since, and lost it again.
+            if known.detached_at.is_some_and(|since| since + detached_max == at) {
+                let was_closed = known.stream.is_closed_here();
+                self.remove(session);
+                return Some(if was_closed {
+                    Expired::Lingered(session, None)
+                } else {
+                    Expired::Abandoned(session)
+                });
+            }
+        }
+        None
+    }
+
+    /// How many there are, closed ones that linger included.
+    pub fn len(&self) -> usize {
+        self.by_id.len() - self.ended.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Time goes on: sessions that ended long ago are forgotten, and as many as there may be sessions are remembered.
+    fn pass(&mut self, now: Time) {
+        self.now = now;
+        let most = self.limits.sessions_max;
+        while self.ended.len() > most || self.ended.front().is_some_and(|(until, _)| *until <= now) {
+            if let Some((_, id)) = self.ended.pop_front() {
+                self.by_id.remove(&id);
+            }
+        }
+    }
+
+    /// A session that both ends have closed is no more when its carrier has our *close*.
+    fn reap(&mut self, session: SessionHandle) {
+        if self.get(session).is_some_and(|known| known.stream.is_said_and_done()) {
+            self.remove(session);
+        }
+    }
+
+    fn remove(&mut self, session: SessionHandle) {
+        let Some(place) = self.slots.get_mut(session.slot as usize) else { return };
+        if place.generation == session.generation
+            && let Some(known) = place.session.take()
+        {
+            self.by_id.insert(known.identity.id, Place::Ended);
+            self.ended.push_back((self.now + self.limits.linger, known.identity.id));
+            // A slot whose generations are used up stays empty.
+            if let Some(generation) = place.generation.checked_add(1) {
+                place.generation = generation;
+                self.free.push_back(session.slot);
+            }
+        }
+    }
+
+    /// Timers that nobody waits for any more never outnumber the others by much.
+    fn prune(&mut self) {
+        let most = 64 + 2 * self.len();
+        for queue in [&mut self.detached, &mut self.closed] {
+            if queue.len() > most {
+                let slots = &self.slots;
+                queue.retain(|(_, session)| {
+                    let place = &slots[session.slot as usize];
+                    place.generation == session.generation && place.session.is_some()
+                });
+            }
+        }
+    }
+
+    fn get(&self, session: SessionHandle) -> Option<&Session<C>> {
+        let place = self.slots.get(session.slot as usize)?;
+        if place.generation == session.generation { place.session.as_ref() } else { None }
+    }
+
+    fn get_mut(&mut self, session: SessionHandle) -> Option<&mut Session<C>> {
+        let place = self.slots.get_mut(session.slot as usize)?;
+        if place.generation == session.generation { place.session.as_mut() } else { None }
+    }
+
+    /// The session, if this is the carrier it has now.
+    fn on(&mut self, session: SessionHandle, carrier: C) -> Option<&mut Session<C>> {
+        self.get_mut(session).filter(|known| known.carrier == Some(carrier))
+    }
+}
+
+fn pop_due(queue: &mut VecDeque<(Time, SessionHandle)>, now: Time) -> Option<(Time, SessionHandle)> {
+    if queue.front()?.0 <= now { queue.pop_front() } else { None }
+}

@@ -1,0 +1,193 @@
+//! Whether a carrier still lives: a helper may die without a word, stand still, or be cut off.
+//!
+//! Being wrong costs a move, never a byte (PostMan §6.4), so patience may be short: it follows the round trips that
+//! are measured, as TCP's retransmission timeout does (RFC 6298 §2), between a floor and a ceiling.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+/// How long a client waits for a sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Never less: a server that is only busy for a moment is not left.
+    pub floor: Duration,
+    /// Never more, and so long before the first round trip is measured.
+    pub ceiling: Duration,
+    /// A carrier that is silent for so long although nothing is awaited is asked for a sign of life.
+    pub idle: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            floor: Duration::from_millis(100),
+            ceiling: Duration::from_secs(1),
+            idle: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What to do about a carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// Ask for a sign of life.
+    Ask,
+    /// Leave it.
+    Leave,
+}
+
+/// Watches one carrier. Round trips that were measured on one are a first guess for the next.
+#[derive(Clone, Debug)]
+pub struct Vigil {
+    patience: Patience,
+    /// RFC 6298's SRTT and RTTVAR.
+    smoothed: Option<(Duration, Duration)>,
+    /// The last sign of life, or the beginning.
+    heard_at: Time,
+    /// When something was first awaited since then.
+    awaits_since: Option<Time>,
+    has_asked: bool,
+}
+
+impl Vigil {
+    /// A watch that begins now.
+    pub fn new(patience: Patience, now: Time) -> Vigil {
+        Vigil { patience, smoothed: None, heard_at: now, awaits_since: None, has_asked: false }
+    }
+
+    /// Another carrier is watched from now on.
+    pub fn restart(&mut self, now: Time) {
+        *self = Vigil { smoothed: self.smoothed, ..Vigil::new(self.patience, now) };
+    }
+
+    /// Something came on the carrier. `awaits`: something is still awaited.
+    pub fn heard(&mut self, now: Time, awaits: bool) {
+        if let Some(since) = self.awaits_since.take()
+            && !awaits
+        {
+            self.measured(now.since(since));
+        }
+        self.heard_at = now;
+        self.has_asked = false;
+        self.awaits_since = awaits.then_some(now);
+    }
+
+    /// Something was sent that is to be answered.
+    pub fn awaits(&mut self, now: Time) {
+        self.awaits_since.get_or_insert(now);
+    }
+
+    /// RFC 6298 §2.2, 2.3.
+    fn measured(&mut self, round_trip: Duration) {
+        self.smoothed = Some(match self.smoothed {
+            None => (round_trip, round_trip / 2),
+            Some((mean, deviation)) => {
+                let off = mean.abs_diff(round_trip);
+                ((mean * 7 + round_trip) / 8, (deviation * 3 + off) / 4)
+            }
+        });
+    }
+
+    /// How long an answer may take now.
+    pub fn timeout(&self) -> Duration {
+        let Patience { floor, ceiling, .. } = self.patience;
+        self.smoothed.map_or(ceiling, |(mean, deviation)| (mean + deviation * 4).clamp(floor, ceiling))
+    }
+
+    /// What to do now, if anything. After [`Doubt::Ask`] an answer is awaited.
+    pub fn poll(&mut self, now: Time) -> Option<Doubt> {
+        if self.poll_timeout() > now {
+            return None;
+        }
+        match self.awaits_since {
+            Some(since) if now.since(since) >= self.timeout() => Some(Doubt::Leave),
+            _ => {
+                self.has_asked = true;
+                self.awaits_since.get_or_insert(now);
+                Some(Doubt::Ask)
+            }
+        }
+    }
+
+    /// When to call [`poll`](Self::poll) next.
+    pub fn poll_timeout(&self) -> Time {
+        match self.awaits_since {
+            // Half way, whoever is only slow to answer is asked whether it lives.
+            Some(since) if !self.has_asked => since + self.timeout() / 2,
+            Some(since) => since + self.timeout(),
+            None => self.heard_at + self.patience.idle,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(ms: u64) -> Time {
+        Time(ms * 1_000_000)
+    }
+
+    /// A vigil that has measured round trips of so many ms.
+    fn measured(ms: u64) -> Vigil {
+        let mut vigil = Vigil::new(Patience::default(), at(0));
+        for round in 0..50 {
+            vigil.awaits(at(round * 1000));
+            vigil.heard(at(round * 1000 + ms), false);
+        }
+        vigil
+    }
+
+    #[test]
+    fn patience_follows_round_trips_between_floor_and_ceiling() {
+        let first = Vigil::new(Patience::default(), at(0));
+        assert_eq!(first.timeout(), 1000 * MS);
+        assert_eq!(measured(1).timeout(), 100 * MS);
+        assert!((250 * MS..300 * MS).contains(&measured(250).timeout()), "{:?}", measured(250).timeout());
+        assert_eq!(measured(3000).timeout(), 1000 * MS);
+    }
+
+    #[test]
+    fn a_silent_carrier_is_asked_half_way_and_then_left() {
+        let mut vigil = measured(1);
+        vigil.awaits(at(60_000));
+        assert_eq!((vigil.poll(at(60_049)), vigil.poll_timeout()), (None, at(60_050)));
+        assert_eq!(vigil.poll(at(60_050)), Some(Doubt::Ask));
+        assert_eq!((vigil.poll(at(60_099)), vigil.poll_timeout()), (None, at(60_100)));
+        assert_eq!(vigil.poll(at(60_100)), Some(Doubt::Leave));
+    }
+
+    #[test]
+    fn a_sign_of_life_is_enough_while_an_answer_is_awaited() {
+        let mut vigil = measured(1);
+        vigil.awaits(at(60_000));
+        for ms in (60_040..70_000).step_by(40) {
+            vigil.heard(at(ms), true);
+            assert_eq!(vigil.poll(at(ms + 39)), None);
+        }
+        assert_eq!(vigil.timeout(), 100 * MS, "a slow answer is no round trip until it is there");
+    }
+
+    #[test]
+    fn an_idle_carrier_is_asked_and_left_if_it_does_not_answer() {
+        let mut vigil = measured(1);
+        let idle = 49_001 + 5_000;
+        assert_eq!((vigil.poll(at(idle - 1)), vigil.poll_timeout()), (None, at(idle)));
+        assert_eq!(vigil.poll(at(idle)), Some(Doubt::Ask));
+        vigil.heard(at(idle + 2), false);
+        assert_eq!(vigil.poll_timeout(), at(idle + 2 + 5_000));
+        assert_eq!(vigil.poll(at(idle + 5_002)), Some(Doubt::Ask));
+        assert_eq!(vigil.poll(at(idle + 5_102)), Some(Doubt::Leave));
+    }
+
+    #[test]
+    fn another_carrier_begins_with_what_was_measured() {
+        let mut vigil = measured(1);
+        vigil.awaits(at(60_000));
+        vigil.restart(at(60_200));
+        assert_eq!((vigil.timeout(), vigil.poll(at(60_300))), (100 * MS, None));
+    }
+}

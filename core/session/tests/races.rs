@@ -1,0 +1,333 @@
+//! The races of docs' "Sessions", each as a short play.
+
+mod world;
+
+use std::time::Duration;
+
+use spillway_auth::Key;
+use spillway_session::{ClientEvent, ClientSession};
+use spillway_wire::session::{Reconnect, Resumed, SessionId};
+use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
+use world::{Frame, LIMITS, World};
+
+/// A session that has begun, with some bytes both ways.
+fn begun() -> World {
+    let mut world = World::new();
+    world.connect();
+    world.settle();
+    world.client_writes(100);
+    world.server_writes(100);
+    world.settle();
+    assert_eq!((world.server_app.read, world.client_app.read), (100, 100));
+    assert!(world.client_app.is_accepted);
+    world
+}
+
+#[test]
+fn bytes_pass_both_ways_and_are_let_go_when_acknowledged() {
+    let mut world = begun();
+    assert_eq!(world.client.kept(), 0);
+    assert_eq!(world.table.info(world.session.unwrap()).unwrap().bytes_kept, 0);
+    // Many times the buffers.
+    for _ in 0..100 {
+        world.client_writes(300);
+        world.server_writes(300);
+        world.settle();
+    }
+    assert_eq!((world.server_app.read, world.client_app.read), (30_100, 30_100));
+}
+
+#[test]
+fn what_was_under_way_on_a_lost_carrier_is_sent_again() {
+    let mut world = begun();
+    let lost = world.current.unwrap();
+    world.client_writes(70);
+    world.server_writes(80);
+    // The requests arrive, their replies and acknowledgements do not.
+    while world.server_hears(lost) {}
+    world.cut(lost);
+    world.client_writes(30);
+    world.connect();
+    world.settle();
+    assert_eq!((world.server_app.read, world.client_app.read), (200, 180));
+}
+
+#[test]
+fn an_old_carrier_that_was_only_slow_harms_nobody() {
+    let mut world = begun();
+    let old = world.current.unwrap();
+    world.client_writes(60);
+    world.connect();
+    // The new carrier is faster; then everything of the old one arrives.
+    let new = world.current.unwrap();
+    while world.server_hears(new) {}
+    while world.server_hears(old) {}
+    world.settle();
+    assert_eq!(world.server_app.read, 160);
+    assert!(world.paths[old].is_closed);
+}
+
+#[test]
+fn two_reconnects_that_race_leave_the_newer_one() {
+    let mut world = begun();
+    let first = world.connect();
+    let second = world.connect();
+    world.client_writes(10);
+    while world.server_hears(second) {}
+    while world.server_hears(first) {}
+    assert_eq!(world.refused, [RefuseReason::Stale]);
+    world.settle();
+    world.client_writes(10);
+    world.settle();
+    assert_eq!(world.server_app.read, 120);
+}
+
+#[test]
+fn first_words_that_are_replayed_move_nothing() {
+    let mut world = begun();
+    world.connect();
+    world.settle();
+    let carrier = world.table.info(world.session.unwrap()).unwrap().carrier;
+    for words in world.said.clone() {
+        let path = world.replay(words);
+        world.settle();
+        assert!(world.paths[path].is_closed);
+    }
+    assert_eq!(world.refused, [RefuseReason::Stale; 2]);
+    assert_eq!(world.table.info(world.session.unwrap()).unwrap().carrier, carrier);
+}
+
+#[test]
+fn nobody_without_the_key_takes_a_session() {
+    let mut world = begun();
+    // Another client of the same server, with a key of its own that the server knows, and the same id.
+    let other = Key::from_secret([8; 32]);
+    world.ring.accept(spillway_wire::preamble::Role::Client, other.clone());
+    let mut thief = ClientSession::new(other, SessionId([3; 16]), LIMITS);
+    let mut words = thief.open(world.now, world::client_address(), None);
+    for _ in 0..5 {
+        words = thief.open(world.now, world::client_address(), None);
+    }
+    world.replay(words);
+    // What the client itself said, altered in any one place.
+    world.connect();
+    let Some(Control::Reconnect(honest)) = world.said.last().copied() else { panic!("a reconnect") };
+    let alterations: [fn(&mut Reconnect); 8] = [
+        |r| r.opening.life += 1,
+        |r| r.opening.epoch += 1,
+        |r| r.opening.position.received -= 1,
+        |r| r.opening.position.sent += 1,
+        |r| r.opening.position.credit += 1,
+        |r| r.opening.position.finish_received = true,
+        |r| r.opening.proof[31] ^= 1,
+        |r| r.client.set_port(1),
+    ];
+    for alter in alterations {
+        let mut forged = honest;
+        alter(&mut forged);
+        world.replay(Control::Reconnect(forged));
+    }
+    for path in 1..world.paths.len() {
+        if Some(path) != world.current {
+            while world.server_hears(path) {}
+        }
+    }
+    assert_eq!(world.refused, [RefuseReason::Forbidden; 9]);
+    world.settle();
+    world.client_writes(5);
+    world.settle();
+    assert_eq!(world.server_app.read, 105, "the honest one goes on");
+}
+
+#[test]
+fn a_server_that_was_restarted_says_gone_and_the_client_knows_up_to_where() {
+    let mut world = begun();
+    world.client_writes(50);
+    while world.server_hears(0) {}
+    // The server had all 150, and only 100 were acknowledged.
+    world.restart_server();
+    world.connect();
+    while world.server_hears(1) {}
+    while world.client_hears() {}
+    assert_eq!(world.gone, Some(100));
+    assert!(world.client.is_over());
+    assert_eq!(world.client.write(b"more"), 0);
+}
+
+#[test]
+fn connect_may_be_said_again_until_the_server_has_answered() {
+    let mut world = World::new();
+    let first = world.connect();
+    while world.server_hears(first) {}
+    world.server_accepts();
+    world.server_writes(20);
+    // The answers are lost.
+    world.cut(first);
+    world.client_writes(30);
+    let second = world.connect();
+    assert!(matches!(world.said[1], Control::Connect(_)));
+    world.settle();
+    assert_eq!((world.server_app.read, world.client_app.read), (30, 20));
+    assert!(world.client_app.is_accepted);
+    assert_eq!(world.table.len(), 1);
+    world.cut(second);
+    world.connect();
+    assert!(matches!(world.said[2], Control::Reconnect(_)));
+}
+
+#[test]
+fn no_byte_travels_before_the_server_has_answered() {
+    let mut world = World::new();
+    world.client_writes(30);
+    let path = world.connect();
+    world.client_writes(30);
+    assert_eq!(world.paths[path].to_server.len(), 1);
+    world.settle();
+    assert_eq!(world.server_app.read, 60);
+}
+
+#[test]
+fn a_forged_answer_is_not_believed() {
+    let mut world = begun();
+    let old = world.paths[0].to_client.pop_back();
+    assert!(old.is_none());
+    world.connect();
+    while world.server_hears(1) {}
+    let Some(Frame::Control(Control::Resumed(honest))) = world.paths[1].to_client.pop_front() else {
+        panic!("an answer")
+    };
+    let alterations: [fn(&mut Resumed); 4] =
+        [|r| r.epoch -= 1, |r| r.life += 1, |r| r.position.received += 1, |r| r.proof[0] ^= 1];
+    for alter in alterations {
+        let mut forged = honest;
+        alter(&mut forged);
+        assert!(world.client.handle_control(world.now, &Control::Resumed(forged)).is_err());
+    }
+    let attached = world.client.handle_control(world.now, &Control::Resumed(honest));
+    assert_eq!(attached, Ok(Some(ClientEvent::Attached)));
+}
+
+#[test]
+fn a_finish_is_told_once_however_often_the_carrier_is_lost() {
+    let mut world = begun();
+    world.client_writes(10);
+    world.client_finishes();
+    for _ in 0..3 {
+        let path = world.current.unwrap();
+        while world.server_hears(path) {}
+        world.cut(path);
+        world.connect();
+    }
+    world.settle();
+    assert!(world.server_app.heard_finish);
+    world.server_writes(40);
+    world.server_finishes();
+    world.settle();
+    assert_eq!(world.client_app.read, 140, "the other direction is open");
+    assert!(world.client_app.heard_finish);
+}
+
+#[test]
+fn what_was_written_before_close_arrives_over_a_new_carrier() {
+    let mut world = begun();
+    world.server_writes(90);
+    world.server_closes(CloseReason::Normal);
+    world.cut(0);
+    assert_eq!(world.table.len(), 1, "it lingers");
+    world.connect();
+    world.settle();
+    assert_eq!(world.client_app.read, 190);
+    assert_eq!(world.client_app.heard_close, Some(CloseReason::Normal));
+    assert!(world.client.is_over() && world.table.is_empty());
+}
+
+#[test]
+fn a_reset_delivers_nothing_more() {
+    let mut world = begun();
+    world.client_writes(20);
+    world.client_closes(CloseReason::Reset);
+    world.settle();
+    assert_eq!(world.server_app.heard_close, Some(CloseReason::Reset));
+    assert!(world.client.is_over() && world.table.is_empty());
+}
+
+#[test]
+fn who_never_returns_is_given_up() {
+    let mut world = begun();
+    world.cut(0);
+    world.pass(Duration::from_secs(59));
+    assert!(!world.abandoned);
+    // It returns once, and the time begins again.
+    world.connect();
+    world.settle();
+    world.cut(1);
+    world.pass(Duration::from_secs(59));
+    assert!(!world.abandoned);
+    world.pass(Duration::from_secs(2));
+    assert!(world.abandoned && world.table.is_empty());
+    world.connect();
+    while world.server_hears(2) {}
+    while world.client_hears() {}
+    assert_eq!(world.gone, Some(100));
+}
+
+#[test]
+fn a_closed_session_lingers_only_so_long() {
+    let mut world = begun();
+    world.server_writes(90);
+    world.server_closes(CloseReason::Normal);
+    world.cut(0);
+    world.pass(Duration::from_secs(31));
+    assert!(world.table.is_empty() && !world.abandoned);
+}
+
+#[test]
+fn a_full_table_refuses_and_the_others_go_on() {
+    let mut world = begun();
+    for n in 0..5 {
+        let mut other = ClientSession::new(Key::from_secret([7; 32]), SessionId([100 + n; 16]), LIMITS);
+        let words = other.open(world.now, world::client_address(), None);
+        let Control::Connect(connect) = words else { panic!("a connect") };
+        let opening = connect.session.unwrap();
+        let first = spillway_session::FirstWords {
+            carrier: 1000 + usize::from(n),
+            kind: Kind::Connect,
+            client: connect.client,
+            opening,
+        };
+        let opened = world.table.open(world.now, &world.ring, &first);
+        let is_full = matches!(opened, spillway_session::Opened::Refused(RefuseReason::Full));
+        assert_eq!(is_full, n >= 3);
+    }
+    world.client_writes(9);
+    world.settle();
+    assert_eq!(world.server_app.read, 109);
+}
+
+#[test]
+fn words_that_come_after_the_end_begin_nothing() {
+    let mut world = begun();
+    let late = world.said[0];
+    world.client_closes(CloseReason::Normal);
+    world.settle();
+    assert!(world.table.is_empty() && world.client.is_over());
+    let path = world.replay(late);
+    world.settle();
+    assert!(world.paths[path].is_closed && world.table.is_empty());
+    assert_eq!(world.refused, [RefuseReason::Gone]);
+}
+
+#[test]
+fn a_session_begun_again_by_late_words_is_another_one() {
+    let mut world = begun();
+    // The server is restarted, and a *connect* of long ago arrives before the client returns.
+    world.restart_server();
+    let ghost = world.replay(world.said[0]);
+    while world.server_hears(ghost) {}
+    assert_eq!(world.table.len(), 1);
+    world.connect();
+    let path = world.current.unwrap();
+    while world.server_hears(path) {}
+    while world.client_hears() {}
+    assert_eq!(world.gone, Some(100));
+}

@@ -1,0 +1,187 @@
+//! Sessions of the client library through helpers that come and go, at the echo server.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use spillway_client::session::{BlockingSession, CarrierLoss, Gone, SessionEvent, SessionSettings};
+use spillway_client::{Key, LinkTarget};
+use support::helper::Relief;
+use support::{Echo, Keys, round_trip};
+
+fn open(routes: Vec<LinkTarget>) -> BlockingSession {
+    BlockingSession::open(routes, SessionSettings::default()).unwrap()
+}
+
+/// Where the session has been so far.
+fn moves(session: &mut BlockingSession) -> Vec<SocketAddr> {
+    let mut moves = Vec::new();
+    while let Some(event) = session.poll_event() {
+        if let SessionEvent::Moved(address) = event {
+            moves.push(address);
+        }
+    }
+    moves
+}
+
+#[test]
+fn a_session_goes_on_when_its_helper_is_gone() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let (one, other) = (Relief::start(&keys, echo.link), Relief::start(&keys, echo.link));
+    let (first, second) = (one.link, other.link);
+    let mut session = open(vec![one.target(&keys), other.target(&keys), echo.target(&keys)]);
+    (0..20).for_each(|round| round_trip(&mut session, 1 + round * 50, round));
+    // A request is under way when the helper goes.
+    session.write_all(b"under way").unwrap();
+    one.stop();
+    let mut reply = [0; 9];
+    session.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"under way");
+    (0..20).for_each(|round| round_trip(&mut session, 1 + round * 50, round));
+    assert_eq!(moves(&mut session), [first, second]);
+    other.stop();
+    round_trip(&mut session, 1000, 7);
+    assert_eq!(moves(&mut session), [echo.link]);
+    session.close().unwrap();
+}
+
+#[test]
+fn sessions_move_under_traffic_and_every_byte_is_right() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let (one, other) = (Relief::start(&keys, echo.link), Relief::start(&keys, echo.link));
+    let routes = [one.target(&keys), other.target(&keys), echo.target(&keys)];
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let routes = routes.to_vec();
+            scope.spawn(move || {
+                let mut session = open(routes);
+                // More than a round trip at a time is under way at each move.
+                let total = 600_000;
+                let byte = |at: usize| ((at * 31 + number * 17) % 251) as u8;
+                let (mut written, mut read) = (0, 0);
+                let mut turn = 0;
+                while read < total {
+                    let now = std::time::Instant::now();
+                    let bytes: Vec<u8> = (written..total.min(written + 3_000)).map(byte).collect();
+                    written += session.session().send(now, &bytes).unwrap_or(0);
+                    let mut buffer = [0; 10_000];
+                    let count = match session.session().receive(now, &mut buffer) {
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                            session.read(&mut buffer).unwrap()
+                        }
+                        outcome => outcome.unwrap(),
+                    };
+                    for got in &buffer[..count] {
+                        assert_eq!(*got, byte(read), "byte {read}");
+                        read += 1;
+                    }
+                    turn += 1;
+                    if turn % 20 == number {
+                        session.session().move_to(now, turn / 20 % 3).unwrap();
+                    }
+                }
+                assert!(moves(&mut session).len() > 5);
+                session.close().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn helpers_come_and_go_and_no_session_notices() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let ports: Vec<SocketAddr> = (0..2).map(|_| spillway_ports::free_address()).collect();
+    let routes: Vec<LinkTarget> =
+        ports.iter().map(|&address| LinkTarget { address, key: keys.client.clone(), server: None }).collect();
+    let mut helpers: Vec<Relief> =
+        ports.iter().map(|port| Relief::start_at(&keys, echo.link, *port)).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..10)
+            .map(|number| {
+                let (routes, done) = (routes.clone(), &done);
+                scope.spawn(move || {
+                    let mut session = open(routes);
+                    let mut round = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        round_trip(&mut session, 1 + (round * 37 + number) % 5_000, round);
+                        round += 1;
+                    }
+                    session.close().unwrap();
+                    round
+                })
+            })
+            .collect();
+        for turn in 0..10 {
+            std::thread::sleep(Duration::from_millis(100));
+            let at = turn % 2;
+            helpers.remove(at).stop();
+            helpers.insert(at, Relief::start_at(&keys, echo.link, ports[at]));
+        }
+        done.store(true, Ordering::Relaxed);
+        let rounds: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
+        assert!(rounds > 200, "only {rounds} round trips");
+    });
+}
+
+#[test]
+fn a_server_that_was_restarted_is_told_as_gone() {
+    let keys = Keys::new();
+    let (listen, link) = (spillway_ports::free_address(), spillway_ports::free_address());
+    let start = || Echo::start_on(&keys, &listen.to_string(), &link.to_string());
+    let echo = start();
+    let mut session = open(vec![echo.target(&keys)]);
+    round_trip(&mut session, 100, 1);
+    drop(echo);
+    let _echo = start();
+    session.write_all(b"lost").unwrap();
+    let error = session.read(&mut [0; 9]).unwrap_err();
+    let gone = error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()).copied();
+    assert!(gone.is_some_and(|gone| gone.acknowledged <= 100 && gone.written == 104), "{error}");
+    assert!(session.write(b"more").is_err());
+}
+
+#[test]
+fn the_end_of_both_directions_is_told_once() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let mut session = open(vec![relief.target(&keys), echo.target(&keys)]);
+    session.write_all(b"last words").unwrap();
+    session.finish();
+    session.session().move_to(std::time::Instant::now(), 1).unwrap();
+    let mut reply = Vec::new();
+    session.read_to_end(&mut reply).unwrap();
+    assert_eq!(reply, b"last words");
+    session.close().unwrap();
+    relief.await_that("the end of its client", || relief.library_clients() == 0);
+}
+
+#[test]
+fn a_wrong_key_opens_no_session() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let target = LinkTarget { key: Key::from_secret([9; 32]), ..echo.target(&keys) };
+    let settings =
+        SessionSettings { give_up_after: Duration::from_millis(300), ..SessionSettings::default() };
+    let mut session =
+        spillway_client::Session::open(std::time::Instant::now(), vec![target], settings).unwrap();
+    let mut told = Vec::new();
+    while !session.is_over() {
+        session.handle_ready(std::time::Instant::now());
+        session.handle_timeout(std::time::Instant::now());
+        while let Some(event) = session.poll_event() {
+            if let SessionEvent::CarrierLost { why: why @ CarrierLoss::Link(_), .. } = event {
+                told.push(why.to_string());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(told.iter().any(|why| why.contains("does not accept our key")), "{told:?}");
+}
