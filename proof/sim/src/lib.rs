@@ -6,6 +6,7 @@
 //! - [`driver`]: runs an application on it, turn by turn
 //! - [`oracle`]: knows what every stream must carry, and stands outside the code under test
 //! - [`world`]: who takes part, the weather, the faults
+//! - [`session`]: another world, of sessions that move
 //! - [`canary`]: planted faults that a run must find
 //! - [`run()`]: a storm, then calm, and what was found
 //!
@@ -19,6 +20,7 @@ pub mod network;
 pub mod oracle;
 pub mod port;
 pub mod rng;
+pub mod session;
 pub mod weather;
 pub mod world;
 

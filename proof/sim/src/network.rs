@@ -131,6 +131,12 @@ impl Network {
         }
     }
 
+    /// A host that let turns and timers pass has its turn now.
+    pub(crate) fn wake_up(&mut self, host: HostId) {
+        self.hosts[host].turn_due = false;
+        self.turn_soon(host);
+    }
+
     /// Whether a turn that was announced is still wanted.
     pub(crate) fn wants_turn(&self, host: HostId) -> bool {
         self.hosts[host].turn_due

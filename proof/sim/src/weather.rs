@@ -1,5 +1,7 @@
 //! How the simulated network behaves.
 
+use crate::rng::Rng;
+
 /// How the network behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
@@ -23,6 +25,22 @@ pub struct Weather {
 }
 
 impl Weather {
+    /// Of any kind. `calm`: nobody finds a host's tables full.
+    pub(crate) fn drawn(rng: &mut Rng, calm: bool) -> Weather {
+        let low = rng.scale(1_000, 200_000);
+        let queue_most = rng.pick(&[2_000, 256 * 1024]);
+        Weather {
+            delay_ns: (low, low + rng.scale(1_000, 2_000_000)),
+            segment_bytes_max: rng.scale(20, 64 * 1024),
+            piece_bytes_max: rng.scale(20, 64 * 1024),
+            window_bytes: rng.scale(500, 64 * 1024),
+            queue_bytes_max: rng.scale(200, queue_most) as usize,
+            connections_max: 5_000,
+            turn_delay_ns: rng.scale(1_000, 300_000),
+            full_in_1000: if calm { 0 } else { rng.pick(&[0, 0, 20]) },
+        }
+    }
+
     /// Everything quick and whole.
     pub fn calm() -> Weather {
         Weather {

@@ -71,24 +71,13 @@ pub(crate) fn address(host: HostId, port: u16) -> SocketAddr {
     SocketAddr::new(ip(host), port)
 }
 
-fn ip(host: HostId) -> IpAddr {
+pub(crate) fn ip(host: HostId) -> IpAddr {
     [10, 0, 0, 1 + host as u8].into() // a handful of hosts
 }
 
 fn climate(rng: &mut Rng, canary: Option<Canary>) -> Climate {
     let calm = canary.is_some() || rng.chance(1, 4);
-    let low = rng.scale(1_000, 200_000);
-    let queue_most = rng.pick(&[2_000, 256 * 1024]);
-    let weather = Weather {
-        delay_ns: (low, low + rng.scale(1_000, 2_000_000)),
-        segment_bytes_max: rng.scale(20, 64 * 1024),
-        piece_bytes_max: rng.scale(20, 64 * 1024),
-        window_bytes: rng.scale(500, 64 * 1024),
-        queue_bytes_max: rng.scale(200, queue_most) as usize,
-        connections_max: 5_000,
-        turn_delay_ns: rng.scale(1_000, 300_000),
-        full_in_1000: if calm { 0 } else { rng.pick(&[0, 0, 20]) },
-    };
+    let weather = Weather::drawn(rng, calm);
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, helper_key());
     // Half of the worlds have windows so wide that only the links hold anybody up.

@@ -1,28 +1,12 @@
-//! `spillway sim`: the shipped core in a simulated world.
+//! `spillway sim relay`.
 
 use std::process::ExitCode;
 
 use spillway_sim::canary::Canary;
 use spillway_sim::{Report, run as run_world};
 
-/// Run the shipped core in a simulated world, from a seed
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum What {
-    /// Clients, helpers and a server over links, with faults; every byte is checked.
-    ///
-    /// Each seed is a world of its own: its delays, sizes, windows, policies and faults. A storm of faults is followed
-    /// by calm, in which everything must end. The exit status is 1 when something was wrong.
-    Relay(Relay),
-}
-
-#[derive(Debug, clap::Args)]
-struct Relay {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -45,8 +29,7 @@ fn canary(name: &str) -> Result<Canary, String> {
     named.ok_or_else(|| format!("one of {}", Canary::ALL.map(Canary::name).join(", ")))
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
-    let What::Relay(relay) = args.what;
+pub(crate) fn run(relay: &Args) -> ExitCode {
     let mut failed = 0;
     if !relay.json {
         println!("  seed   steps  time/ms  streams  complete  broken  faults  messages/batch  trace");
@@ -60,7 +43,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
                 Err(error) => eprintln!("spillway sim: seed {seed}: {error}"),
             }
         } else {
-            print(&relay, &report);
+            print(relay, &report);
         }
     }
     if !relay.json {
@@ -69,7 +52,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-fn print(relay: &Relay, report: &Report) {
+fn print(relay: &Args, report: &Report) {
     println!(
         "{:6} {:7} {:8} {:8} {:9} {:7} {:7} {:15.1}  {}",
         report.seed,

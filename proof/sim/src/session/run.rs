@@ -1,0 +1,83 @@
+//! A run: a storm of so many steps, then calm until every session has ended, and what was found.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::canary::Canary;
+use super::world::World;
+
+/// What one seed led to.
+#[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Things that happened in all, those after the storm included.
+    pub steps: u64,
+    /// Virtual time, milliseconds.
+    pub simulated_ms: u64,
+    /// Of everything that was told to anybody. The same seed, steps and program give the same.
+    pub trace_hash: String,
+    /// Sessions.
+    pub sessions: usize,
+    /// Of those, ended in good order and complete.
+    pub completed: u64,
+    /// Of those, whose clients were told that no server knows them any more.
+    pub gone: u64,
+    /// Times that a session went on, on another carrier.
+    pub moves: u64,
+    /// Bytes delivered, both ways, each checked.
+    pub delivered_bytes: u64,
+    /// Faults made.
+    pub faults: u64,
+    /// What was wrong. Nothing, one hopes.
+    pub violations: Vec<String>,
+}
+
+/// After the storm something must make progress within this virtual time, or all must have ended: longer than any
+/// timer.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(180);
+/// And all must end within this many steps.
+const CALM_STEPS_MAX: u64 = 10_000_000;
+/// Looking whether all is quiet is dear: once in so many steps.
+const LOOK_EVERY: u64 = 256;
+
+/// Runs a world from a seed: `steps` of storm, then calm.
+pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
+    let mut world = World::new(seed, canary);
+    let mut taken = 0;
+    while taken < steps && world.books.borrow().violations().is_empty() && world.step() {
+        taken += 1;
+    }
+    world.calm_down();
+    let limit = taken + CALM_STEPS_MAX;
+    let (mut progress, mut since) = (0, world.now());
+    while taken < limit && world.books.borrow().violations().is_empty() && world.step() {
+        taken += 1;
+        if taken % LOOK_EVERY != 0 {
+            continue;
+        }
+        let latest = world.books.borrow().progress();
+        if latest != progress {
+            (progress, since) = (latest, world.now());
+        }
+        if world.is_quiet() || world.now().since(since) > PROGRESS_WITHIN {
+            break;
+        }
+    }
+    world.finish();
+    let books = world.books.borrow();
+    Report {
+        seed,
+        steps: taken,
+        simulated_ms: world.now().as_nanos() / 1_000_000,
+        trace_hash: format!("{:016x}", world.network.hash),
+        sessions: books.sessions(),
+        completed: books.completed,
+        gone: books.gone,
+        moves: books.moves,
+        delivered_bytes: books.delivered,
+        faults: world.faults,
+        violations: books.violations().to_vec(),
+    }
+}
