@@ -28,6 +28,10 @@
 //! While helped, the direct connection stays open and idle, so that the way back is instant. A carrier that does
 //! not answer any more can only be given up: [`Connection::abandon`].
 //!
+//! # Sessions
+//! A [`Session`] needs none of that: it has a list of link ports and goes on by itself when the one that carries it is
+//! lost or silent, requests in flight included ([`session`]).
+//!
 //! # Example
 //! Two lines more than a `TcpStream` needs:
 //! ```no_run
@@ -57,6 +61,7 @@ mod error;
 mod event;
 mod link;
 mod moving;
+pub mod session;
 mod settings;
 mod socket;
 mod watch;
@@ -64,6 +69,7 @@ mod watch;
 pub use connection::Connection;
 pub use error::MoveError;
 pub use event::{Carrier, Event};
+pub use session::{Session, SessionSettings};
 pub use settings::{LinkTarget, Route, Settings};
 pub use spillway_auth::Key;
 pub use watch::{Ready, Slot, Watch, split_token};

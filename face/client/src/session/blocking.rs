@@ -1,0 +1,99 @@
+//! The same session for programs without a loop of their own.
+
+use std::io::{self, Read, Write};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::{Session, SessionEvent, SessionSettings};
+use crate::settings::LinkTarget;
+
+/// A [`Session`] whose calls wait. Reads and writes as a `TcpStream` does.
+///
+/// Carriers are looked after while a call waits. A program that computes for long between its calls may find its
+/// session moved, and nothing else.
+#[derive(Debug)]
+pub struct BlockingSession {
+    session: Session,
+}
+
+impl BlockingSession {
+    /// Makes a session and waits until a server has answered, see [`Session::open`].
+    pub fn open(routes: Vec<LinkTarget>, settings: SessionSettings) -> io::Result<BlockingSession> {
+        let session = Session::open(Instant::now(), routes, settings)?;
+        let mut blocking = BlockingSession { session };
+        while blocking.session.carrier().is_none() {
+            if let Some(end) = blocking.session.end {
+                return Err(end.as_error());
+            }
+            blocking.wait()?;
+        }
+        Ok(blocking)
+    }
+
+    /// The session: for what does not wait.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    /// Sends no more; replies still come.
+    pub fn finish(&mut self) {
+        self.session.finish(Instant::now());
+    }
+
+    /// Closes, and waits until the server has everything and has closed too.
+    pub fn close(mut self) -> io::Result<()> {
+        self.session.close(Instant::now());
+        while !self.session.is_over() {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    /// What happened since it was last asked.
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        self.session.poll_event()
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let timeout = self.session.poll_timeout().map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
+        });
+        match poll(&mut [PollFd::new(&self.session, PollFlags::IN)], timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let now = Instant::now();
+        self.session.handle_ready(now);
+        self.session.handle_timeout(now);
+        Ok(())
+    }
+}
+
+impl Read for BlockingSession {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.session.receive(Instant::now(), buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait()?,
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl Write for BlockingSession {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.session.send(Instant::now(), bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait()?,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

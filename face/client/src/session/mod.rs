@@ -1,0 +1,459 @@
+//! A connection that outlives its carriers (PostMan §4.2, "Ensure packet ordering").
+//!
+//! A [`Session`] knows several link ports, of helpers and of the server itself. When the one that carries it is lost,
+//! or silent for too long, it goes on on another, requests in flight included; no byte is lost, repeated or out of
+//! order. For applications that recover by themselves a [`Connection`](crate::Connection) is enough.
+
+mod blocking;
+mod event;
+mod way;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use spillway_batch::{CloseReason, OpenerEvent};
+use spillway_session::{ClientEvent, ClientSession, Doubt, Patience, StreamEvent, StreamLimits, Vigil};
+use spillway_transport::Time;
+use spillway_wire::session::SessionId;
+
+pub use blocking::BlockingSession;
+pub use event::{CarrierLoss, Gone, SessionEvent};
+
+use self::way::Way;
+use crate::settings::LinkTarget;
+use crate::socket;
+
+/// Received at a time.
+const RECEIVE_BYTES: usize = 64 * 1024;
+/// After so many pieces the caller gets its turn again.
+const PIECES_PER_TURN: usize = 16;
+/// Between two carriers, at least and at most, with jitter: many clients lose a helper at the same moment.
+const AGAIN_MIN: Duration = Duration::from_millis(2);
+const AGAIN_MAX: Duration = Duration::from_millis(500);
+
+/// Bounds of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionSettings {
+    /// Of both directions.
+    pub stream: StreamLimits,
+    /// How long a carrier may be silent.
+    pub patience: Patience,
+    /// How long a carrier may take until the server has answered on it.
+    pub attach_timeout: Duration,
+    /// Without a carrier for so long, the session is given up.
+    pub give_up_after: Duration,
+}
+
+impl Default for SessionSettings {
+    fn default() -> SessionSettings {
+        SessionSettings {
+            stream: StreamLimits::default(),
+            patience: Patience::default(),
+            attach_timeout: Duration::from_secs(1),
+            give_up_after: Duration::from_secs(60),
+        }
+    }
+}
+
+/// One stream of bytes in each direction, and whatever carries it now.
+///
+/// It lives in a loop of the caller's: watch [its descriptor](AsFd) for reading, and it never changes; call
+/// [`handle_ready`](Self::handle_ready) when it is ready and [`handle_timeout`](Self::handle_timeout) at
+/// [`poll_timeout`](Self::poll_timeout), then [`receive`](Self::receive) until `WouldBlock`, and ask
+/// [`poll_event`](Self::poll_event) until `None`.
+#[derive(Debug)]
+pub struct Session {
+    epoch: Instant,
+    routes: Vec<LinkTarget>,
+    /// The route that is tried next, or taken.
+    at: usize,
+    settings: SessionSettings,
+    machine: ClientSession,
+    vigil: Vigil,
+    way: Option<Way>,
+    retry_at: Option<Instant>,
+    failures: u32,
+    /// Since when no server has answered on any carrier.
+    detached_since: Option<Instant>,
+    /// What has arrived and the application has not received. At most the window.
+    arrived: VecDeque<u8>,
+    end: Option<End>,
+    wants_room: bool,
+    poller: OwnedFd,
+    events: VecDeque<SessionEvent>,
+    jitter: u64,
+}
+
+/// How the incoming direction has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    InOrder,
+    Reset,
+    Refused,
+    Gone(Gone),
+    GivenUp,
+}
+
+impl Session {
+    /// Events that wait to be asked for, at most: older ones are dropped.
+    const EVENTS_MAX: usize = 32;
+
+    /// Makes a session and begins to open it on the first of these link ports; the others are tried in turn. All of
+    /// them lead to the same server, which must accept the first one's key of clients.
+    pub fn open(now: Instant, routes: Vec<LinkTarget>, settings: SessionSettings) -> io::Result<Session> {
+        let Some(first) = routes.first() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let (id, seed) = (spillway_keys::fresh_nonce()?, spillway_keys::fresh_nonce()?);
+        let machine = ClientSession::new(first.key.clone(), SessionId(id), settings.stream);
+        let mut jitter = [0; 8];
+        jitter.copy_from_slice(&seed[..8]);
+        let mut session = Session {
+            epoch: now,
+            at: 0,
+            vigil: Vigil::new(settings.patience, Time::ZERO),
+            routes,
+            settings,
+            machine,
+            way: None,
+            retry_at: Some(now),
+            failures: 0,
+            detached_since: Some(now),
+            arrived: VecDeque::new(),
+            end: None,
+            wants_room: false,
+            poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            events: VecDeque::new(),
+            jitter: u64::from_le_bytes(jitter) | 1,
+        };
+        session.handle_timeout(now);
+        Ok(session)
+    }
+
+    /// The link port that carries it now.
+    pub fn carrier(&self) -> Option<SocketAddr> {
+        self.way.as_ref().filter(|_| self.machine.is_attached()).map(|way| way.target)
+    }
+
+    /// Sends a prefix of `bytes` and returns its length. `WouldBlock` when too much is not acknowledged yet;
+    /// [`SessionEvent::Room`] tells when it is worth trying again. Taken is not yet sent: it is kept until the server
+    /// has it, on whatever carrier.
+    pub fn send(&mut self, now: Instant, bytes: &[u8]) -> io::Result<usize> {
+        match self.end {
+            None | Some(End::InOrder) => {}
+            Some(end) => return Err(end.as_error()),
+        }
+        let taken = self.machine.write(bytes);
+        self.wants_room = taken < bytes.len();
+        if taken > 0 {
+            self.push(now);
+        } else if !bytes.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(taken)
+    }
+
+    /// Receives into `buffer`. 0 is the end of the stream. `WouldBlock` when there is nothing. An error is for ever; one
+    /// that holds a [`Gone`] tells up to where the server is known to have received.
+    pub fn receive(&mut self, now: Instant, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        if self.arrived.is_empty() && self.end.is_none() {
+            self.handle_ready(now);
+        }
+        let taken = io::Read::read(&mut self.arrived, buffer)?;
+        if taken > 0 {
+            self.machine.consumed(taken);
+            self.push(now);
+            return Ok(taken);
+        }
+        match self.end {
+            None => Err(io::ErrorKind::WouldBlock.into()),
+            Some(End::InOrder) => Ok(0),
+            Some(end) => Err(end.as_error()),
+        }
+    }
+
+    /// Sends no more; replies still come.
+    pub fn finish(&mut self, now: Instant) {
+        self.machine.finish();
+        self.push(now);
+    }
+
+    /// Closes. What was sent still reaches the server if the session is kept in its loop until it
+    /// [is over](Self::is_over).
+    pub fn close(&mut self, now: Instant) {
+        self.machine.close(CloseReason::Normal);
+        self.push(now);
+    }
+
+    /// Whether nothing more comes of it.
+    pub fn is_over(&self) -> bool {
+        self.machine.is_over() || self.end == Some(End::GivenUp)
+    }
+
+    /// Moves to one of its link ports, by the index they were given in, at once. Requests may be under way.
+    pub fn move_to(&mut self, now: Instant, route: usize) -> io::Result<()> {
+        if route >= self.routes.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.leave(now, CarrierLoss::Asked);
+        (self.at, self.retry_at) = (route, Some(now));
+        self.handle_timeout(now);
+        Ok(())
+    }
+
+    /// Something came, or can be sent. A word too many does no harm.
+    pub fn handle_ready(&mut self, now: Instant) {
+        let mut buffer = [0; RECEIVE_BYTES];
+        for _ in 0..PIECES_PER_TURN {
+            let Some(way) = &mut self.way else { return };
+            match way.is_connected() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return self.lose(now, CarrierLoss::Socket(error)),
+            }
+            match socket::receive(&way.socket, &mut buffer) {
+                Ok(0) => return self.lose(now, CarrierLoss::Closed),
+                Ok(received) => {
+                    if let Err(why) = self.digest(now, &buffer[..received]) {
+                        return self.lose(now, why);
+                    }
+                }
+                Err(error) if socket::is_later(&error) => break,
+                Err(error) => return self.lose(now, CarrierLoss::Socket(error)),
+            }
+        }
+        self.push(now);
+    }
+
+    fn digest(&mut self, now: Instant, mut input: &[u8]) -> Result<(), CarrierLoss> {
+        let time = self.time(now);
+        while let Some(way) = &mut self.way {
+            match way.link.decompose(time, &mut input).map_err(CarrierLoss::Link)? {
+                None => break,
+                Some(OpenerEvent::Established { .. }) => {
+                    if !way.say_first_words(time, &mut self.machine).map_err(CarrierLoss::Socket)? {
+                        return Err(CarrierLoss::TooOld);
+                    }
+                }
+                Some(OpenerEvent::RelayedData { bytes, .. }) => {
+                    match self.machine.handle_data(time, bytes.len()) {
+                        Ok(true) => self.arrived.extend(bytes),
+                        Ok(false) => {}
+                        Err(event) => self.note(now, event)?,
+                    }
+                }
+                Some(OpenerEvent::RelayedControl { control, .. }) => {
+                    let event = self.machine.handle_control(time, &control).map_err(CarrierLoss::Carrier)?;
+                    if let Some(event) = event {
+                        self.note(now, event)?;
+                    }
+                }
+                Some(OpenerEvent::Drain { .. }) => return Err(CarrierLoss::Drain),
+                Some(_) => {}
+            }
+        }
+        self.vigil.heard(time, self.machine.awaits());
+        Ok(())
+    }
+
+    fn note(&mut self, now: Instant, event: ClientEvent) -> Result<(), CarrierLoss> {
+        match event {
+            ClientEvent::Attached => {
+                (self.failures, self.detached_since) = (0, None);
+                self.vigil.restart(self.time(now));
+                if let Some(address) = self.way.as_ref().map(|way| way.target) {
+                    self.tell(SessionEvent::Moved(address));
+                }
+            }
+            ClientEvent::Accepted => self.tell(SessionEvent::Accepted),
+            ClientEvent::Refused(reason) => {
+                if self.machine.is_over() {
+                    self.end = Some(End::Refused);
+                }
+                return Err(CarrierLoss::Refused(reason));
+            }
+            ClientEvent::Gone { acknowledged } => {
+                self.end = Some(End::Gone(Gone { acknowledged, written: self.machine.written() }));
+                return Err(CarrierLoss::Refused(spillway_batch::RefuseReason::Gone));
+            }
+            ClientEvent::Drain { .. } => return Err(CarrierLoss::Drain),
+            ClientEvent::Stream(StreamEvent::Room) => {
+                if std::mem::take(&mut self.wants_room) {
+                    self.tell(SessionEvent::Room);
+                }
+            }
+            ClientEvent::Stream(StreamEvent::Finished) => self.end = Some(End::InOrder),
+            ClientEvent::Stream(StreamEvent::Closed(reason)) => {
+                let end = if reason == CloseReason::Normal { End::InOrder } else { End::Reset };
+                self.end = Some(end);
+                self.machine.close(CloseReason::Normal);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, event: SessionEvent) {
+        if self.events.len() >= Session::EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// What happened since it was last asked.
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        self.events.pop_front()
+    }
+
+    /// Sends what there is, as far as the socket takes it, and has the descriptor wait for the right thing.
+    fn push(&mut self, now: Instant) {
+        let time = self.time(now);
+        let Some(way) = &mut self.way else { return };
+        if let Err(error) = way.push(time, &mut self.machine) {
+            return self.lose(now, CarrierLoss::Socket(error));
+        }
+        if self.machine.awaits() {
+            self.vigil.awaits(time);
+        }
+        if self.machine.is_over() {
+            self.way = None;
+            return;
+        }
+        let wants_to_write = way.wants_to_write();
+        if way.waits_to_write != Some(wants_to_write) {
+            let mut flags = EventFlags::IN;
+            flags.set(EventFlags::OUT, wants_to_write);
+            let data = EventData::new_u64(0);
+            let watched = match way.waits_to_write.replace(wants_to_write) {
+                None => epoll::add(&self.poller, &way.socket, data, flags),
+                Some(_) => epoll::modify(&self.poller, &way.socket, data, flags),
+            };
+            if let Err(error) = watched {
+                self.lose(now, CarrierLoss::Socket(error.into()));
+            }
+        }
+    }
+
+    /// Another carrier is wanted: the next route is tried.
+    fn lose(&mut self, now: Instant, why: CarrierLoss) {
+        self.leave(now, why);
+        if self.machine.is_over() {
+            return;
+        }
+        self.at = (self.at + 1) % self.routes.len();
+        // The first round of routes goes quickly, further ones ever more slowly.
+        let rounds = self.failures / self.routes.len() as u32; // a handful
+        let longest = (AGAIN_MIN * 2u32.saturating_pow(rounds.min(16))).min(AGAIN_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = Some(now + longest.mul_f64(self.random()));
+    }
+
+    fn leave(&mut self, now: Instant, why: CarrierLoss) {
+        if let Some(way) = self.way.take() {
+            self.tell(SessionEvent::CarrierLost { address: way.target, why });
+        }
+        self.machine.detach();
+        self.detached_since.get_or_insert(now);
+    }
+
+    /// From 0 to 1, by Marsaglia's xorshift.
+    fn random(&mut self) -> f64 {
+        self.jitter ^= self.jitter << 13;
+        self.jitter ^= self.jitter >> 7;
+        self.jitter ^= self.jitter << 17;
+        (self.jitter >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.is_over() {
+            return None;
+        }
+        let instant = |time: Time| self.epoch + time.since(Time::ZERO);
+        let give_up = self.detached_since.map(|since| since + self.settings.give_up_after);
+        let carrier = self.way.as_ref().map(|way| match self.machine.is_attached() {
+            true => instant(self.vigil.poll_timeout()),
+            false => way.deadline,
+        });
+        let owed = self.machine.poll_timeout().map(instant);
+        [self.retry_at, give_up, carrier, owed].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.is_over() {
+            return;
+        }
+        if self.detached_since.is_some_and(|since| now >= since + self.settings.give_up_after) {
+            self.end = Some(End::GivenUp);
+            self.leave(now, CarrierLoss::Asked);
+            self.retry_at = None;
+            return;
+        }
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            self.start(now);
+        }
+        self.look_after(now);
+        self.push(now);
+    }
+
+    fn start(&mut self, now: Instant) {
+        let started = Way::start((now, self.time(now)), &self.routes[self.at], self.settings.attach_timeout);
+        match started {
+            Ok(way) => {
+                self.way = Some(way);
+                // On loopback it may be there already.
+                self.handle_ready(now);
+            }
+            Err(error) => self.lose(now, CarrierLoss::Socket(error)),
+        }
+    }
+
+    /// Leaves a carrier that is silent for too long.
+    fn look_after(&mut self, now: Instant) {
+        let time = self.time(now);
+        let Some(way) = &mut self.way else { return };
+        if !self.machine.is_attached() {
+            if way.deadline <= now {
+                self.lose(now, CarrierLoss::Silent(self.settings.attach_timeout));
+            }
+            return;
+        }
+        match self.vigil.poll(time) {
+            Some(Doubt::Ask) => way.ask(&mut self.machine),
+            Some(Doubt::Leave) => {
+                let silent = self.vigil.timeout();
+                self.lose(now, CarrierLoss::Silent(silent));
+            }
+            None => {}
+        }
+    }
+
+    fn time(&self, now: Instant) -> Time {
+        Time::ZERO + now.saturating_duration_since(self.epoch)
+    }
+}
+
+impl End {
+    fn as_error(self) -> io::Error {
+        match self {
+            End::InOrder => io::ErrorKind::BrokenPipe.into(),
+            End::Reset => io::ErrorKind::ConnectionReset.into(),
+            End::Refused => io::ErrorKind::ConnectionRefused.into(),
+            End::Gone(gone) => io::Error::new(io::ErrorKind::ConnectionAborted, gone),
+            End::GivenUp => io::ErrorKind::TimedOut.into(),
+        }
+    }
+}
+
+impl AsFd for Session {
+    /// Readable when there is something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}

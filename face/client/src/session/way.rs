@@ -1,0 +1,107 @@
+//! One carrier of a session: a link of its own to a link port, with one connection on it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use spillway_batch::{Id, Limits, OpenerConfig, OpenerLink, PolicyKind, Role};
+use spillway_session::{ClientSession, OnOpenerLink};
+use spillway_transport::{Chunk, Time};
+
+use crate::settings::LinkTarget;
+use crate::socket;
+
+/// Bytes that wait on a link before the socket has taken them: what is beyond waits in the session.
+const PENDING_BYTES_MAX: usize = 64 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) socket: OwnedFd,
+    pub(super) target: SocketAddr,
+    server: Option<SocketAddr>,
+    pub(super) link: OpenerLink,
+    id: Option<Id>,
+    unsent: Chunk,
+    is_connected: bool,
+    /// The server has to answer until then.
+    pub(super) deadline: Instant,
+    /// What the poll descriptor was told to wait for.
+    pub(super) waits_to_write: Option<bool>,
+}
+
+impl Way {
+    /// Starts to connect.
+    pub(super) fn start(now: (Instant, Time), target: &LinkTarget, within: Duration) -> io::Result<Way> {
+        let config = OpenerConfig {
+            role: Role::Client,
+            key: target.key.clone(),
+            // The way has a deadline of its own.
+            limits: Limits { connections_max: 1, handshake_timeout: Duration::MAX, ..Limits::default() },
+            // One connection: nothing to wait for.
+            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+        };
+        Ok(Way {
+            socket: socket::start(target.address)?,
+            target: target.address,
+            server: target.server,
+            link: OpenerLink::new(&config, now.1, spillway_keys::fresh_nonce()?),
+            id: None,
+            unsent: Chunk::default(),
+            is_connected: false,
+            deadline: now.0 + within,
+            waits_to_write: None,
+        })
+    }
+
+    /// Whether TCP is connected, asked until it is.
+    pub(super) fn is_connected(&mut self) -> io::Result<bool> {
+        if !self.is_connected {
+            self.is_connected = socket::is_connected(&self.socket)?;
+        }
+        Ok(self.is_connected)
+    }
+
+    /// Says the session's first words. Whether the link can carry a session.
+    pub(super) fn say_first_words(&mut self, now: Time, session: &mut ClientSession) -> io::Result<bool> {
+        let address = socket::local_address(&self.socket)?;
+        self.id = self.link.open_relayed(session.open(now, address, self.server)).ok();
+        Ok(self.id.is_some())
+    }
+
+    /// Asks the server for a sign of life.
+    pub(super) fn ask(&mut self, session: &mut ClientSession) {
+        if let Some(id) = self.id {
+            session.ask(&mut OnOpenerLink { link: &mut self.link, id, pending_bytes_max: PENDING_BYTES_MAX });
+        }
+    }
+
+    /// Gives the socket what it takes of what the session has for it.
+    pub(super) fn push(&mut self, now: Time, session: &mut ClientSession) -> io::Result<()> {
+        if !self.is_connected {
+            return Ok(());
+        }
+        loop {
+            if self.unsent.is_empty() {
+                if let Some(id) = self.id {
+                    let pending_bytes_max = PENDING_BYTES_MAX;
+                    session.transmit(now, &mut OnOpenerLink { link: &mut self.link, id, pending_bytes_max });
+                }
+                let Some(batch) = self.link.flush(now) else { return Ok(()) };
+                self.unsent = batch;
+            }
+            match socket::send(&self.socket, self.unsent.as_slice()) {
+                Ok(sent) => self.unsent.advance(sent),
+                Err(error) if socket::is_later(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            if self.unsent.is_empty() {
+                self.link.recycle(std::mem::take(&mut self.unsent));
+            }
+        }
+    }
+
+    pub(super) fn wants_to_write(&self) -> bool {
+        !self.is_connected || !self.unsent.is_empty()
+    }
+}
