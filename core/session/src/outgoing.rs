@@ -36,6 +36,8 @@ enum Finish {
     /// It has.
     Passed,
     Acknowledged,
+    /// What was not acknowledged is dropped: the other end lacks it for ever.
+    Forgotten,
 }
 
 impl Outgoing {
@@ -95,6 +97,9 @@ impl Outgoing {
     /// The other end has all bytes up to `received`, and the finish too if it says so. An old acknowledgement changes
     /// nothing. Returns whether there is room where there was none.
     pub(crate) fn acknowledge(&mut self, received: u64, finish: bool) -> Result<bool, OutOfRange> {
+        if self.finish == Finish::Forgotten {
+            return Ok(false);
+        }
         let finish_is_possible = self.finish != Finish::Open && received == self.written();
         if received > self.sent || (finish && !finish_is_possible) {
             return Err(OutOfRange);
@@ -122,6 +127,9 @@ impl Outgoing {
 
     /// On a new carrier: whatever the other end lacks is passed again.
     pub(crate) fn resume(&mut self, received: u64, finish: bool, limit: u64) -> Result<(), OutOfRange> {
+        if self.finish == Finish::Forgotten {
+            return Ok(());
+        }
         // Less than was acknowledged before is another stream's, or a lie.
         if received < self.acknowledged {
             return Err(OutOfRange);
@@ -140,7 +148,7 @@ impl Outgoing {
         self.kept = VecDeque::new();
         self.acknowledged = self.sent;
         self.passed = self.sent;
-        self.finish = Finish::Acknowledged;
+        self.finish = Finish::Forgotten;
     }
 
     pub(crate) fn written(&self) -> u64 {

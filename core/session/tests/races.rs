@@ -331,3 +331,17 @@ fn a_session_begun_again_by_late_words_is_another_one() {
     while world.client_hears() {}
     assert_eq!(world.gone, Some(100));
 }
+
+#[test]
+fn a_reset_is_told_over_a_new_carrier() {
+    let mut world = begun();
+    // The server never gets these, and they are not sent again.
+    world.client_writes(20);
+    world.client_closes(CloseReason::Reset);
+    world.cut(0);
+    world.connect();
+    world.settle();
+    assert_eq!(world.server_app.read, 100);
+    assert_eq!(world.server_app.heard_close, Some(CloseReason::Reset));
+    assert!(world.client.is_over() && world.table.is_empty());
+}
