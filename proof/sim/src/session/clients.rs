@@ -161,7 +161,9 @@ impl Clients {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(way) = client.way.take() else { return };
         client.session.detach();
-        client.wake_at = now + Duration::from_nanos(self.rng.scale(1_000, 5_000_000));
+        // A full server's places are free when its sessions have waited long enough: nobody hurries meanwhile.
+        let longest = if self.is_calm { 500_000_000 } else { 5_000_000 };
+        client.wake_at = now + Duration::from_nanos(self.rng.scale(1_000, longest));
         self.by_carrier.remove(&way.conn);
         if !self.is_calm && self.left.len() < LEFT_MAX && self.rng.chance(1, 2) {
             let until = now + Duration::from_nanos(self.rng.scale(100_000, 200_000_000));
