@@ -25,11 +25,13 @@ pub mod weather;
 pub mod world;
 
 mod clients;
+mod helpers;
 mod library;
 mod run;
 mod script;
 mod server;
 mod settings;
 mod socket;
+mod storm;
 
 pub use run::{Report, run};

@@ -402,6 +402,12 @@ impl Network {
 
     // Faults.
 
+    /// One of a host's connections, if it has any.
+    pub(crate) fn any_connection(&self, host: HostId, rng: &mut Rng) -> Option<Conn> {
+        let connections = self.connections(host);
+        (!connections.is_empty()).then(|| rng.pick(&connections))
+    }
+
     /// Loses a connection: both ends learn of it, each at its own time and in its own way.
     pub(crate) fn cut(&mut self, host: HostId, conn: Conn) {
         let Some(socket) = self.socket_mut(host, conn) else { return };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::canary::Canary;
+use crate::storm::{Stormy, storm_and_calm};
 use crate::world::World;
 
 /// What one seed led to.
@@ -36,37 +37,13 @@ pub struct Report {
     pub violations: Vec<String>,
 }
 
-/// After the storm something must make progress within this virtual time, or all must have ended: longer than
-/// any timer.
+/// After the storm something must make progress within this virtual time: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
-/// And all must end within this many steps.
-const CALM_STEPS_MAX: u64 = 10_000_000;
-/// Looking whether all is quiet is dear: once in so many steps.
-const LOOK_EVERY: u64 = 256;
 
 /// Runs a world from a seed: `steps` of storm, then calm.
 pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
     let mut world = World::new(seed, canary);
-    let mut taken = 0;
-    while taken < steps && world.oracle.borrow().violations().is_empty() && world.step() {
-        taken += 1;
-    }
-    world.calm_down();
-    let limit = taken + CALM_STEPS_MAX;
-    let (mut progress, mut since) = (0, world.now());
-    while taken < limit && world.oracle.borrow().violations().is_empty() && world.step() {
-        taken += 1;
-        if taken % LOOK_EVERY != 0 {
-            continue;
-        }
-        let latest = world.oracle.borrow().progress();
-        if latest != progress {
-            (progress, since) = (latest, world.now());
-        }
-        if world.is_quiet() || world.now().since(since) > PROGRESS_WITHIN {
-            break;
-        }
-    }
+    let taken = storm_and_calm(&mut world, steps, PROGRESS_WITHIN);
     let (batches, messages) = world.finish();
     let oracle = world.oracle.borrow();
     Report {

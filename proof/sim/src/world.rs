@@ -13,6 +13,7 @@ use crate::agenda::Happening;
 use crate::canary::Canary;
 use crate::clients::Clients;
 use crate::driver::{self, Down};
+use crate::helpers;
 use crate::library::Library;
 use crate::network::Network;
 use crate::oracle::{Oracle, Shared};
@@ -20,6 +21,7 @@ use crate::rng::Rng;
 use crate::server::Server;
 use crate::settings;
 use crate::socket::HostId;
+use crate::storm::Stormy;
 use crate::weather::Weather;
 
 pub(crate) const SERVER: HostId = 0;
@@ -189,9 +191,8 @@ impl World {
             }
             Node::Server(Box::new(Server::new(config, address(SERVER, 11411), rude, rng, oracle)))
         } else {
-            let random = Box::new(move |bytes: &mut [u8]| rng.fill(bytes));
-            match Relay::new(self.climate.relay.clone(), random) {
-                Ok(relay) => Node::Helper(Box::new(relay)),
+            match helpers::start(&self.climate.relay, rng) {
+                Ok(relay) => Node::Helper(relay),
                 Err(error) => {
                     self.oracle.borrow_mut().violation(format!("a fault of the simulator: {error}"));
                     Node::Down(Down)
@@ -219,27 +220,6 @@ impl World {
         }
     }
 
-    /// One thing happens. False when nothing ever will.
-    pub fn step(&mut self) -> bool {
-        match self.network.pop() {
-            None => return false,
-            Some(Happening::World(FAULT)) => self.fault(),
-            Some(Happening::World(restart)) => self.start((restart - RESTART) as HostId),
-            Some(what) => {
-                let nodes = &mut self.nodes;
-                driver::happen(&mut self.network, what, |network, host| match &mut nodes[host] {
-                    Node::Server(node) => driver::turn(network, host, &mut **node),
-                    Node::Raw(node) => driver::turn(network, host, &mut **node),
-                    Node::Library(node) => driver::turn(network, host, &mut **node),
-                    Node::Helper(node) => driver::turn(network, host, &mut **node),
-                    Node::Down(node) => driver::turn(network, host, node),
-                });
-                self.check_bounds();
-            }
-        }
-        true
-    }
-
     /// What must hold at every moment.
     fn check_bounds(&mut self) {
         for node in &mut self.nodes {
@@ -249,14 +229,8 @@ impl World {
                     self.oracle.borrow_mut().violation(format!("a helper says {notice:?}"));
                 }
             }
-            let (held, bound) = (relay.buffered_bytes(), self.climate.relay.memory_bytes_max);
-            if held > bound {
-                self.oracle
-                    .borrow_mut()
-                    .violation(format!("a helper holds {held} bytes, its bound is {bound}"));
-            }
-            if relay.clients() > self.climate.relay.clients_max {
-                self.oracle.borrow_mut().violation(format!("a helper has {} clients", relay.clients()));
+            if let Some(what) = helpers::beyond_bounds(relay, &self.climate.relay) {
+                self.oracle.borrow_mut().violation(what);
             }
         }
         for what in self.network.misuse.drain(..) {
@@ -277,30 +251,25 @@ impl World {
             3 => self.change_settings(helper),
             4..=5 => {
                 // Of the server's host: a link.
-                if let Some(conn) = self.any_connection(SERVER) {
+                if let Some(conn) = self.network.any_connection(SERVER, &mut self.rng) {
                     self.network.cut(SERVER, conn);
                 }
             }
             6..=9 => {
                 let (host, delay) = (self.rng.pick(&[SERVER, helper]), self.rng.scale(100_000, 50_000_000));
-                if let Some(conn) = self.any_connection(host) {
+                if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
                     self.network.stall(host, conn, Duration::from_nanos(delay));
                 }
             }
             _ => {
                 let host = self.rng.pick(&[RAW, LIBRARY, helper]);
-                if let Some(conn) = self.any_connection(host) {
+                if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
                     self.network.cut(host, conn);
                 }
             }
         }
         let next = self.rng.scale(1_000_000, self.climate.fault_ns_max);
         self.network.after(Duration::from_nanos(next), Happening::World(FAULT));
-    }
-
-    fn any_connection(&mut self, host: HostId) -> Option<spillway_transport::Conn> {
-        let connections = self.network.connections(host);
-        (!connections.is_empty()).then(|| self.rng.pick(&connections))
     }
 
     fn stop_if_up(&mut self, host: HostId) {
@@ -316,9 +285,7 @@ impl World {
             if relay.is_drained() {
                 return self.stop(host);
             }
-            driver::command(&mut self.network, host, &mut **relay, |now, relay, port| {
-                relay.drain(now, within, port)
-            });
+            helpers::drain(&mut self.network, host, relay, within);
         }
     }
 
@@ -343,8 +310,45 @@ impl World {
         }
     }
 
-    /// No more faults and no new clients; what was shut down comes back.
-    pub fn calm_down(&mut self) {
+    /// The end: everything must have ended. Returns batches and messages sent by helpers.
+    pub fn finish(&mut self) -> (u64, u64) {
+        if !self.went_wrong() {
+            for what in self.left() {
+                self.oracle.borrow_mut().violation(format!("after the storm there are still {what}"));
+            }
+            self.oracle.borrow_mut().all_ended();
+        }
+        for node in std::mem::take(&mut self.nodes) {
+            if let Node::Helper(relay) = node {
+                self.count(&relay);
+            }
+        }
+        self.traffic
+    }
+}
+
+impl Stormy for World {
+    fn step(&mut self) -> bool {
+        match self.network.pop() {
+            None => return false,
+            Some(Happening::World(FAULT)) => self.fault(),
+            Some(Happening::World(restart)) => self.start((restart - RESTART) as HostId),
+            Some(what) => {
+                let nodes = &mut self.nodes;
+                driver::happen(&mut self.network, what, |network, host| match &mut nodes[host] {
+                    Node::Server(node) => driver::turn(network, host, &mut **node),
+                    Node::Raw(node) => driver::turn(network, host, &mut **node),
+                    Node::Library(node) => driver::turn(network, host, &mut **node),
+                    Node::Helper(node) => driver::turn(network, host, &mut **node),
+                    Node::Down(node) => driver::turn(network, host, node),
+                });
+                self.check_bounds();
+            }
+        }
+        true
+    }
+
+    fn calm_down(&mut self) {
         self.storm = false;
         for host in FIRST_HELPER..self.nodes.len() {
             let Node::Helper(relay) = &mut self.nodes[host] else { continue };
@@ -371,13 +375,7 @@ impl World {
         }
     }
 
-    /// Whether everything has come to an end.
-    pub fn is_quiet(&self) -> bool {
-        self.left().is_empty()
-    }
-
-    /// What has not come to an end.
-    pub fn left(&self) -> Vec<String> {
+    fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         let mut note = |what: &str, count: usize| {
             if count > 0 {
@@ -391,12 +389,7 @@ impl World {
                 Node::Library(clients) => note("library clients' links", clients.open()),
                 Node::Server(server) => note("connections at the server", server.connections()),
                 Node::Helper(relay) => {
-                    let status = relay.status();
-                    let links = status.services.iter().flat_map(|service| &service.links);
-                    let connections: u32 = links.map(|link| link.connections).sum();
-                    note("clients at a helper", status.clients as usize);
-                    note("ids in use on a helper's links", connections as usize);
-                    note("bytes held by a helper", status.buffered_bytes);
+                    helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count))
                 }
                 Node::Down(_) => note("host down", 1),
             }
@@ -404,24 +397,16 @@ impl World {
         left
     }
 
-    /// The end: everything must have ended. Returns batches and messages sent by helpers.
-    pub fn finish(&mut self) -> (u64, u64) {
-        if self.oracle.borrow().violations().is_empty() {
-            for what in self.left() {
-                self.oracle.borrow_mut().violation(format!("after the storm there are still {what}"));
-            }
-            self.oracle.borrow_mut().all_ended();
-        }
-        for node in std::mem::take(&mut self.nodes) {
-            if let Node::Helper(relay) = node {
-                self.count(&relay);
-            }
-        }
-        self.traffic
+    fn progress(&self) -> u64 {
+        self.oracle.borrow().progress()
+    }
+
+    fn went_wrong(&self) -> bool {
+        !self.oracle.borrow().violations().is_empty()
     }
 
     /// The world's time.
-    pub fn now(&self) -> Time {
+    fn now(&self) -> Time {
         self.network.now()
     }
 }

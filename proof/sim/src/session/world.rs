@@ -16,10 +16,12 @@ use super::clients::{Clients, Manners};
 use super::server::Server;
 use crate::agenda::Happening;
 use crate::driver::{self, Down};
+use crate::helpers;
 use crate::network::Network;
 use crate::rng::Rng;
 use crate::settings;
 use crate::socket::HostId;
+use crate::storm::Stormy;
 use crate::weather::Weather;
 use crate::world::{SERVER, address, client_key, helper_key, ip};
 
@@ -167,16 +169,15 @@ impl World {
     }
 
     fn start(&mut self, host: HostId) {
-        let mut rng = self.rng.fork();
+        let rng = self.rng.fork();
         self.nodes[host] = if host == SERVER {
             let (config, books) = (self.climate.server.clone(), self.books.clone());
             let rude = self.climate.rude_in_1000;
             let server = Server::new(config, self.climate.table, address(SERVER, 11411), rude, rng, books);
             Node::Server(Box::new(server))
         } else {
-            let random = Box::new(move |bytes: &mut [u8]| rng.fill(bytes));
-            match Relay::new(self.climate.relay.clone(), random) {
-                Ok(relay) => Node::Helper(Box::new(relay)),
+            match helpers::start(&self.climate.relay, rng) {
+                Ok(relay) => Node::Helper(relay),
                 Err(error) => {
                     self.books.borrow_mut().violation(format!("a fault of the simulator: {error}"));
                     Node::Down(Down)
@@ -196,37 +197,12 @@ impl World {
         self.network.after(down, Happening::World(RESTART + host as u64));
     }
 
-    /// One thing happens. False when nothing ever will.
-    pub fn step(&mut self) -> bool {
-        match self.network.pop() {
-            None => return false,
-            Some(Happening::World(FAULT)) => self.fault(),
-            Some(Happening::World(what)) if what >= WAKE_UP => self.wake_up((what - WAKE_UP) as HostId),
-            Some(Happening::World(restart)) => self.start((restart - RESTART) as HostId),
-            Some(what) => {
-                let (nodes, asleep) = (&mut self.nodes, &self.asleep);
-                driver::happen(&mut self.network, what, |network, host| match &mut nodes[host] {
-                    _ if asleep.contains(&host) => {}
-                    Node::Server(node) => driver::turn(network, host, &mut **node),
-                    Node::Clients(node) => driver::turn(network, host, &mut **node),
-                    Node::Helper(node) => driver::turn(network, host, &mut **node),
-                    Node::Down(node) => driver::turn(network, host, node),
-                });
-                self.check_bounds();
-            }
-        }
-        true
-    }
-
     fn check_bounds(&mut self) {
         for node in &mut self.nodes {
             let Node::Helper(relay) = node else { continue };
             while relay.poll_notice().is_some() {}
-            let (held, bound) = (relay.buffered_bytes(), self.climate.relay.memory_bytes_max);
-            if held > bound {
-                self.books
-                    .borrow_mut()
-                    .violation(format!("a helper holds {held} bytes, its bound is {bound}"));
+            if let Some(what) = helpers::beyond_bounds(relay, &self.climate.relay) {
+                self.books.borrow_mut().violation(what);
             }
         }
         for what in self.network.misuse.drain(..) {
@@ -248,23 +224,18 @@ impl World {
             5..=7 => self.fall_asleep(helper),
             8..=12 => {
                 let delay = Duration::from_nanos(self.rng.scale(100_000, 50_000_000));
-                if let Some(conn) = self.any_connection(host) {
+                if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
                     self.network.stall(host, conn, delay);
                 }
             }
             _ => {
-                if let Some(conn) = self.any_connection(host) {
+                if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
                     self.network.cut(host, conn);
                 }
             }
         }
         let next = self.rng.scale(1_000_000, self.climate.fault_ns_max);
         self.network.after(Duration::from_nanos(next), Happening::World(FAULT));
-    }
-
-    fn any_connection(&mut self, host: HostId) -> Option<spillway_transport::Conn> {
-        let connections = self.network.connections(host);
-        (!connections.is_empty()).then(|| self.rng.pick(&connections))
     }
 
     fn stop_if_up(&mut self, host: HostId) {
@@ -294,14 +265,44 @@ impl World {
             if relay.is_drained() {
                 return self.stop(host);
             }
-            driver::command(&mut self.network, host, &mut **relay, |now, relay, port| {
-                relay.drain(now, within, port)
-            });
+            helpers::drain(&mut self.network, host, relay, within);
         }
     }
 
-    /// No more faults and no new clients; what was shut down comes back.
-    pub fn calm_down(&mut self) {
+    /// The end: everything must have ended.
+    pub fn finish(&mut self) {
+        if !self.went_wrong() {
+            for what in self.left() {
+                self.books.borrow_mut().violation(format!("after the storm there are still {what}"));
+            }
+            self.books.borrow_mut().all_ended();
+        }
+    }
+}
+
+impl Stormy for World {
+    fn step(&mut self) -> bool {
+        match self.network.pop() {
+            None => return false,
+            Some(Happening::World(FAULT)) => self.fault(),
+            Some(Happening::World(what)) if what >= WAKE_UP => self.wake_up((what - WAKE_UP) as HostId),
+            Some(Happening::World(restart)) => self.start((restart - RESTART) as HostId),
+            Some(what) => {
+                let (nodes, asleep) = (&mut self.nodes, &self.asleep);
+                driver::happen(&mut self.network, what, |network, host| match &mut nodes[host] {
+                    _ if asleep.contains(&host) => {}
+                    Node::Server(node) => driver::turn(network, host, &mut **node),
+                    Node::Clients(node) => driver::turn(network, host, &mut **node),
+                    Node::Helper(node) => driver::turn(network, host, &mut **node),
+                    Node::Down(node) => driver::turn(network, host, node),
+                });
+                self.check_bounds();
+            }
+        }
+        true
+    }
+
+    fn calm_down(&mut self) {
         self.storm = false;
         for host in FIRST_HELPER..self.nodes.len() {
             if matches!(&self.nodes[host], Node::Helper(relay) if relay.is_draining()) {
@@ -313,11 +314,6 @@ impl World {
             clients.calm_down(now);
         }
         self.network.turn_soon(CLIENTS);
-    }
-
-    /// Whether everything has come to an end.
-    pub fn is_quiet(&self) -> bool {
-        self.left().is_empty()
     }
 
     fn left(&self) -> Vec<String> {
@@ -333,12 +329,7 @@ impl World {
                 Node::Clients(clients) => note("clients' carriers", clients.open()),
                 Node::Server(server) => note("sessions at the server", server.sessions()),
                 Node::Helper(relay) => {
-                    let status = relay.status();
-                    let links = status.services.iter().flat_map(|service| &service.links);
-                    let connections: u32 = links.map(|link| link.connections).sum();
-                    note("clients at a helper", status.clients as usize);
-                    note("ids in use on a helper's links", connections as usize);
-                    note("bytes held by a helper", status.buffered_bytes);
+                    helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count))
                 }
                 Node::Down(_) => note("host down", 1),
             }
@@ -346,18 +337,16 @@ impl World {
         left
     }
 
-    /// The end: everything must have ended.
-    pub fn finish(&mut self) {
-        if self.books.borrow().violations().is_empty() {
-            for what in self.left() {
-                self.books.borrow_mut().violation(format!("after the storm there are still {what}"));
-            }
-            self.books.borrow_mut().all_ended();
-        }
+    fn progress(&self) -> u64 {
+        self.books.borrow().progress()
+    }
+
+    fn went_wrong(&self) -> bool {
+        !self.books.borrow().violations().is_empty()
     }
 
     /// The world's time.
-    pub fn now(&self) -> Time {
+    fn now(&self) -> Time {
         self.network.now()
     }
 }

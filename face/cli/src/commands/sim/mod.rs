@@ -3,7 +3,11 @@
 mod relay;
 mod session;
 
+use std::fmt::Display;
+use std::ops::Range;
 use std::process::ExitCode;
+
+use serde::Serialize;
 
 /// Run the shipped core in a simulated world, from a seed
 ///
@@ -23,9 +27,72 @@ enum What {
     Session(session::Args),
 }
 
+/// What every world is run with.
+#[derive(Debug, clap::Args)]
+struct Runs {
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How many seeds, one after the other
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// Steps of each storm: arrivals, turns, timers
+    #[arg(long, default_value_t = 20_000)]
+    steps: u64,
+    /// As JSON: one object a seed
+    #[arg(long)]
+    json: bool,
+}
+
 pub(crate) fn run(args: Args) -> ExitCode {
-    match args.what {
+    let failed = match args.what {
         What::Relay(relay) => relay::run(&relay),
         What::Session(session) => session::run(&session),
+    };
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+impl Runs {
+    fn all(&self) -> Range<u64> {
+        self.seed..self.seed.saturating_add(self.seeds)
     }
+
+    /// Prints a report: as JSON, or as a line of the table.
+    fn print(&self, report: &impl Serialize, line: impl Display) {
+        if !self.json {
+            return println!("{line}");
+        }
+        match serde_json::to_string(report) {
+            Ok(text) => println!("{text}"),
+            Err(error) => eprintln!("spillway sim: {error}"),
+        }
+    }
+
+    /// Says what was wrong with a seed, and how to see it again: on standard error where standard output is for
+    /// programs.
+    fn tell_violations(&self, world: &str, seed: u64, canary: Option<&str>, violations: &[String]) {
+        let canary = canary.map(|name| format!(" --canary {name}")).unwrap_or_default();
+        let replay =
+            format!("       replay: spillway sim {world} --seed {seed} --steps {}{canary}", self.steps);
+        let lines = violations.iter().map(|what| format!("       VIOLATION: {what}"));
+        for line in lines.chain((!violations.is_empty()).then_some(replay)) {
+            if self.json { eprintln!("{line}") } else { println!("{line}") }
+        }
+    }
+
+    fn print_sum(&self, failed: u64) {
+        if !self.json {
+            println!("{} of {} seeds without violations", self.seeds - failed, self.seeds);
+        }
+    }
+}
+
+/// A planted fault by its name.
+fn named<T: Copy, const N: usize>(
+    all: [T; N],
+    name_of: fn(T) -> &'static str,
+    name: &str,
+) -> Result<T, String> {
+    let found = all.into_iter().find(|one| name_of(*one) == name);
+    found.ok_or_else(|| format!("one of {}", all.map(name_of).join(", ")))
 }

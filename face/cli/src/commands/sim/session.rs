@@ -1,6 +1,6 @@
 //! `spillway sim session`.
 
-use std::process::ExitCode;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,77 +9,70 @@ use serde_json::json;
 use spillway_sim::session::canary::Canary;
 use spillway_sim::session::{Report, run as run_world};
 
+use super::{Runs, named};
+
 /// How often a swarm says how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The first seed
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// How many seeds, one after the other
-    #[arg(long, default_value_t = 1)]
-    seeds: u64,
-    /// Steps of each storm: arrivals, turns, timers
-    #[arg(long, default_value_t = 20_000)]
-    steps: u64,
+    #[command(flatten)]
+    runs: Runs,
     /// Plant a fault that must be found: deliver-old, drop-piece, repeat-piece, false-gone, keep-more, forget-credit,
     /// early-end
-    #[arg(long, value_name = "FAULT", value_parser = canary)]
+    #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
-    /// Run the seeds on all cores, and tell only the sum and what was wrong
+    /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
     #[arg(long)]
     swarm: bool,
-    /// One JSON object a seed; of a swarm, one in all
-    #[arg(long)]
-    json: bool,
 }
 
-fn canary(name: &str) -> Result<Canary, String> {
-    let named = Canary::ALL.into_iter().find(|canary| canary.name() == name);
-    named.ok_or_else(|| format!("one of {}", Canary::ALL.map(Canary::name).join(", ")))
-}
-
-pub(crate) fn run(args: &Args) -> ExitCode {
-    let failed = if args.swarm { swarm(args) } else { one_by_one(args) };
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
+/// How many seeds failed.
+pub(super) fn run(args: &Args) -> u64 {
+    if args.swarm { swarm(args) } else { one_by_one(args) }
 }
 
 fn one_by_one(args: &Args) -> u64 {
+    let runs = &args.runs;
     let mut failed = 0;
-    if !args.json {
+    if !runs.json {
         println!("  seed   steps  time/ms  sessions  complete  gone  moves  faults  trace");
     }
-    for seed in args.seed..args.seed.saturating_add(args.seeds) {
+    for seed in runs.all() {
         let report = run_one(seed, args);
         failed += u64::from(!report.violations.is_empty());
-        if args.json {
-            println!("{}", json!(report));
-            continue;
-        }
-        println!(
-            "{:6} {:7} {:8} {:9} {:9} {:5} {:6} {:7}  {}",
-            report.seed,
-            report.steps,
-            report.simulated_ms,
-            report.sessions,
-            report.completed,
-            report.gone,
-            report.moves,
-            report.faults,
-            report.trace_hash
-        );
-        tell_violations(args, &report);
+        runs.print(&report, line(&report));
+        args.tell_violations(&report);
     }
-    if !args.json {
-        println!("{} of {} seeds without violations", args.seeds - failed, args.seeds);
-    }
+    runs.print_sum(failed);
     failed
+}
+
+impl Args {
+    fn tell_violations(&self, report: &Report) {
+        let canary = self.canary.map(Canary::name);
+        self.runs.tell_violations("session", report.seed, canary, &report.violations);
+    }
+}
+
+fn line(report: &Report) -> String {
+    format!(
+        "{:6} {:7} {:8} {:9} {:9} {:5} {:6} {:7}  {}",
+        report.seed,
+        report.steps,
+        report.simulated_ms,
+        report.sessions,
+        report.completed,
+        report.gone,
+        report.moves,
+        report.faults,
+        report.trace_hash
+    )
 }
 
 /// A seed at which the code under test panics is one that failed.
 fn run_one(seed: u64, args: &Args) -> Report {
-    std::panic::catch_unwind(|| run_world(seed, args.steps, args.canary)).unwrap_or_else(|_| Report {
+    std::panic::catch_unwind(|| run_world(seed, args.runs.steps, args.canary)).unwrap_or_else(|_| Report {
         seed,
         violations: vec!["it panicked, see above".to_owned()],
         ..Report::default()
@@ -117,8 +110,8 @@ impl Sum {
 }
 
 fn swarm(args: &Args) -> u64 {
-    let end = args.seed.saturating_add(args.seeds);
-    let (next, sum) = (AtomicU64::new(args.seed), Mutex::new(Sum::default()));
+    let Range { start, end } = args.runs.all();
+    let (next, sum) = (AtomicU64::new(start), Mutex::new(Sum::default()));
     let began = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
@@ -132,7 +125,7 @@ fn swarm(args: &Args) -> u64 {
                     if let Ok(mut sum) = sum.lock() {
                         sum.add(&report);
                     }
-                    tell_violations(args, &report);
+                    args.tell_violations(&report);
                 }
             });
         }
@@ -146,19 +139,19 @@ fn swarm(args: &Args) -> u64 {
                 let per_s = sum.seeds as f64 / began.elapsed().as_secs_f64();
                 eprintln!(
                     "{} of {} seeds, {per_s:.0}/s, {} with violations",
-                    sum.seeds, args.seeds, sum.failed
+                    sum.seeds, args.runs.seeds, sum.failed
                 );
             }
         }
     });
     let sum = sum.into_inner().unwrap_or_default();
-    if args.json {
+    if args.runs.json {
         let violations = sum.violations.iter().map(|(seed, what)| json!({"seed": seed, "what": what}));
         let violations: Vec<_> = violations.collect();
         println!(
             "{}",
             json!({
-                "first_seed": args.seed,
+                "first_seed": start,
                 "seeds": sum.seeds,
                 "steps": sum.steps,
                 "sessions": sum.sessions,
@@ -177,19 +170,4 @@ fn swarm(args: &Args) -> u64 {
         );
     }
     sum.failed
-}
-
-/// On standard error where standard output is for programs.
-fn tell_violations(args: &Args, report: &Report) {
-    let mut text = String::new();
-    for violation in &report.violations {
-        text += &format!("       VIOLATION: {violation}\n");
-    }
-    if text.is_empty() {
-        return;
-    }
-    let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
-    let (seed, steps) = (report.seed, args.steps);
-    text += &format!("       replay: spillway sim session --seed {seed} --steps {steps}{canary}\n");
-    if args.json { eprint!("{text}") } else { print!("{text}") }
 }
