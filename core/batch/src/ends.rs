@@ -62,6 +62,8 @@ pub struct LinkCounters {
 pub(crate) enum Incoming {
     /// The application hears of it.
     Deliver,
+    /// The session hears of it that the connection carries.
+    Carry,
     /// Nobody is interested any more.
     PassOver,
     /// The peer broke a rule: the application hears that the connection is closed.
@@ -322,7 +324,7 @@ impl Ends {
         }
         self.counters.messages_received += u64::from(last);
         self.counters.bytes_received += bytes as u64;
-        Incoming::Deliver
+        if connection.is_carrier { Incoming::Carry } else { Incoming::Deliver }
     }
 
     pub(crate) fn incoming_credit(&mut self, id: Id, limit: u64) {

@@ -428,7 +428,7 @@ impl OpenerLink {
 
 fn told<'a>(id: Id, incoming: Incoming, event: OpenerEvent<'a>) -> Option<OpenerEvent<'a>> {
     match incoming {
-        Incoming::Deliver => Some(event),
+        Incoming::Deliver | Incoming::Carry => Some(event),
         Incoming::PassOver => None,
         Incoming::Broken(reason) => Some(OpenerEvent::Closed { id, reason }),
     }

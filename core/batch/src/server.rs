@@ -250,11 +250,10 @@ impl ServerLink {
     fn piece<'a>(&mut self, role: Role, piece: Piece<'a>) -> Result<Option<ServerEvent<'a>>, LinkError> {
         let (id, incoming, event) = match piece {
             Piece::Data { kind: Kind::Request, id, bytes, last } => {
-                let event = match self.ends.is_carrier(id) {
-                    true => ServerEvent::Carried { id, bytes },
-                    false => ServerEvent::Data { id, bytes },
-                };
-                (id, self.ends.incoming_data(id, bytes.len(), last), event)
+                match self.ends.incoming_data(id, bytes.len(), last) {
+                    Incoming::Carry => return Ok(Some(ServerEvent::Carried { id, bytes })),
+                    incoming => (id, incoming, ServerEvent::Data { id, bytes }),
+                }
             }
             Piece::Data { kind, .. } => return Err(LinkError::Direction(kind)),
             Piece::Control { id, control } => match control {
@@ -291,7 +290,7 @@ impl ServerLink {
             },
         };
         Ok(match incoming {
-            Incoming::Deliver => Some(event),
+            Incoming::Deliver | Incoming::Carry => Some(event),
             Incoming::PassOver => None,
             Incoming::Broken(reason) => Some(ServerEvent::Closed { id, reason }),
         })

@@ -267,11 +267,6 @@ impl ClientSession {
         self.identity.id
     }
 
-    /// Counts its carriers.
-    pub fn epoch(&self) -> u32 {
-        self.epoch
-    }
-
     /// Bytes written, in all.
     pub fn written(&self) -> u64 {
         self.stream.written()

@@ -10,7 +10,7 @@ const TELL_BYTES: u64 = 64 * 1024;
 /// and, together with bytes that go the other way, at most so often.
 const TELL_INTERVAL: Duration = Duration::from_millis(20);
 /// Where nothing goes the other way it is told alone, later: only memory waits for it.
-pub(crate) const TELL_ALONE_AFTER: Duration = Duration::from_millis(100);
+const TELL_ALONE_AFTER: Duration = Duration::from_millis(100);
 
 /// One direction of a session, at its receiver. All offsets count bytes since the session began.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ impl Incoming {
     /// The new limit, when it is time to tell the other end.
     pub(crate) fn poll_credit(&mut self) -> Option<u64> {
         let limit = self.wanted_limit();
-        if self.end.is_some() || limit - self.limit < TELL_BYTES.min(self.window / 2).max(1) {
+        if self.end.is_some() || limit - self.limit < self.tell_bytes() {
             return None;
         }
         self.limit = limit;
@@ -105,22 +105,25 @@ impl Incoming {
 
     /// The acknowledgement, when it is time to tell it. `along`: bytes go the other way just now.
     pub(crate) fn poll_acknowledge(&mut self, now: Time, along: bool) -> Option<Acknowledge> {
-        let since = match self.owed_since {
-            _ if self.asked => now,
-            Some(since) => since,
-            None => return None,
-        };
-        let seldom = self.told_at.is_none_or(|told| now.since(told) >= TELL_INTERVAL);
-        let due = self.asked
-            || self.received - self.told >= TELL_BYTES.min(self.window / 2).max(1)
-            || (self.end.is_some() && !self.end_told)
-            || (along && seldom)
-            || now.since(since) >= TELL_ALONE_AFTER;
-        if !due {
+        let is_due =
+            self.asked || self.owed_since.is_some_and(|since| self.is_worth_telling(now, since, along));
+        if !is_due {
             return None;
         }
         self.tell(now);
         Some(Acknowledge { received: self.received, finish_received: self.end.is_some(), answer: false })
+    }
+
+    fn is_worth_telling(&self, now: Time, since: Time, along: bool) -> bool {
+        let seldom = self.told_at.is_none_or(|told| now.since(told) >= TELL_INTERVAL);
+        self.received - self.told >= self.tell_bytes()
+            || self.end.is_some() != self.end_told
+            || (along && seldom)
+            || now.since(since) >= TELL_ALONE_AFTER
+    }
+
+    fn tell_bytes(&self) -> u64 {
+        TELL_BYTES.min(self.window / 2).max(1)
     }
 
     /// When [`poll_acknowledge`](Self::poll_acknowledge) has something even if nothing goes the other way.

@@ -61,6 +61,7 @@ mod error;
 mod event;
 mod link;
 mod moving;
+mod outbox;
 pub mod session;
 mod settings;
 mod socket;

@@ -12,8 +12,9 @@ use std::time::Duration;
 use spillway_batch::{
     CloseReason, Id, Limits, LinkError, OpenerConfig, OpenerLink, PolicyKind, RefuseReason, Role,
 };
-use spillway_transport::{Chunk, Time};
+use spillway_transport::Time;
 
+use crate::outbox::Outbox;
 use crate::settings::{LinkTarget, Settings};
 use crate::socket;
 use crate::watch::Interest;
@@ -29,8 +30,7 @@ pub(crate) struct Link {
     server: Option<SocketAddr>,
     end: OpenerLink,
     stage: Stage,
-    /// A batch of which the socket has not taken all.
-    unsent: Chunk,
+    unsent: Outbox,
     /// Replies that arrived while nobody could receive them. Empty almost always.
     held: Vec<u8>,
     held_start: usize,
@@ -101,7 +101,7 @@ impl Link {
             server: target.server,
             end: OpenerLink::new(&config, now, nonce),
             stage: Stage::Connecting,
-            unsent: Chunk::default(),
+            unsent: Outbox::default(),
             held: Vec::new(),
             held_start: 0,
             ended: None,

@@ -66,21 +66,7 @@ impl Link {
 
     /// Gives the socket what it takes.
     pub(super) fn push(&mut self) -> io::Result<()> {
-        loop {
-            if self.unsent.is_empty() {
-                let Some(batch) = self.end.flush(ANY_TIME) else { return Ok(()) };
-                self.unsent = batch;
-            }
-            match socket::send(&self.socket, self.unsent.as_slice()) {
-                Ok(sent) => self.unsent.advance(sent),
-                Err(error) if socket::is_later(&error) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            if self.unsent.is_empty() {
-                let spent = std::mem::take(&mut self.unsent);
-                self.end.recycle(spent);
-            }
-        }
+        self.unsent.push(ANY_TIME, &mut self.end, &self.socket, |_| {})
     }
 
     fn push_or_fail(&mut self) -> io::Result<()> {

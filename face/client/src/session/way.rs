@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use spillway_batch::{Id, Limits, OpenerConfig, OpenerLink, PolicyKind, Role};
 use spillway_session::{ClientSession, OnOpenerLink};
-use spillway_transport::{Chunk, Time};
+use spillway_transport::Time;
 
+use crate::outbox::Outbox;
 use crate::settings::LinkTarget;
 use crate::socket;
 
@@ -22,7 +23,7 @@ pub(super) struct Way {
     server: Option<SocketAddr>,
     pub(super) link: OpenerLink,
     id: Option<Id>,
-    unsent: Chunk,
+    unsent: Outbox,
     is_connected: bool,
     /// The server has to answer until then.
     pub(super) deadline: Instant,
@@ -47,7 +48,7 @@ impl Way {
             server: target.server,
             link: OpenerLink::new(&config, now.1, spillway_keys::fresh_nonce()?),
             id: None,
-            unsent: Chunk::default(),
+            unsent: Outbox::default(),
             is_connected: false,
             deadline: now.0 + within,
             waits_to_write: None,
@@ -81,24 +82,12 @@ impl Way {
         if !self.is_connected {
             return Ok(());
         }
-        loop {
-            if self.unsent.is_empty() {
-                if let Some(id) = self.id {
-                    let pending_bytes_max = PENDING_BYTES_MAX;
-                    session.transmit(now, &mut OnOpenerLink { link: &mut self.link, id, pending_bytes_max });
-                }
-                let Some(batch) = self.link.flush(now) else { return Ok(()) };
-                self.unsent = batch;
+        let id = self.id;
+        self.unsent.push(now, &mut self.link, &self.socket, |link| {
+            if let Some(id) = id {
+                session.transmit(now, &mut OnOpenerLink { link, id, pending_bytes_max: PENDING_BYTES_MAX });
             }
-            match socket::send(&self.socket, self.unsent.as_slice()) {
-                Ok(sent) => self.unsent.advance(sent),
-                Err(error) if socket::is_later(&error) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            if self.unsent.is_empty() {
-                self.link.recycle(std::mem::take(&mut self.unsent));
-            }
-        }
+        })
     }
 
     pub(super) fn wants_to_write(&self) -> bool {

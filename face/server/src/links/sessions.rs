@@ -258,6 +258,7 @@ impl Links {
             {
                 let mut on = OnServerLink { link: &mut entry.end, id };
                 self.carried.table.transmit(now, session, &mut on);
+                // What it was given is sent with the rest of the turn.
                 self.with(link, |_| ());
             }
             if self.forget_ended(session)

@@ -64,7 +64,9 @@ impl Links {
     /// Accepts a connection: the client's *pm_connect* succeeds.
     pub fn accept(&mut self, client: Client) {
         match client.0 {
-            Name::Plain(link, id) => drop(self.with(link, |entry| entry.end.accept(id))),
+            Name::Plain(link, id) => {
+                self.with(link, |entry| entry.end.accept(id));
+            }
             Name::Session(session) => self.accept_session(session),
         }
     }
@@ -73,7 +75,9 @@ impl Links {
     /// undelivered.
     pub fn refuse(&mut self, client: Client, reason: RefuseReason) {
         match client.0 {
-            Name::Plain(link, id) => drop(self.with(link, |entry| entry.end.refuse(id, reason))),
+            Name::Plain(link, id) => {
+                self.with(link, |entry| entry.end.refuse(id, reason));
+            }
             Name::Session(session) => self.refuse_session(session, reason),
         }
     }
@@ -91,7 +95,9 @@ impl Links {
     /// were received.
     pub fn consumed(&mut self, client: Client, bytes: usize) {
         match client.0 {
-            Name::Plain(link, id) => drop(self.with(link, |entry| entry.end.consumed(id, bytes))),
+            Name::Plain(link, id) => {
+                self.with(link, |entry| entry.end.consumed(id, bytes));
+            }
             Name::Session(session) => self.carried.consumed(session, bytes),
         }
     }
@@ -99,7 +105,9 @@ impl Links {
     /// Sends no more to a client, which may still send.
     pub fn finish(&mut self, client: Client) {
         match client.0 {
-            Name::Plain(link, id) => drop(self.with(link, |entry| entry.end.finish(id))),
+            Name::Plain(link, id) => {
+                self.with(link, |entry| entry.end.finish(id));
+            }
             Name::Session(session) => self.carried.finish(session),
         }
     }
@@ -108,7 +116,9 @@ impl Links {
     /// unless the reason is a reset.
     pub fn close(&mut self, client: Client, reason: CloseReason) {
         match client.0 {
-            Name::Plain(link, id) => drop(self.with(link, |entry| entry.end.close(id, reason))),
+            Name::Plain(link, id) => {
+                self.with(link, |entry| entry.end.close(id, reason));
+            }
             Name::Session(session) => self.carried.close(self.latest, session, reason),
         }
     }
