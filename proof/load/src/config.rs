@@ -91,9 +91,22 @@ pub struct Helpers {
 
 impl Helpers {
     pub(crate) fn targets(&self) -> Vec<LinkTarget> {
-        let key = self.key.clone().unwrap_or_else(Key::loopback_only);
-        self.addresses.iter().map(|&address| LinkTarget { address, key: key.clone(), server: None }).collect()
+        self.addresses.iter().map(|&address| self.target(address)).collect()
     }
+
+    fn target(&self, address: SocketAddr) -> LinkTarget {
+        let key = self.key.clone().unwrap_or_else(Key::loopback_only);
+        LinkTarget { address, key, server: None }
+    }
+}
+
+/// Connections that are sessions of the client library: they outlive the link ports that carry them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sessions {
+    /// The server's own link port: each session's last way, or its only one.
+    pub link: Option<SocketAddr>,
+    /// All begin on the first helper, and the others stand by; otherwise they are spread over all helpers.
+    pub standby: bool,
 }
 
 /// Everything about a run but where its output goes.
@@ -101,8 +114,10 @@ impl Helpers {
 pub struct Config {
     /// The server's ordinary port, or a helper's raw port.
     pub server: SocketAddr,
-    /// For moves.
+    /// For moves; for sessions, their ways.
     pub helpers: Helpers,
+    /// Connections are sessions; plain, or moved as a whole, without it.
+    pub sessions: Option<Sessions>,
     /// The protocol.
     pub speech: Speech,
     /// 1 to [`CONNECTIONS_MAX`].
@@ -158,6 +173,7 @@ impl Config {
         Config {
             server,
             helpers: Helpers::default(),
+            sessions: None,
             speech: Speech::Memcached,
             connections: 50,
             threads: 1,
@@ -182,6 +198,16 @@ impl Config {
             allow_resets: false,
             hold: false,
         }
+    }
+
+    /// The link ports of session `number`, in the order in which it tries them. None where there are no sessions.
+    pub(crate) fn routes(&self, number: usize) -> Vec<LinkTarget> {
+        let Some(Sessions { link, standby }) = self.sessions else { return Vec::new() };
+        let mut routes = self.helpers.targets();
+        let helpers = routes.len().max(1);
+        routes.rotate_left(if standby { 0 } else { number % helpers });
+        routes.extend(link.map(|link| self.helpers.target(link)));
+        routes
     }
 
     /// Its keys and values.
@@ -232,8 +258,23 @@ impl Config {
         if moves_to_helper && self.helpers.addresses.is_empty() {
             return Err("the schedule moves connections to a helper: give its link port with --helper".into());
         }
-        if self.helpers.key.is_none() && !self.helpers.addresses.iter().all(|a| a.ip().is_loopback()) {
-            return Err("a --helper that is not on loopback needs the clients' key: --client-key FILE".into());
+        let own_link = self.sessions.and_then(|sessions| sessions.link);
+        if self.sessions.is_some() && own_link.is_none() {
+            if self.helpers.addresses.is_empty() {
+                return Err("--sessions need link ports: give --helper, or --link, or both".into());
+            }
+            if self.schedule.iter().any(|order| order.command.needs_server()) {
+                return Err(
+                    "the schedule moves sessions to the server: give its link port with --link".into()
+                );
+            }
+        }
+        let mut link_ports = self.helpers.addresses.iter().chain(&own_link);
+        if self.helpers.key.is_none() && !link_ports.all(|address| address.ip().is_loopback()) {
+            return Err(
+                "a --helper or --link that is not on loopback needs the clients' key: --client-key FILE"
+                    .into(),
+            );
         }
         if self.pacing == Loop::Closed && self.schedule.iter().any(|o| o.command.needs_open_loop()) {
             return Err("a closed loop has no rate: leave --closed out, or `rate` out of the schedule".into());
@@ -263,5 +304,36 @@ mod tests {
         assert!(complaint(|c| c.schedule = Order::parse("1s=move:helper").unwrap()).contains("--helper"));
         let remote = |c: &mut Config| c.helpers.addresses.push("10.0.0.9:11411".parse().unwrap());
         assert!(complaint(remote).contains("--client-key"));
+        assert!(complaint(|c| c.sessions = Some(Sessions::default())).contains("--helper, or --link"));
+        let remote = |c: &mut Config| {
+            c.sessions = Some(Sessions { link: Some("10.0.0.9:11411".parse().unwrap()), standby: false });
+        };
+        assert!(complaint(remote).contains("--client-key"));
+        let nowhere = |c: &mut Config| {
+            c.helpers.addresses.push("127.0.0.1:11411".parse().unwrap());
+            c.sessions = Some(Sessions::default());
+            c.schedule = Order::parse("1s=move:direct").unwrap();
+        };
+        assert!(complaint(nowhere).contains("--link"));
+    }
+
+    #[test]
+    fn sessions_are_spread_over_helpers_and_have_the_server_last() {
+        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut config = Config::new(address(1));
+        assert!(config.routes(0).is_empty());
+        config.helpers.addresses = vec![address(2), address(3)];
+        config.sessions = Some(Sessions { link: Some(address(4)), standby: false });
+        let ports =
+            |config: &Config, n| config.routes(n).iter().map(|way| way.address.port()).collect::<Vec<_>>();
+        assert_eq!(
+            [ports(&config, 0), ports(&config, 1), ports(&config, 2)],
+            [[2, 3, 4], [3, 2, 4], [2, 3, 4]]
+        );
+        config.sessions = Some(Sessions { link: None, standby: true });
+        assert_eq!([ports(&config, 0), ports(&config, 1)], [[2, 3], [2, 3]]);
+        config.helpers.addresses.clear();
+        config.sessions = Some(Sessions { link: Some(address(4)), standby: false });
+        assert_eq!(ports(&config, 7), [4]);
     }
 }

@@ -70,6 +70,11 @@ impl Command {
         matches!(self, Command::Move { target: Target::Helper, .. })
     }
 
+    /// Whether sessions can only obey it with the server's own link port.
+    pub fn needs_server(&self) -> bool {
+        matches!(self, Command::Move { target: Target::Direct, .. })
+    }
+
     /// Whether it can only be obeyed in the open loop.
     pub fn needs_open_loop(&self) -> bool {
         matches!(self, Command::Rate(_))

@@ -117,6 +117,9 @@ pub fn table(report: &Report) -> String {
     line("late", total.late.to_string());
     line("never sent", format!("{} dropped, {} at the end", total.dropped, total.unsent));
     line("failures", format!("{} wrong, {} lost, {} resets", total.wrong, total.lost, total.resets));
+    if report.sessions {
+        line("carried on", format!("{} times by another link port, or anew by the same", total.carried_on));
+    }
     let percentiles = [
         ("p50", total.p50_us),
         ("p90", total.p90_us),

@@ -60,6 +60,16 @@ pub struct Bin {
     pub helped: Carried,
     /// The generator's own fault: actual − intended send time where the connection was idle, in µs.
     pub lag_us: Histogram,
+    /// Throughput: right replies that *came* within the span, whenever they were asked for.
+    #[serde(default)]
+    pub replied: u64,
+    /// Of the wrong, those that came within the span and that nobody had asked for: more bytes than the reply, or
+    /// bytes while no reply was awaited.
+    #[serde(default)]
+    pub unasked: u64,
+    /// Sessions that lost what carried them and were carried on within the span, by whatever link port.
+    #[serde(default)]
+    pub carried_on: u64,
 }
 
 impl Bin {
@@ -71,6 +81,9 @@ impl Bin {
         self.direct.merge(&other.direct);
         self.helped.merge(&other.helped);
         self.lag_us.merge(&other.lag_us);
+        self.replied += other.replied;
+        self.unasked += other.unasked;
+        self.carried_on += other.carried_on;
     }
 
     /// The figures people read.
@@ -108,6 +121,9 @@ impl Bin {
             lag_p50_us: self.lag_us.quantile_us(0.5),
             lag_p99_us: self.lag_us.quantile_us(0.99),
             lag_max_us: self.lag_us.max_us(),
+            replied: self.replied,
+            unasked: self.unasked,
+            carried_on: self.carried_on,
         }
     }
 }
@@ -145,6 +161,12 @@ pub struct Summary {
     pub lag_p50_us: u64,
     pub lag_p99_us: u64,
     pub lag_max_us: u64,
+    #[serde(default)]
+    pub replied: u64,
+    #[serde(default)]
+    pub unasked: u64,
+    #[serde(default)]
+    pub carried_on: u64,
 }
 
 /// Where connections are moved to.
@@ -217,6 +239,9 @@ pub struct Report {
     pub protocol: String,
     /// Connections.
     pub connections: u32,
+    /// They are sessions.
+    #[serde(default)]
+    pub sessions: bool,
     /// A reply later than this is late, in µs.
     pub sla_us: u64,
     /// Width of the bins, in ms.

@@ -74,7 +74,9 @@ pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error>
 }
 
 fn raise_descriptor_limit(config: &Config) -> Result<(), Error> {
-    let per_connection = if config.helpers.addresses.is_empty() { 1 } else { 2 };
+    // A moved connection keeps its direct one; a session has a descriptor of its own beside its carrier's.
+    let twice = !config.helpers.addresses.is_empty() || config.sessions.is_some();
+    let per_connection = if twice { 2 } else { 1 };
     let needed = u64::from(config.connections) * per_connection + SPARE_DESCRIPTORS;
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {

@@ -45,29 +45,47 @@ impl Sample {
     }
 }
 
+/// How many there were in each bin, as (bin, count).
+#[derive(Clone, Debug, Default)]
+pub struct Counts(Vec<(u64, u64)>);
+
+impl Counts {
+    /// Counts one in `bin`. What is counted comes in order of time, so bins come in runs.
+    pub fn add(&mut self, bin: u64) {
+        match self.0.last_mut() {
+            Some(last) if last.0 == bin => last.1 += 1,
+            _ => self.0.push((bin, 1)),
+        }
+    }
+}
+
 /// What one thread saw since it last told.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     /// In the order of events.
     pub words: Vec<Sample>,
-    /// (bin, arrivals intended within it).
-    pub offered: Vec<(u64, u64)>,
+    /// Arrivals, by intended time.
+    pub offered: Counts,
+    /// Right replies, by the time at which they came.
+    pub replied: Counts,
+    /// Wrong replies that nobody had asked for, likewise.
+    pub unasked: Counts,
+    /// Sessions that were carried on elsewhere, likewise.
+    pub carried_on: Counts,
 }
 
 impl Samples {
-    /// Counts one arrival in `bin`. Arrivals come in order of time, so bins come in runs.
-    pub fn offer(&mut self, bin: u64) {
-        match self.offered.last_mut() {
-            Some(last) if last.0 == bin => last.1 += 1,
-            _ => self.offered.push((bin, 1)),
-        }
-    }
-
     /// Adds up everything into `bins`, whose width is `bin_ms`.
     pub fn sort_into(&mut self, bin_ms: u64, bins: &mut Bins) {
-        for &(bin, count) in &self.offered {
-            bins.at(bin * bin_ms).offered += count;
-        }
+        let mut count = |counts: &Counts, figure: fn(&mut Bin) -> &mut u64| {
+            for &(bin, count) in &counts.0 {
+                *figure(bins.at(bin * bin_ms)) += count;
+            }
+        };
+        count(&self.offered, |bin| &mut bin.offered);
+        count(&self.replied, |bin| &mut bin.replied);
+        count(&self.unasked, |bin| &mut bin.unasked);
+        count(&self.carried_on, |bin| &mut bin.carried_on);
         self.words.sort_unstable();
         for run in self.words.chunk_by(|a, b| a.bin() == b.bin()) {
             let bin = bins.at(run[0].bin() * bin_ms);
@@ -121,14 +139,18 @@ mod tests {
         ] {
             samples.words.push(Sample::new(bin, carrier, outcome, value));
         }
-        (0..9).for_each(|_| samples.offer(2));
-        samples.offer(7);
+        (0..9).for_each(|_| samples.offered.add(2));
+        samples.offered.add(7);
+        (0..3).for_each(|_| samples.replied.add(7));
+        samples.unasked.add(2);
+        samples.carried_on.add(2);
         let mut bins = Bins::default();
         samples.sort_into(100, &mut bins);
         let bins = bins.into_vec();
         assert_eq!(bins.iter().map(|b| (b.at_ms, b.offered)).collect::<Vec<_>>(), [(200, 9), (700, 1)]);
         let first = &bins[0];
         assert_eq!((first.dropped, first.unsent), (1, 1));
+        assert_eq!((first.replied, first.unasked, first.carried_on, bins[1].replied), (0, 1, 1, 3));
         assert_eq!((first.direct.answered, first.direct.late, first.direct.wrong), (4, 1, 1));
         assert_eq!(first.direct.latency_us.count(), 3);
         assert_eq!((first.helped.lost, first.helped.resets, first.helped.answered), (1, 1, 0));

@@ -6,6 +6,7 @@ mod connection;
 mod library;
 mod moving;
 mod opening;
+mod session;
 mod traffic;
 
 use std::cmp::Reverse;
@@ -224,6 +225,7 @@ impl<P: Protocol> Worker<P> {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         match self.prepare().and_then(|begun| if begun { self.drive() } else { Ok(()) }) {
             Ok(()) => {
+                self.close_sessions();
                 let end_ns = self.end_ns;
                 self.tell(FromWorker::Done { end_ns });
             }
@@ -239,6 +241,8 @@ impl<P: Protocol> Worker<P> {
             match self.setting.orders.recv() {
                 Ok(ToWorker::Start(clock)) => {
                     self.clock = clock;
+                    // Their timers were set on another clock.
+                    (0..self.connections.len()).for_each(|index| self.renew_session_timer(index));
                     return Ok(true);
                 }
                 Ok(ToWorker::Order { order, id }) => self.enqueue(order, id),
@@ -329,7 +333,7 @@ impl<P: Protocol> Worker<P> {
     }
 
     fn arrive(&mut self, intended_ns: u64) {
-        self.samples.offer(intended_ns / self.bin_ns);
+        self.samples.offered.add(intended_ns / self.bin_ns);
         let request = self.protocol.draw();
         let count = self.connections.len() as u32;
         let index = match self.setting.config.assignment {
@@ -407,10 +411,9 @@ impl<P: Protocol> Worker<P> {
     fn tell_samples(&mut self, now_ns: u64) {
         self.told_ns = now_ns;
         let room = Vec::with_capacity(self.samples.words.len());
-        let words = std::mem::replace(&mut self.samples.words, room);
-        let offered = std::mem::take(&mut self.samples.offered);
+        let samples = std::mem::replace(&mut self.samples, Samples { words: room, ..Samples::default() });
         let (index, helped_now) = (self.setting.index, self.helped_now);
-        self.tell(FromWorker::Samples { index, samples: Samples { words, offered }, helped_now });
+        self.tell(FromWorker::Samples { index, samples, helped_now });
     }
 
     fn tell(&self, news: FromWorker) {

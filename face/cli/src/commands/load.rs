@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use spillway_load::arrivals::Spacing;
-use spillway_load::config::{Assignment, Config, Fill, Helpers, Loop, Speech};
+use spillway_load::config::{Assignment, Config, Fill, Helpers, Loop, Sessions, Speech};
 use spillway_load::control::{Order, parse_duration};
 use spillway_load::{Error, Report, Surroundings, failed, output};
 
@@ -27,7 +27,17 @@ pub struct Args {
     /// A helper's link port to move connections to; may be given several times
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     helper: Vec<SocketAddr>,
-    /// The clients' key for the server (with --helper)
+    /// Each connection is a session of the client library, carried by one --helper or by --link, and by another when
+    /// that is lost
+    #[arg(long)]
+    sessions: bool,
+    /// The server's own link port: sessions' last way, or their only one
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, requires = "sessions")]
+    link: Option<SocketAddr>,
+    /// All sessions begin on the first --helper, and the others stand by; otherwise they are spread
+    #[arg(long, requires = "sessions")]
+    standby: bool,
+    /// The clients' key for the server (with --helper or --link)
     #[arg(long, value_name = "FILE")]
     client_key: Option<PathBuf>,
     /// What to speak
@@ -221,6 +231,7 @@ fn config(args: Args) -> Result<Config, Error> {
     Ok(Config {
         server: args.server,
         helpers: Helpers { addresses: args.helper, key },
+        sessions: args.sessions.then_some(Sessions { link: args.link, standby: args.standby }),
         speech: match args.protocol {
             Protocol::Memcached => Speech::Memcached,
             Protocol::Redis => Speech::Redis,

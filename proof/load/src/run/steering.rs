@@ -75,6 +75,7 @@ impl<'a> Steering<'a> {
                 server: config.server.to_string(),
                 protocol: config.speech.to_string(),
                 connections: config.connections,
+                sessions: config.sessions.is_some(),
                 sla_us: u64::try_from(config.sla.as_micros()).unwrap_or(u64::MAX),
                 bin_ms: in_ms(config.bin),
                 warmup_ms: in_ms(config.warmup),

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::session::SessionLink;
 use crate::clock::Clock;
 use crate::protocol::Sent;
 use crate::queue::Line;
@@ -36,6 +38,8 @@ pub(crate) enum Link {
         /// Its carrier is lost, and the direct one is being made ready.
         falling_back: bool,
     },
+    /// The client library's, for runs with sessions.
+    Session(Box<SessionLink>),
 }
 
 /// The one request under way.
@@ -88,7 +92,11 @@ impl Default for Connection {
 impl Connection {
     /// Whether requests can be sent, now or after the reply under way.
     pub fn is_open(&self) -> bool {
-        matches!(self.link, Link::Plain(_) | Link::Library { open: true, falling_back: false, .. })
+        match &self.link {
+            Link::Plain(_) | Link::Library { open: true, falling_back: false, .. } => true,
+            Link::Session(session) => session.is_open,
+            _ => false,
+        }
     }
 
     /// Whether no request is under way, and none waits.
@@ -98,7 +106,12 @@ impl Connection {
 
     /// Whether a new request would be in the way of a move.
     pub fn is_held(&self, clock: Clock) -> bool {
-        let prepared = matches!(self.link, Link::Library { prepared: true, .. });
+        let prepared = match self.link {
+            Link::Library { prepared, .. } => prepared,
+            // Requests may be under way when it moves.
+            Link::Session(_) => return false,
+            _ => false,
+        };
         self.wanted != self.carrier && (prepared || clock.now_ns() < self.hold_until_ns)
     }
 }
@@ -111,6 +124,7 @@ impl Link {
                 rustix::net::send(socket, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from)
             }
             Link::Library { connection, .. } => connection.send(bytes),
+            Link::Session(link) => link.session.send(Instant::now(), bytes),
             Link::Closed | Link::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
         };
         match sent {
@@ -124,6 +138,7 @@ impl Link {
         match self {
             Link::Plain(socket) => Ok(rustix::net::recv(socket, buffer, RecvFlags::empty())?.0),
             Link::Library { connection, .. } => connection.receive(buffer),
+            Link::Session(link) => link.session.receive(Instant::now(), buffer),
             Link::Closed | Link::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
         }
     }

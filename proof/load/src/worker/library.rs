@@ -39,8 +39,10 @@ impl<P: Protocol> Worker<P> {
 
     /// Remembers to ask a connection of the library what it wants.
     pub(super) fn touch(&mut self, index: usize) {
-        if matches!(self.connections[index].link, Link::Library { .. }) {
-            self.touched.push(index as u32);
+        match self.connections[index].link {
+            Link::Library { .. } => self.touched.push(index as u32),
+            Link::Session(_) => self.set_session_timer(index),
+            _ => {}
         }
     }
 
@@ -81,7 +83,11 @@ impl<P: Protocol> Worker<P> {
             }
             Event::Moved(carrier) => {
                 (*prepared, *falling_back) = (false, false);
-                self.moved(index, carrier);
+                let now = match carrier {
+                    Carrier::Direct(_) => Target::Direct,
+                    Carrier::Link(_) => Target::Helper,
+                };
+                self.moved(index, now);
                 self.go_on(index);
             }
             Event::MoveFailed { why, .. } if !*open => self.open_failed(index, why.to_string()),
@@ -98,7 +104,9 @@ impl<P: Protocol> Worker<P> {
                 self.go_on(index);
             }
             Event::Room => self.send_rest(index),
-            Event::Readable => self.receive(index),
+            Event::Readable => {
+                self.receive(index);
+            }
             Event::IdleDirectLost(why) => {
                 // A connection that the other side closed, though no request was on it.
                 let now_ns = self.clock.now_ns();
@@ -120,6 +128,9 @@ impl<P: Protocol> Worker<P> {
     pub(super) fn change_carrier(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let (wanted, carrier, busy) = (connection.wanted, connection.carrier, connection.pending.is_some());
+        if matches!(connection.link, Link::Session(_)) {
+            return self.session_change(index);
+        }
         let Link::Library { connection: library, open: true, prepared, falling_back: false } =
             &mut connection.link
         else {
@@ -154,11 +165,7 @@ impl<P: Protocol> Worker<P> {
     }
 
     /// Bytes travel by this carrier from now on.
-    fn moved(&mut self, index: usize, carrier: Carrier) {
-        let now = match carrier {
-            Carrier::Direct(_) => Target::Direct,
-            Carrier::Link(_) => Target::Helper,
-        };
+    pub(super) fn moved(&mut self, index: usize, now: Target) {
         let before = std::mem::replace(&mut self.connections[index].carrier, now);
         match (before, now) {
             (Target::Direct, Target::Helper) => self.helped_now += 1,

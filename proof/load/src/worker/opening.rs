@@ -50,6 +50,7 @@ impl<P: Protocol> Worker<P> {
                     self.open_failed(index as usize, "no answer within 5 s".into());
                 }
                 Link::Library { .. } => self.library_timeout(index as usize),
+                Link::Session(_) => self.session_timeout(index as usize, at_ns),
                 _ => {}
             }
         }
@@ -65,6 +66,9 @@ impl<P: Protocol> Worker<P> {
         let family = if self.server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         self.opening += 1;
+        if self.setting.config.sessions.is_some() {
+            return self.session_open(index, limit_ns);
+        }
         if !self.targets.is_empty() {
             return self.library_open(index);
         }

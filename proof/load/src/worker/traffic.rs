@@ -42,7 +42,7 @@ impl<P: Protocol> Worker<P> {
         } else if self.arrivals.is_none() {
             let now_ns = self.clock.now_ns();
             if now_ns < self.end_ns {
-                self.samples.offer(now_ns / self.bin_ns);
+                self.samples.offered.add(now_ns / self.bin_ns);
                 let request = self.protocol.draw();
                 self.send(index, now_ns, request);
             }
@@ -81,6 +81,7 @@ impl<P: Protocol> Worker<P> {
                 }
             }
             Some(Link::Library { .. }) => self.library_ready(index, slot, flags),
+            Some(Link::Session(_)) => self.session_ready(index),
             // Closed while an earlier event of the same turn was handled.
             Some(Link::Closed) | None => {}
         }
@@ -111,10 +112,14 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    pub(super) fn receive(&mut self, index: usize) {
+    /// Whether there may be more.
+    pub(super) fn receive(&mut self, index: usize) -> bool {
         let connection = &mut self.connections[index];
         match connection.link.receive(&mut self.received) {
-            Ok(0) => self.lose(index, "the other side closed it"),
+            Ok(0) => {
+                self.lose(index, "the other side closed it");
+                return false;
+            }
             Ok(count) if connection.partial.is_empty() => {
                 // Lent, so that the reply is judged where it was received.
                 let received = std::mem::take(&mut self.received);
@@ -131,9 +136,15 @@ impl<P: Protocol> Worker<P> {
                     self.connections[index].partial = partial;
                 }
             }
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(e) => self.lose(index, &e.to_string()),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return false;
+            }
+            Err(e) => {
+                self.lose(index, &e.to_string());
+                return false;
+            }
         }
+        true
     }
 
     /// `reply` is everything received since the request was sent.
@@ -142,11 +153,13 @@ impl<P: Protocol> Worker<P> {
         let Some(pending) = self.connections[index].pending else {
             let carrier = self.connections[index].carrier;
             self.sample(now_ns, carrier, Outcome::Wrong, 0);
+            self.samples.unasked.add(now_ns / self.bin_ns);
             self.trouble(|| format!("connection {index}: {} bytes that nobody asked for", reply.len()));
             self.lose(index, "closed by us after bytes that nobody asked for");
             return;
         };
-        let (right, length) = match self.protocol.check(&pending.sent, reply) {
+        let verdict = self.protocol.check(&pending.sent, reply);
+        let (right, length) = match verdict {
             Verdict::Incomplete => {
                 self.connections[index].partial.extend_from_slice(reply);
                 return;
@@ -155,6 +168,11 @@ impl<P: Protocol> Worker<P> {
             Verdict::Wrong(length) => (false, length),
             Verdict::Garbled => (false, 0),
         };
+        if right {
+            self.samples.replied.add(now_ns / self.bin_ns);
+        } else if matches!(verdict, Verdict::Right(_)) {
+            self.samples.unasked.add(now_ns / self.bin_ns);
+        }
         let latency_ns = now_ns.saturating_sub(pending.intended_ns);
         let outcome = match (right, latency_ns <= self.sla_ns) {
             (true, true) => Outcome::OnTime,

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 
 pub mod link;
+pub mod sessions;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

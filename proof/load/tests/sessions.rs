@@ -1,0 +1,151 @@
+//! Connections that are sessions, through helpers that come and go: nothing is lost, and what goes wrong is seen.
+
+mod common;
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use common::sessions::{Relief, client_key, server};
+use common::{Lines, config, run};
+use spillway_auth::Key;
+use spillway_load::config::{Config, Helpers, Loop, Sessions, Speech};
+use spillway_load::control::Order;
+use spillway_load::report::{Event, Target};
+use spillway_load::{Error, Report, Surroundings, failed};
+
+const CONNECTIONS: u32 = 40;
+
+/// Sessions by these helpers, then by the link port itself if it is given.
+fn sessions(helpers: &[&Relief], link: Option<std::net::SocketAddr>) -> Config {
+    let addresses: Vec<_> = helpers.iter().map(|helper| helper.link).collect();
+    let nobody = link.unwrap_or_else(|| addresses[0]);
+    Config {
+        speech: Speech::Echo,
+        connections: CONNECTIONS,
+        helpers: Helpers { addresses, key: Some(client_key()) },
+        sessions: Some(Sessions { link, standby: false }),
+        ..config(nobody)
+    }
+}
+
+fn assert_flawless(config: &Config, report: &Report) {
+    assert!(!failed(config, report), "{:?} {:?}", report.total, report.troubles);
+    assert_eq!((report.total.wrong, report.total.unasked, report.total.dropped), (0, 0, 0));
+    assert_eq!(report.total.offered, report.total.answered + report.total.unsent);
+    assert_eq!(report.total.replied, report.total.answered);
+}
+
+#[test]
+fn sessions_are_carried_by_the_servers_own_link_port() {
+    let link = server(|_| {});
+    for (pacing, size, threads) in
+        [(Loop::Closed, 100, 1), (Loop::Closed, 300_000, 2), (Config::new(link).pacing, 64, 3)]
+    {
+        let config = Config { pacing, value_size: size, threads, ..sessions(&[], Some(link)) };
+        let report = run(&config);
+        assert_flawless(&config, &report);
+        assert!(report.total.answered > 0 && report.sessions);
+        assert_eq!((report.total.helped, report.total.carried_on), (0, 0), "{:?}", report.troubles);
+    }
+}
+
+#[test]
+fn sessions_are_moved_with_requests_under_way() {
+    let link = server(|_| {});
+    let helpers = [Relief::start(link), Relief::start(link)];
+    for pacing in [Loop::Closed, Config::new(link).pacing] {
+        let mut config = sessions(&[&helpers[0], &helpers[1]], Some(link));
+        config.schedule = ["200ms=move:direct:pace=10us", "700ms=move:helper:pace=10us"]
+            .into_iter()
+            .flat_map(|text| Order::parse(text).unwrap())
+            .collect();
+        (config.pacing, config.duration) = (pacing, Some(Duration::from_millis(1500)));
+        let report = run(&config);
+        assert_flawless(&config, &report);
+        assert_eq!(
+            report.moves.iter().map(|m| m.target).collect::<Vec<_>>(),
+            [Target::Direct, Target::Helper]
+        );
+        if report.moves.iter().all(|m| m.complete) {
+            assert!(report.total.carried_on >= u64::from(2 * CONNECTIONS), "{}", report.total.carried_on);
+            assert!(report.moves.iter().all(|m| (m.connections, m.failed) == (CONNECTIONS, 0)));
+        } else {
+            println!("not judged: the machine was too busy to complete {:?}", report.moves);
+        }
+        assert!(report.total.helped > 0 && report.total.helped < report.total.answered);
+    }
+}
+
+/// How often sessions were carried on so far.
+fn carried_on(lines: &Lines) -> u64 {
+    let bins = lines.events().into_iter().filter_map(|event| match event {
+        Event::Bins { bins, .. } => Some(bins),
+        _ => None,
+    });
+    bins.flatten().map(|bin| bin.carried_on).sum()
+}
+
+#[test]
+fn helpers_come_and_go_and_no_request_fails() {
+    let link = server(|_| {});
+    for (pacing, standby) in [(Loop::Closed, false), (Config::new(link).pacing, true)] {
+        let mut helpers = vec![Relief::start(link), Relief::start(link)];
+        let ports = [helpers[0].link, helpers[1].link];
+        let mut config = sessions(&[&helpers[0], &helpers[1]], None);
+        config.sessions = Some(Sessions { link: None, standby });
+        (config.duration, config.pacing, config.threads) = (None, pacing, 2);
+        let (mut control, theirs) = UnixStream::pair().unwrap();
+        let lines = Lines::default();
+        let surroundings = Surroundings {
+            control: Some(theirs.into()),
+            events: Some(Box::new(lines.clone())),
+            ..Surroundings::default()
+        };
+        let run = {
+            let config = config.clone();
+            thread::spawn(move || spillway_load::run(&config, surroundings).unwrap())
+        };
+        lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
+        for turn in 0..4 {
+            let at = turn % 2;
+            let before = carried_on(&lines);
+            helpers.remove(at).stop();
+            // Those it carried: all of them, but for the first turn of those that are spread.
+            let moved = u64::from(if standby || turn > 0 { CONNECTIONS } else { CONNECTIONS / 2 });
+            lines.wait_for("sessions by the other helper", |_| carried_on(&lines) >= before + moved);
+            helpers.insert(at, Relief::start_at(link, ports[at]));
+        }
+        control.write_all(b"stop\n").unwrap();
+        let report = run.join().unwrap();
+        assert_flawless(&config, &report);
+        assert!(report.total.helped == report.total.answered && report.total.answered > 0);
+        assert!(report.troubles.iter().any(|what| what.contains("not carried any more")));
+    }
+}
+
+#[test]
+fn a_wrong_a_repeated_and_a_missing_byte_are_seen() {
+    let link = server(|bytes| bytes[3] ^= 1);
+    let report = run(&sessions(&[], Some(link)));
+    assert!(report.total.wrong > 0 && report.total.replied == 0 && report.total.unasked == 0);
+    let link = server(|bytes| bytes.extend_from_within(..));
+    let report = run(&sessions(&[], Some(link)));
+    assert!(report.total.wrong > 0 && report.total.unasked > 0, "{:?}", report.total);
+    let link = server(|bytes| bytes.truncate(bytes.len() - 1));
+    let mut config = sessions(&[], Some(link));
+    config.drain = Duration::from_millis(100);
+    let report = run(&config);
+    assert!(report.total.lost >= u64::from(CONNECTIONS) && failed(&config, &report), "{:?}", report.total);
+}
+
+#[test]
+fn where_no_session_can_be_had_it_is_said_why() {
+    let link = server(|_| {});
+    let helper = Relief::start(link);
+    let mut config = sessions(&[&helper], None);
+    config.helpers.key = Some(Key::from_secret([9; 32]));
+    let error = spillway_load::run(&config, Surroundings::default()).unwrap_err();
+    assert!(matches!(error, Error::Server { .. }) && error.to_string().contains("key"), "{error}");
+}
