@@ -52,11 +52,11 @@ pub enum Kind {
     Refused = 5,
     /// How far the receiver of this frame may send.
     Credit = 6,
-    /// How far the sender of this frame has received. Reserved for sessions.
+    /// How far the sender of this frame has received.
     Acknowledge = 7,
-    /// A session continues on this carrier. Reserved for sessions.
+    /// A session continues on this carrier.
     Reconnect = 8,
-    /// The answer to *reconnect*. Reserved for sessions.
+    /// The answer to *reconnect*.
     Resumed = 9,
     /// No more bytes in this direction.
     Finish = 10,

@@ -1,0 +1,34 @@
+//! Names of keys, proofs and derived keys are frozen; the vectors come from another implementation of HMAC.
+
+#[path = "../../wire/tests/vectors/mod.rs"]
+mod vectors;
+
+use spillway_auth::{Key, Prover, prove, verify};
+use vectors::{Vectors, hex};
+
+#[test]
+fn keys_and_proofs_are_these_bytes() {
+    let vectors = Vectors::read(include_str!("../../wire/golden/keys.hex"));
+    let key = Key::from_secret(vectors.array("secret"));
+    assert_eq!(key.id().0, vectors.array("its name"));
+    let proven = vectors.bytes("proven");
+    for (prover, name) in [(Prover::Opener, "opener's proof"), (Prover::Server, "server's proof")] {
+        let proof = vectors.array(name);
+        assert_eq!(prove(&key, prover, proven), proof, "{name}");
+        assert!(verify(&key, prover, proven, &proof), "{name}");
+    }
+    let derived = key.derive(b"spillway session 1\0", vectors.bytes("session's id"));
+    assert_eq!(derived.id().0, vectors.array("name of the session's key"));
+    let expected = Key::from_secret(vectors.array("session's key"));
+    assert_eq!(prove(&derived, Prover::Opener, b""), prove(&expected, Prover::Opener, b""));
+    assert_eq!(vectors.iter().count(), 8, "all of them");
+}
+
+#[test]
+fn a_key_file_is_this_text() {
+    let vectors = Vectors::read(include_str!("../../wire/golden/keys.hex"));
+    let text = format!("spillway-key-1 {}\n", hex(vectors.bytes("secret")));
+    let key = Key::parse(&text).unwrap();
+    assert_eq!(key.id().0, vectors.array("its name"));
+    assert_eq!(*key.to_text(), text);
+}

@@ -1,0 +1,111 @@
+//! Links from their first byte, both ends, with fixed keys and nonces: exactly the bytes of `core/wire/golden/link.hex`.
+
+#[path = "../../wire/tests/vectors/mod.rs"]
+mod vectors;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{
+    CloseReason, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, ServerConfig,
+    ServerEvent, ServerLink,
+};
+use spillway_transport::Time;
+use vectors::{Vectors, hex};
+
+const NOW: Time = Time::ZERO;
+const CLIENT: &str = "10.1.2.3:40000";
+
+fn vectors() -> Vectors {
+    Vectors::read(include_str!("../../wire/golden/link.hex"))
+}
+
+fn key(role: Role) -> Key {
+    let first = if role == Role::Helper { 0x00 } else { 0x20 };
+    Key::from_secret(std::array::from_fn(|at| first + at as u8))
+}
+
+fn opener(role: Role) -> OpenerLink {
+    let policy = PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 };
+    let config = OpenerConfig { role, key: key(role), limits: Limits::default(), policy };
+    OpenerLink::new(&config, NOW, std::array::from_fn(|at| 0x10 + at as u8))
+}
+
+fn server() -> ServerLink {
+    let mut ring = KeyRing::new();
+    ring.accept(Role::Helper, key(Role::Helper));
+    ring.accept(Role::Client, key(Role::Client));
+    let config = Arc::new(ServerConfig { ring, ..ServerConfig::default() });
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let nonce = std::array::from_fn(|at| 0x20 + at as u8);
+    ServerLink::new(config, NOW, address("10.0.0.2:40000"), address("10.0.0.5:11411"), nonce)
+}
+
+fn assert_says(batch: Option<spillway_transport::Chunk>, expected: &[u8], name: &str) {
+    let batch = batch.unwrap_or_else(|| panic!("{name}: nothing is said"));
+    let said = batch.as_slice();
+    assert!(said == expected, "{name} is\n{}\ninstead of\n{}", hex(said), hex(expected));
+}
+
+#[test]
+fn a_link_of_version_2_is_these_bytes() {
+    let vectors = vectors();
+    let (mut opener, mut server) = (opener(Role::Helper), server());
+    let says = |name: &str| vectors.bytes(name);
+
+    assert_says(opener.flush(NOW), says("version 2: hello"), "hello");
+    assert_eq!(server.decompose(NOW, &mut says("version 2: hello")), Ok(None));
+    assert_says(server.flush(NOW), says("version 2: welcome"), "welcome");
+    let established = opener.decompose(NOW, &mut says("version 2: welcome")).unwrap();
+    assert!(matches!(established, Some(OpenerEvent::Established { .. })));
+    assert_says(opener.flush(NOW), says("version 2: proof"), "proof");
+    let established = server.decompose(NOW, &mut says("version 2: proof")).unwrap();
+    assert!(matches!(established, Some(ServerEvent::Established { role: Role::Helper, .. })));
+
+    let (id, client) = (Id(1), CLIENT.parse().unwrap());
+    assert_eq!(opener.open(client, None), Ok(id));
+    assert_eq!(opener.compose(id, b"get a\r\n"), 7);
+    opener.finish(id);
+    assert_says(opener.flush(NOW), says("version 2: opener's batch"), "the opener's batch");
+    let mut input = says("version 2: opener's batch");
+    let mut next = || server.decompose(NOW, &mut input).unwrap();
+    assert_eq!(next(), Some(ServerEvent::Connect { id, client, server: None }));
+    assert_eq!(next(), Some(ServerEvent::Data { id, bytes: b"get a\r\n" }));
+    assert_eq!((next(), next()), (Some(ServerEvent::Finished { id }), None));
+
+    server.accept(id);
+    assert_eq!(server.compose(id, b"END\r\n"), 5);
+    server.close(id, CloseReason::Normal);
+    assert_says(server.flush(NOW), says("version 2: server's batch"), "the server's batch");
+    let mut input = says("version 2: server's batch");
+    let mut next = || opener.decompose(NOW, &mut input).unwrap();
+    assert_eq!(next(), Some(OpenerEvent::Accepted { id }));
+    assert_eq!(next(), Some(OpenerEvent::Data { id, bytes: b"END\r\n" }));
+    assert_eq!((next(), next()), (Some(OpenerEvent::Closed { id, reason: CloseReason::Normal }), None));
+
+    opener.close(id, CloseReason::Normal);
+    assert_says(opener.flush(NOW), says("version 2: opener's last batch"), "the opener's last batch");
+    assert_eq!(server.decompose(NOW, &mut says("version 2: opener's last batch")), Ok(None));
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn an_opener_of_version_1_is_answered_with_these_bytes() {
+    let vectors = vectors();
+    let mut server = server();
+    assert_eq!(server.decompose(NOW, &mut vectors.bytes("old opener: hello")), Ok(None));
+    assert_says(server.flush(NOW), vectors.bytes("old opener: welcome"), "welcome");
+    let established = server.decompose(NOW, &mut vectors.bytes("old opener: proof")).unwrap();
+    assert!(matches!(established, Some(ServerEvent::Established { .. })));
+}
+
+#[test]
+fn a_server_of_version_1_is_answered_with_these_bytes() {
+    let vectors = vectors();
+    let mut opener = opener(Role::Client);
+    assert_says(opener.flush(NOW), vectors.bytes("old server: hello"), "hello");
+    let established = opener.decompose(NOW, &mut vectors.bytes("old server: welcome")).unwrap();
+    assert!(matches!(established, Some(OpenerEvent::Established { .. })));
+    assert_says(opener.flush(NOW), vectors.bytes("old server: proof"), "proof");
+}
