@@ -46,6 +46,13 @@ pub struct SessionHandle {
     generation: u32,
 }
 
+impl SessionHandle {
+    /// Where it is, for tables beside this one: below the number of sessions that there may be. Reused.
+    pub fn slot(self) -> u32 {
+        self.slot
+    }
+}
+
 /// What is known about a session: the paper's *get_info*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionInfo<C> {

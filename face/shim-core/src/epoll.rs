@@ -14,9 +14,6 @@ use crate::ready::{self, Set, Wakes};
 use crate::table::{self, Entry};
 use crate::{fork, links, listeners, port, real, status, sys, threads};
 
-/// While a peer has yet to authenticate, or links have yet to end, no wait is longer than this.
-pub(crate) const LOOKING_WAIT: Duration = Duration::from_secs(1);
-
 /// What the data of an epoll event says when the event is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
@@ -188,10 +185,10 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
                 // SAFETY: as of the C function.
                 let seen = unsafe { how.real_for(fd, events, Some(Duration::ZERO)) };
                 count = take_ours(set, &mut events[..usize::try_from(seen).unwrap_or(0)], &mut wakes);
-                if links::need_looks() {
+                now = sys::now();
+                if links::need_looks(now) {
                     links::expire(&mut wakes);
                 }
-                now = sys::now();
                 turns.looked(now);
             }
             count += hand_out(set, &mut events[count..], now, &mut wakes);
@@ -214,10 +211,10 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
         }
         count = take_ours(set, &mut events[..seen as usize], &mut wakes);
         status::look();
-        if links::need_looks() {
+        now = sys::now();
+        if links::need_looks(now) {
             links::expire(&mut wakes);
         }
-        now = sys::now();
         turns.looked(now);
         count += hand_out(set, &mut events[count..], now, &mut wakes);
         if count > 0 {
@@ -240,7 +237,7 @@ fn hand_out(set: &Set, events: &mut [epoll_event], now: Time, wakes: &mut Wakes)
 
 /// `None` when the application has waited long enough; otherwise how long the kernel may wait.
 fn time_left(timeout: Option<Duration>, deadline: &mut Option<Time>) -> Option<Option<Duration>> {
-    let mut left = match timeout {
+    let left = match timeout {
         None => None,
         Some(Duration::ZERO) => Some(Duration::ZERO),
         Some(timeout) => {
@@ -255,10 +252,7 @@ fn time_left(timeout: Option<Duration>, deadline: &mut Option<Time>) -> Option<O
             }
         }
     };
-    if links::need_looks() {
-        left = Some(left.map_or(LOOKING_WAIT, |left| left.min(LOOKING_WAIT)));
-    }
-    Some(left)
+    Some(links::look_within().into_iter().chain(left).min())
 }
 
 /// Receives, in a set of our own, what has come in.
@@ -267,7 +261,7 @@ pub(crate) fn receive(set: &Set, wakes: &mut Wakes) {
     let seen = sys::epoll_ready(set.fd.load(Ordering::Relaxed), &mut events).unwrap_or(0);
     take_ours(set, &mut events[..seen], wakes);
     status::look();
-    if links::need_looks() {
+    if links::need_looks(sys::now()) {
         links::expire(wakes);
     }
 }

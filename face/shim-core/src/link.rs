@@ -1,17 +1,21 @@
 //! One link: what comes in and goes out, and its end. All with the link's lock held.
 
+mod carried;
+
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 
 use libc::c_int;
 use spillway_batch::{CloseReason, Id, Info, LinkError, RefuseReason, Role, ServerEvent, ServerLink};
-use spillway_transport::Chunk;
+use spillway_session::FirstWords;
+use spillway_transport::{Chunk, Time};
 
 use crate::connections::{self, Connection};
 use crate::epoll::Tag;
 use crate::listeners::{self, Offer};
 use crate::log::{self, Reason};
 use crate::ready::{self, Set, Wakes};
+use crate::sessions::Name;
 use crate::source::{notify, notify_all};
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
@@ -26,8 +30,8 @@ pub(crate) struct Inner {
     pub(crate) end: Option<Box<ServerLink>>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
-    /// By id: the connection's index plus one, 0 for none.
-    connections: Vec<u32>,
+    /// By id.
+    named: Vec<Named>,
     /// The epoll set whose threads receive from it.
     pub(crate) set: u32,
     /// That set holds one of its connections; at first it is the one that the link port is in.
@@ -41,6 +45,18 @@ pub(crate) struct Inner {
     pub(crate) wants_out: bool,
     /// Connections with data in the batch at hand, whose sets are told at its end. Kept for its allocation.
     raised: Vec<u32>,
+}
+
+/// What the peer means by an id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// Nothing, or something that the application has closed.
+    #[default]
+    Nobody,
+    /// The connection with this index.
+    Connection(u32),
+    /// A session, unless another link carries it by now.
+    Session(Name),
 }
 
 /// Why a link is gone.
@@ -77,7 +93,7 @@ impl Inner {
             end: None,
             peer: None,
             local: None,
-            connections: Vec::new(),
+            named: Vec::new(),
             set: 0,
             adopted: false,
             established: false,
@@ -109,27 +125,43 @@ impl Inner {
     /// The id of a connection, if it is still one of this link's.
     pub(crate) fn of(&mut self, connection: &Connection) -> Option<(Id, &mut ServerLink)> {
         let id = connection.id.load(Ordering::Relaxed);
-        let named = *self.connections.get(id as usize)?;
+        let named = self.named(Id(id));
         let end = self.end.as_deref_mut()?;
-        (named == connection.index + 1).then_some((Id(id), end))
+        (named == Named::Connection(connection.index)).then_some((Id(id), end))
     }
 
-    fn named(&self, id: Id) -> Option<&'static Connection> {
-        connections::get(self.connections.get(id.0 as usize)?.checked_sub(1)?)
+    pub(crate) fn named(&self, id: Id) -> Named {
+        self.named.get(id.0 as usize).copied().unwrap_or_default()
     }
 
-    pub(crate) fn name(&mut self, id: Id, connection: Option<&Connection>) {
-        let index = id.0 as usize; // the link end keeps ids below its limit
-        if self.connections.len() <= index {
-            self.connections.resize(index + 1, 0);
+    fn connection(&self, id: Id) -> Option<&'static Connection> {
+        match self.named(id) {
+            Named::Connection(index) => connections::get(index),
+            Named::Nobody | Named::Session(_) => None,
         }
-        self.connections[index] = connection.map_or(0, |connection| connection.index + 1);
+    }
+
+    pub(crate) fn name(&mut self, id: Id, what: Named) {
+        let index = id.0 as usize; // the link end keeps ids below its limit
+        if self.named.len() <= index {
+            self.named.resize(index + 1, Named::Nobody);
+        }
+        self.named[index] = what;
     }
 
     /// Puts sending off until the thread's ready list is empty, if it has one.
     pub(crate) fn send_soon(&mut self, wakes: &mut Wakes) {
         if self.end.as_ref().is_some_and(|end| end.pending() > 0) && !threads::defer(self.index) {
             self.flush_or_lose(wakes);
+        }
+    }
+
+    /// As [`send_soon`](Self::send_soon), but a large batch goes at once.
+    pub(crate) fn send_in_time(&mut self, wakes: &mut Wakes) {
+        if self.end.as_ref().is_some_and(|end| end.pending() >= links::FLUSH_BYTES) {
+            self.flush_or_lose(wakes);
+        } else {
+            self.send_soon(wakes);
         }
     }
 
@@ -171,9 +203,15 @@ impl Inner {
 
     fn announce_room(&mut self, wakes: &mut Wakes) {
         while let Some(id) = self.end.as_mut().and_then(|end| end.poll_room()) {
-            if let Some(connection) = self.named(id) {
-                connection.source.can_send(true);
-                notify(connection, wakes);
+            match self.named(id) {
+                Named::Session(name) => self.carry(id, name),
+                Named::Connection(index) => {
+                    if let Some(connection) = connections::get(index) {
+                        connection.source.can_send(true);
+                        notify(connection, wakes);
+                    }
+                }
+                Named::Nobody => {}
             }
         }
     }
@@ -204,7 +242,7 @@ impl Inner {
         let outcome = loop {
             let Some(end) = &mut self.end else { break Ok(()) };
             match end.decompose(now, &mut input) {
-                Ok(Some(event)) => self.handle(event, wakes),
+                Ok(Some(event)) => self.handle(now, event, wakes),
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(Lost::Broken(error)),
             }
@@ -227,17 +265,17 @@ impl Inner {
     /// Tells what each connection that the application has not closed is doing.
     pub(crate) fn each_connection(&self, tell: &mut impl FnMut(u32, Info)) {
         let Some(end) = &self.end else { return };
-        for (id, named) in self.connections.iter().enumerate() {
-            if let (Some(index), Some(info)) = (named.checked_sub(1), end.info(Id(id as u32))) {
+        for (id, named) in self.named.iter().enumerate() {
+            if let (&Named::Connection(index), Some(info)) = (named, end.info(Id(id as u32))) {
                 tell(index, info);
             }
         }
     }
 
-    fn handle(&mut self, event: ServerEvent<'_>, wakes: &mut Wakes) {
+    fn handle(&mut self, now: Time, event: ServerEvent<'_>, wakes: &mut Wakes) {
         match event {
             ServerEvent::Data { id, bytes } => {
-                if let Some(connection) = self.named(id) {
+                if let Some(connection) = self.connection(id) {
                     if connection.deliver(bytes) {
                         self.raised.push(connection.index);
                     } else if let Some(end) = &mut self.end {
@@ -246,14 +284,13 @@ impl Inner {
                 }
             }
             ServerEvent::Connect { id, client, .. } => self.connect(id, client, wakes),
-            // A session would have to move between links, which threads have each for themselves.
-            ServerEvent::Session { id, .. } => {
-                status::count(Counter::ConnectionUnserved);
-                self.refuse(id, RefuseReason::Unavailable);
+            ServerEvent::Session { id, kind, client, opening } => {
+                self.session_words(FirstWords { carrier: (self.index, id), kind, client, opening }, wakes);
             }
-            ServerEvent::Carried { .. } | ServerEvent::CarriedControl { .. } => {}
+            ServerEvent::Carried { id, bytes } => self.session_data(now, id, bytes),
+            ServerEvent::CarriedControl { id, control } => self.session_control(now, id, &control),
             ServerEvent::Finished { id } => {
-                if let Some(connection) = self.named(id) {
+                if let Some(connection) = self.connection(id) {
                     connection.end();
                     notify(connection, wakes);
                 }
@@ -294,8 +331,8 @@ impl Inner {
         }
         match listeners::offer(connection, client, wakes) {
             Offer::Queued => {
-                status::connection_began(connection, client);
-                self.name(id, Some(connection));
+                status::connection_began(connection, client, (self.index, id));
+                self.name(id, Named::Connection(connection.index));
             }
             Offer::Refused(reason) => {
                 status::count(match reason {
@@ -315,11 +352,11 @@ impl Inner {
     }
 
     fn hear_close(&mut self, id: Id, reason: CloseReason, wakes: &mut Wakes) {
-        let Some(connection) = self.named(id) else { return };
+        let Some(connection) = self.connection(id) else { return };
         if listeners::withdraw(connection) {
             // Nobody has seen it yet.
             status::connection_ended(connection);
-            self.name(id, None);
+            self.name(id, Named::Nobody);
             if let Some(end) = &mut self.end {
                 end.close(id, CloseReason::Normal);
             }
@@ -328,6 +365,14 @@ impl Inner {
         }
         connection.hear_close(reason != CloseReason::Normal);
         notify(connection, wakes);
+    }
+
+    /// A set holds something that this link carries: it moves there, unless another set's threads look after it.
+    pub(crate) fn adopt(&mut self, set: &Set) {
+        if !self.adopted {
+            self.adopted = true;
+            self.move_to(set);
+        }
     }
 
     /// Tells epoll about the socket in the set that it belongs to.
@@ -362,15 +407,20 @@ impl Inner {
             status::count(refusal(&lost));
         }
         status::link_ended(self.index, &end.counters(), self.batches_received, self.established);
+        let sessions = self.detach_sessions();
         let held: Vec<&'static Connection> =
-            self.connections.iter().filter_map(|named| connections::get(named.checked_sub(1)?)).collect();
+            (0..self.named.len()).filter_map(|id| self.connection(Id(id as u32))).collect();
         if let Some(peer) = self.peer {
             // A library client that goes is no news.
             if !self.established {
                 log::knock(format_args!("link of {peer} refused: {lost}"));
-            } else if !matches!(lost, Lost::Ended) || !held.is_empty() {
+            } else if !matches!(lost, Lost::Ended) || !held.is_empty() || sessions > 0 {
                 let count = held.len();
-                log::line(format_args!("link of {peer} lost, with {count} connections: {lost}"));
+                let waiting = match sessions {
+                    0 => String::new(),
+                    waiting => format!(" ({waiting} sessions go on without it)"),
+                };
+                log::line(format_args!("link of {peer} lost, with {count} connections{waiting}: {lost}"));
             }
         }
         // Explicitly: a forked child may hold the same socket, and keep it in the set.

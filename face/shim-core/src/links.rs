@@ -1,6 +1,5 @@
 //! Links: real sockets whose batches are virtual connections, one lock each.
 
-use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -13,8 +12,10 @@ use spillway_transport::Time;
 
 use crate::connections::{Connection, OUT};
 use crate::epoll::Tag;
-use crate::link::{Inner, Lost, interest};
+use crate::link::{Inner, Lost, Named, interest};
+use crate::parts::put;
 use crate::ready::{self, Set, Wakes};
+use crate::sessions::{self, CarrierName, Name};
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
@@ -24,7 +25,7 @@ use crate::{lock, log, switch, threads};
 pub(crate) const RECEIVE_BYTES: usize = 128 * 1024;
 
 /// Replies that reach this size go at once, whoever else is still to answer.
-const FLUSH_BYTES: usize = 64 * 1024;
+pub(crate) const FLUSH_BYTES: usize = 64 * 1024;
 
 /// Links at once: helpers' and library clients'.
 const LINKS_MAX: usize = 4096;
@@ -42,6 +43,8 @@ pub(crate) const NO_LINK: u32 = u32::MAX;
 static HANDSHAKES: AtomicU32 = AtomicU32::new(0);
 /// When those were last looked at, in nanoseconds.
 static EXPIRED_AT: AtomicU64 = AtomicU64::new(0);
+/// While a peer has yet to authenticate, or links have yet to end, no wait is longer than this.
+const LOOKING_WAIT: Duration = Duration::from_secs(1);
 /// How often they are.
 const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -188,11 +191,18 @@ pub(crate) fn outside(connections: &[&'static Connection], own: Option<&Set>) ->
 }
 
 fn of_all(connections: &[&'static Connection]) -> Vec<u32> {
-    let of = |connection: &&Connection| connection.link.load(Ordering::Relaxed);
-    let mut links: Vec<u32> = connections.iter().map(of).filter(|&link| link != NO_LINK).collect();
+    let mut links: Vec<u32> = connections.iter().filter_map(|connection| link_of(connection)).collect();
     links.sort_unstable();
     links.dedup();
     links
+}
+
+/// The link by which a connection is reached now.
+fn link_of(connection: &Connection) -> Option<u32> {
+    if sessions::is_carried(connection) {
+        return sessions::link_of(connection);
+    }
+    Some(connection.link.load(Ordering::Relaxed)).filter(|&link| link != NO_LINK)
 }
 
 /// Sends what this thread has put off.
@@ -217,119 +227,75 @@ pub(crate) unsafe fn send(
     if connection.finished.load(Ordering::Acquire) || connection.closed_by_peer.load(Ordering::Acquire) {
         return Err(libc::EPIPE);
     }
+    if sessions::is_carried(connection) {
+        // SAFETY: the caller vouches for the parts.
+        return unsafe { sessions::send(fd, connection, parts, wakes) };
+    }
     let link = get(connection.link.load(Ordering::Relaxed)).ok_or(libc::EPIPE)?;
     let mut inner = link.lock();
     if !connection.is_named(fd) {
         return Err(libc::EBADF); // closed by another thread; it may be another client's by now
     }
     let (id, end) = inner.of(connection).ok_or(libc::EPIPE)?;
-    let mut gathered = [MaybeUninit::uninit(); GATHER_BYTES];
-    let gathered = match parts {
-        [_] => None, // in one piece already
-        // SAFETY: the caller vouches for the parts.
-        parts => unsafe { gather(parts, &mut gathered) },
-    };
-    let (taken, wanted) = match gathered {
-        Some(reply) => (end.compose(id, reply), reply.len()),
-        // SAFETY: as above.
-        None => unsafe { compose_parts(end, id, parts) },
-    };
+    // SAFETY: the caller vouches for the parts.
+    let (taken, wanted) = unsafe { put(parts, |bytes| end.compose(id, bytes)) };
     if taken < wanted {
         // Before anything is flushed: room that comes with it raises the bit again.
         connection.source.can_send(false);
     }
-    let pending = end.pending();
-    if pending >= FLUSH_BYTES {
-        inner.flush_or_lose(wakes);
-    } else {
-        inner.send_soon(wakes);
-    }
+    inner.send_in_time(wakes);
     if taken == 0 && wanted > 0 { Err(libc::EAGAIN) } else { Ok(taken) }
-}
-
-/// Replies up to this size are gathered before they are composed: a server writes a small one in several parts, and
-/// each costs more to compose than to copy.
-const GATHER_BYTES: usize = 512;
-
-/// The parts' bytes in one piece, if they are few.
-///
-/// # Safety
-/// `parts` describe readable memory.
-unsafe fn gather<'a>(
-    parts: &[libc::iovec],
-    gathered: &'a mut [MaybeUninit<u8>; GATHER_BYTES],
-) -> Option<&'a [u8]> {
-    let mut length = 0usize;
-    for part in parts {
-        let room = gathered.get_mut(length..length.checked_add(part.iov_len)?)?;
-        if !room.is_empty() {
-            // SAFETY: the caller vouches for the part; the room has just its length.
-            unsafe {
-                core::ptr::copy_nonoverlapping(
-                    part.iov_base.cast::<u8>(),
-                    room.as_mut_ptr().cast(),
-                    part.iov_len,
-                )
-            };
-        }
-        length += part.iov_len;
-    }
-    // SAFETY: each of these bytes was copied from a part.
-    Some(unsafe { core::slice::from_raw_parts(gathered.as_ptr().cast(), length) })
-}
-
-/// Composes part after part, as far as there is room: bytes taken, and bytes tried.
-///
-/// # Safety
-/// `parts` describe readable memory.
-unsafe fn compose_parts(end: &mut ServerLink, id: Id, parts: &[libc::iovec]) -> (usize, usize) {
-    let (mut taken, mut wanted) = (0, 0);
-    for part in parts.iter().filter(|part| part.iov_len > 0) {
-        // SAFETY: the caller vouches for the part.
-        let bytes = unsafe { core::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
-        let more = end.compose(id, bytes);
-        (taken, wanted) = (taken + more, wanted + bytes.len());
-        if more < bytes.len() {
-            break;
-        }
-    }
-    (taken, wanted)
 }
 
 /// The application has read bytes.
 pub(crate) fn consumed(connection: &Connection, bytes: usize, wakes: &mut Wakes) {
+    if sessions::is_carried(connection) {
+        return sessions::consumed(connection, bytes, wakes);
+    }
     with(connection, wakes, |end, id| end.consumed(id, bytes));
 }
 
 /// The application sends no more.
 pub(crate) fn finish(connection: &Connection, wakes: &mut Wakes) {
+    if sessions::is_carried(connection) {
+        return sessions::finish(connection, wakes);
+    }
     with(connection, wakes, |end, id| end.finish(id));
 }
 
 /// The application has accepted the connection.
 pub(crate) fn accept(connection: &Connection, wakes: &mut Wakes) {
+    if sessions::is_carried(connection) {
+        return sessions::accept(connection, wakes);
+    }
     with(connection, wakes, |end, id| end.accept(id));
 }
 
 /// Nobody will accept the connection: it has been taken out of the queue.
 pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
+    if sessions::is_carried(connection) {
+        return sessions::refuse(connection, wakes);
+    }
     let Some(link) = get(connection.link.load(Ordering::Relaxed)) else { return };
     let mut inner = link.lock();
     let Some((id, _)) = inner.of(connection) else { return };
     inner.refuse(id, RefuseReason::Unavailable);
     status::connection_ended(connection);
-    inner.name(id, None);
+    inner.name(id, Named::Nobody);
     inner.send_soon(wakes);
 }
 
 /// The application has closed the connection: no delivery can meet it after this.
 pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
+    if sessions::is_carried(connection) {
+        return sessions::close(connection, abort, wakes);
+    }
     let Some(link) = get(connection.link.load(Ordering::Relaxed)) else { return };
     let mut inner = link.lock();
     let Some((id, end)) = inner.of(connection) else { return };
     end.close(id, if abort { CloseReason::Reset } else { CloseReason::Normal });
     status::connection_ended(connection);
-    inner.name(id, None);
+    inner.name(id, Named::Nobody);
     inner.send_soon(wakes);
 }
 
@@ -354,11 +320,56 @@ fn with(connection: &Connection, wakes: &mut Wakes, act: impl FnOnce(&mut Server
 
 /// A set holds a connection of the link: its threads receive from the link from now on, unless others do already.
 pub(crate) fn adopt(connection: &Connection, set: &Set) {
-    let Some(link) = get(connection.link.load(Ordering::Relaxed)) else { return };
+    let Some(link) = link_of(connection).and_then(get) else { return };
     let mut inner = link.lock();
-    if inner.of(connection).is_some() && !inner.adopted {
-        inner.adopted = true;
-        inner.move_to(set);
+    if sessions::is_carried(connection) || inner.of(connection).is_some() {
+        inner.adopt(set);
+    }
+}
+
+// Sessions, called with no lock held.
+
+/// Gives a link what one of its sessions has for it.
+pub(crate) fn carry((link, id): CarrierName, name: Name, wakes: &mut Wakes) {
+    let Some(link) = get(link) else { return };
+    let mut inner = link.lock();
+    inner.carry(id, name);
+    inner.send_in_time(wakes);
+}
+
+/// The application has accepted a session.
+pub(crate) fn accept_carrier((link, id): CarrierName, name: Name, wakes: &mut Wakes) {
+    let Some(link) = get(link) else { return };
+    let mut inner = link.lock();
+    if inner.named(id) == Named::Session(name)
+        && let Some(end) = &mut inner.end
+    {
+        end.accept(id);
+        inner.send_soon(wakes);
+    }
+}
+
+/// Nobody will accept a session.
+pub(crate) fn refuse_carrier((link, id): CarrierName, name: Name, reason: RefuseReason, wakes: &mut Wakes) {
+    let Some(link) = get(link) else { return };
+    let mut inner = link.lock();
+    if inner.named(id) == Named::Session(name) {
+        inner.name(id, Named::Nobody);
+        inner.refuse(id, reason);
+        inner.send_soon(wakes);
+    }
+}
+
+/// What carried a session does so no more.
+pub(crate) fn leave_carrier((link, id): CarrierName, name: Name, wakes: &mut Wakes) {
+    let carrier = (link, id);
+    let Some(link) = get(link) else { return };
+    let mut inner = link.lock();
+    // The place may be another link's by now, and the same session's again.
+    if inner.named(id) == Named::Session(name) && !sessions::is_carried_by(name, carrier) {
+        inner.leave(id);
+        // Whoever says so may be about to sleep.
+        inner.flush_or_lose(wakes);
     }
 }
 
@@ -376,9 +387,20 @@ pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
     }
 }
 
-/// Whether somebody has yet to authenticate, or to go, so that a wait must not be long.
-pub(crate) fn need_looks() -> bool {
+/// Whether somebody has yet to authenticate, or to go.
+fn is_watching() -> bool {
     HANDSHAKES.load(Ordering::Relaxed) > 0 || switch::is_draining()
+}
+
+/// Whether [`expire`] may have something to do.
+#[inline]
+pub(crate) fn need_looks(now: Time) -> bool {
+    is_watching() || sessions::is_due(now)
+}
+
+/// No wait is to be longer than this.
+pub(crate) fn look_within() -> Option<Duration> {
+    is_watching().then_some(LOOKING_WAIT).into_iter().chain(sessions::due_within()).min()
 }
 
 /// Asks the peers of all links to move their connections away: how many links that are.
@@ -413,11 +435,15 @@ pub(crate) fn end_drained(all_of_them: bool, wakes: &mut Wakes) -> usize {
 /// Tells what each virtual connection that the application has not closed is doing.
 pub(crate) fn each_connection(mut tell: impl FnMut(u32, Info)) {
     all().for_each(|link| link.lock().each_connection(&mut tell));
+    sessions::each_connection(&mut tell);
 }
 
-/// Ends links whose peers did not authenticate in time, or whose time is over.
+/// Ends links whose peers did not authenticate in time, or whose time is over, and does what sessions owe.
 pub(crate) fn expire(wakes: &mut Wakes) {
     let now = sys::now();
+    if sessions::is_due(now) {
+        sessions::look(now, wakes);
+    }
     if now.since(Time(EXPIRED_AT.load(Ordering::Relaxed))) < EXPIRY_INTERVAL {
         return;
     }

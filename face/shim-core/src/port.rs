@@ -2,10 +2,10 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use libc::c_int;
-use spillway_batch::{NONCE_BYTES, ServerLink};
+use spillway_batch::{NONCE_BYTES, ServerConfig, ServerLink};
 
 use crate::config::{Config, ConfigError};
 use crate::epoll::Tag;
@@ -58,6 +58,11 @@ fn give_up(require: bool, why: core::fmt::Arguments<'_>) {
         sys::exit(1);
     }
     log::always(format_args!("{why}; the server runs without helpers"));
+}
+
+/// What links and sessions are accepted with now.
+pub(crate) fn server_config() -> Option<Arc<ServerConfig>> {
+    CONFIG.get().map(|prepared| prepared.keys.server())
 }
 
 /// Whether this process is to be helped at all.

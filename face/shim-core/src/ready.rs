@@ -14,6 +14,7 @@ use libc::{c_int, epoll_event};
 use crate::connections::{self, Connection, ERR, HUP};
 use crate::links;
 use crate::lock;
+use crate::sessions::{CarrierName, Name};
 use crate::source;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
@@ -66,26 +67,37 @@ pub(crate) struct Members {
     woken: bool,
 }
 
-/// Sets to wake once no lock is held.
+/// What is to be done once no lock is held: sets to wake, and links that are to leave sessions to others.
 #[derive(Default)]
-pub(crate) struct Wakes(Vec<c_int>);
+pub(crate) struct Wakes {
+    sets: Vec<c_int>,
+    left: Vec<(CarrierName, Name)>,
+}
 
 impl Wakes {
     pub(crate) fn push(&mut self, fd: c_int) {
-        self.0.push(fd);
+        self.sets.push(fd);
+    }
+
+    /// What carried a session does so no more.
+    pub(crate) fn leave(&mut self, carrier: CarrierName, name: Name) {
+        self.left.push((carrier, name));
     }
 
     /// One write for each sleeping set.
     #[inline]
     pub(crate) fn send(&mut self) {
-        if !self.0.is_empty() {
+        if !(self.sets.is_empty() && self.left.is_empty()) {
             self.write();
         }
     }
 
     #[cold]
     fn write(&mut self) {
-        for fd in self.0.drain(..) {
+        while let Some((carrier, name)) = self.left.pop() {
+            links::leave_carrier(carrier, name, self);
+        }
+        for fd in self.sets.drain(..) {
             let _ = sys::write(fd, &1u64.to_ne_bytes());
         }
     }

@@ -22,6 +22,7 @@ use spillway_batch::{LinkCounters, Role};
 use crate::config::Config;
 use crate::connections::Connection;
 use crate::log::{self, Reason};
+use crate::sessions::CarrierName;
 use crate::table::{self, Entry};
 use crate::{fork, links, switch, sys};
 
@@ -204,19 +205,28 @@ pub(crate) fn link_ended(index: u32, counters: &LinkCounters, batches_received: 
 }
 
 /// A virtual connection waits to be accepted.
-pub(crate) fn connection_began(connection: &Connection, client: SocketAddr) {
+pub(crate) fn connection_began(connection: &Connection, client: SocketAddr, carrier: CarrierName) {
     count(Counter::ConnectionsTaken);
     let Some((page, at)) = place(connection) else { return };
-    let link = connection.link.load(Ordering::Relaxed);
-    let id = connection.id.load(Ordering::Relaxed);
     page.change(at, || {
         let words = layout::address_words(client);
         (0..3).for_each(|word| set(page, at + layout::connection::CLIENT + word, words[word]));
         set(page, at + layout::connection::SINCE_NS, sys::now().as_nanos());
-        set(page, at + layout::connection::LINK, u64::from(link) << 32 | u64::from(id));
+        set(page, at + layout::connection::LINK, carrier_word(carrier));
         set(page, at + layout::connection::BYTES_RECEIVED, 0);
         set(page, at + layout::connection::BYTES_SENT, 0);
     });
+}
+
+/// Its session goes on by another link.
+pub(crate) fn connection_moved(connection: &Connection, carrier: CarrierName) {
+    if let Some((page, at)) = place(connection) {
+        set(page, at + layout::connection::LINK, carrier_word(carrier));
+    }
+}
+
+fn carrier_word((link, id): CarrierName) -> u64 {
+    u64::from(link) << 32 | u64::from(id.0)
 }
 
 /// A virtual connection's place is free, before another takes it.

@@ -95,8 +95,8 @@ impl Blocked {
         let mut shorten = |to: Duration| limit = Some(limit.map_or(to, |limit| limit.min(to)));
         if let Some(set) = self.leads {
             descriptors.push(watched(set.fd.load(Ordering::Relaxed), libc::POLLIN));
-            if links::need_looks() {
-                shorten(epoll::LOOKING_WAIT);
+            if let Some(within) = links::look_within() {
+                shorten(within);
             }
         }
         let lead_end = descriptors.len();
@@ -119,7 +119,7 @@ impl Blocked {
             slot.woken.store(false, Ordering::SeqCst);
         }
         if let Some(set) = self.leads
-            && (descriptors[lead_end - 1].revents != 0 || links::need_looks())
+            && (descriptors[lead_end - 1].revents != 0 || links::need_looks(sys::now()))
         {
             epoll::receive(set, &mut wakes);
         }

@@ -8,7 +8,7 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// The first word of every page.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Which layout this is.
-pub(crate) const LAYOUT: u64 = 1;
+pub(crate) const LAYOUT: u64 = 2;
 
 /// Words of the header.
 pub(crate) const HEADER_WORDS: usize = 512;
@@ -229,6 +229,10 @@ counters! {
         ConnectionFull = "connection_full",
         /// Virtual connections refused: the application listens no more.
         ConnectionUnserved = "connection_unserved",
+        /// Sessions that went on, on another link or the same.
+        SessionsResumed = "sessions_resumed",
+        /// Sessions refused: over, of another life of this server, or with words that are old or do not fit.
+        SessionRefused = "session_refused",
     }
 }
 

@@ -43,24 +43,33 @@ impl Server {
     pub fn start_until(command: impl Fn(SocketAddr) -> Command, is_up: impl Fn(&Server) -> bool) -> Server {
         // Another process may take a port between our asking and the server's binding: try again then.
         for _ in 0..10 {
-            let mut server = Server::spawn(&command);
-            let deadline = Instant::now() + PATIENCE;
-            loop {
-                if server.child.try_wait().unwrap().is_some() {
-                    break;
-                }
-                if TcpStream::connect(server.plain).is_ok() && is_up(&server) {
-                    return server;
-                }
-                assert!(Instant::now() < deadline, "the server does not listen:\n{}", server.log());
-                std::thread::sleep(Duration::from_millis(5));
+            if let Some(server) = Server::start_at(free_address(), free_address(), &command, &is_up) {
+                return server;
             }
         }
         panic!("the server did not start ten times in a row");
     }
 
-    fn spawn(command: &impl Fn(SocketAddr) -> Command) -> Server {
-        let (plain, link) = (free_address(), free_address());
+    /// As [`start_until`](Self::start_until), on these two ports; `None` when it ends at once.
+    pub fn start_at(
+        plain: SocketAddr,
+        link: SocketAddr,
+        command: &impl Fn(SocketAddr) -> Command,
+        is_up: &impl Fn(&Server) -> bool,
+    ) -> Option<Server> {
+        let mut server = Server::spawn(plain, link, command);
+        let deadline = Instant::now() + PATIENCE;
+        while server.child.try_wait().unwrap().is_none() {
+            if TcpStream::connect(server.plain).is_ok() && is_up(&server) {
+                return Some(server);
+            }
+            assert!(Instant::now() < deadline, "the server does not listen:\n{}", server.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+
+    fn spawn(plain: SocketAddr, link: SocketAddr, command: &impl Fn(SocketAddr) -> Command) -> Server {
         let mut command = command(plain);
         command.env("LD_PRELOAD", library());
         if !command.get_envs().any(|(name, _)| name == "SPILLWAY_LINK") {

@@ -1,0 +1,94 @@
+//! Sessions that a link carries.
+
+use spillway_batch::{CloseReason, Control, Id, RefuseReason};
+use spillway_session::{FirstWords, OnServerLink};
+use spillway_transport::Time;
+
+use super::{Inner, Named};
+use crate::ready::{self, Wakes};
+use crate::sessions::{self, CarrierName, Name, Words};
+use crate::{port, sys};
+
+impl Inner {
+    /// A session begins on this link, or goes on.
+    pub(super) fn session_words(&mut self, words: FirstWords<CarrierName>, wakes: &mut Wakes) {
+        let (_, id) = words.carrier;
+        let Some(config) = port::server_config() else { return self.refuse(id, RefuseReason::Unavailable) };
+        match sessions::open(&config, &words, self.local, wakes) {
+            Words::New(name, answer) => {
+                self.name(id, Named::Session(name));
+                self.say(id, answer);
+            }
+            Words::Resumed { name, answer, is_accepted, connection } => {
+                self.name(id, Named::Session(name));
+                self.say(id, answer);
+                if is_accepted && let Some(end) = &mut self.end {
+                    end.accept(id);
+                }
+                self.carry(id, name);
+                if let Some(set) = connection.and_then(|connection| ready::get(connection.source.set())) {
+                    self.adopt(set);
+                }
+            }
+            Words::Refused(reason) => {
+                sessions::count_refused(reason);
+                self.refuse(id, reason);
+            }
+        }
+    }
+
+    pub(super) fn session_data(&mut self, now: Time, id: Id, bytes: &[u8]) {
+        if let Named::Session(name) = self.named(id) {
+            self.raised.extend(sessions::data(now, name, (self.index, id), bytes));
+        }
+    }
+
+    pub(super) fn session_control(&mut self, now: Time, id: Id, control: &Control) {
+        let Named::Session(name) = self.named(id) else { return };
+        let heard = sessions::control(now, name, (self.index, id), control);
+        self.raised.extend(heard.raised);
+        if heard.is_left {
+            self.leave(id);
+        } else {
+            self.carry(id, name);
+        }
+    }
+
+    /// Gives the link what a session has for it.
+    pub(crate) fn carry(&mut self, id: Id, name: Name) {
+        if self.named(id) != Named::Session(name) {
+            return;
+        }
+        let Some(link) = self.end.as_deref_mut() else { return };
+        if sessions::transmit(sys::now(), name, (self.index, id), &mut OnServerLink { link, id }) {
+            self.name(id, Named::Nobody);
+        }
+    }
+
+    /// The session is not carried here any more.
+    pub(crate) fn leave(&mut self, id: Id) {
+        self.name(id, Named::Nobody);
+        if let Some(end) = &mut self.end {
+            end.close(id, CloseReason::Moved);
+        }
+    }
+
+    /// The link is lost: its sessions wait for others. How many they are.
+    pub(super) fn detach_sessions(&self) -> usize {
+        let now = sys::now();
+        let mut count = 0;
+        for (id, named) in self.named.iter().enumerate() {
+            if let Named::Session(name) = *named {
+                sessions::detach(now, name, (self.index, Id(id as u32)));
+                count += 1;
+            }
+        }
+        count
+    }
+
+    fn say(&mut self, id: Id, control: Control) {
+        if let Some(end) = &mut self.end {
+            end.say(id, control);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What sessions owe with time: acknowledgements that nothing goes along with, and ends of waiting.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+
+use spillway_session::{Expired, SessionHandle};
+use spillway_transport::Time;
+
+use super::{CarrierName, Name, Shard, TABLES};
+use crate::ready::Wakes;
+use crate::source::notify;
+use crate::{links, lock, status, sys};
+
+/// When the next of them is due, in nanoseconds; `u64::MAX` for never.
+static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Nothing here is urgent: what is due within this time is looked after together.
+const TOGETHER: Duration = Duration::from_millis(50);
+
+/// Something is due then.
+pub(super) fn note(at: Option<Time>) {
+    if let Some(at) = at {
+        let together = TOGETHER.as_nanos() as u64;
+        let at = at.as_nanos().div_ceil(together).saturating_mul(together);
+        if at < NEXT.load(Ordering::Relaxed) {
+            NEXT.fetch_min(at, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether [`look`] has something to do.
+#[inline]
+pub(crate) fn is_due(now: Time) -> bool {
+    NEXT.load(Ordering::Relaxed) <= now.as_nanos()
+}
+
+/// When to [`look`] next; no wait is to be longer than this.
+pub(crate) fn due_within() -> Option<Duration> {
+    let at = NEXT.load(Ordering::Relaxed);
+    (at != u64::MAX).then(|| Time(at).since(sys::now()))
+}
+
+/// Does what is due. Call with no lock held.
+pub(crate) fn look(now: Time, wakes: &mut Wakes) {
+    NEXT.store(u64::MAX, Ordering::Relaxed);
+    for (index, table) in TABLES.iter().enumerate() {
+        let mut owing = Vec::new();
+        if let Some(shard) = lock(table).as_mut() {
+            shard.expire(now, index as u8, wakes);
+            shard.collect_owing(now, index as u8, &mut owing);
+            note(shard.table.poll_timeout());
+            note(shard.owed.front().map(|(at, _)| *at));
+        }
+        for (carrier, name) in owing {
+            links::carry(carrier, name, wakes);
+        }
+    }
+}
+
+impl Shard {
+    /// Notes when the client is to be told what it is owed, if nothing goes along with it.
+    pub(super) fn owe(&mut self, slot: u32, session: SessionHandle) {
+        let Some(at) = self.table.poll_transmit_timeout(session) else { return };
+        if let Some(place) = self.place(slot)
+            && !core::mem::replace(&mut place.is_owing, true)
+        {
+            self.owed.push_back((at, slot));
+            note(Some(at));
+        }
+    }
+
+    fn collect_owing(&mut self, now: Time, shard: u8, owing: &mut Vec<(CarrierName, Name)>) {
+        while self.owed.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, slot)) = self.owed.pop_front() else { break };
+            // Of a session that is over; another that has its place now may be noted twice.
+            let Some(place) = self.place(slot).filter(|place| place.is_owing) else { continue };
+            place.is_owing = false;
+            let Some(session) = place.session else { continue };
+            match self.table.poll_transmit_timeout(session) {
+                Some(at) if at <= now => {
+                    owing.extend(self.carrier(session).map(|carrier| (carrier, Name { shard, slot })));
+                }
+                Some(_) => self.owe(slot, session),
+                None => {}
+            }
+        }
+    }
+
+    /// Ends sessions that have waited too long.
+    fn expire(&mut self, now: Time, shard: u8, wakes: &mut Wakes) {
+        while let Some(expired) = self.table.poll_expired(now) {
+            let (session, carrier) = match expired {
+                Expired::Abandoned(session) => (session, None),
+                Expired::Lingered(session, carrier) => (session, carrier),
+            };
+            let slot = session.slot();
+            if let Some(connection) = self.connection(slot)
+                && !self.withdraw(slot, connection)
+            {
+                status::connection_ended(connection);
+                connection.hear_close(true);
+                notify(connection, wakes);
+            }
+            self.vacate_if_over(slot, session);
+            if let Some(carrier) = carrier {
+                wakes.leave(carrier, Name { shard, slot });
+            }
+        }
+    }
+}
