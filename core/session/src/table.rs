@@ -423,6 +423,11 @@ impl<C: Copy + PartialEq> Sessions<C> {
         None
     }
 
+    /// Whether a session of this id is here, or has ended and is remembered.
+    pub fn knows(&self, id: SessionId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
     /// How many there are, closed ones that linger included.
     pub fn len(&self) -> usize {
         self.by_id.len() - self.ended.len()

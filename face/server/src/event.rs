@@ -10,6 +10,8 @@ use spillway_session::SessionHandle;
 /// A link. Slots are reused; the generation tells their users apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId {
+    /// Which of the threads that share the port has it.
+    pub(crate) thread: u32,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
 }

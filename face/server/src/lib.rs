@@ -16,6 +16,8 @@
 //! 4. [`Links::poll_event`] until `None`: what happened outside `decompose`.
 //! 5. [`Links::flush`]: everything composed in this turn leaves, in one batch for each link.
 //!
+//! Several threads may share a port, each with `Links` and a loop of its own: see [`Settings::threads`].
+//!
 //! `examples/echo.rs` is a whole server, for plain and helped clients.
 #![forbid(unsafe_code)]
 
@@ -25,6 +27,7 @@ mod links;
 mod listener;
 mod settings;
 mod table;
+mod threads;
 mod watch;
 
 pub use event::{Client, Event, LinkEnd, LinkId};
@@ -37,3 +40,4 @@ pub use spillway_batch::{
 };
 pub use spillway_keys::{KeyFileError, read_key_file};
 pub use spillway_session::{StreamLimits, TableLimits};
+pub use threads::Threads;

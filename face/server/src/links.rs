@@ -1,5 +1,6 @@
 //! A link port and its links.
 
+mod far;
 mod sessions;
 mod turn;
 mod verbs;
@@ -13,6 +14,7 @@ use spillway_auth::KeyRing;
 use spillway_batch::ServerConfig;
 use spillway_transport::Time;
 
+use self::far::Member;
 use self::sessions::Carried;
 use crate::event::{Client, LinkId};
 use crate::link::Link;
@@ -40,8 +42,12 @@ pub struct Links {
     /// Connections that have room again.
     room: VecDeque<Client>,
     carried: Carried,
-    /// The port is one of several, see [`Settings::reuse_port`].
+    /// The port is one of several that do not know of each other, see [`Settings::reuse_port`].
     shares_port: bool,
+    /// The port is one of several threads', see [`Settings::threads`].
+    member: Option<Member>,
+    /// Of each session: bytes that a client may send before it is answered.
+    window_bytes: u32,
     /// The time that was last told.
     latest: Time,
 }
@@ -58,22 +64,25 @@ impl Links {
         let nonce = spillway_keys::fresh_nonce().map_err(|error| BindError::Listen(address, error))?;
         random.copy_from_slice(&nonce[..8]);
         let config = ServerConfig { ring, rules: settings.rules, limits: settings.limits };
-        let listener = Listener::bind(address, settings.reuse_port)
-            .map_err(|error| BindError::Listen(address, error))?;
+        let failed = |error| BindError::Listen(address, error);
+        let member = settings.threads.map(Member::join).transpose().map_err(failed)?;
+        let listener = Listener::bind(address, settings.reuse_port || member.is_some()).map_err(failed)?;
         let address = listener.local_address().map_err(|error| BindError::Listen(address, error))?;
         Ok(Links {
             epoch: now,
             config: Arc::new(config),
             listener,
             address,
-            table: Table::new(settings.links_max),
+            table: Table::new(member.as_ref().map_or(0, |member| member.thread), settings.links_max),
             unauthenticated: VecDeque::new(),
             unauthenticated_max: settings.unauthenticated_max.max(1),
             touched: Vec::new(),
             lost: VecDeque::new(),
             room: VecDeque::new(),
             carried: Carried::new(settings.sessions, u64::from_le_bytes(random)),
-            shares_port: settings.reuse_port,
+            shares_port: settings.reuse_port && member.is_none(),
+            member,
+            window_bytes: settings.sessions.stream.window_bytes,
             latest: Time::ZERO,
         })
     }

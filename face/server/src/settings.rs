@@ -8,6 +8,8 @@ use spillway_auth::KeyRing;
 use spillway_batch::{AddressRules, Limits};
 use spillway_session::TableLimits;
 
+use crate::threads::Threads;
+
 /// What a link port accepts, and its bounds.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -24,9 +26,13 @@ pub struct Settings {
     pub unauthenticated_max: usize,
     /// Bounds of sessions.
     pub sessions: TableLimits,
-    /// Several link ports of one process share the address, one for each thread, and the kernel spreads links
-    /// over them. Sessions are refused then: one that returns might meet another thread.
+    /// Several link ports share the address, and the kernel spreads links over them. Without
+    /// [`threads`](Self::threads) sessions are refused then: one that returns might meet another port.
     pub reuse_port: bool,
+    /// The threads of this process that share the address, each with [`Links`](crate::Links) of its own: a clone of the
+    /// same for each. A session stays with the thread where it began, whichever of them its next link meets. Says
+    /// [`reuse_port`](Self::reuse_port) too.
+    pub threads: Option<Threads>,
 }
 
 impl Default for Settings {
@@ -39,6 +45,7 @@ impl Default for Settings {
             unauthenticated_max: 1024,
             sessions: TableLimits::default(),
             reuse_port: false,
+            threads: None,
         }
     }
 }

@@ -2,6 +2,8 @@
 
 /// What to put into the epoll set for the link port itself.
 pub(crate) const LISTENER: u32 = 0;
+/// And for the mailbox. Links have what is between.
+pub(crate) const MAILBOX: u32 = u32::MAX;
 
 /// The application's mark in the upper half, ours in the lower.
 pub(crate) fn join(mark: u32, place: u32) -> u64 {

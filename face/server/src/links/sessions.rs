@@ -2,26 +2,26 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use spillway_batch::{CloseReason, Control, Id, Info, Kind, RefuseReason, Role};
+use spillway_batch::{CloseReason, Control, Info, Kind, RefuseReason, Role};
 use spillway_session::{
     Expired, FirstWords, OnServerLink, Opened, SessionHandle, Sessions, StreamEvent, TableLimits,
 };
 use spillway_transport::Time;
-use spillway_wire::session::Opening;
+use spillway_wire::session::{Opening, SessionId};
 
 use super::Links;
+use super::far::{Far, Reached};
 use crate::event::{Client, Event, LinkId, Name};
-
-/// What carries a session: a connection on a link.
-type CarrierName = (LinkId, Id);
+use crate::threads::{CarrierName, What};
 
 /// All sessions of a link port.
 #[derive(Debug)]
 pub(super) struct Carried {
     table: Sessions<CarrierName>,
-    by_connection: HashMap<CarrierName, SessionHandle>,
+    by_connection: HashMap<CarrierName, Reached>,
     records: HashMap<SessionHandle, Record>,
     /// Sessions that may have something to give to their carriers.
     dirty: Vec<SessionHandle>,
@@ -57,6 +57,27 @@ impl Carried {
         self.table.len()
     }
 
+    /// Whether the session is here, or has ended not long ago.
+    pub(super) fn knows(&self, session: SessionId) -> bool {
+        self.table.knows(session)
+    }
+
+    /// The session that a connection carries.
+    fn session_on(&self, carrier: CarrierName) -> Option<SessionHandle> {
+        self.by_connection.get(&carrier).map(|reached| reached.session)
+    }
+
+    fn serial(&self, carrier: CarrierName) -> u64 {
+        self.by_connection.get(&carrier).map_or(0, Reached::serial)
+    }
+
+    /// So many bytes that another thread has posted are dealt with.
+    pub(super) fn note_handled(&self, carrier: CarrierName, bytes: u64) {
+        if let Some(Reached { far: Some(far), .. }) = self.by_connection.get(&carrier) {
+            far.ledger.handled.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
     fn mark(&mut self, session: SessionHandle) {
         if let Some(record) = self.records.get_mut(&session)
             && !std::mem::replace(&mut record.is_dirty, true)
@@ -67,7 +88,7 @@ impl Carried {
 
     /// A connection has room for what it carries again. Whether it carries a session.
     pub(super) fn has_room(&mut self, carrier: CarrierName) -> bool {
-        let session = self.by_connection.get(&carrier).copied();
+        let session = self.session_on(carrier);
         if let Some(session) = session {
             self.mark(session);
         }
@@ -76,7 +97,7 @@ impl Carried {
 
     /// A connection is lost with its link. Whether it carried a session, which waits for another.
     pub(super) fn detach(&mut self, now: Time, carrier: CarrierName) -> bool {
-        let session = self.by_connection.remove(&carrier);
+        let session = self.by_connection.remove(&carrier).map(|reached| reached.session);
         if let Some(session) = session {
             self.table.detach(now, session, carrier);
         }
@@ -147,18 +168,42 @@ impl Links {
         (kind, client, opening): (Kind, SocketAddr, Opening),
     ) -> Option<Event<'static>> {
         let role = self.table.get(link)?.end.role()?;
-        // A port that several threads share gives each of them some links: a session could not find its way back.
+        // Ports that share an address and do not know of each other get some links each: a session could not find its
+        // way back.
         if self.shares_port {
             self.with(link, |entry| entry.end.refuse(id, RefuseReason::Unavailable));
             return None;
         }
-        let words = FirstWords { carrier: (link, id), kind, client, opening };
+        if self.post_words((link, id), kind, client, opening) {
+            return None;
+        }
+        if !self.claims(kind, opening.session) {
+            // Another thread was faster: the client comes again, and meets it there.
+            self.with(link, |entry| entry.end.refuse(id, RefuseReason::Unavailable));
+            return None;
+        }
+        let event = self.open_session(now, (link, id), role, (kind, client, opening), None);
+        self.settle_claim(opening.session);
+        event
+    }
+
+    /// A session's first words on a carrier, which `far` says is another thread's.
+    pub(super) fn open_session(
+        &mut self,
+        now: Time,
+        carrier: CarrierName,
+        role: Role,
+        (kind, client, opening): (Kind, SocketAddr, Opening),
+        far: Option<Far>,
+    ) -> Option<Event<'static>> {
+        let serial = far.as_ref().map_or(0, |far| far.ledger.serial);
+        let words = FirstWords { carrier, kind, client, opening };
         match self.carried.table.open(now, &self.config.ring, &words) {
             Opened::New { session, answer } => {
                 let record = Record { address: client, role, is_dirty: false, is_owing: false };
                 self.carried.records.insert(session, record);
-                self.carried.by_connection.insert((link, id), session);
-                self.with(link, |entry| entry.end.say(id, answer));
+                self.carried.by_connection.insert(carrier, Reached { session, far });
+                self.on_carrier(carrier, serial, What::Say(answer));
                 Some(Event::Connected { client: Client(Name::Session(session)), address: client })
             }
             Opened::Resumed { session, answer, is_accepted, replaced } => {
@@ -168,18 +213,16 @@ impl Links {
                 if let Some(record) = self.carried.records.get_mut(&session) {
                     record.role = role;
                 }
-                self.carried.by_connection.insert((link, id), session);
-                self.with(link, |entry| {
-                    entry.end.say(id, answer);
-                    if is_accepted {
-                        entry.end.accept(id);
-                    }
-                });
+                self.carried.by_connection.insert(carrier, Reached { session, far });
+                self.on_carrier(carrier, serial, What::Say(answer));
+                if is_accepted {
+                    self.on_carrier(carrier, serial, What::Say(Control::Accepted));
+                }
                 self.carried.mark(session);
                 None
             }
             Opened::Refused(reason) => {
-                self.with(link, |entry| entry.end.refuse(id, reason));
+                self.on_carrier(carrier, serial, What::Refuse(reason));
                 None
             }
         }
@@ -192,7 +235,10 @@ impl Links {
         carrier: CarrierName,
         bytes: &'a [u8],
     ) -> Option<Event<'a>> {
-        let session = *self.carried.by_connection.get(&carrier)?;
+        let Some(session) = self.carried.session_on(carrier) else {
+            self.post_bytes(carrier, bytes);
+            return None;
+        };
         let client = Client(Name::Session(session));
         match self.carried.table.handle_data(now, session, carrier, bytes.len()) {
             Ok(true) => {
@@ -210,7 +256,10 @@ impl Links {
         carrier: CarrierName,
         control: Control,
     ) -> Option<Event<'static>> {
-        let session = *self.carried.by_connection.get(&carrier)?;
+        let Some(session) = self.carried.session_on(carrier) else {
+            self.post_control(carrier, control);
+            return None;
+        };
         let event = self.carried.table.handle_control(now, session, carrier, &control);
         self.owe(session);
         self.carried.mark(session);
@@ -223,17 +272,19 @@ impl Links {
     }
 
     pub(super) fn accept_session(&mut self, session: SessionHandle) {
-        if let Some((link, id)) = self.carried.table.accept(session) {
-            self.with(link, |entry| entry.end.accept(id));
+        if let Some(carrier) = self.carried.table.accept(session) {
+            let serial = self.carried.serial(carrier);
+            self.on_carrier(carrier, serial, What::Say(Control::Accepted));
         }
     }
 
     pub(super) fn refuse_session(&mut self, session: SessionHandle, reason: RefuseReason) {
         let carrier = self.carried.table.refuse(session);
         self.carried.records.remove(&session);
-        if let Some((link, id)) = carrier {
-            self.carried.by_connection.remove(&(link, id));
-            self.with(link, |entry| entry.end.refuse(id, reason));
+        if let Some(carrier) = carrier {
+            let serial = self.carried.serial(carrier);
+            self.carried.by_connection.remove(&carrier);
+            self.on_carrier(carrier, serial, What::Refuse(reason));
         }
     }
 
@@ -253,11 +304,17 @@ impl Links {
             let Some(record) = self.carried.records.get_mut(&session) else { continue };
             record.is_dirty = false;
             let carrier = self.carried.table.info(session).and_then(|info| info.carrier);
-            if let Some((link, id)) = carrier
+            let Carried { table, by_connection, .. } = &mut self.carried;
+            if let Some(carrier) = carrier
+                && let Some(Reached { far: Some(far), .. }) = by_connection.get_mut(&carrier)
+                && let Some(member) = &mut self.member
+            {
+                table.transmit(now, session, &mut member.by_post(far, carrier));
+            } else if let Some((link, id)) = carrier
                 && let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none())
             {
                 let mut on = OnServerLink { link: &mut entry.end, id };
-                self.carried.table.transmit(now, session, &mut on);
+                table.transmit(now, session, &mut on);
                 // What it was given is sent with the rest of the turn.
                 self.with(link, |_| ());
             }
@@ -280,9 +337,9 @@ impl Links {
 
     /// A connection carries its session no more.
     fn close_carrier(&mut self, carrier: CarrierName) {
+        let serial = self.carried.serial(carrier);
         self.carried.by_connection.remove(&carrier);
-        let (link, id) = carrier;
-        self.with(link, |entry| entry.end.close(id, CloseReason::Moved));
+        self.on_carrier(carrier, serial, What::Leave(CloseReason::Moved));
     }
 
     pub(super) fn sessions_timeout(&mut self, now: Time) {

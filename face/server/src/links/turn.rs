@@ -5,15 +5,16 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use spillway_batch::{CloseReason, LinkError, ServerLink};
+use spillway_batch::{CloseReason, Id, LinkError, ServerLink};
 use spillway_transport::Time;
 use spillway_wire::preamble::{Verdict, Welcome};
 
 use super::Links;
+use super::far::{MAIL, Member};
 use crate::event::{Client, Event, LinkEnd, LinkId, Name};
 use crate::link::Link;
 use crate::listener::Accepted;
-use crate::watch::{Interest, LISTENER, join, split};
+use crate::watch::{Interest, LISTENER, MAILBOX, join, split};
 
 /// Links accepted in one turn, so that those there are already do not wait for a crowd.
 const ACCEPTED_PER_TURN: usize = 64;
@@ -26,6 +27,12 @@ impl Links {
         let interest = self.listener.interest();
         let before = self.listener.watched.replace(interest);
         watch(epoll, self.listener.descriptor(), join(mark, LISTENER), before, interest)?;
+        if let Some(member) = &mut self.member
+            && !std::mem::replace(&mut member.is_watched, true)
+        {
+            let interest = Interest { readable: true, writable: false };
+            watch(epoll, member.descriptor(), join(mark, MAILBOX), None, interest)?;
+        }
         let mut kept = 0;
         for index in 0..self.touched.len() {
             let link = self.touched[index];
@@ -50,12 +57,16 @@ impl Links {
     }
 
     /// The epoll set says that something of ours is ready: accepts, or sends what waited. Returns the link to
-    /// [`receive`](Self::receive) from, if one can be read. A word too many does no harm.
+    /// [`receive`](Self::receive) from, if one can be read; with [threads](crate::Settings::threads) also a name that
+    /// stands for what the others have for this one. A word too many does no harm.
     pub fn handle_ready(&mut self, now: Instant, data: u64, flags: EventFlags) -> Option<LinkId> {
         let (_, place) = split(data);
         if place == LISTENER {
             self.accept_links(now);
             return None;
+        }
+        if place == MAILBOX {
+            return Some(MAIL);
         }
         let link = self.table.at(place - 1)?;
         let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
@@ -106,6 +117,9 @@ impl Links {
     /// Receives from a link into a buffer of the application's: 64 KiB is a good size. Returns how many bytes to
     /// [`decompose`](Self::decompose); 0 when there are none now. One system call.
     pub fn receive(&mut self, link: LinkId, buffer: &mut [u8]) -> usize {
+        if link == MAIL {
+            return self.receive_mail(buffer);
+        }
         match self.table.get_mut(link).map(|entry| entry.receive(buffer)) {
             Some(Ok(received)) => received,
             Some(Err(why)) => {
@@ -121,6 +135,7 @@ impl Links {
     pub fn flush(&mut self, now: Instant) {
         let time = self.time(now);
         self.transmit_sessions(time);
+        self.hand_over();
         for index in 0..self.touched.len() {
             self.push(time, self.touched[index]);
         }
@@ -140,9 +155,8 @@ impl Links {
     }
 
     pub(super) fn collect_room(&mut self, link: LinkId) {
-        let Some(entry) = self.table.get_mut(link) else { return };
-        while let Some(id) = entry.end.poll_room() {
-            if !self.carried.has_room((link, id)) {
+        while let Some(id) = self.table.get_mut(link).and_then(|entry| entry.end.poll_room()) {
+            if !self.carried.has_room((link, id)) && !self.pass_waiting((link, id)) {
                 self.room.push_back(Client(Name::Plain(link, id)));
             }
         }
@@ -150,8 +164,16 @@ impl Links {
 
     pub(super) fn lose(&mut self, link: LinkId, why: LinkEnd) {
         if let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) {
+            let ids: Vec<Id> = entry.end.ids().collect();
             entry.lose(why);
-            entry.orphans.retain(|id| !self.carried.detach(self.latest, (link, *id)));
+            let mut orphans = std::mem::take(&mut entry.orphans);
+            orphans.retain(|id| !self.carried.detach(self.latest, (link, *id)) && !self.holds((link, *id)));
+            if let Some(entry) = self.table.get_mut(link) {
+                entry.orphans = orphans;
+            }
+            for id in ids {
+                self.lose_held((link, id));
+            }
             self.lost.push_back(link);
         }
     }
@@ -178,7 +200,7 @@ impl Links {
     /// How long to wait at most before the next turn, asked after [`watch_in`](Self::watch_in). In the past when
     /// something is left to do: an event to ask for, or a batch to flush.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let is_busy = self.carried.is_busy();
+        let is_busy = self.carried.is_busy() || self.member.as_ref().is_some_and(Member::is_busy);
         if is_busy || !(self.room.is_empty() && self.lost.is_empty() && self.touched.is_empty()) {
             return Some(self.epoch);
         }

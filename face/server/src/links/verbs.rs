@@ -6,6 +6,7 @@ use spillway_batch::{CloseReason, Info, LinkCounters, RefuseReason, ServerEvent}
 use spillway_transport::Time;
 
 use super::Links;
+use super::far::MAIL;
 use crate::event::{Client, Event, LinkEnd, LinkId, Name};
 
 impl Links {
@@ -13,6 +14,9 @@ impl Links {
     /// breaks the rules is lost: [`poll_event`](Self::poll_event) tells its connections.
     pub fn decompose<'a>(&mut self, now: Instant, link: LinkId, input: &mut &'a [u8]) -> Option<Event<'a>> {
         let time = self.time(now);
+        if link == MAIL {
+            return self.decompose_mail(time, input);
+        }
         loop {
             match self.with(link, |entry| entry.end.decompose(time, input))? {
                 Ok(Some(event)) => {
@@ -131,7 +135,7 @@ impl Links {
         }
     }
 
-    /// The link that carries a connection now. A session may have none, and another one later.
+    /// The link that carries a connection now. A session may have none, another one later, or one of another thread.
     pub fn link(&self, client: Client) -> Option<LinkId> {
         match client.0 {
             Name::Plain(link, _) => Some(link),

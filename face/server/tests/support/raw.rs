@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use spillway_batch::{
-    CloseReason, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, RefuseReason, Role,
+    CloseReason, Control, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind,
+    RefuseReason, Role,
 };
 use spillway_client::Key;
 use spillway_transport::Time;
@@ -18,6 +19,8 @@ pub enum Heard {
     Data(Id, Vec<u8>),
     Finished(Id),
     Closed(Id, CloseReason),
+    /// Of a connection that carries a session.
+    Control(Id, Control),
     Broken(LinkError),
     /// The other side closed the link.
     End,
@@ -97,6 +100,8 @@ fn translate(event: OpenerEvent<'_>) -> Heard {
         OpenerEvent::Data { id, bytes } => Heard::Data(id, bytes.to_vec()),
         OpenerEvent::Finished { id } => Heard::Finished(id),
         OpenerEvent::Closed { id, reason } => Heard::Closed(id, reason),
+        OpenerEvent::RelayedData { id, bytes, .. } => Heard::Data(id, bytes.to_vec()),
+        OpenerEvent::RelayedControl { id, control } => Heard::Control(id, control),
         other => panic!("{other:?}"),
     }
 }
