@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 
 use spillway_auth::KeyRing;
 use spillway_batch::{AddressRange, AddressRules, Limits, Role, ServerConfig};
+use spillway_session::{StreamLimits, TableLimits};
 
 pub use crate::port::LinkAddress;
 use crate::{rotation, status};
@@ -19,6 +20,8 @@ pub const CLIENT_KEYS: &CStr = c"SPILLWAY_CLIENT_KEYS";
 pub const ALLOW_CLIENTS: &CStr = c"SPILLWAY_ALLOW_CLIENTS";
 /// The application's port to serve; the first that it polls when this is not set.
 pub const PORT: &CStr = c"SPILLWAY_PORT";
+/// How many sessions there may be at once.
+pub const SESSIONS_MAX: &CStr = c"SPILLWAY_SESSIONS_MAX";
 /// `1`: end the server rather than run it without help.
 pub const REQUIRE: &CStr = c"SPILLWAY_REQUIRE";
 /// Names one start by `spillway run`: all its processes have the same.
@@ -28,6 +31,10 @@ pub const OFF: &CStr = c"SPILLWAY_OFF";
 
 /// Bytes of each connection that may be received and not yet read.
 const WINDOW_BYTES: u32 = 64 * 1024;
+
+/// Sessions at once where nothing else is said. Each keeps at most 256 KiB for its client, and as much as a connection
+/// may have unread.
+pub const SESSIONS_MAX_DEFAULT: usize = 65_536;
 
 /// The configuration of one server process.
 #[derive(Debug)]
@@ -42,6 +49,8 @@ pub struct Config {
     pub allow: Option<Vec<AddressRange>>,
     /// The application's port to serve.
     pub port: Option<u16>,
+    /// Sessions at once; 0 for none.
+    pub sessions_max: usize,
     /// Rather no server than one without help.
     pub require: bool,
     /// Which start by `spillway run` this process came of.
@@ -60,6 +69,11 @@ pub struct ConfigError {
 }
 
 impl Config {
+    pub(crate) fn session_limits(&self) -> TableLimits {
+        let stream = StreamLimits { window_bytes: WINDOW_BYTES, ..StreamLimits::default() };
+        TableLimits { sessions_max: self.sessions_max, stream, ..TableLimits::default() }
+    }
+
     pub(crate) fn server_config(&self) -> ServerConfig {
         ServerConfig {
             ring: self.ring.clone(),
@@ -100,9 +114,13 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         None => None,
         Some(text) => Some(text.parse().map_err(|_| format!("SPILLWAY_PORT={text} is no port number"))?),
     };
+    let sessions_max = match variable(SESSIONS_MAX).filter(|text| !text.is_empty()) {
+        None => SESSIONS_MAX_DEFAULT,
+        Some(text) => text.parse().map_err(|_| format!("SPILLWAY_SESSIONS_MAX={text} is no number"))?,
+    };
     let launch = variable(LAUNCH).filter(|id| is_launch(id));
     let status_directories = status::directories();
-    Ok(Config { link, ring, key_files, allow, port, require, launch, status_directories })
+    Ok(Config { link, ring, key_files, allow, port, sessions_max, require, launch, status_directories })
 }
 
 /// A launch is part of a file name.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use libc::c_int;
 use spillway_batch::{NONCE_BYTES, ServerConfig, ServerLink};
+use spillway_session::TableLimits;
 
 use crate::config::{Config, ConfigError};
 use crate::epoll::Tag;
@@ -60,9 +61,9 @@ fn give_up(require: bool, why: core::fmt::Arguments<'_>) {
     log::always(format_args!("{why}; the server runs without helpers"));
 }
 
-/// What links and sessions are accepted with now.
-pub(crate) fn server_config() -> Option<Arc<ServerConfig>> {
-    CONFIG.get().map(|prepared| prepared.keys.server())
+/// What sessions are accepted with now, and their bounds.
+pub(crate) fn session_config() -> Option<(Arc<ServerConfig>, TableLimits)> {
+    CONFIG.get().map(|prepared| (prepared.keys.server(), prepared.config.session_limits()))
 }
 
 /// Whether this process is to be helped at all.

@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
 use libc::{c_int, iovec};
-use spillway_batch::{CloseReason, Control, Id, Info, RefuseReason, Role, ServerConfig};
+use spillway_auth::KeyRing;
+use spillway_batch::{CloseReason, Control, Id, Info, RefuseReason, Role};
 use spillway_session::{Carrier, FirstWords, Opened, SessionHandle, Sessions, StreamEvent, TableLimits};
 use spillway_transport::Time;
 
@@ -26,8 +27,7 @@ use crate::{links, lock};
 
 pub(crate) use expiry::{due_within, is_due, look};
 
-/// Sessions at once, over all shards; closed ones that linger included. Ids are random, so shards fill evenly.
-const SESSIONS_MAX: usize = 65_536;
+/// Ids are random, so shards fill evenly.
 const SHARDS: usize = 16;
 
 /// In `Connection::link`, with the shard added: it came by a session, and `Connection::id` is its place there.
@@ -85,8 +85,7 @@ pub(crate) struct Heard {
 }
 
 impl Shard {
-    fn new() -> Shard {
-        let limits = TableLimits { sessions_max: SESSIONS_MAX / SHARDS, ..TableLimits::default() };
+    fn new(limits: TableLimits) -> Shard {
         let mut random = [0; 8];
         if sys::random(&mut random).is_err() {
             // Different in the next life of this server at least.
@@ -319,15 +318,21 @@ pub(crate) fn each_connection(tell: &mut impl FnMut(u32, Info)) {
 
 /// A session's first words on a link whose socket has the address `local`.
 pub(crate) fn open(
-    config: &ServerConfig,
+    ring: &KeyRing,
+    limits: TableLimits,
     words: &FirstWords<CarrierName>,
     local: Option<SocketAddr>,
     wakes: &mut Wakes,
 ) -> Words {
-    let index = words.opening.session.0[0] % SHARDS as u8;
+    let shards = limits.sessions_max.min(SHARDS);
+    if shards == 0 {
+        return Words::Refused(RefuseReason::Unavailable);
+    }
+    let limits = TableLimits { sessions_max: limits.sessions_max / shards, ..limits };
+    let index = (usize::from(words.opening.session.0[0]) % shards) as u8;
     let mut guard = shard(index);
-    let shard = guard.get_or_insert_with(Shard::new);
-    match shard.table.open(sys::now(), &config.ring, words) {
+    let shard = guard.get_or_insert_with(|| Shard::new(limits));
+    match shard.table.open(sys::now(), ring, words) {
         Opened::New { session, answer } => match shard.begin(index, session, words, local, wakes) {
             Ok(()) => Words::New(Name { shard: index, slot: session.slot() }, answer),
             Err(reason) => {

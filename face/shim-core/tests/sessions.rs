@@ -5,7 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use spillway_client::session::{BlockingSession, Gone, SessionEvent, SessionSettings};
 use spillway_client::{Key, LinkTarget};
@@ -163,7 +163,7 @@ fn a_server_that_closes_says_so_after_the_last_byte() {
     let deadline = Instant::now() + PATIENCE;
     while server.descriptors() > descriptors + 5 {
         assert!(Instant::now() < deadline, "{} descriptors, {descriptors} before", server.descriptors());
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -222,6 +222,22 @@ fn a_restarted_server_is_told_as_gone() {
     let gone =
         error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()).expect("it says that it is gone");
     assert!(gone.acknowledged <= gone.written && gone.written == 22);
+}
+
+#[test]
+fn a_full_table_refuses_more_and_serves_the_others() {
+    let server = memcached(&[], &[("SPILLWAY_SESSIONS_MAX", "1")]);
+    let mut first = open(&server);
+    exchange(&mut first, b"get key\r\n", b"END\r\n", &[0]);
+    let way = LinkTarget { address: server.link, key: Key::loopback_only(), server: None };
+    let settings =
+        SessionSettings { give_up_after: Duration::from_millis(300), ..SessionSettings::default() };
+    let error = BlockingSession::open(vec![way], settings).unwrap_err();
+    println!("the second: {error}");
+    exchange(&mut first, b"get key\r\n", b"END\r\n", &[0]);
+    first.close().unwrap();
+    // Its place is free.
+    open(&server).close().unwrap();
 }
 
 #[test]

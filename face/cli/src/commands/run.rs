@@ -41,6 +41,9 @@ pub struct Args {
     /// The server's port to serve, if it listens on several [default: the first that it polls]
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+    /// Sessions of the client library at once, 0 for none: each keeps up to 256 KiB of replies until its client has them
+    #[arg(long, value_name = "N", default_value_t = config::SESSIONS_MAX_DEFAULT)]
+    sessions_max: usize,
     /// Fail rather than run the server without helpers
     #[arg(long)]
     require: bool,
@@ -117,6 +120,7 @@ fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
         (name(config::CLIENT_KEYS), client_keys.into()),
         (name(config::ALLOW_CLIENTS), ranges.join(",").into()),
         (name(config::PORT), port.into()),
+        (name(config::SESSIONS_MAX), args.sessions_max.to_string().into()),
         (name(config::REQUIRE), require.into()),
         (name(config::LAUNCH), launch.into()),
     ])

@@ -1,6 +1,6 @@
 //! Sessions that a link carries.
 
-use spillway_batch::{CloseReason, Control, Id, RefuseReason};
+use spillway_batch::{CloseReason, Control, Id};
 use spillway_session::{FirstWords, OnServerLink};
 use spillway_transport::Time;
 
@@ -13,8 +13,8 @@ impl Inner {
     /// A session begins on this link, or goes on.
     pub(super) fn session_words(&mut self, words: FirstWords<CarrierName>, wakes: &mut Wakes) {
         let (_, id) = words.carrier;
-        let Some(config) = port::server_config() else { return self.refuse(id, RefuseReason::Unavailable) };
-        match sessions::open(&config, &words, self.local, wakes) {
+        let Some((config, limits)) = port::session_config() else { return };
+        match sessions::open(&config.ring, limits, &words, self.local, wakes) {
             Words::New(name, answer) => {
                 self.name(id, Named::Session(name));
                 self.say(id, answer);

@@ -1,0 +1,115 @@
+//! Sessions at real servers under `spillway run`, driven by `spillway load`, while their helpers are killed and stopped.
+
+mod support;
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use spillway_lab::peers::{Memcached, Peer, Redis};
+use spillway_lab::{Launch, Place, Process};
+use spillway_ports::free_port;
+use support::{SPILLWAY, Scratch, loopback};
+
+/// Faults, one each second.
+const FAULTS: usize = 8;
+
+/// Two helpers of one server, and the keys of all.
+struct Scene {
+    helpers: Vec<Process>,
+    launches: Vec<Launch>,
+    server: Peer,
+    place: Place,
+    addresses: Vec<String>,
+    client_file: String,
+    scratch: Scratch,
+}
+
+impl Scene {
+    fn start(start: impl FnOnce(&Place, Vec<String>) -> Peer) -> Scene {
+        let (place, scratch) = (Place::local().unwrap(), Scratch::new());
+        let (helper_file, _) = scratch.key("helper.key");
+        let (client_file, _) = scratch.key("client.key");
+        let link = loopback(free_port()).to_string();
+        let wrapper = [SPILLWAY, "run", "--link", &link, "--key", &helper_file, "--client-key", &client_file];
+        let wrapper = wrapper.into_iter().chain(["--require", "--"]).map(str::to_owned).collect();
+        let server = start(&place, wrapper);
+        let addresses: Vec<String> = (0..2).map(|_| loopback(free_port()).to_string()).collect();
+        let launches: Vec<Launch> = addresses
+            .iter()
+            .map(|address| {
+                Launch::new(SPILLWAY)
+                    .name("helper")
+                    .args(["helper", "--service", &format!("service={link}"), "--link-listen", address])
+                    .args(["--listen", &loopback(free_port()).to_string(), "--key", &helper_file])
+                    .args(["--client-key", &client_file, "--threads", "1"])
+            })
+            .collect();
+        let helpers = launches.iter().map(|launch| place.spawn(launch).unwrap()).collect();
+        Scene { helpers, launches, server, place, addresses, client_file, scratch }
+    }
+
+    fn load(&self, protocol: &str, report: &str) -> Child {
+        let server = self.server.address().to_string();
+        let mut command = Command::new(SPILLWAY);
+        command.args(["load", "--protocol", protocol, "--server", &server, "--sessions"]);
+        command.args(["--client-key", &self.client_file, "--json", report]);
+        for address in &self.addresses {
+            command.args(["--helper", address]);
+        }
+        command.args(["-c", "200", "--threads", "2", "--rate", "2000", "-d", &format!("{}s", FAULTS + 1)]);
+        command.args(["--get-ratio", "0.8", "--value-size", "3000", "--keys", "2000"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// One helper goes, and comes back; the other is alive.
+    fn strike(&mut self, turn: usize) {
+        let helper = turn % 2;
+        if turn % 3 == 2 {
+            self.helpers[helper].signal(Signal::STOP.as_raw()).unwrap();
+            std::thread::sleep(Duration::from_millis(600));
+            self.helpers[helper].signal(Signal::CONT.as_raw()).unwrap();
+            std::thread::sleep(Duration::from_millis(400));
+        } else {
+            self.helpers[helper].kill();
+            std::thread::sleep(Duration::from_millis(300));
+            self.helpers[helper] = self.place.spawn(&self.launches[helper]).unwrap();
+            std::thread::sleep(Duration::from_millis(700));
+        }
+    }
+
+    fn survives(mut self, protocol: &str) {
+        let report = self.scratch.path("report.json");
+        let load = self.load(protocol, &report);
+        std::thread::sleep(Duration::from_secs(1));
+        (0..FAULTS).for_each(|turn| self.strike(turn));
+        let output = load.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{told}");
+        let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+        let total = |name: &str| report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is told"));
+        for none in ["wrong", "lost", "resets", "unasked"] {
+            assert_eq!(total(none), 0, "{none}\n{told}");
+        }
+        assert!(total("answered") > 1_000 && total("answered") == total("helped"), "{told}");
+        assert!(total("carried_on") >= 100, "helpers were killed, so sessions went on elsewhere\n{told}");
+    }
+}
+
+#[test]
+fn memcached_loses_no_request_while_helpers_are_killed() {
+    Scene::start(|place, wrapper| Memcached::default().wrapper(wrapper).start(place).unwrap())
+        .survives("memcached");
+}
+
+#[test]
+fn memcached_with_four_threads_loses_no_request_while_helpers_are_killed() {
+    Scene::start(|place, wrapper| Memcached::default().threads(4).wrapper(wrapper).start(place).unwrap())
+        .survives("memcached");
+}
+
+#[test]
+fn redis_loses_no_request_while_helpers_are_killed() {
+    Scene::start(|place, wrapper| Redis::default().wrapper(wrapper).start(place).unwrap()).survives("redis");
+}
