@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::ops::ControlFlow;
 
 use spillway_auth::KeyRing;
 use spillway_transport::{Chunk, Time};
@@ -135,7 +136,7 @@ pub struct ServerLink {
     peer: SocketAddr,
     local: SocketAddr,
     stage: Stage,
-    ends: Ends,
+    pub(crate) ends: Ends,
     clients: Vec<Option<SocketAddr>>,
 }
 
@@ -189,41 +190,57 @@ impl ServerLink {
         now: Time,
         input: &mut &'a [u8],
     ) -> Result<Option<ServerEvent<'a>>, LinkError> {
-        let event = self.next_event(now, input);
-        if event.is_err() {
-            self.stage = Stage::Failed;
+        loop {
+            match self.step(now, input)? {
+                ControlFlow::Break(event) => return Ok(event),
+                ControlFlow::Continue(()) => {}
+            }
         }
-        event
     }
 
-    fn next_event<'a>(
+    /// One step of [`decompose`](Self::decompose); to be continued when what was at the front is no news.
+    #[inline]
+    pub(crate) fn step<'a>(
         &mut self,
         now: Time,
         input: &mut &'a [u8],
-    ) -> Result<Option<ServerEvent<'a>>, LinkError> {
-        loop {
-            let (role, version) = match &self.stage {
-                Stage::Established { role, version } => (*role, *version),
-                Stage::Failed => return Ok(None),
-                Stage::Accepting { deadline, .. } if *deadline <= now => {
-                    return Err(LinkError::HandshakeTimeout);
-                }
-                Stage::Accepting { .. } => match self.handshake(input)? {
-                    Some(event) => return Ok(Some(event)),
-                    None if input.is_empty() => return Ok(None),
-                    None => continue,
-                },
-            };
-            let Some(piece) = self.ends.disassembler.next(input)? else { return Ok(None) };
-            if version < SESSIONS_SINCE
-                && matches!(&piece, Piece::Control { control, .. } if control.is_of_sessions())
-            {
-                return Err(LinkError::Sessions);
-            }
-            if let Some(event) = self.piece(role, piece)? {
-                return Ok(Some(event));
-            }
+    ) -> Result<ControlFlow<Option<ServerEvent<'a>>>, LinkError> {
+        let step = self.try_step(now, input);
+        if step.is_err() {
+            self.stage = Stage::Failed;
         }
+        step
+    }
+
+    #[inline]
+    fn try_step<'a>(
+        &mut self,
+        now: Time,
+        input: &mut &'a [u8],
+    ) -> Result<ControlFlow<Option<ServerEvent<'a>>>, LinkError> {
+        let (role, version) = match &self.stage {
+            Stage::Established { role, version } => (*role, *version),
+            Stage::Failed => return Ok(ControlFlow::Break(None)),
+            Stage::Accepting { deadline, .. } if *deadline <= now => {
+                return Err(LinkError::HandshakeTimeout);
+            }
+            Stage::Accepting { .. } => {
+                return Ok(match self.handshake(input)? {
+                    None if !input.is_empty() => ControlFlow::Continue(()),
+                    event => ControlFlow::Break(event),
+                });
+            }
+        };
+        let Some(piece) = self.ends.disassembler.next(input)? else { return Ok(ControlFlow::Break(None)) };
+        if version < SESSIONS_SINCE
+            && matches!(&piece, Piece::Control { control, .. } if control.is_of_sessions())
+        {
+            return Err(LinkError::Sessions);
+        }
+        Ok(match self.piece(role, piece)? {
+            None => ControlFlow::Continue(()),
+            event => ControlFlow::Break(event),
+        })
     }
 
     fn handshake<'a>(&mut self, input: &mut &[u8]) -> Result<Option<ServerEvent<'a>>, LinkError> {

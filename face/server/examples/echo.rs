@@ -174,7 +174,8 @@ impl Server {
             Event::LinkOpened { peer, role, .. } => eprintln!("echo: {role} at {peer} opened a link"),
             Event::LinkLost { peer, why, .. } => eprintln!("echo: link of {peer} is gone: {why}"),
             Event::Forbidden { address, why, .. } => eprintln!("echo: refused {address}: {why}"),
-            Event::Drain { .. } => {}
+            // Only those who forward ask for runs.
+            Event::Drain { .. } | Event::Run { .. } => {}
         }
     }
 

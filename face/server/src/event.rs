@@ -46,6 +46,15 @@ pub enum Event<'a> {
         /// Never empty.
         bytes: &'a [u8],
     },
+    /// Requests of a link's plain connections as they came: whole frames, each with its header (`spillway-wire` reads
+    /// them). Only of [`decompose_run`](crate::Links::decompose_run). Say [`forwarded`](crate::Links::forwarded) when they
+    /// have been passed on: until then they count against their clients' windows.
+    Run {
+        /// Which link's.
+        link: LinkId,
+        /// Never empty.
+        bytes: &'a [u8],
+    },
     /// The client sends no more. Replies still reach it.
     Finished {
         /// Which.

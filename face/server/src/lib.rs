@@ -18,7 +18,10 @@
 //!
 //! Several threads may share a port, each with `Links` and a loop of its own: see [`Settings::threads`].
 //!
-//! `examples/echo.rs` is a whole server, for plain and helped clients.
+//! A server that only passes requests on need not take them apart: [`Links::decompose_run`].
+//!
+//! `examples/echo.rs` is a whole server, for plain and helped clients; `examples/leader.rs` forwards to
+//! `examples/replica.rs`.
 #![forbid(unsafe_code)]
 
 mod event;
@@ -32,6 +35,7 @@ mod watch;
 
 pub use event::{Client, Event, LinkEnd, LinkId};
 pub use links::Links;
+pub use links::forwarding::RUN_BUFFER_BYTES;
 pub use settings::{BindError, Settings};
 pub use spillway_auth::{Key, KeyRing};
 pub use spillway_batch::{

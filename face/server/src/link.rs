@@ -32,6 +32,8 @@ pub(crate) struct Link {
     /// Its connections that the application has yet to be told of, once it is gone.
     pub(crate) orphans: Vec<Id>,
     pub(crate) lost: Option<LinkEnd>,
+    /// The beginning of a frame, where runs are taken: at most the longest one.
+    cut: Vec<u8>,
 }
 
 impl Link {
@@ -46,6 +48,7 @@ impl Link {
             watched: None,
             orphans: Vec::new(),
             lost: None,
+            cut: Vec::new(),
         }
     }
 
@@ -66,15 +69,29 @@ impl Link {
         if !self.may_read() || buffer.is_empty() {
             return Ok(0);
         }
+        let held = self.cut.len();
+        if held >= buffer.len() {
+            let what = "the buffer is shorter than a frame: see RUN_BUFFER_BYTES";
+            return Err(LinkEnd::Socket(io::Error::new(io::ErrorKind::InvalidInput, what)));
+        }
         loop {
-            match recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
+            match recv(&self.socket, &mut buffer[held..], RecvFlags::empty()) {
                 Ok((_, 0)) => return Err(LinkEnd::Closed),
-                Ok((_, received)) => return Ok(received),
+                Ok((_, received)) => {
+                    buffer[..held].copy_from_slice(&self.cut);
+                    self.cut.clear();
+                    return Ok(held + received);
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(0),
                 Err(error) => return Err(LinkEnd::Socket(error.into())),
             }
         }
+    }
+
+    /// Has these bytes before what is received next.
+    pub(crate) fn keep(&mut self, cut: &[u8]) {
+        self.cut.extend_from_slice(cut);
     }
 
     /// Gives the socket what it takes.

@@ -1,6 +1,7 @@
 //! A link port and its links.
 
 mod far;
+pub(crate) mod forwarding;
 mod sessions;
 mod turn;
 mod verbs;

@@ -39,7 +39,12 @@ impl Links {
         }
     }
 
-    fn translate<'a>(&mut self, now: Time, link: LinkId, event: ServerEvent<'a>) -> Option<Event<'a>> {
+    pub(super) fn translate<'a>(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        event: ServerEvent<'a>,
+    ) -> Option<Event<'a>> {
         let client = |id| Client(Name::Plain(link, id));
         Some(match event {
             ServerEvent::Connect { id, client: address, server: _ } => {

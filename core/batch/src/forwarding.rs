@@ -1,0 +1,167 @@
+//! Forwarding without disassembly (PostMan §4.2, "Further optimization"): a server that only passes requests on, a leader
+//! or a proxy, takes a batch's data frames as one run of bytes, headers included, and gives replies back the same way.
+//!
+//! Control stays apart, and so do sessions: their bytes belong to a stream that outlives the connection named in a header.
+
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+
+use spillway_transport::Time;
+use spillway_wire::{HEADER_BYTES, Header, Id, Kind};
+
+use crate::ends::{Ends, Incoming};
+use crate::error::LinkError;
+use crate::server::{ServerEvent, ServerLink};
+
+/// What a link brings to a server that passes requests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received<'a> {
+    /// Data frames of clients as they came, headers included: whole ones, at least one. Say
+    /// [`ServerLink::forwarded`] when they have been passed on.
+    Run(&'a [u8]),
+    /// Anything else. Never [`ServerEvent::Data`].
+    Event(ServerEvent<'a>),
+}
+
+/// What is at the front of a link's bytes.
+enum Front<'a> {
+    /// A data frame that is not there as a whole.
+    Cut,
+    /// A whole data frame.
+    Frame { header: Header, payload: &'a [u8] },
+    /// Control, or what is no frame.
+    Other,
+}
+
+fn front(input: &[u8]) -> Front<'_> {
+    let Some((head, rest)) = input.split_first_chunk::<HEADER_BYTES>() else { return Front::Cut };
+    match Header::parse(head) {
+        Ok(header) if header.kind.is_data() => match rest.get(..usize::from(header.length)) {
+            Some(payload) => Front::Frame { header, payload },
+            None => Front::Cut,
+        },
+        _ => Front::Other,
+    }
+}
+
+/// The data frames of a run.
+fn frames(mut run: &[u8]) -> impl Iterator<Item = (Header, &[u8])> + '_ {
+    core::iter::from_fn(move || {
+        let Front::Frame { header, payload } = front(run) else { return None };
+        run = &run[HEADER_BYTES + payload.len()..];
+        Some((header, payload))
+    })
+}
+
+/// What [`Ends::incoming_run`] finds.
+enum Taken<'a> {
+    /// Whole frames, counted as received.
+    Run(&'a [u8]),
+    /// Nothing, or a data frame of which more is to come.
+    Cut,
+    /// Something that is not forwarded: take it apart.
+    Apart,
+}
+
+impl Ends {
+    /// Takes the data frames at the front of `input` that the application may have as they are. Between frames only.
+    fn incoming_run<'a>(&mut self, input: &mut &'a [u8]) -> Taken<'a> {
+        let mut length = 0;
+        let found = loop {
+            match front(&input[length..]) {
+                Front::Frame { header, payload } if self.may_forward(&header) => {
+                    if !payload.is_empty() {
+                        let incoming = self.incoming_data(header.id, payload.len(), !header.more);
+                        debug_assert_eq!(incoming, Incoming::Deliver, "it was asked");
+                    }
+                    length += HEADER_BYTES + payload.len();
+                }
+                // It carries nothing.
+                Front::Frame { header, payload }
+                    if length == 0 && payload.is_empty() && header.id != Id::LINK =>
+                {
+                    *input = &input[HEADER_BYTES..];
+                }
+                Front::Frame { .. } | Front::Other => break Taken::Apart,
+                Front::Cut => break Taken::Cut,
+            }
+        };
+        let (run, rest) = input.split_at(length);
+        *input = rest;
+        if run.is_empty() { found } else { Taken::Run(run) }
+    }
+
+    fn may_forward(&self, header: &Header) -> bool {
+        header.kind == Kind::Request
+            && self.get(header.id).is_some_and(|connection| {
+                let incoming = &connection.incoming;
+                connection.is_open()
+                    && !connection.is_carrier
+                    && !incoming.finished
+                    && incoming.has_credit_for(usize::from(header.length))
+            })
+    }
+}
+
+impl ServerLink {
+    /// As [`decompose`](Self::decompose), but requests come as they are: [`Received::Run`] instead of
+    /// [`ServerEvent::Data`]. Sessions come by their own events as always.
+    ///
+    /// A frame that is not there as a whole stays in `input`: have it before what is received next. The two ways of
+    /// taking a link apart may be mixed as long as that is kept.
+    pub fn decompose_run<'a>(
+        &mut self,
+        now: Time,
+        input: &mut &'a [u8],
+    ) -> Result<Option<Received<'a>>, LinkError> {
+        loop {
+            if self.is_established() && self.ends.disassembler.is_between_frames() {
+                match self.ends.incoming_run(input) {
+                    Taken::Run(run) => return Ok(Some(Received::Run(run))),
+                    Taken::Cut => return Ok(None),
+                    Taken::Apart => {}
+                }
+            }
+            match self.step(now, input)? {
+                ControlFlow::Break(event) => return Ok(event.map(Received::Event)),
+                ControlFlow::Continue(()) => {}
+            }
+        }
+    }
+
+    /// A run, or whole frames of it, has been passed on: its clients may send as much more. As
+    /// [`consumed`](Self::consumed) for each of its messages.
+    pub fn forwarded(&mut self, run: &[u8]) {
+        for (header, payload) in frames(run) {
+            // A connection that took the place of one that has ended gets no more than it has itself received.
+            let bytes = self
+                .ends
+                .get(header.id)
+                .map_or(0, |connection| connection.incoming.unconsumed().min(payload.len() as u64));
+            self.ends.consumed(header.id, bytes as usize);
+        }
+    }
+
+    /// Takes a run of reply frames. What a connection has no credit for, or the batch no room, is put into `rest` as
+    /// frames, in order: try it again, before later replies, when [`poll_room`](Self::poll_room) has named a connection.
+    /// Replies to connections that have ended are dropped.
+    pub fn compose_run(&mut self, run: &[u8], rest: &mut Vec<u8>) {
+        for (header, payload) in frames(run) {
+            let id = header.id;
+            if !self
+                .ends
+                .get(id)
+                .is_some_and(|connection| connection.is_open() && !connection.outgoing.finished)
+            {
+                continue;
+            }
+            let taken = self.ends.compose(id, payload);
+            if taken < payload.len() {
+                let length = (payload.len() - taken) as u16; // of one frame
+                let header = Header { kind: Kind::Reply, more: false, length, id };
+                rest.extend_from_slice(&header.emit());
+                rest.extend_from_slice(&payload[taken..]);
+            }
+        }
+    }
+}

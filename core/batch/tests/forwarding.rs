@@ -1,0 +1,214 @@
+//! Requests that are passed on as they came.
+
+#[allow(dead_code, reason = "its events are for other test programs")]
+mod pair;
+
+use proptest::prelude::*;
+use spillway_batch::{CloseReason, Id, Limits, LinkError, Opening, Received, ServerEvent};
+use spillway_transport::Time;
+use spillway_wire::preamble::{KeyId, PROOF_BYTES};
+use spillway_wire::session::{Position, Reconnect, SessionId};
+use spillway_wire::{Control, Disassembler, HEADER_BYTES, Header, Kind, Piece};
+
+const NOW: Time = Time::ZERO;
+
+fn frame(id: u32, payload: &[u8]) -> Vec<u8> {
+    let header = Header { kind: Kind::Request, more: false, length: payload.len() as u16, id: Id(id) };
+    [&header.emit()[..], payload].concat()
+}
+
+fn control(id: u32, control: Control) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    control.emit(Id(id), &mut bytes);
+    bytes
+}
+
+/// A server's end with connections 1 to 3 open.
+fn server(limits: Limits) -> spillway_batch::ServerLink {
+    let mut server = pair::Pair::with_limits(Limits::default(), limits).server;
+    let mut connects = Vec::new();
+    for id in 1..=3 {
+        connects
+            .extend(control(id, pair::connect_control(format!("10.0.0.3:{}", 5000 + id).parse().unwrap())));
+    }
+    let mut input = connects.as_slice();
+    for id in 1..=3 {
+        let event = server.decompose_run(NOW, &mut input).unwrap();
+        assert!(
+            matches!(event, Some(Received::Event(ServerEvent::Connect { id: Id(it), .. })) if it == id),
+            "{event:?}"
+        );
+    }
+    assert_eq!(server.decompose_run(NOW, &mut input), Ok(None));
+    server
+}
+
+#[test]
+fn a_run_is_the_bytes_that_came_and_control_stays_apart() {
+    let mut server = server(Limits::default());
+    let run = [frame(1, b"a"), frame(2, b"bb"), frame(1, b"ccc")].concat();
+    let bytes = [run.clone(), control(2, Control::Finish(2)), frame(3, b"d")].concat();
+    let mut input = bytes.as_slice();
+    let event = server.decompose_run(NOW, &mut input).unwrap();
+    let Some(Received::Run(taken)) = event else { panic!("{event:?}") };
+    assert_eq!(taken, run);
+    assert!(std::ptr::eq(taken.as_ptr(), bytes.as_ptr()), "it is the caller's own buffer");
+    assert_eq!(
+        server.decompose_run(NOW, &mut input),
+        Ok(Some(Received::Event(ServerEvent::Finished { id: Id(2) })))
+    );
+    assert_eq!(server.decompose_run(NOW, &mut input), Ok(Some(Received::Run(&frame(3, b"d")))));
+    assert_eq!(server.decompose_run(NOW, &mut input), Ok(None));
+    assert_eq!(server.info(Id(1)).unwrap().bytes_received, 4);
+    assert_eq!(server.counters().messages_received, 4);
+}
+
+#[test]
+fn a_frame_that_was_cut_waits_for_its_rest() {
+    let whole = [frame(1, b"first"), frame(2, b"second")].concat();
+    let first = frame(1, b"first").len();
+    for cut in first..whole.len() {
+        let mut server = server(Limits::default());
+        let mut input = &whole[..cut];
+        let event = server.decompose_run(NOW, &mut input).unwrap();
+        assert_eq!(event, Some(Received::Run(&whole[..first])), "cut at {cut}");
+        assert_eq!(server.decompose_run(NOW, &mut input), Ok(None));
+        assert_eq!(input, &whole[first..cut], "what is left is the caller's");
+        let mut input = &whole[first..];
+        let event = server.decompose_run(NOW, &mut input).unwrap();
+        assert_eq!(event, Some(Received::Run(&whole[first..])));
+    }
+}
+
+#[test]
+fn what_is_forwarded_counts_as_consumed() {
+    let limits = Limits { window_bytes: 100, ..Limits::default() };
+    let mut server = server(limits);
+    server.flush(NOW);
+    let bytes = [frame(1, &[b'x'; 60]), frame(2, &[b'y'; 10])].concat();
+    let mut input = bytes.as_slice();
+    let Some(Received::Run(run)) = server.decompose_run(NOW, &mut input).unwrap() else { panic!() };
+    assert_eq!(server.pending(), 0, "no credit before it is passed on");
+    server.forwarded(run);
+    let batch = server.flush(NOW).unwrap();
+    assert_eq!(batch.as_slice(), control(1, Control::Credit(160)), "and as seldom as always");
+    // More than came is not given back.
+    server.forwarded(&[frame(1, &[0; 5000]), frame(9, b"nobody")].concat());
+    assert!(server.flush(NOW).is_none());
+}
+
+#[test]
+fn rules_hold_for_runs_too() {
+    let limits = Limits { window_bytes: 10, ..Limits::default() };
+    let mut server = server(limits);
+    let bytes =
+        [frame(1, b"0123456789"), frame(1, b"x"), frame(7, b"nobody"), frame(2, b""), frame(2, b"fine")]
+            .concat();
+    let mut input = bytes.as_slice();
+    let mut next = || server.decompose_run(NOW, &mut input).unwrap();
+    assert_eq!(next(), Some(Received::Run(&frame(1, b"0123456789"))));
+    assert_eq!(
+        next(),
+        Some(Received::Event(ServerEvent::Closed { id: Id(1), reason: CloseReason::OverCredit }))
+    );
+    assert_eq!(next(), Some(Received::Run(&[frame(2, b""), frame(2, b"fine")].concat())));
+    assert_eq!((next(), server.counters().strays), (None, 1));
+    let reply = Header { kind: Kind::Reply, more: false, length: 1, id: Id(1) };
+    let bytes = [&reply.emit()[..], b"x"].concat();
+    assert_eq!(server.decompose_run(NOW, &mut bytes.as_slice()), Err(LinkError::Direction(Kind::Reply)));
+}
+
+#[test]
+fn sessions_come_by_their_own_events() {
+    let mut server = server(Limits::default());
+    let opening = Opening {
+        session: SessionId([1; 16]),
+        key: KeyId([2; 8]),
+        epoch: 1,
+        life: 1,
+        position: Position::default(),
+        proof: [3; PROOF_BYTES],
+    };
+    let reconnect = Reconnect { client: "10.0.0.3:5009".parse().unwrap(), server: None, opening };
+    let bytes =
+        [control(4, Control::Reconnect(reconnect)), frame(1, b"plain"), frame(4, b"session")].concat();
+    let mut input = bytes.as_slice();
+    let mut next = || server.decompose_run(NOW, &mut input).unwrap();
+    assert!(matches!(next(), Some(Received::Event(ServerEvent::Session { id: Id(4), .. }))));
+    assert_eq!(next(), Some(Received::Run(&frame(1, b"plain"))));
+    assert_eq!(next(), Some(Received::Event(ServerEvent::Carried { id: Id(4), bytes: b"session" })));
+    assert_eq!(next(), None);
+}
+
+#[test]
+fn replies_go_as_they_are_and_what_has_no_credit_is_left_in_order() {
+    let mut server = server(Limits::default());
+    server.flush(NOW);
+    let reply = |id, payload: &[u8]| {
+        let header = Header { kind: Kind::Reply, more: false, length: payload.len() as u16, id: Id(id) };
+        [&header.emit()[..], payload].concat()
+    };
+    // Each client gives 1000 bytes of credit.
+    let (most, more) = ([b'a'; 990], [b'b'; 30]);
+    let run =
+        [reply(1, &most), reply(2, b"x"), reply(1, &more), reply(1, b"last"), reply(9, b"nobody")].concat();
+    let mut rest = Vec::new();
+    server.compose_run(&run, &mut rest);
+    assert_eq!(rest, [reply(1, &more[10..]), reply(1, b"last")].concat());
+    let batch = server.flush(NOW).unwrap();
+    assert_eq!(batch.as_slice(), [reply(1, &most), reply(2, b"x"), reply(1, &more[..10])].concat());
+    server.decompose_run(NOW, &mut control(1, Control::Credit(5000)).as_slice()).unwrap();
+    assert_eq!(server.poll_room(), Some(Id(1)));
+    let waiting = std::mem::take(&mut rest);
+    server.compose_run(&waiting, &mut rest);
+    assert!(rest.is_empty());
+    // Frames of one connection in a row become one.
+    assert_eq!(server.flush(NOW).unwrap().as_slice(), reply(1, &[&more[10..], b"last"].concat()));
+}
+
+proptest! {
+    /// However the bytes are cut, what is forwarded is what would have been taken apart.
+    #[test]
+    fn both_ways_of_taking_a_link_apart_agree(
+        messages in proptest::collection::vec((1_u32..=5, 0_usize..300, any::<bool>()), 1..60),
+        cuts in proptest::collection::vec(1_usize..700, 1..20),
+    ) {
+        let mut bytes = Vec::new();
+        for (number, (id, length, is_credit)) in messages.into_iter().enumerate() {
+            if is_credit {
+                bytes.extend(control(id, Control::Credit(number as u64)));
+            } else {
+                bytes.extend(frame(id, &vec![number as u8; length]));
+            }
+        }
+        let (mut apart, mut whole) = (server(Limits::default()), server(Limits::default()));
+        let mut expected = vec![Vec::new(); 6];
+        let mut input = bytes.as_slice();
+        while let Some(event) = apart.decompose(NOW, &mut input).unwrap() {
+            if let ServerEvent::Data { id, bytes } = event {
+                expected[id.0 as usize].extend_from_slice(bytes);
+            }
+        }
+        let mut got = vec![Vec::new(); 6];
+        let (mut held, mut at, mut cuts) = (Vec::new(), 0, cuts.into_iter().cycle());
+        while at < bytes.len() {
+            let end = bytes.len().min(at + cuts.next().unwrap());
+            held.extend_from_slice(&bytes[at..end]);
+            at = end;
+            let mut input = held.as_slice();
+            while let Some(event) = whole.decompose_run(NOW, &mut input).unwrap() {
+                let Received::Run(mut run) = event else { continue };
+                let mut disassembler = Disassembler::new();
+                while let Some(piece) = disassembler.next(&mut run).unwrap() {
+                    let Piece::Data { id, bytes, .. } = piece else { panic!("{piece:?}") };
+                    got[id.0 as usize].extend_from_slice(bytes);
+                }
+                prop_assert!(disassembler.is_between_frames(), "whole frames");
+            }
+            held = input.to_vec();
+        }
+        prop_assert!(held.is_empty() || held.len() < HEADER_BYTES);
+        prop_assert_eq!(got, expected);
+        prop_assert_eq!(whole.counters(), apart.counters());
+    }
+}
