@@ -385,9 +385,10 @@ impl<C: Copy + PartialEq> Sessions<C> {
         })
     }
 
-    /// When [`transmit`](Self::transmit) has something for this session even if nothing happens.
+    /// When [`transmit`](Self::transmit) has something for this session even if nothing happens. Never, as long as the
+    /// session has no carrier.
     pub fn poll_transmit_timeout(&self, session: SessionHandle) -> Option<Time> {
-        self.get(session)?.stream.poll_timeout()
+        self.get(session).filter(|known| known.carrier.is_some())?.stream.poll_timeout()
     }
 
     /// When to call [`poll_expired`](Self::poll_expired) next.

@@ -252,6 +252,20 @@ fn a_reset_delivers_nothing_more() {
 }
 
 #[test]
+fn without_a_carrier_nothing_is_due() {
+    let mut world = begun();
+    world.client_writes(10);
+    while world.server_hears(0) {}
+    let session = world.session.unwrap();
+    assert!(world.table.poll_transmit_timeout(session).is_some(), "an acknowledgement is owed");
+    world.cut(0);
+    assert_eq!(world.table.poll_transmit_timeout(session), None);
+    world.connect();
+    world.settle();
+    assert_eq!(world.server_app.read, 110);
+}
+
+#[test]
 fn who_never_returns_is_given_up() {
     let mut world = begun();
     world.cut(0);

@@ -25,7 +25,7 @@ impl Told {
 
 /// The host's timers that are due and what its connections have to tell, in any order of the connections.
 pub fn turn<A: Application>(network: &mut Network, host: HostId, application: &mut A) {
-    let now = network.now;
+    let now = network.time_at(host);
     if application.poll_timeout().is_some_and(|at| at <= now) {
         application.handle_timeout(now, &mut Port { network, host });
     }
@@ -50,8 +50,7 @@ pub fn happen(network: &mut Network, what: Happening, turn: impl FnOnce(&mut Net
             }
         }
         Happening::Wake(host, at) => {
-            if network.hosts[host].wake == Some(at) {
-                network.hosts[host].wake = None;
+            if network.is_due(host, at) {
                 turn(network, host);
             }
         }
@@ -66,13 +65,13 @@ pub fn command<A: Application, R>(
     application: &mut A,
     command: impl FnOnce(Time, &mut A, &mut Port<'_>) -> R,
 ) -> R {
-    let result = command(network.now, application, &mut Port { network, host });
+    let result = command(network.time_at(host), application, &mut Port { network, host });
     end(network, host, application);
     result
 }
 
 fn end<A: Application>(network: &mut Network, host: HostId, application: &mut A) {
-    application.end_of_turn(network.now, &mut Port { network, host });
+    application.end_of_turn(network.time_at(host), &mut Port { network, host });
     for conn in std::mem::take(&mut network.hosts[host].dirty) {
         network.flush(host, conn);
     }

@@ -2,8 +2,10 @@
 //!
 //! - [`network`]: hosts and TCP connections between them; a [`port::Port`] is one host's
 //!   [`Transport`](spillway_transport::Transport)
+//! - [`clock`]: each host has its own
 //! - [`agenda`]: everything that will happen; [`weather`]: how the network behaves
 //! - [`driver`]: runs an application on it, turn by turn
+//! - [`pattern`]: what the bytes of every stream are
 //! - [`oracle`]: knows what every stream must carry, and stands outside the code under test
 //! - [`world`]: who takes part, the weather, the faults
 //! - [`session`]: another world, of sessions that move
@@ -15,9 +17,11 @@
 
 pub mod agenda;
 pub mod canary;
+pub mod clock;
 pub mod driver;
 pub mod network;
 pub mod oracle;
+pub mod pattern;
 pub mod port;
 pub mod rng;
 pub mod session;
@@ -25,6 +29,7 @@ pub mod weather;
 pub mod world;
 
 mod clients;
+mod faults;
 mod helpers;
 mod library;
 mod run;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use spillway_transport::{Conn, LostReason, Time};
 
 use crate::agenda::{Agenda, Happening};
+use crate::clock::Clock;
 use crate::rng::{Rng, mix};
 use crate::socket::{HostId, Segment, Socket, Told};
 use crate::weather::Weather;
@@ -34,8 +35,16 @@ pub struct Host {
     pub(crate) ready: Vec<Conn>,
     /// Connections that were given something to send in this turn.
     pub(crate) dirty: Vec<Conn>,
-    turn_due: bool,
+    pub(crate) turn_due: bool,
+    /// When its application wants to be woken, and for when a timer is set: then, or earlier.
     pub(crate) wake: Option<Time>,
+    armed: Option<Time>,
+    /// What its programs take the time from.
+    pub(crate) clock: Clock,
+    /// By target: until when nothing that this host sends arrives there.
+    pub(crate) silent_until: Vec<Time>,
+    /// It has no power until then.
+    pub(crate) off_until: Time,
     pub(crate) spent: Vec<spillway_transport::Chunk>,
 }
 
@@ -48,6 +57,8 @@ pub struct Network {
     pub(crate) hosts: Vec<Host>,
     /// Of everything that was told to anybody: equal seeds give equal hashes.
     pub(crate) hash: u64,
+    /// How much was told to anybody.
+    pub(crate) told: u64,
     /// What an application did that the contract of a transport forbids.
     pub(crate) misuse: Vec<String>,
     /// Turns one bit over in each of the next segments between these two hosts, so many: for canaries.
@@ -64,6 +75,7 @@ impl Network {
             agenda: Agenda::default(),
             hosts: Vec::new(),
             hash: seed,
+            told: 0,
             misuse: Vec::new(),
             flip: None,
         }
@@ -86,6 +98,10 @@ impl Network {
             dirty: Vec::new(),
             turn_due: false,
             wake: None,
+            armed: None,
+            clock: Clock::TRUE,
+            silent_until: Vec::new(),
+            off_until: Time::ZERO,
             spent: Vec::new(),
         });
         self.hosts.len() - 1
@@ -94,6 +110,16 @@ impl Network {
     /// The addresses of the connections that a host opens.
     pub fn addresses(&self, host: HostId) -> AddressBook {
         self.hosts[host].addresses.clone()
+    }
+
+    /// From now on a host has any clock.
+    pub(crate) fn draw_clock(&mut self, host: HostId) {
+        self.hosts[host].clock = Clock::drawn(&mut self.rng);
+    }
+
+    /// What a host's clock shows.
+    pub(crate) fn time_at(&self, host: HostId) -> Time {
+        self.hosts[host].clock.read(self.now)
     }
 
     /// Something happens after a while.
@@ -154,14 +180,35 @@ impl Network {
         ready
     }
 
+    /// `at`: by the host's clock.
     pub(crate) fn wake_at(&mut self, host: HostId, at: Option<Time>) {
-        let Some(at) = at.map(|at| at.max(Time(self.now.0 + 1000))) else {
-            self.hosts[host].wake = None;
-            return;
-        };
-        if self.hosts[host].wake != Some(at) {
-            self.hosts[host].wake = Some(at);
+        let now = self.now;
+        let node = &mut self.hosts[host];
+        node.wake = at.map(|at| node.clock.when(at).max(Time(now.0 + 1000)));
+        let Some(at) = node.wake else { return };
+        if node.armed.is_none_or(|armed| at < armed) {
+            node.armed = Some(at);
             self.at(at, Happening::Wake(host, at));
+        }
+    }
+
+    /// A host's timer was set for this time. Whether it is due; it may have been set later since.
+    pub(crate) fn is_due(&mut self, host: HostId, at: Time) -> bool {
+        let node = &mut self.hosts[host];
+        if node.armed != Some(at) {
+            return false;
+        }
+        node.armed = None;
+        match node.wake {
+            Some(wake) if wake > at => {
+                node.armed = Some(wake);
+                self.at(wake, Happening::Wake(host, wake));
+                false
+            }
+            due => {
+                node.wake = None;
+                due.is_some()
+            }
         }
     }
 
@@ -169,12 +216,11 @@ impl Network {
     pub(crate) fn tell(&mut self, host: HostId, conn: Conn) -> Option<Told> {
         let piece = self.rng.scale(1, self.weather.piece_bytes_max);
         let told = self.socket_mut(host, conn)?.next_told(piece)?;
+        self.told += 1;
         self.note((host as u64) << 48 ^ u64::from(conn.slot) << 24 ^ u64::from(conn.generation) ^ self.now.0);
         match &told {
             Told::Data { end, bytes } => {
-                let sum =
-                    bytes.iter().fold(*end, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
-                self.note(sum);
+                self.note(sum(*end, bytes));
                 self.tell_edge(host, conn);
             }
             Told::Lost(reason) => {
@@ -225,6 +271,14 @@ impl Network {
         Some(Conn { slot: free as u32, generation: slot.generation })
     }
 
+    fn host_of(&self, ip: IpAddr) -> Option<HostId> {
+        self.hosts.iter().position(|host| host.ip == ip)
+    }
+
+    fn off_until(&self, host: HostId) -> Option<Time> {
+        Some(self.hosts[host].off_until).filter(|until| *until > self.now)
+    }
+
     /// Takes a socket away without a word to anybody.
     pub(crate) fn remove(&mut self, host: HostId, conn: Conn) -> Option<Socket> {
         self.socket(host, conn)?;
@@ -252,7 +306,8 @@ impl Network {
         let conn = self.insert(host, Socket::new(target, None, self.weather.window_bytes))?;
         self.hosts[host].addresses.borrow_mut().insert(conn, source);
         let delay = self.delay();
-        self.after(delay, Happening::Syn { from: (host, conn), source, target });
+        let way = self.host_of(target.ip()).and_then(|to| self.silent_until(host, to));
+        self.at(way.unwrap_or(self.now) + delay, Happening::Syn { from: (host, conn), source, target });
         Some(conn)
     }
 
@@ -261,16 +316,32 @@ impl Network {
         Duration::from_nanos(self.rng.range(low, high))
     }
 
+    /// A reset for somebody who speaks to nobody. It is not repeated when it is lost.
+    fn reset(&mut self, from: HostId, to: (HostId, Conn), reason: LostReason) {
+        if self.silent_until(from, to.0).is_some() {
+            return self.forsake(to);
+        }
+        let delay = self.delay();
+        let segment = Segment::Lost(reason);
+        self.after(delay, Happening::Segment { at: to.0, conn: to.1, from: None, segment });
+    }
+
     /// Something leaves a socket for its peer, after all that left before.
     pub(crate) fn emit(&mut self, host: HostId, conn: Conn, segment: Segment) {
         let delay = self.delay();
-        let now = self.now;
-        let Some(socket) = self.socket_mut(host, conn) else { return };
-        let Some((at, peer)) = socket.peer else { return };
-        if socket.cut {
+        let Some((at, peer)) = self.socket(host, conn).filter(|socket| !socket.cut).and_then(|s| s.peer)
+        else {
             return;
+        };
+        let mut from = self.now;
+        if let Some(until) = self.silent_until(host, at) {
+            if matches!(segment, Segment::Lost(_)) {
+                return self.forsake((at, peer));
+            }
+            from = until;
         }
-        let arrival = (now + delay).max(socket.arrival);
+        let Some(socket) = self.socket_mut(host, conn) else { return };
+        let arrival = (from + delay).max(socket.arrival);
         socket.arrival = arrival;
         self.at(arrival, Happening::Segment { at, conn: peer, from: Some((host, conn)), segment });
     }
@@ -333,7 +404,11 @@ impl Network {
 
     /// A connection attempt arrives at whoever has that address.
     pub(crate) fn arrive_syn(&mut self, from: (HostId, Conn), source: SocketAddr, target: SocketAddr) {
-        let host = self.hosts.iter().position(|host| host.ip == target.ip());
+        let host = self.host_of(target.ip());
+        if let Some(until) = host.and_then(|host| self.off_until(host)) {
+            let delay = self.delay();
+            return self.at(until + delay, Happening::Syn { from, source, target });
+        }
         let open = host.and_then(|host| {
             let listeners = &self.hosts[host].listeners;
             let index = listeners.iter().position(|(port, open)| *open && *port == target.port())?;
@@ -343,10 +418,7 @@ impl Network {
             Some((host, self.insert(host, socket)?))
         });
         let Some((host, conn)) = open else {
-            let segment = Segment::Lost(LostReason::Refused);
-            let delay = self.delay();
-            self.after(delay, Happening::Segment { at: from.0, conn: from.1, from: None, segment });
-            return;
+            return self.reset(host.unwrap_or(from.0), from, LostReason::Refused);
         };
         self.emit(host, conn, Segment::SynAck(conn));
         self.mark_ready(host, conn);
@@ -360,12 +432,15 @@ impl Network {
         from: Option<(HostId, Conn)>,
         segment: Segment,
     ) {
+        if let Some(until) = self.off_until(host) {
+            // Sent again until somebody answers.
+            let delay = self.delay();
+            return self.at(until + delay, Happening::Segment { at: host, conn, from, segment });
+        }
         let Some(socket) = self.socket_mut(host, conn) else {
-            // Whoever answers a connection that was given up meanwhile learns so.
-            if let (Segment::SynAck(_), Some((at, peer))) = (segment, from) {
-                let segment = Segment::Lost(LostReason::Reset);
-                let delay = self.delay();
-                self.after(delay, Happening::Segment { at, conn: peer, from: None, segment });
+            // Whoever speaks to a connection that is no more learns so.
+            if let (Segment::SynAck(_) | Segment::Bytes(_) | Segment::Fin, Some(sender)) = (segment, from) {
+                self.reset(host, sender, LostReason::Reset);
             }
             return;
         };
@@ -399,49 +474,12 @@ impl Network {
         }
         self.mark_ready(host, conn);
     }
+}
 
-    // Faults.
-
-    /// One of a host's connections, if it has any.
-    pub(crate) fn any_connection(&self, host: HostId, rng: &mut Rng) -> Option<Conn> {
-        let connections = self.connections(host);
-        (!connections.is_empty()).then(|| rng.pick(&connections))
-    }
-
-    /// Loses a connection: both ends learn of it, each at its own time and in its own way.
-    pub(crate) fn cut(&mut self, host: HostId, conn: Conn) {
-        let Some(socket) = self.socket_mut(host, conn) else { return };
-        let Some(peer) = socket.peer else { return };
-        for (at, conn) in [(host, conn), peer] {
-            if let Some(socket) = self.socket_mut(at, conn) {
-                socket.cut = true;
-            }
-            let reason = self.rng.pick(&[LostReason::Reset, LostReason::TimedOut, LostReason::Failed]);
-            let delay = Duration::from_nanos(self.rng.range(0, 20_000_000));
-            let segment = Segment::Lost(reason);
-            self.after(delay, Happening::Segment { at, conn, from: None, segment });
-        }
-    }
-
-    /// Nothing sent on a connection from now on arrives before this has passed.
-    pub(crate) fn stall(&mut self, host: HostId, conn: Conn, delay: Duration) {
-        let until = self.now + delay;
-        if let Some(socket) = self.socket_mut(host, conn) {
-            socket.arrival = socket.arrival.max(until);
-        }
-    }
-
-    /// The host's program dies: its connections are reset, its listeners closed.
-    pub(crate) fn crash(&mut self, host: HostId) {
-        for conn in self.connections(host) {
-            self.emit(host, conn, Segment::Lost(LostReason::Reset));
-            self.remove(host, conn);
-        }
-        let host = &mut self.hosts[host];
-        host.listeners.iter_mut().for_each(|(_, open)| *open = false);
-        (host.wake, host.turn_due) = (None, false);
-        host.ready.clear();
-        host.dirty.clear();
-        host.spent.clear();
-    }
+/// Of any change of any byte, with a high probability another number.
+fn sum(start: u64, bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let add = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let sum = words.iter().fold(start, |sum, word| add(sum, u64::from_le_bytes(*word)));
+    rest.iter().fold(sum, |sum, byte| add(sum, u64::from(*byte)))
 }

@@ -9,13 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use crate::rng::mix;
-
-/// Bytes of a token at the beginning of a request stream.
-pub const TOKEN_BYTES: u64 = 8;
-
-/// Names a stream in the oracle's books.
-pub type Token = u64;
+use crate::pattern::{Token, first_wrong, reply_word, request_word};
 
 /// What is kept of one virtual connection.
 #[derive(Clone, Debug)]
@@ -54,32 +48,6 @@ pub struct Oracle {
 
 /// Shared by the clients' and the server's applications of one world.
 pub type Shared = Rc<RefCell<Oracle>>;
-
-/// The byte of a request stream.
-pub fn request_byte(token: Token, offset: u64) -> u8 {
-    if offset < TOKEN_BYTES {
-        return token.to_le_bytes()[offset as usize];
-    }
-    word(token, offset)
-}
-
-/// The byte of a reply stream.
-pub fn reply_byte(token: Token, offset: u64) -> u8 {
-    word(!token, offset)
-}
-
-fn word(key: u64, offset: u64) -> u8 {
-    mix(key ^ mix(offset / 8)).to_le_bytes()[(offset % 8) as usize]
-}
-
-/// Bytes of a stream from an offset on.
-pub fn bytes_of(byte: fn(Token, u64) -> u8, token: Token, from: u64, length: u64) -> Vec<u8> {
-    (from..from + length).map(|offset| byte(token, offset)).collect()
-}
-
-fn first_wrong(byte: fn(Token, u64) -> u8, token: Token, from: u64, bytes: &[u8]) -> Option<u64> {
-    (from..).zip(bytes).find(|(offset, got)| byte(token, *offset) != **got).map(|(offset, _)| offset)
-}
 
 impl Oracle {
     /// Violations kept, at most.
@@ -167,7 +135,7 @@ impl Oracle {
         let from = stream.got_by_client;
         stream.got_by_client += bytes.len() as u64;
         let (end, replied) = (stream.got_by_client, stream.replied);
-        if let Some(offset) = first_wrong(reply_byte, token, from, bytes) {
+        if let Some(offset) = first_wrong(reply_word, token, from, bytes) {
             self.violation(format!("reply stream {token:x}: wrong byte at {offset} of {from}..{end}"));
         } else if end > replied {
             self.violation(format!("reply stream {token:x}: {end} bytes came of {replied} sent"));
@@ -232,7 +200,7 @@ impl Oracle {
         let from = stream.got_by_server;
         stream.got_by_server += bytes.len() as u64;
         let (end, sent) = (stream.got_by_server, stream.sent);
-        if let Some(offset) = first_wrong(request_byte, token, from, bytes) {
+        if let Some(offset) = first_wrong(request_word, token, from, bytes) {
             self.violation(format!("request stream {token:x}: wrong byte at {offset} of {from}..{end}"));
         } else if end > sent {
             self.violation(format!("request stream {token:x}: {end} bytes came of {sent} sent"));
@@ -307,6 +275,7 @@ impl Oracle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pattern::bytes_of;
 
     fn begun() -> (Oracle, Token) {
         let (mut oracle, token) = (Oracle::default(), 0x1234);
@@ -319,13 +288,13 @@ mod tests {
     fn right_bytes_are_no_violation() {
         let (mut oracle, token) = begun();
         assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
-        oracle.got_by_server(token, &bytes_of(request_byte, token, 0, 60));
-        oracle.got_by_server(token, &bytes_of(request_byte, token, 60, 40));
+        oracle.got_by_server(token, &bytes_of(request_word, token, 0, 60));
+        oracle.got_by_server(token, &bytes_of(request_word, token, 60, 40));
         oracle.sent_all(token);
         oracle.server_saw_end(token);
         oracle.replied(token, 10);
         oracle.replied_all(token);
-        oracle.got_by_client(token, &bytes_of(reply_byte, token, 0, 10));
+        oracle.got_by_client(token, &bytes_of(reply_word, token, 0, 10));
         oracle.client_saw_end(token);
         assert!(oracle.violations().is_empty(), "{:?}", oracle.violations());
     }
@@ -333,7 +302,7 @@ mod tests {
     /// Each of: lost, repeated, out of order, altered, invented, cut short, another's.
     #[test]
     fn every_sort_of_damage_is_seen() {
-        let right = |from, length| bytes_of(request_byte, 0x1234, from, length);
+        let right = |from, length| bytes_of(request_word, 0x1234, from, length);
         let altered = right(0, 50).iter().map(|byte| byte ^ 1).collect();
         let damages: [Vec<Vec<u8>>; 6] = [
             vec![right(0, 20), right(21, 20)],

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use spillway_transport::Time;
 
-use crate::oracle::{Shared, TOKEN_BYTES, Token, bytes_of, request_byte};
+use crate::oracle::Shared;
+use crate::pattern::{TOKEN_BYTES, Token, bytes_of, request_word};
 use crate::rng::Rng;
 
 /// How a client behaves.
@@ -74,7 +75,7 @@ impl Script {
             return Vec::new();
         }
         let part = (self.length - self.sent).min(rng.scale(1, 40_000));
-        bytes_of(request_byte, self.token, self.sent, part)
+        bytes_of(request_word, self.token, self.sent, part)
     }
 
     /// So many of them were taken.

@@ -9,7 +9,8 @@ use spillway_batch::{CloseReason, Id, LinkError, RefuseReason, ServerConfig, Ser
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 
 use crate::canary::Canary;
-use crate::oracle::{Shared, TOKEN_BYTES, Token, bytes_of, reply_byte};
+use crate::oracle::Shared;
+use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
 use crate::rng::Rng;
 
 /// Replies that the application prepares before it stops reading requests.
@@ -273,7 +274,7 @@ impl Server {
             connection.owed = connection.reply_bytes(connection.read);
             let part = (connection.owed - connection.replied).min(self.rng.scale(1, 64 * 1024));
             if part > 0 {
-                let bytes = bytes_of(reply_byte, token, connection.replied, part);
+                let bytes = bytes_of(reply_word, token, connection.replied, part);
                 let taken = link.end.compose(id, &bytes) as u64;
                 connection.replied += taken;
                 oracle.replied(token, taken);

@@ -152,6 +152,9 @@ impl World {
             rng.fork(),
             oracle.clone(),
         );
+        for host in [SERVER].into_iter().chain(helpers.clone()) {
+            network.draw_clock(host);
+        }
         let mut world = World {
             nodes: vec![Node::Down(Down), Node::Raw(Box::new(raw)), Node::Library(Box::new(library))],
             network,

@@ -1,15 +1,16 @@
-//! The books of all sessions: what each must carry, and who still knows it.
-//!
-//! Every byte, both ways, is a function of the session's id and of where it is, so a byte that is lost, repeated, out of
-//! order or altered shows at once.
+//! The books of all sessions: what each must carry, and who still knows it. They stand outside the code under test: what
+//! they know they have from the two applications, and from what is said on the wire.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use spillway_wire::session::SessionId;
+use spillway_batch::CloseReason;
+use spillway_session::StreamLimits;
+use spillway_wire::session::{Resumed, SessionId};
 
-use crate::oracle::{bytes_of, reply_byte, request_byte};
+use super::check::{Check, Violation};
+use crate::pattern::{bytes_of, first_wrong, reply_word, request_word};
 
 /// One session, as both applications know it.
 #[derive(Clone, Debug, Default)]
@@ -27,19 +28,40 @@ struct Entry {
     read_by_client: u64,
     /// The server has told that it sends no more, and the client heard it.
     complete: bool,
-    /// A server knows it now.
-    is_known: bool,
+    /// The last first words that the client said.
+    epoch_said: u32,
+    /// The last that a server went by, in the life that it knows.
+    epoch_taken: u32,
+    /// The life that a server knows now.
+    life_known: Option<u64>,
+    /// The life that the client knows.
+    life_heard: Option<u64>,
+    /// The most that any server acknowledged, and the client heard.
+    acknowledged: u64,
     /// A server knew it and lost it: by a restart, or because its client did not return.
     was_forgotten: bool,
     gone: bool,
     over: bool,
 }
 
+impl Entry {
+    /// What a server knows is not what the client means: it began because of words that came late. To its application it
+    /// is a connection on which nothing is ever said.
+    fn is_ghost(&self) -> bool {
+        self.over || (self.life_heard.is_some() && self.life_heard != self.life_known)
+    }
+}
+
 /// All of them, and what was wrong.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Books {
     sessions: BTreeMap<SessionId, Entry>,
-    violations: Vec<String>,
+    violations: Vec<Violation>,
+    /// This is not looked at.
+    blind: Option<Check>,
+    clients: StreamLimits,
+    server: StreamLimits,
+    open: usize,
     /// Bytes delivered, both ways.
     pub delivered: u64,
     /// Sessions that ended complete.
@@ -48,6 +70,10 @@ pub struct Books {
     pub gone: u64,
     /// Times that a session went on, on another carrier.
     pub moves: u64,
+    /// First words, or answers to them, that somebody said again and that were refused.
+    pub copies_refused: u64,
+    /// First words that somebody said before the client's own arrived.
+    pub copies_taken: u64,
 }
 
 /// Shared by all applications of one world.
@@ -62,15 +88,33 @@ fn token_of(id: SessionId) -> u64 {
 impl Books {
     const VIOLATIONS_MAX: usize = 20;
 
+    /// Empty books. The bounds are those of each end of a session; `blind` is not looked at.
+    pub fn new(clients: StreamLimits, server: StreamLimits, blind: Option<Check>) -> Books {
+        Books {
+            sessions: BTreeMap::new(),
+            violations: Vec::new(),
+            blind,
+            clients,
+            server,
+            open: 0,
+            delivered: 0,
+            completed: 0,
+            gone: 0,
+            moves: 0,
+            copies_refused: 0,
+            copies_taken: 0,
+        }
+    }
+
     /// Notes something that must not be.
-    pub fn violation(&mut self, what: String) {
-        if self.violations.len() < Books::VIOLATIONS_MAX {
-            self.violations.push(what);
+    pub fn violation(&mut self, check: Check, what: String) {
+        if self.violations.len() < Books::VIOLATIONS_MAX && self.blind != Some(check) {
+            self.violations.push(Violation { check, what });
         }
     }
 
     /// Everything that must not have been.
-    pub fn violations(&self) -> &[String] {
+    pub fn violations(&self) -> &[Violation] {
         &self.violations
     }
 
@@ -81,7 +125,7 @@ impl Books {
 
     /// Sessions whose clients still hope.
     pub fn open(&self) -> usize {
-        self.sessions.values().filter(|entry| !entry.over).count()
+        self.open
     }
 
     /// Grows whenever a byte is delivered or a session ends.
@@ -93,25 +137,40 @@ impl Books {
         self.sessions.entry(id).or_default()
     }
 
+    fn wrong(&mut self, check: Check, id: SessionId, problem: &str) {
+        let entry = self.entry(id).clone();
+        self.violation(check, format!("session {id:?}: {problem}: {entry:?}"));
+    }
+
     // The client's side.
 
     /// A client makes a session.
     pub fn begin(&mut self, id: SessionId) {
+        self.open += 1;
         let entry = Entry { token: token_of(id), ..Entry::default() };
         if self.sessions.insert(id, entry).is_some() {
-            self.violation(format!("session {id:?} made twice: a fault of the simulator"));
+            self.wrong(Check::Rules, id, "made twice, a fault of the simulator");
         }
     }
 
     /// The bytes that the client's application writes next.
     pub fn request(&mut self, id: SessionId, most: u64) -> Vec<u8> {
         let entry = self.entry(id);
-        bytes_of(request_byte, entry.token, entry.written, most)
+        bytes_of(request_word, entry.token, entry.written, most)
     }
 
     /// So many of them were taken.
     pub fn wrote(&mut self, id: SessionId, bytes: u64) {
-        self.entry(id).written += bytes;
+        let most = self.clients.kept_bytes_max as u64;
+        let entry = self.entry(id);
+        entry.written += bytes;
+        // What has not arrived is kept.
+        if entry.written.saturating_sub(entry.read_by_server) > most
+            && !entry.is_reset
+            && !entry.closed_by_server
+        {
+            self.wrong(Check::Memory, id, "its client keeps more than its bound");
+        }
     }
 
     /// The client's application writes no more.
@@ -126,14 +185,38 @@ impl Books {
         entry.is_reset |= resets;
     }
 
+    /// The client says first words on another carrier.
+    pub fn client_opens(&mut self, id: SessionId, epoch: u32) {
+        let entry = self.entry(id);
+        let before = std::mem::replace(&mut entry.epoch_said, epoch);
+        if epoch <= before {
+            self.wrong(Check::Epochs, id, "its client says an epoch again");
+        }
+    }
+
+    /// The client believes an answer to its first words.
+    pub fn client_attaches(&mut self, id: SessionId, answer: &Resumed) {
+        let entry = self.entry(id);
+        let life = *entry.life_heard.get_or_insert(answer.life);
+        entry.acknowledged = entry.acknowledged.max(answer.position.received);
+        if answer.epoch != entry.epoch_said || answer.life != life {
+            self.wrong(Check::Epochs, id, "its client believes another carrier's answer");
+        }
+    }
+
+    /// The client hears that the server has received so much.
+    pub fn client_hears_acknowledged(&mut self, id: SessionId, received: u64) {
+        let entry = self.entry(id);
+        entry.acknowledged = entry.acknowledged.max(received);
+    }
+
     /// The client's application gets bytes.
     pub fn client_reads(&mut self, id: SessionId, bytes: &[u8]) {
         self.delivered += bytes.len() as u64;
         let entry = self.entry(id);
-        let right = bytes_of(reply_byte, entry.token, entry.read_by_client, bytes.len() as u64);
-        let at = entry.read_by_client;
+        let wrong = first_wrong(reply_word, entry.token, entry.read_by_client, bytes);
         entry.read_by_client += bytes.len() as u64;
-        let problem = if bytes != right {
+        let problem = if wrong.is_some() {
             "wrong reply bytes"
         } else if entry.read_by_client > entry.replied {
             "reply bytes that nobody sent"
@@ -142,7 +225,14 @@ impl Books {
         } else {
             return;
         };
-        self.violation(format!("session {id:?}: {problem} at {at}"));
+        self.wrong(Check::Replies, id, problem);
+    }
+
+    /// So many reply bytes wait for the client's application.
+    pub fn client_holds(&mut self, id: SessionId, unread: u64) {
+        if unread > u64::from(self.clients.window_bytes) {
+            self.wrong(Check::Memory, id, "more waits for its client than the window");
+        }
     }
 
     /// The client's application hears that no more replies come, or that the server closed in good order.
@@ -150,8 +240,7 @@ impl Books {
         let entry = self.entry(id);
         entry.complete = true;
         if !entry.is_reset && (!entry.replied_all || entry.read_by_client != entry.replied) {
-            let (read, replied) = (entry.read_by_client, entry.replied);
-            self.violation(format!("session {id:?}: ended after {read} of {replied} bytes of replies"));
+            self.wrong(Check::Ends, id, "its replies ended too early");
         }
     }
 
@@ -160,94 +249,136 @@ impl Books {
         self.gone += 1;
         let entry = self.entry(id);
         let first = !std::mem::replace(&mut entry.gone, true);
-        entry.over = true;
-        let problem = if entry.is_known {
+        let knows = entry.life_known.is_some_and(|life| entry.life_heard.is_none_or(|heard| heard == life));
+        let was_lost = entry.was_forgotten || entry.closed_by_client || entry.closed_by_server;
+        let problem = if knows && !entry.over {
             "gone, but the server knows it"
-        } else if !(entry.was_forgotten || entry.closed_by_client || entry.closed_by_server) {
+        } else if !was_lost {
             "gone, but no server ever lost it"
-        } else if acknowledged > entry.read_by_server && !entry.closed_by_server {
+        } else if acknowledged != entry.acknowledged && !entry.is_reset {
+            "gone, with another offset than was acknowledged"
+        } else if acknowledged > entry.read_by_server && !entry.is_reset {
             "gone, with more acknowledged than was received"
         } else if !first {
             "gone twice"
         } else {
-            return;
+            return self.end(id);
         };
-        self.violation(format!("session {id:?}: {problem} ({acknowledged})"));
+        self.wrong(Check::Gone, id, problem);
+        self.end(id);
     }
 
     /// The client's end is over.
     pub fn client_over(&mut self, id: SessionId) {
         let entry = self.entry(id);
         let completes = !entry.over && entry.complete && !entry.is_reset;
-        entry.over = true;
         self.completed += u64::from(completes);
+        self.end(id);
+    }
+
+    fn end(&mut self, id: SessionId) {
+        if !std::mem::replace(&mut self.entry(id).over, true) {
+            self.open -= 1;
+        }
+    }
+
+    /// The client hears that the session was closed for such a reason.
+    pub fn client_sees_break(&mut self, id: SessionId, reason: CloseReason) {
+        self.wrong(Check::Rules, id, &format!("its client hears that it was closed for {reason:?}"));
     }
 
     // The server's side.
 
-    /// A server begins a session for a client.
-    pub fn server_begins(&mut self, id: SessionId) {
+    /// A server begins a session.
+    pub fn server_begins(&mut self, id: SessionId, answer: &Resumed) {
         let entry = self.entry(id);
-        if entry.over || entry.was_forgotten {
-            // Words that come very late: to the application, a connection on which nothing is ever said.
-            return;
+        let knew = entry.life_known.replace(answer.life);
+        entry.epoch_taken = answer.epoch;
+        if !entry.is_ghost() {
+            // Replies that nobody has read are those of a life that is over.
+            (entry.replied, entry.replied_all, entry.closed_by_server) = (0, false, false);
         }
-        let repeated = entry.read_by_server > 0 || entry.read_by_client > 0 || entry.is_known;
-        let before = entry.clone();
-        entry.is_known = true;
-        // Replies that nobody has read are those of a life that is over.
-        (entry.replied, entry.replied_all, entry.closed_by_server) = (0, false, false);
-        if repeated {
-            self.violation(format!("session {id:?} begins again: {before:?}"));
+        if knew.is_some() {
+            self.wrong(Check::Epochs, id, "begins at a server that knows it");
         }
     }
 
     /// A session goes on, on another carrier.
-    pub fn server_resumes(&mut self, id: SessionId) {
+    pub fn server_resumes(&mut self, id: SessionId, answer: &Resumed) {
         self.moves += 1;
         let entry = self.entry(id);
-        if !(entry.is_known || entry.over || entry.was_forgotten) {
-            self.violation(format!("session {id:?} goes on at a server that does not know it"));
-        }
+        let before = std::mem::replace(&mut entry.epoch_taken, answer.epoch);
+        let problem = if entry.life_known != Some(answer.life) {
+            "goes on at a server that does not know it"
+        } else if answer.epoch <= before {
+            "goes on with an old epoch"
+        } else {
+            return;
+        };
+        self.wrong(Check::Epochs, id, problem);
     }
 
     /// The server's application gets bytes.
     pub fn server_reads(&mut self, id: SessionId, bytes: &[u8]) {
         self.delivered += bytes.len() as u64;
         let entry = self.entry(id);
-        let right = bytes_of(request_byte, entry.token, entry.read_by_server, bytes.len() as u64);
-        let at = entry.read_by_server;
+        let wrong = first_wrong(request_word, entry.token, entry.read_by_server, bytes);
         entry.read_by_server += bytes.len() as u64;
-        let problem = if bytes != right {
+        let problem = if wrong.is_some() {
             "wrong request bytes"
         } else if entry.read_by_server > entry.written {
             "request bytes that nobody wrote"
         } else if entry.closed_by_server {
             "request bytes after the server closed"
+        } else if entry.life_heard != entry.life_known {
+            "request bytes for another life"
         } else {
             return;
         };
-        self.violation(format!("session {id:?}: {problem} at {at}"));
+        self.wrong(Check::Requests, id, problem);
+    }
+
+    /// So many request bytes wait for the server's application.
+    pub fn server_holds(&mut self, id: SessionId, unread: u64) {
+        if unread > u64::from(self.server.window_bytes) {
+            self.wrong(Check::Memory, id, "more waits for the server than the window");
+        }
     }
 
     /// The server's application hears that no more requests come.
     pub fn server_sees_end(&mut self, id: SessionId) {
         let entry = self.entry(id);
         if !entry.is_reset && (!entry.finished || entry.read_by_server != entry.written) {
-            let (read, written) = (entry.read_by_server, entry.written);
-            self.violation(format!("session {id:?}: ended after {read} of {written} bytes of requests"));
+            self.wrong(Check::Ends, id, "its requests ended too early");
+        }
+    }
+
+    /// The server hears that the session was closed for such a reason, or closes it for that.
+    pub fn server_sees_break(&mut self, id: SessionId, reason: CloseReason) {
+        // Somebody may say anything to a session that nobody means.
+        if !self.entry(id).is_ghost() {
+            self.wrong(Check::Rules, id, &format!("the server closes it for {reason:?}"));
         }
     }
 
     /// The bytes that the server's application replies next.
     pub fn reply(&mut self, id: SessionId, most: u64) -> Vec<u8> {
         let entry = self.entry(id);
-        bytes_of(reply_byte, entry.token, entry.replied, most)
+        bytes_of(reply_word, entry.token, entry.replied, most)
     }
 
     /// So many of them were taken.
     pub fn replied(&mut self, id: SessionId, bytes: u64) {
-        self.entry(id).replied += bytes;
+        let most = self.server.kept_bytes_max as u64;
+        let entry = self.entry(id);
+        entry.replied += bytes;
+        // What has not arrived is kept.
+        if entry.replied.saturating_sub(entry.read_by_client) > most
+            && !entry.is_reset
+            && !entry.closed_by_client
+        {
+            self.wrong(Check::Memory, id, "the server keeps more for it than its bound");
+        }
     }
 
     /// The server's application replies no more.
@@ -258,23 +389,26 @@ impl Books {
     /// The server's application closes.
     pub fn server_closes(&mut self, id: SessionId, resets: bool) {
         let entry = self.entry(id);
-        entry.closed_by_server = true;
-        entry.replied_all = true;
-        entry.is_reset |= resets;
+        if !entry.is_ghost() {
+            entry.closed_by_server = true;
+            entry.replied_all = true;
+            entry.is_reset |= resets;
+        }
     }
 
     /// No server knows the session any more. `lost`: without its ends meaning it.
     pub fn server_forgets(&mut self, id: SessionId, lost: bool) {
         let entry = self.entry(id);
-        entry.is_known = false;
-        entry.was_forgotten |= lost;
+        if !entry.is_ghost() {
+            entry.was_forgotten |= lost;
+        }
+        entry.life_known = None;
     }
 
     /// The end: every session must have ended.
     pub fn all_ended(&mut self) {
-        let open = |(id, entry): (&SessionId, &Entry)| format!("session {id:?} has not ended: {entry:?}");
-        let open: Vec<String> =
-            self.sessions.iter().filter(|(_, entry)| !entry.over).take(3).map(open).collect();
-        open.into_iter().for_each(|what| self.violation(what));
+        let open = self.sessions.iter().filter(|(_, entry)| !entry.over).map(|(id, _)| *id);
+        let open: Vec<SessionId> = open.take(3).collect();
+        open.into_iter().for_each(|id| self.wrong(Check::Liveness, id, "has not ended"));
     }
 }

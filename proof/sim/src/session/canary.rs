@@ -1,34 +1,57 @@
 //! Planted faults: each is a mistake that the code under test could make, and that a run must find.
 
-/// One planted fault of the server.
+use super::check::Check;
+
+/// One planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// What comes of a carrier that was replaced is delivered.
+    /// What comes of a carrier that was replaced is delivered to the server's application.
     DeliverOld,
     /// A piece of a request is lost between the link and the session.
     DropPiece,
-    /// A piece is delivered twice.
+    /// A piece of a request is delivered twice.
     RepeatPiece,
-    /// The server forgets its sessions without having been restarted.
-    FalseGone,
-    /// A session keeps more bytes for its client than its bound.
-    KeepMore,
-    /// Credit for bytes that were read is never given back.
-    ForgetCredit,
+    /// A byte of a request is altered.
+    AlterRequest,
+    /// A byte of a reply is altered.
+    AlterReply,
     /// The end of the replies is told before the last of them.
     EarlyEnd,
+    /// The server goes on with a session on a carrier whose first words are old.
+    AcceptStale,
+    /// The server says *gone* of a session that it knows.
+    FalseGone,
+    /// A client that is told *gone* tells its application of more bytes than the server acknowledged.
+    GoneFurther,
+    /// A session keeps more bytes for its client than its bound.
+    KeepMore,
+    /// A session takes more bytes from its client than its window.
+    TakeMore,
+    /// Credit for bytes that were read is never given back.
+    ForgetCredit,
+    /// A connection on a helper's link is never closed when its client has left: its id is never free.
+    ForgetClose,
+    /// The server tells an end of the replies that is not where they end.
+    WrongFinish,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 7] = [
+    pub const ALL: [Canary; 14] = [
         Canary::DeliverOld,
         Canary::DropPiece,
         Canary::RepeatPiece,
-        Canary::FalseGone,
-        Canary::KeepMore,
-        Canary::ForgetCredit,
+        Canary::AlterRequest,
+        Canary::AlterReply,
         Canary::EarlyEnd,
+        Canary::AcceptStale,
+        Canary::FalseGone,
+        Canary::GoneFurther,
+        Canary::KeepMore,
+        Canary::TakeMore,
+        Canary::ForgetCredit,
+        Canary::ForgetClose,
+        Canary::WrongFinish,
     ];
 
     /// For command lines.
@@ -37,10 +60,39 @@ impl Canary {
             Canary::DeliverOld => "deliver-old",
             Canary::DropPiece => "drop-piece",
             Canary::RepeatPiece => "repeat-piece",
-            Canary::FalseGone => "false-gone",
-            Canary::KeepMore => "keep-more",
-            Canary::ForgetCredit => "forget-credit",
+            Canary::AlterRequest => "alter-request",
+            Canary::AlterReply => "alter-reply",
             Canary::EarlyEnd => "early-end",
+            Canary::AcceptStale => "accept-stale",
+            Canary::FalseGone => "false-gone",
+            Canary::GoneFurther => "gone-further",
+            Canary::KeepMore => "keep-more",
+            Canary::TakeMore => "take-more",
+            Canary::ForgetCredit => "forget-credit",
+            Canary::ForgetClose => "forget-close",
+            Canary::WrongFinish => "wrong-finish",
         }
+    }
+
+    /// The check that sees it first.
+    pub fn seen_by(self) -> Check {
+        match self {
+            Canary::DeliverOld | Canary::DropPiece | Canary::RepeatPiece | Canary::AlterRequest => {
+                Check::Requests
+            }
+            Canary::AlterReply => Check::Replies,
+            Canary::EarlyEnd => Check::Ends,
+            Canary::AcceptStale => Check::Epochs,
+            Canary::FalseGone | Canary::GoneFurther => Check::Gone,
+            Canary::KeepMore | Canary::TakeMore => Check::Memory,
+            Canary::ForgetCredit => Check::Liveness,
+            Canary::ForgetClose => Check::Leftovers,
+            Canary::WrongFinish => Check::Rules,
+        }
+    }
+
+    /// Whether no other check ever sees it.
+    pub fn is_seen_by_one(self) -> bool {
+        !matches!(self, Canary::DeliverOld | Canary::DropPiece | Canary::RepeatPiece)
     }
 }

@@ -1,28 +1,27 @@
-//! Clients with sessions: each moves its session between helpers and the server itself, when a carrier is lost, when it
-//! is silent for longer than the client has patience, and at whim.
+//! A host full of clients with sessions: each moves its session between helpers and the server itself, when a carrier is
+//! lost, when it is silent for longer than the client has patience, and at whim.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_auth::Key;
-use spillway_batch::{
-    CloseReason, Id, Limits, NONCE_BYTES, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role,
-};
-use spillway_session::{ClientEvent, ClientSession, OnOpenerLink, StreamEvent, StreamLimits};
-use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
+use spillway_batch::{Limits, NONCE_BYTES, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role};
+use spillway_session::{ClientSession, Patience, StreamLimits, Vigil};
+use spillway_transport::{Application, Conn, Event, Time, Transport};
 use spillway_wire::session::SessionId;
 
 use super::books::Shared;
+use super::canary::Canary;
+use super::check::Check;
+use super::client::{Around, Client, Way};
+use super::copies;
+use crate::clock::Clock;
 use crate::network::AddressBook;
 use crate::rng::Rng;
 
-/// Bytes that may wait on a client's link.
-const PENDING_BYTES_MAX: usize = 64 * 1024;
 /// Carriers that were left and still live, at most.
 const LEFT_MAX: usize = 50;
-/// When the weather is calm nobody is impatient without reason: longer than any stall.
-const PATIENCE_CALM: Duration = Duration::from_secs(5);
 
 /// How clients behave.
 #[derive(Clone, Copy, Debug)]
@@ -41,15 +40,24 @@ pub(crate) struct Manners {
     pub(crate) bytes_max: u64,
 }
 
-/// A host full of clients.
-pub(crate) struct Clients {
+/// Who takes part, as far as clients know.
+pub(crate) struct Surroundings {
+    pub(crate) addresses: AddressBook,
     /// Link ports of helpers, and of the server.
-    targets: Vec<SocketAddr>,
-    key: Key,
+    pub(crate) targets: Vec<SocketAddr>,
+    pub(crate) key: Key,
+    pub(crate) books: Shared,
+    /// Somebody on the way keeps copies.
+    pub(crate) copies: Option<copies::Shared>,
+    /// Planted.
+    pub(crate) canary: Option<Canary>,
+}
+
+/// A host full of clients. The host's clock is right; each client has one of its own.
+pub(crate) struct Clients {
+    around: Surroundings,
     manners: Manners,
     rng: Rng,
-    books: Shared,
-    addresses: AddressBook,
     clients: BTreeMap<u64, Client>,
     by_carrier: BTreeMap<Conn, u64>,
     /// Carriers that were left and nobody reads, which their other ends still serve.
@@ -59,50 +67,18 @@ pub(crate) struct Clients {
     is_calm: bool,
 }
 
-/// One client.
-struct Client {
-    session: ClientSession,
-    id: SessionId,
-    way: Option<Way>,
-    /// When it looks for another carrier, or looks after this one.
-    wake_at: Time,
-    patience: Duration,
-    heard_at: Time,
-    to_write: u64,
-    written: u64,
-    has_finished: bool,
-    /// Resets its session when it has written this much.
-    leaves_at: Option<u64>,
-    unread: u64,
-    is_slow: bool,
-    saw_end: bool,
-    has_closed: bool,
-}
-
-/// A carrier of the client's own making.
-struct Way {
-    conn: Conn,
-    link: Option<OpenerLink>,
-    unsent: Option<Chunk>,
-    id: Option<Id>,
+impl Surroundings {
+    fn around<'a>(&'a self, rng: &'a mut Rng) -> Around<'a> {
+        Around { rng, books: &self.books, copies: self.copies.as_ref(), canary: self.canary }
+    }
 }
 
 impl Clients {
-    pub(crate) fn new(
-        addresses: AddressBook,
-        targets: Vec<SocketAddr>,
-        key: Key,
-        manners: Manners,
-        rng: Rng,
-        books: Shared,
-    ) -> Clients {
+    pub(crate) fn new(around: Surroundings, manners: Manners, rng: Rng) -> Clients {
         Clients {
-            targets,
-            key,
+            around,
             manners,
             rng,
-            books,
-            addresses,
             clients: BTreeMap::new(),
             by_carrier: BTreeMap::new(),
             left: Vec::new(),
@@ -116,11 +92,16 @@ impl Clients {
     pub(crate) fn calm_down(&mut self, now: Time) {
         self.is_calm = true;
         self.next_client = None;
+        self.clients.values_mut().for_each(|client| client.calm_down(now));
+    }
+
+    /// The clocks of some clients run otherwise from now on.
+    pub(crate) fn drift(&mut self, now: Time) {
         for client in self.clients.values_mut() {
-            client.patience = PATIENCE_CALM;
-            client.is_slow = false;
-            client.wake_at = now;
-            client.to_write = client.to_write.min(client.written + 1_000);
+            if self.rng.chance(1, 2) {
+                client.clock.drift(&mut self.rng, now);
+                client.wake_at = now;
+            }
         }
     }
 
@@ -130,25 +111,33 @@ impl Clients {
     }
 
     fn arrive(&mut self, now: Time) {
+        let rng = &mut self.rng;
         let mut id = SessionId([0; 16]);
-        self.rng.fill(&mut id.0);
-        self.books.borrow_mut().begin(id);
-        let rude = self.rng.chance(self.manners.rude_in_1000, 1000);
+        rng.fill(&mut id.0);
+        self.around.books.borrow_mut().begin(id);
+        let rude = rng.chance(self.manners.rude_in_1000, 1000);
+        let clock = Clock::drawn(rng);
+        let longest = self.manners.patience_max.as_nanos() as u64; // less than a minute
+        let ceiling = rng.scale(500_000, longest);
+        let patience = Patience {
+            floor: Duration::from_nanos(rng.scale(200_000, ceiling)),
+            ceiling: Duration::from_nanos(ceiling),
+            idle: Duration::from_nanos(rng.scale(500_000, 5_000_000_000)),
+        };
         let client = Client {
-            session: ClientSession::new(self.key.clone(), id, self.manners.limits),
+            session: ClientSession::new(self.around.key.clone(), id, self.manners.limits),
             id,
             way: None,
+            clock,
+            vigil: Vigil::new(patience, clock.read(now)),
+            attach_within: Duration::from_nanos(rng.scale(500_000, longest)),
             wake_at: now,
-            patience: Duration::from_nanos(
-                self.rng.scale(500_000, self.manners.patience_max.as_nanos() as u64), // less than a minute
-            ),
-            heard_at: now,
-            to_write: self.rng.scale(1, self.manners.bytes_max),
+            to_write: rng.scale(1, self.manners.bytes_max),
             written: 0,
             has_finished: false,
-            leaves_at: rude.then(|| self.rng.scale(1, self.manners.bytes_max)),
+            leaves_at: rude.then(|| rng.scale(1, self.manners.bytes_max)),
             unread: 0,
-            is_slow: self.rng.chance(1, 4),
+            is_slow: rng.chance(1, 4),
             saw_end: false,
             has_closed: false,
         };
@@ -177,120 +166,103 @@ impl Clients {
         let Some(&number) = self.by_carrier.get(&conn) else { return };
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(mut link) = client.way.as_mut().and_then(|way| way.link.take()) else { return };
-        client.heard_at = now;
+        let here = client.time(now);
         let mut input = bytes;
         let mut stays = true;
         while stays {
-            match link.decompose(now, &mut input) {
-                Ok(Some(event)) => stays = self.event(now, number, &mut link, event),
+            match link.decompose(here, &mut input) {
+                Ok(Some(OpenerEvent::Established { .. })) => {
+                    stays = Clients::say_first_words(client, here, conn, &mut link, &self.around);
+                }
+                Ok(Some(event)) => {
+                    stays = client.takes(here, &mut link, event, &mut self.around.around(&mut self.rng));
+                }
                 Ok(None) => break,
                 Err(error) => {
-                    self.books.borrow_mut().violation(format!("a client's link failed: {error}"));
+                    let what = format!("a client's link failed: {error}");
+                    self.around.books.borrow_mut().violation(Check::Rules, what);
                     stays = false;
                 }
             }
         }
-        let Some(client) = self.clients.get_mut(&number) else { return };
+        client.vigil.heard(here, client.session.awaits());
         if let Some(way) = &mut client.way {
             way.link = Some(link);
+            way.ungranted += bytes.len() as u32; // at most what was granted
         }
-        if !stays {
-            return self.leave(now, number, out);
-        }
-        out.grant(conn, bytes.len() as u32); // at most what was granted
-        self.pump(now, number, out);
+        if stays { self.pump(now, number, out) } else { self.leave(now, number, out) }
     }
 
-    /// Whether the client stays on this carrier.
-    fn event(&mut self, now: Time, number: u64, link: &mut OpenerLink, event: OpenerEvent<'_>) -> bool {
-        let Some(client) = self.clients.get_mut(&number) else { return false };
-        match event {
-            OpenerEvent::Established { .. } => {
-                let Some(way) = &mut client.way else { return false };
-                let Some(&address) = self.addresses.borrow().get(&way.conn) else { return false };
-                way.id = link.open_relayed(client.session.open(now, address, None)).ok();
-                way.id.is_some()
-            }
-            OpenerEvent::RelayedData { bytes, .. } => match client.session.handle_data(now, bytes.len()) {
-                Ok(true) => {
-                    self.books.borrow_mut().client_reads(client.id, bytes);
-                    client.unread += bytes.len() as u64;
-                    true
-                }
-                Ok(false) => true,
-                Err(event) => {
-                    self.books.borrow_mut().violation(format!("the server breaks a rule: {event:?}"));
-                    false
-                }
-            },
-            OpenerEvent::RelayedControl { control, .. } => {
-                match client.session.handle_control(now, &control) {
-                    Ok(None) => true,
-                    Ok(Some(event)) => client.hears(event, &self.books),
-                    Err(error) => {
-                        self.books.borrow_mut().violation(format!("a client hears: {error}"));
-                        false
-                    }
-                }
-            }
-            OpenerEvent::Drain { .. } => false,
-            other => {
-                self.books.borrow_mut().violation(format!("a client hears {other:?}"));
-                false
-            }
+    fn say_first_words(
+        client: &mut Client,
+        here: Time,
+        conn: Conn,
+        link: &mut OpenerLink,
+        around: &Surroundings,
+    ) -> bool {
+        let Some(&address) = around.addresses.borrow().get(&conn) else { return false };
+        let words = client.session.open(here, address, None);
+        let epoch = match &words {
+            spillway_batch::Control::Reconnect(reconnect) => reconnect.opening.epoch,
+            spillway_batch::Control::Connect(connect) => connect.session.map_or(0, |opening| opening.epoch),
+            _ => 0,
+        };
+        around.books.borrow_mut().client_opens(client.id, epoch);
+        if let Some(copies) = &around.copies {
+            copies.borrow_mut().of_words(client.id, words);
         }
+        let id = link.open_relayed(words).ok();
+        if let Some(way) = &mut client.way {
+            way.id = id;
+        }
+        id.is_some()
     }
 
     /// Does what there is to do: writes, reads, ends, moves.
     fn pump<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        client.work(&mut self.rng, &self.books);
-        if client.session.kept() > self.manners.limits.kept_bytes_max {
-            let kept = client.session.kept();
-            self.books.borrow_mut().violation(format!("a client keeps {kept} bytes, more than its bound"));
+        let here = client.time(now);
+        client.work(&mut self.around.around(&mut self.rng));
+        let kept = client.session.kept();
+        if kept > self.manners.limits.kept_bytes_max {
+            let what = format!("a client keeps {kept} bytes, more than its bound");
+            self.around.books.borrow_mut().violation(Check::Memory, what);
         }
-        let resets = client.leaves_at.is_some_and(|at| client.written >= at);
-        let is_done = client.saw_end && client.has_finished && client.unread == 0;
-        if !client.has_closed && (resets || is_done) {
-            client.has_closed = true;
-            self.books.borrow_mut().client_closes(client.id, resets);
-            client.session.close(if resets { CloseReason::Reset } else { CloseReason::Normal });
-        }
-        client.transmit(now, out);
-        let waits = client.way.is_some() && (!client.session.is_attached() || client.session.awaits());
-        let is_late = waits && now.since(client.heard_at) >= client.patience;
-        let is_over = client.session.is_over();
-        if is_over {
+        client.grant(&mut self.rng, out);
+        let is_late = client.has_doubts(here);
+        client.transmit(here, self.around.copies.as_ref(), out);
+        if client.session.is_over() {
             let id = client.id;
-            self.books.borrow_mut().client_over(id);
+            self.around.books.borrow_mut().client_over(id);
             self.leave(now, number, out);
             self.clients.remove(&number);
             return;
         }
+        if client.way.is_none() {
+            return;
+        }
         let on_a_whim = !self.is_calm && self.rng.chance(self.manners.whims_in_1000, 1000);
-        if is_late || (on_a_whim && client.way.is_some()) {
+        if is_late || on_a_whim {
             return self.leave(now, number, out);
         }
-        let soon = Duration::from_nanos(self.rng.range(50_000, 2_000_000));
+        let wanted = client.poll_timeout().map_or(now + Duration::from_secs(1), |at| client.clock.when(at));
         client.wake_at = if client.has_work() {
-            now + soon
-        } else if waits {
-            client.heard_at + client.patience
+            wanted.min(now + Duration::from_nanos(self.rng.range(50_000, 2_000_000)))
         } else {
-            client.session.poll_timeout().unwrap_or(now + PATIENCE_CALM)
+            wanted
         };
     }
 
     /// A client without a carrier takes another.
     fn connect<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
-        let target = self.rng.pick(&self.targets);
+        let target = self.rng.pick(&self.around.targets);
         let again = Duration::from_nanos(self.rng.scale(10_000, 5_000_000));
         let Some(client) = self.clients.get_mut(&number) else { return };
-        client.heard_at = now;
         match out.connect(now, target) {
             Ok(conn) => {
-                client.way = Some(Way { conn, link: None, unsent: None, id: None });
-                client.wake_at = now + client.patience;
+                let deadline = client.time(now) + client.attach_within;
+                client.way = Some(Way { conn, link: None, unsent: None, id: None, deadline, ungranted: 0 });
+                client.wake_at = client.clock.when(deadline);
                 self.by_carrier.insert(conn, number);
             }
             Err(_) => client.wake_at = now + again,
@@ -300,97 +272,20 @@ impl Clients {
     fn opened<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         let Some(&number) = self.by_carrier.get(&conn) else { return };
         let Some(client) = self.clients.get_mut(&number) else { return };
+        let here = client.time(now);
         let Some(way) = &mut client.way else { return };
         let mut nonce = [0; NONCE_BYTES];
         self.rng.fill(&mut nonce);
         let config = OpenerConfig {
             role: Role::Client,
-            key: self.key.clone(),
-            limits: Limits::default(),
+            key: self.around.key.clone(),
+            // The way has a deadline of its own.
+            limits: Limits { handshake_timeout: Duration::MAX, ..Limits::default() },
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
         };
-        way.link = Some(OpenerLink::new(&config, now, nonce));
+        way.link = Some(OpenerLink::new(&config, here, nonce));
         out.grant(conn, 1 << 20);
         self.pump(now, number, out);
-    }
-}
-
-impl Client {
-    /// Whether the client stays on this carrier.
-    fn hears(&mut self, event: ClientEvent, books: &Shared) -> bool {
-        match event {
-            ClientEvent::Accepted | ClientEvent::Attached => true,
-            ClientEvent::Refused(_) | ClientEvent::Drain { .. } => false,
-            ClientEvent::Gone { acknowledged } => {
-                books.borrow_mut().client_told_gone(self.id, acknowledged);
-                true
-            }
-            ClientEvent::Stream(StreamEvent::Room) => true,
-            ClientEvent::Stream(StreamEvent::Finished) => {
-                self.saw_end = true;
-                books.borrow_mut().client_sees_end(self.id);
-                true
-            }
-            ClientEvent::Stream(StreamEvent::Closed(reason)) => {
-                let mut books = books.borrow_mut();
-                match reason {
-                    CloseReason::Normal => books.client_sees_end(self.id),
-                    CloseReason::Reset => {}
-                    other => books.violation(format!("a session was closed for {other:?}")),
-                }
-                if !self.has_closed {
-                    self.has_closed = true;
-                    books.client_closes(self.id, reason != CloseReason::Normal);
-                    self.session.close(CloseReason::Normal);
-                }
-                true
-            }
-        }
-    }
-
-    fn work(&mut self, rng: &mut Rng, books: &Shared) {
-        if self.has_closed {
-            return;
-        }
-        let mut books = books.borrow_mut();
-        let most = (self.to_write - self.written.min(self.to_write)).min(rng.scale(1, 32 * 1024));
-        if most > 0 {
-            let bytes = books.request(self.id, most);
-            let taken = self.session.write(&bytes) as u64;
-            self.written += taken;
-            books.wrote(self.id, taken);
-        }
-        if self.written >= self.to_write && !self.has_finished {
-            self.has_finished = true;
-            books.client_finishes(self.id);
-            self.session.finish();
-        }
-        let part = if self.is_slow { self.unread.min(rng.scale(1, 2_000)) } else { self.unread };
-        self.unread -= part;
-        self.session.consumed(part as usize);
-    }
-
-    fn has_work(&self) -> bool {
-        !self.has_closed && (self.unread > 0 || (self.written < self.to_write && self.session.room() > 0))
-    }
-
-    fn transmit<T: Transport>(&mut self, now: Time, out: &mut T) {
-        let Some(way) = &mut self.way else { return };
-        let Some(link) = &mut way.link else { return };
-        loop {
-            if let Some(id) = way.id {
-                let mut carrier = OnOpenerLink { link, id, pending_bytes_max: PENDING_BYTES_MAX };
-                self.session.transmit(now, &mut carrier);
-            }
-            let Some(mut chunk) = way.unsent.take().or_else(|| link.flush(now)) else { return };
-            let taken = out.send(way.conn, chunk.as_slice());
-            chunk.advance(taken);
-            if !chunk.is_empty() {
-                way.unsent = Some(chunk);
-                return;
-            }
-            link.recycle(chunk);
-        }
     }
 }
 
@@ -428,18 +323,20 @@ impl Application for Clients {
                 self.arrive(now);
             }
         }
-        let due: Vec<u64> =
-            self.clients.iter().filter(|(_, client)| client.wake_at <= now).map(|(n, _)| *n).collect();
+        let due = self.clients.iter().filter(|(_, client)| client.wake_at <= now);
+        let due: Vec<u64> = due.map(|(number, _)| *number).collect();
         for number in due {
             match self.clients.get(&number).is_some_and(|client| client.way.is_none()) {
                 true => self.connect(now, number, out),
                 false => self.pump(now, number, out),
             }
         }
-        let (over, left) = self.left.drain(..).partition(|(_, until)| *until <= now);
-        self.left = left;
-        let over: Vec<(Conn, Time)> = over;
-        over.iter().for_each(|(conn, _)| out.abort(*conn));
+        self.left.retain(|(conn, until)| {
+            if *until <= now {
+                out.abort(*conn);
+            }
+            *until > now
+        });
     }
 
     fn end_of_turn<T: Transport>(&mut self, _: Time, _: &mut T) {}

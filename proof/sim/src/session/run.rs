@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::canary::Canary;
+use super::check::{Check, Violation};
 use super::world::World;
 use crate::storm::{Stormy, storm_and_calm};
 
@@ -27,12 +28,18 @@ pub struct Report {
     pub gone: u64,
     /// Times that a session went on, on another carrier.
     pub moves: u64,
+    /// Things that hosts' programs were told: bytes, connections, their ends.
+    pub messages: u64,
     /// Bytes delivered, both ways, each checked.
     pub delivered_bytes: u64,
     /// Faults made.
     pub faults: u64,
+    /// Times that something was said again on another carrier and refused,
+    pub copies_refused: u64,
+    /// and times that it overtook its original.
+    pub copies_taken: u64,
     /// What was wrong. Nothing, one hopes.
-    pub violations: Vec<String>,
+    pub violations: Vec<Violation>,
 }
 
 /// After the storm something must make progress within this virtual time, or all must have ended: longer than any
@@ -41,7 +48,12 @@ const PROGRESS_WITHIN: Duration = Duration::from_secs(180);
 
 /// Runs a world from a seed: `steps` of storm, then calm.
 pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
-    let mut world = World::new(seed, canary);
+    run_blindly(seed, steps, canary, None)
+}
+
+/// The same, where one thing is not looked at.
+pub fn run_blindly(seed: u64, steps: u64, canary: Option<Canary>, blind: Option<Check>) -> Report {
+    let mut world = World::new(seed, canary, blind);
     let taken = storm_and_calm(&mut world, steps, PROGRESS_WITHIN);
     world.finish();
     let books = world.books.borrow();
@@ -54,8 +66,11 @@ pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
         completed: books.completed,
         gone: books.gone,
         moves: books.moves,
+        messages: world.network.told,
         delivered_bytes: books.delivered,
         faults: world.faults,
+        copies_refused: books.copies_refused,
+        copies_taken: books.copies_taken,
         violations: books.violations().to_vec(),
     }
 }

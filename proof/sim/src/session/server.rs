@@ -6,16 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_batch::{
-    CloseReason, Control, Id, Kind, LinkError, NONCE_BYTES, ServerConfig, ServerEvent, ServerLink,
+    CloseReason, Control, Id, Kind, LinkError, NONCE_BYTES, RefuseReason, ServerConfig, ServerEvent,
+    ServerLink,
 };
 use spillway_session::{
     Expired, FirstWords, OnServerLink, Opened, SessionHandle, Sessions, StreamEvent, TableLimits,
 };
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
-use spillway_wire::session::{Opening, SessionId};
+use spillway_wire::session::{Opening, Resumed, SessionId};
 
 use super::books::Shared;
 use super::canary::Canary;
+use super::check::Check;
 use crate::rng::Rng;
 
 /// Replies that the application prepares before it stops reading requests.
@@ -45,6 +47,8 @@ pub(crate) struct Server {
     has_begun: bool,
     /// Planted.
     canary: Option<Canary>,
+    /// For one of the planted faults: how each session began.
+    answers: BTreeMap<SessionId, Resumed>,
 }
 
 struct Link {
@@ -101,17 +105,20 @@ impl Server {
             work_at: None,
             has_begun: false,
             canary: None,
+            answers: BTreeMap::new(),
         }
     }
 
     /// Plants a fault.
     pub(crate) fn plant(&mut self, canary: Option<Canary>) {
         self.canary = canary;
-        if canary == Some(Canary::KeepMore) {
-            let mut limits = self.limits;
-            limits.stream.kept_bytes_max *= 3;
-            self.table = Sessions::new(limits, self.rng.word());
+        let mut limits = self.limits;
+        match canary {
+            Some(Canary::KeepMore) => limits.stream.kept_bytes_max *= 3,
+            Some(Canary::TakeMore) => limits.stream.window_bytes *= 3,
+            _ => return,
         }
+        self.table = Sessions::new(limits, self.rng.word());
     }
 
     /// Sessions that it knows.
@@ -134,7 +141,7 @@ impl Server {
                 Ok(None) => break,
                 Err(error) => {
                     if error != LinkError::HandshakeTimeout {
-                        self.books.borrow_mut().violation(format!("the server's link failed: {error}"));
+                        self.wrong(format!("the server's link failed: {error}"));
                     }
                     self.drop_link(now, conn, &link);
                     out.abort(conn);
@@ -154,13 +161,17 @@ impl Server {
             }
             ServerEvent::Carried { id, bytes } => {
                 let Some(&session) = link.carried.get(&id.0) else { return };
-                if self.canary == Some(Canary::DropPiece) && self.rng.chance(1, 20) {
+                if self.plants(Canary::DropPiece, 20) {
                     return;
                 }
                 match self.table.handle_data(now, session, (conn, id), bytes.len()) {
                     Ok(true) => {
-                        self.receive(session, bytes);
-                        if self.canary == Some(Canary::RepeatPiece) && self.rng.chance(1, 20) {
+                        if self.plants(Canary::AlterRequest, 20) {
+                            self.receive(session, &altered(bytes));
+                        } else {
+                            self.receive(session, bytes);
+                        }
+                        if self.plants(Canary::RepeatPiece, 20) {
                             self.receive_wrongly(session, bytes);
                         }
                     }
@@ -177,7 +188,12 @@ impl Server {
     }
 
     fn wrong(&self, what: String) {
-        self.books.borrow_mut().violation(what);
+        self.books.borrow_mut().violation(Check::Rules, what);
+    }
+
+    /// Whether the planted fault is this one, and its moment has come: once in so many times.
+    fn plants(&mut self, canary: Canary, one_in: u64) -> bool {
+        self.canary == Some(canary) && self.rng.chance(1, one_in)
     }
 
     fn first_words(
@@ -188,9 +204,17 @@ impl Server {
         (id, kind, client, opening): (Id, Kind, SocketAddr, Opening),
     ) {
         let words = FirstWords { carrier: (conn, id), kind, client, opening };
+        if kind == Kind::Reconnect && self.plants(Canary::FalseGone, 4) {
+            return link.end.refuse(id, RefuseReason::Gone);
+        }
         match self.table.open(now, &self.config.ring, &words) {
             Opened::New { session, answer } => {
-                self.books.borrow_mut().server_begins(opening.session);
+                if let Control::Resumed(answer) = &answer {
+                    self.books.borrow_mut().server_begins(opening.session, answer);
+                    if self.canary == Some(Canary::AcceptStale) {
+                        self.answers.insert(opening.session, *answer);
+                    }
+                }
                 link.carried.insert(id.0, session);
                 link.end.say(id, answer);
                 self.known.insert(session, opening.session);
@@ -209,7 +233,9 @@ impl Server {
                 self.apps.insert(session, app);
             }
             Opened::Resumed { session, answer, is_accepted, replaced } => {
-                self.books.borrow_mut().server_resumes(opening.session);
+                if let Control::Resumed(answer) = &answer {
+                    self.books.borrow_mut().server_resumes(opening.session, answer);
+                }
                 link.carried.insert(id.0, session);
                 link.end.say(id, answer);
                 if is_accepted {
@@ -217,7 +243,16 @@ impl Server {
                 }
                 self.moved.extend(replaced);
             }
-            Opened::Refused(reason) => link.end.refuse(id, reason),
+            Opened::Refused(reason) => {
+                if reason == RefuseReason::Stale
+                    && self.canary == Some(Canary::AcceptStale)
+                    && let Some(answer) = self.answers.get(&opening.session)
+                {
+                    let answer = Resumed { epoch: opening.epoch, ..*answer };
+                    self.books.borrow_mut().server_resumes(opening.session, &answer);
+                }
+                link.end.refuse(id, reason);
+            }
         }
     }
 
@@ -226,9 +261,7 @@ impl Server {
         let mut books = self.books.borrow_mut();
         books.server_reads(app.id, bytes);
         app.waiting += bytes.len() as u64;
-        if app.waiting > u64::from(self.limits.stream.window_bytes) {
-            books.violation(format!("{} bytes wait for the application, more than its window", app.waiting));
-        }
+        books.server_holds(app.id, app.waiting);
     }
 
     /// The mistake is in what is delivered, not in the count of it.
@@ -255,7 +288,7 @@ impl Server {
                     match reason {
                         CloseReason::Normal => books.server_sees_end(app.id),
                         CloseReason::Reset => {}
-                        other => books.violation(format!("a session was closed for {other:?}")),
+                        other => books.server_sees_break(app.id, other),
                     }
                     books.server_closes(app.id, reason != CloseReason::Normal);
                     self.table.close(now, session, CloseReason::Normal);
@@ -264,7 +297,7 @@ impl Server {
             Some(StreamEvent::Room) | None => {}
         }
         let carries = self.table.info(session).is_some_and(|info| info.carrier == Some((conn, id)));
-        if matches!(control, Control::Close(_)) && !carries {
+        if matches!(control, Control::Close(_)) && !carries && self.canary != Some(Canary::ForgetClose) {
             link.carried.remove(&id.0);
             link.end.close(id, CloseReason::Moved);
         }
@@ -297,7 +330,11 @@ impl Server {
             let mut books = self.books.borrow_mut();
             let part = (app.owed() - app.replied).min(self.rng.scale(1, 64 * 1024));
             if part > 0 {
-                let taken = self.table.write(session, &books.reply(app.id, part)) as u64;
+                let mut bytes = books.reply(app.id, part.min(self.table.room(session) as u64 + 1));
+                if self.canary == Some(Canary::AlterReply) && self.rng.chance(1, 20) {
+                    bytes = altered(&bytes);
+                }
+                let taken = self.table.write(session, &bytes) as u64;
                 app.replied += taken;
                 books.replied(app.id, taken);
             }
@@ -314,6 +351,13 @@ impl Server {
                 app.finished = true;
                 if app.replied == app.owed() {
                     books.server_finishes(app.id);
+                }
+                if self.canary == Some(Canary::WrongFinish)
+                    && let Some(info) = self.table.info(session)
+                    && let Some((conn, id)) = info.carrier
+                    && let Some(link) = self.links.get_mut(&conn)
+                {
+                    link.end.say(id, Control::Finish(info.bytes_sent + 1));
                 }
                 self.table.finish(session);
                 if app.closes_first {
@@ -344,7 +388,8 @@ impl Server {
         self.known.retain(|&session, &mut id| {
             if let Some(info) = self.table.info(session) {
                 if info.bytes_kept > self.limits.stream.kept_bytes_max {
-                    books.violation(format!("{} bytes are kept, more than the bound", info.bytes_kept));
+                    let what = format!("{} bytes are kept, more than the bound", info.bytes_kept);
+                    books.violation(Check::Memory, what);
                 }
                 if let Some((conn, connection)) = info.carrier
                     && let Some(link) = self.links.get_mut(&conn)
@@ -395,6 +440,14 @@ impl Server {
     }
 }
 
+fn altered(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    if let Some(last) = bytes.last_mut() {
+        *last ^= 1;
+    }
+    bytes
+}
+
 impl Application for Server {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
@@ -433,8 +486,9 @@ impl Application for Server {
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
-        if self.canary == Some(Canary::FalseGone) && self.rng.chance(1, 200) {
-            self.table = Sessions::new(self.limits, self.rng.word());
+        if self.table.len() > self.limits.sessions_max {
+            let what = format!("{} sessions, more than the bound", self.table.len());
+            self.books.borrow_mut().violation(Check::Memory, what);
         }
         let busy = self.work(now);
         self.transmit_sessions(now);

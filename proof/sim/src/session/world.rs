@@ -1,28 +1,26 @@
 //! A world: one server, some helpers, a host full of clients with sessions, the weather between them, and faults.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_auth::KeyRing;
-use spillway_batch::{AddressRules, Limits, Role, ServerConfig};
-use spillway_relay::{Config, Relay};
-use spillway_session::{StreamLimits, TableLimits};
+use spillway_relay::Relay;
 use spillway_transport::Time;
 
 use super::books::{Books, Shared};
 use super::canary::Canary;
-use super::clients::{Clients, Manners};
+use super::check::Check;
+use super::clients::{Clients, Surroundings};
+use super::climate::{Climate, Faults};
+use super::copies;
+use super::copyist::Copyist;
 use super::server::Server;
 use crate::agenda::Happening;
 use crate::driver::{self, Down};
 use crate::helpers;
 use crate::network::Network;
 use crate::rng::Rng;
-use crate::settings;
 use crate::socket::HostId;
 use crate::storm::Stormy;
-use crate::weather::Weather;
 use crate::world::{SERVER, address, client_key, helper_key, ip};
 
 const CLIENTS: HostId = 1;
@@ -38,17 +36,7 @@ enum Node {
     Server(Box<Server>),
     Clients(Box<Clients>),
     Helper(Box<Relay>),
-}
-
-/// What is chosen once for a world.
-struct Climate {
-    relay: Config,
-    server: Arc<ServerConfig>,
-    table: TableLimits,
-    rude_in_1000: u64,
-    helpers: usize,
-    calm: bool,
-    fault_ns_max: u64,
+    Copyist(Box<Copyist>),
 }
 
 /// One world.
@@ -65,105 +53,52 @@ pub struct World {
     pub(crate) faults: u64,
 }
 
-fn climate(rng: &mut Rng, canary: Option<Canary>) -> (Climate, Manners, Weather) {
-    // Some worlds have no faults but clients that move.
-    let calm = canary.is_some() || rng.chance(1, 5);
-    let weather = Weather::drawn(rng, calm);
-    let stream = |rng: &mut Rng| StreamLimits {
-        window_bytes: rng.scale(16, 256 * 1024) as u32, // fits
-        kept_bytes_max: rng.scale(16, 256 * 1024) as usize,
-    };
-    // Bounds that are met, so that a mistake about them shows.
-    let tight = StreamLimits { window_bytes: 1_000, kept_bytes_max: 1_000 };
-    let is_tight = matches!(canary, Some(Canary::KeepMore | Canary::ForgetCredit));
-    let mut ring = KeyRing::new();
-    ring.accept(Role::Helper, helper_key());
-    ring.accept(Role::Client, client_key());
-    let limits = Limits {
-        pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
-        connections_max: 1_000,
-        ..Limits::default()
-    };
-    let clients_max = rng.scale(2, 60) as usize;
-    let table = TableLimits {
-        sessions_max: if calm { 10_000 } else { rng.pick(&[clients_max, 10_000]) },
-        stream: if is_tight { tight } else { stream(rng) },
-        detached_max: if calm {
-            Duration::from_secs(60)
-        } else {
-            Duration::from_nanos(rng.scale(20_000_000, 60_000_000_000))
-        },
-        linger: if calm {
-            Duration::from_secs(30)
-        } else {
-            Duration::from_nanos(rng.scale(20_000_000, 30_000_000_000))
-        },
-    };
-    let at_clients = stream(rng);
-    // Where little fits at a time, much takes for ever.
-    let least = |limits: StreamLimits| limits.kept_bytes_max.min(limits.window_bytes as usize) as u64;
-    let bytes_max = (least(table.stream).min(least(at_clients)) * 300).min(300_000);
-    let manners = Manners {
-        clients_max,
-        rude_in_1000: rng.pick(&[0, 50]),
-        limits: at_clients,
-        patience_max: Duration::from_nanos(rng.scale(2_000_000, 500_000_000)),
-        whims_in_1000: if canary.is_some() { 20 } else { rng.pick(&[0, 1, 20]) },
-        bytes_max: if canary.is_some() { 50_000 } else { rng.scale(100, bytes_max) },
-    };
-    let climate = Climate {
-        relay: settings::of_helpers(rng, calm),
-        server: Arc::new(ServerConfig { ring, rules: AddressRules::default(), limits }),
-        table,
-        rude_in_1000: rng.pick(&[0, 50]),
-        helpers: rng.range(1, 3) as usize,
-        calm,
-        fault_ns_max: rng.scale(5_000_000, 200_000_000),
-    };
-    (climate, manners, weather)
-}
-
 impl World {
-    /// A world at its beginning.
-    pub fn new(seed: u64, canary: Option<Canary>) -> World {
+    /// A world at its beginning. `blind` is not looked at.
+    pub fn new(seed: u64, canary: Option<Canary>, blind: Option<Check>) -> World {
         let mut rng = Rng::new(seed);
-        let (climate, manners, weather) = climate(&mut rng, canary);
-        let mut network = Network::new(rng.word(), weather);
-        let books = Shared::new(std::cell::RefCell::new(Books::default()));
+        let climate = Climate::drawn(&mut rng, canary);
+        let mut network = Network::new(rng.word(), climate.weather);
+        let books = Books::new(climate.manners.limits, climate.table.stream, blind);
+        let books = Shared::new(std::cell::RefCell::new(books));
         network.add_host(ip(SERVER), &[11411]);
         network.add_host(ip(CLIENTS), &[]);
         let helpers = FIRST_HELPER..FIRST_HELPER + climate.helpers;
         for host in helpers.clone() {
             network.add_host(ip(host), &[11211, 11411]);
         }
-        let targets = helpers.clone().chain([SERVER]).map(|host| address(host, 11411)).collect();
-        let clients = Clients::new(
-            network.addresses(CLIENTS),
-            targets,
-            client_key(),
-            manners,
-            rng.fork(),
-            books.clone(),
-        );
-        let mut world = World {
-            nodes: vec![Node::Down(Down), Node::Clients(Box::new(clients))],
-            asleep: BTreeSet::new(),
-            network,
-            books,
-            rng,
-            climate,
-            storm: true,
-            faults: 0,
+        let around = Surroundings {
+            addresses: network.addresses(CLIENTS),
+            targets: helpers.clone().chain([SERVER]).map(|host| address(host, 11411)).collect(),
+            key: client_key(),
+            books: books.clone(),
+            copies: climate.is_copied.then(copies::Shared::default),
+            canary,
         };
-        world.nodes.resize_with(helpers.end, || Node::Down(Down));
+        let mut nodes = vec![Node::Down(Down)];
+        let copies = around.copies.clone();
+        nodes.push(Node::Clients(Box::new(Clients::new(around, climate.manners, rng.fork()))));
+        nodes.resize_with(helpers.end, || Node::Down(Down));
+        if let Some(copies) = copies {
+            let host = network.add_host(ip(helpers.end), &[]);
+            let target = address(SERVER, 11411);
+            let copyist = Copyist::new(target, helper_key(), rng.fork(), copies, books.clone());
+            nodes.push(Node::Copyist(Box::new(copyist)));
+            network.turn_soon(host);
+        }
+        if climate.clocks_differ {
+            (0..nodes.len()).filter(|host| *host != CLIENTS).for_each(|host| network.draw_clock(host));
+        }
+        let mut world =
+            World { nodes, asleep: BTreeSet::new(), network, books, rng, climate, storm: true, faults: 0 };
         world.start(SERVER);
         if let Node::Server(server) = &mut world.nodes[SERVER] {
             server.plant(canary);
         }
         helpers.for_each(|host| world.start(host));
         world.network.turn_soon(CLIENTS);
-        if !world.climate.calm {
-            world.network.after(Duration::from_millis(5), Happening::World(FAULT));
+        if world.climate.faults != Faults::None {
+            world.network.after(Duration::from_millis(1), Happening::World(FAULT));
         }
         world
     }
@@ -179,7 +114,7 @@ impl World {
             match helpers::start(&self.climate.relay, rng) {
                 Ok(relay) => Node::Helper(relay),
                 Err(error) => {
-                    self.books.borrow_mut().violation(format!("a fault of the simulator: {error}"));
+                    self.wrong(Check::Rules, format!("a fault of the simulator: {error}"));
                     Node::Down(Down)
                 }
             }
@@ -187,26 +122,34 @@ impl World {
         self.network.turn_soon(host);
     }
 
-    fn stop(&mut self, host: HostId) {
+    fn wrong(&self, check: Check, what: String) {
+        self.books.borrow_mut().violation(check, what);
+    }
+
+    /// The program ends, or the whole host loses power; and it comes back.
+    fn stop(&mut self, host: HostId, power: bool) {
         if let Node::Server(mut server) = std::mem::replace(&mut self.nodes[host], Node::Down(Down)) {
             server.die();
         }
         self.asleep.remove(&host);
-        self.network.crash(host);
         let down = Duration::from_nanos(self.rng.scale(1_000_000, 300_000_000));
+        if power {
+            self.network.power_off(host, down);
+        } else {
+            self.network.crash(host);
+        }
         self.network.after(down, Happening::World(RESTART + host as u64));
     }
 
-    fn check_bounds(&mut self) {
-        for node in &mut self.nodes {
-            let Node::Helper(relay) = node else { continue };
+    fn check_bounds(&mut self, host: HostId) {
+        if let Some(Node::Helper(relay)) = self.nodes.get_mut(host) {
             while relay.poll_notice().is_some() {}
             if let Some(what) = helpers::beyond_bounds(relay, &self.climate.relay) {
-                self.books.borrow_mut().violation(what);
+                self.wrong(Check::Memory, what);
             }
         }
-        for what in self.network.misuse.drain(..) {
-            self.books.borrow_mut().violation(what);
+        for what in std::mem::take(&mut self.network.misuse) {
+            self.wrong(Check::Rules, what);
         }
     }
 
@@ -216,31 +159,77 @@ impl World {
         }
         self.faults += 1;
         let helper = FIRST_HELPER + self.rng.below(self.climate.helpers as u64) as usize;
-        let host = self.rng.pick(&[SERVER, helper, helper, CLIENTS]);
-        match self.rng.below(20) {
-            0 => self.stop_if_up(SERVER),
-            1..=3 => self.stop_if_up(helper),
-            4 => self.drain(helper),
-            5..=7 => self.fall_asleep(helper),
-            8..=12 => {
-                let delay = Duration::from_nanos(self.rng.scale(100_000, 50_000_000));
-                if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
-                    self.network.stall(host, conn, delay);
+        let mut any = self.rng.pick(&[SERVER, helper, helper, CLIENTS]);
+        let other = self.rng.pick(&[SERVER, CLIENTS, helper]);
+        let mut what = self.rng.below(24);
+        if self.climate.is_restless && self.rng.chance(9, 10) {
+            (any, what) = (CLIENTS, 8);
+        }
+        match what {
+            0 => {
+                let power = self.rng.chance(1, 2);
+                if self.climate.faults == Faults::All {
+                    self.stop_if_up(SERVER, power);
                 }
             }
+            1..=2 => self.stop_if_up(helper, false),
+            3 => self.stop_if_up(helper, true),
+            4 => self.drain(helper),
+            5..=6 => self.fall_asleep(helper),
+            7 => self.fall_asleep(any),
+            8..=12 => {
+                let longest = self.climate.silence_ns_max.min(50_000_000);
+                let delay = Duration::from_nanos(self.rng.scale(100_000, longest));
+                if let Some(conn) = self.network.any_connection(any, &mut self.rng) {
+                    self.network.stall(any, conn, delay);
+                }
+            }
+            13..=15 => {
+                let delay = Duration::from_nanos(self.rng.scale(100_000, self.climate.silence_ns_max));
+                self.network.silence(any, other, delay);
+            }
+            16 => self.divide(),
+            17 if self.climate.clocks_differ => self.drift(any),
             _ => {
-                if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
-                    self.network.cut(host, conn);
+                if let Some(conn) = self.network.any_connection(any, &mut self.rng) {
+                    self.network.cut(any, conn);
                 }
             }
         }
-        let next = self.rng.scale(1_000_000, self.climate.fault_ns_max);
+        let next = self.rng.scale(1_000_000.min(self.climate.fault_ns_max / 5), self.climate.fault_ns_max);
         self.network.after(Duration::from_nanos(next), Happening::World(FAULT));
     }
 
-    fn stop_if_up(&mut self, host: HostId) {
+    /// The hosts fall into two groups, one of which does not hear the other; or neither hears the other.
+    fn divide(&mut self) {
+        let both_ways = self.rng.chance(1, 3);
+        let delay = Duration::from_nanos(self.rng.scale(5_000_000, 10 * self.climate.silence_ns_max));
+        let (one, two): (Vec<HostId>, Vec<HostId>) =
+            (0..self.nodes.len()).partition(|_| self.rng.chance(1, 2));
+        for source in &one {
+            for target in &two {
+                self.network.silence(*source, *target, delay);
+                if both_ways {
+                    self.network.silence(*target, *source, delay);
+                }
+            }
+        }
+    }
+
+    fn drift(&mut self, host: HostId) {
+        let now = self.network.now();
+        match &mut self.nodes[host] {
+            Node::Clients(clients) => {
+                clients.drift(now);
+                self.network.turn_soon(host);
+            }
+            _ => self.network.drift(host),
+        }
+    }
+
+    fn stop_if_up(&mut self, host: HostId, power: bool) {
         if !matches!(self.nodes[host], Node::Down(_)) {
-            self.stop(host);
+            self.stop(host, power);
         }
     }
 
@@ -263,7 +252,7 @@ impl World {
         let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
         if let Node::Helper(relay) = &mut self.nodes[host] {
             if relay.is_drained() {
-                return self.stop(host);
+                return self.stop(host, false);
             }
             helpers::drain(&mut self.network, host, relay, within);
         }
@@ -271,11 +260,15 @@ impl World {
 
     /// The end: everything must have ended.
     pub fn finish(&mut self) {
-        if !self.went_wrong() {
-            for what in self.left() {
-                self.books.borrow_mut().violation(format!("after the storm there are still {what}"));
-            }
-            self.books.borrow_mut().all_ended();
+        if self.went_wrong() {
+            return;
+        }
+        if self.books.borrow().open() > 0 {
+            // What these hold is not left behind.
+            return self.books.borrow_mut().all_ended();
+        }
+        for what in self.left() {
+            self.wrong(Check::Leftovers, format!("after the storm there are still {what}"));
         }
     }
 }
@@ -289,14 +282,23 @@ impl Stormy for World {
             Some(Happening::World(restart)) => self.start((restart - RESTART) as HostId),
             Some(what) => {
                 let (nodes, asleep) = (&mut self.nodes, &self.asleep);
-                driver::happen(&mut self.network, what, |network, host| match &mut nodes[host] {
-                    _ if asleep.contains(&host) => {}
-                    Node::Server(node) => driver::turn(network, host, &mut **node),
-                    Node::Clients(node) => driver::turn(network, host, &mut **node),
-                    Node::Helper(node) => driver::turn(network, host, &mut **node),
-                    Node::Down(node) => driver::turn(network, host, node),
+                let mut acted = None;
+                driver::happen(&mut self.network, what, |network, host| {
+                    if asleep.contains(&host) {
+                        return;
+                    }
+                    acted = Some(host);
+                    match &mut nodes[host] {
+                        Node::Server(node) => driver::turn(network, host, &mut **node),
+                        Node::Clients(node) => driver::turn(network, host, &mut **node),
+                        Node::Helper(node) => driver::turn(network, host, &mut **node),
+                        Node::Copyist(node) => driver::turn(network, host, &mut **node),
+                        Node::Down(node) => driver::turn(network, host, node),
+                    }
                 });
-                self.check_bounds();
+                if let Some(host) = acted {
+                    self.check_bounds(host);
+                }
             }
         }
         true
@@ -306,24 +308,31 @@ impl Stormy for World {
         self.storm = false;
         for host in FIRST_HELPER..self.nodes.len() {
             if matches!(&self.nodes[host], Node::Helper(relay) if relay.is_draining()) {
-                self.stop(host);
+                self.stop(host, false);
             }
         }
         let now = self.network.now();
-        if let Node::Clients(clients) = &mut self.nodes[CLIENTS] {
-            clients.calm_down(now);
+        for host in 0..self.nodes.len() {
+            match &mut self.nodes[host] {
+                Node::Clients(clients) => clients.calm_down(now),
+                Node::Copyist(copyist) => copyist.calm_down(),
+                _ => continue,
+            }
+            self.network.turn_soon(host);
         }
-        self.network.turn_soon(CLIENTS);
     }
 
     fn left(&self) -> Vec<String> {
+        let open = self.books.borrow().open();
+        if open > 0 {
+            return vec![format!("{open} sessions")];
+        }
         let mut left = Vec::new();
         let mut note = |what: &str, count: usize| {
             if count > 0 {
                 left.push(format!("{count} {what}"));
             }
         };
-        note("sessions", self.books.borrow().open());
         for node in &self.nodes {
             match node {
                 Node::Clients(clients) => note("clients' carriers", clients.open()),
@@ -331,6 +340,7 @@ impl Stormy for World {
                 Node::Helper(relay) => {
                     helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count))
                 }
+                Node::Copyist(copyist) => note("connections of the copyist", copyist.open()),
                 Node::Down(_) => note("host down", 1),
             }
         }

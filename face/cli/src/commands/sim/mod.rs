@@ -70,7 +70,7 @@ impl Runs {
 
     /// Says what was wrong with a seed, and how to see it again: on standard error where standard output is for
     /// programs.
-    fn tell_violations(&self, world: &str, seed: u64, canary: Option<&str>, violations: &[String]) {
+    fn tell_violations(&self, world: &str, seed: u64, canary: Option<&str>, violations: &[impl Display]) {
         let canary = canary.map(|name| format!(" --canary {name}")).unwrap_or_default();
         let replay =
             format!("       replay: spillway sim {world} --seed {seed} --steps {}{canary}", self.steps);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use spillway_sim::session::canary::Canary;
+use spillway_sim::session::check::{Check, Violation};
 use spillway_sim::session::{Report, run as run_world};
 
 use super::{Runs, named};
@@ -18,8 +19,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 pub(crate) struct Args {
     #[command(flatten)]
     runs: Runs,
-    /// Plant a fault that must be found: deliver-old, drop-piece, repeat-piece, false-gone, keep-more, forget-credit,
-    /// early-end
+    /// Plant a fault that must be found: deliver-old, drop-piece, repeat-piece, alter-request, alter-reply, early-end,
+    /// accept-stale, false-gone, gone-further, keep-more, take-more, forget-credit, forget-close, wrong-finish
     #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
     /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
@@ -74,7 +75,7 @@ fn line(report: &Report) -> String {
 fn run_one(seed: u64, args: &Args) -> Report {
     std::panic::catch_unwind(|| run_world(seed, args.runs.steps, args.canary)).unwrap_or_else(|_| Report {
         seed,
-        violations: vec!["it panicked, see above".to_owned()],
+        violations: vec![Violation { check: Check::Rules, what: "it panicked, see above".to_owned() }],
         ..Report::default()
     })
 }
@@ -90,8 +91,10 @@ struct Sum {
     gone: u64,
     moves: u64,
     faults: u64,
+    messages: u64,
     delivered_bytes: u64,
-    violations: Vec<(u64, String)>,
+    copies: u64,
+    violations: Vec<(u64, Violation)>,
 }
 
 impl Sum {
@@ -104,7 +107,9 @@ impl Sum {
         self.gone += report.gone;
         self.moves += report.moves;
         self.faults += report.faults;
+        self.messages += report.messages;
         self.delivered_bytes += report.delivered_bytes;
+        self.copies += report.copies_refused + report.copies_taken;
         self.violations.extend(report.violations.iter().map(|what| (report.seed, what.clone())));
     }
 }
@@ -146,7 +151,10 @@ fn swarm(args: &Args) -> u64 {
     });
     let sum = sum.into_inner().unwrap_or_default();
     if args.runs.json {
-        let violations = sum.violations.iter().map(|(seed, what)| json!({"seed": seed, "what": what}));
+        let violations = sum
+            .violations
+            .iter()
+            .map(|(seed, what)| json!({"seed": seed, "check": what.check, "what": what.what}));
         let violations: Vec<_> = violations.collect();
         println!(
             "{}",
@@ -159,14 +167,27 @@ fn swarm(args: &Args) -> u64 {
                 "gone": sum.gone,
                 "moves": sum.moves,
                 "faults": sum.faults,
+                "messages": sum.messages,
                 "delivered_bytes": sum.delivered_bytes,
+                "said_again": sum.copies,
+                "seconds": began.elapsed().as_secs_f64(),
                 "violations": violations,
             })
         );
     } else {
         println!(
-            "{} seeds, {} with violations; {} steps, {} sessions ({} complete, {} gone), {} moves, {} faults",
-            sum.seeds, sum.failed, sum.steps, sum.sessions, sum.completed, sum.gone, sum.moves, sum.faults
+            "{} seeds in {:.0} s, {} with violations; {} steps, {} messages, {} sessions ({} complete, {} gone), \
+             {} moves, {} faults",
+            sum.seeds,
+            began.elapsed().as_secs_f64(),
+            sum.failed,
+            sum.steps,
+            sum.messages,
+            sum.sessions,
+            sum.completed,
+            sum.gone,
+            sum.moves,
+            sum.faults
         );
     }
     sum.failed

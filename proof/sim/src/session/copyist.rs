@@ -1,0 +1,214 @@
+//! Somebody who has a helper's key, and says what others have said: before them, after them, twice, in any order. Nothing
+//! that is not proved is believed of a helper, so sessions must not care.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use spillway_auth::Key;
+use spillway_batch::{
+    CloseReason, Control, Id, Limits, NONCE_BYTES, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role,
+};
+use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
+use spillway_wire::session::SessionId;
+
+use super::books::Shared;
+use super::check::Check;
+use super::copies;
+use crate::rng::Rng;
+
+/// Connections on its link, at most.
+const CONNECTIONS_MAX: usize = 10;
+
+/// The copyist's host.
+pub(crate) struct Copyist {
+    target: SocketAddr,
+    key: Key,
+    rng: Rng,
+    copies: copies::Shared,
+    books: Shared,
+    link: Option<Link>,
+    /// When it says something next, or looks for a link.
+    next_at: Time,
+    is_calm: bool,
+}
+
+struct Link {
+    conn: Conn,
+    end: Option<OpenerLink>,
+    unsent: Option<Chunk>,
+    said: VecDeque<Said>,
+}
+
+/// A connection on which something was said again.
+struct Said {
+    id: Id,
+    session: SessionId,
+    is_closing: bool,
+}
+
+impl Copyist {
+    pub(crate) fn new(
+        target: SocketAddr,
+        key: Key,
+        rng: Rng,
+        copies: copies::Shared,
+        books: Shared,
+    ) -> Copyist {
+        Copyist { target, key, rng, copies, books, link: None, next_at: Time::ZERO, is_calm: false }
+    }
+
+    /// It says nothing more.
+    pub(crate) fn calm_down(&mut self) {
+        self.is_calm = true;
+        self.next_at = Time::ZERO;
+    }
+
+    /// What it has not come to an end with.
+    pub(crate) fn open(&self) -> usize {
+        self.link.as_ref().map_or(0, |link| 1 + link.said.len())
+    }
+
+    fn work<T: Transport>(&mut self, now: Time, out: &mut T) {
+        let Some(link) = &mut self.link else {
+            if !self.is_calm
+                && let Ok(conn) = out.connect(now, self.target)
+            {
+                self.link = Some(Link { conn, end: None, unsent: None, said: VecDeque::new() });
+            }
+            return;
+        };
+        if self.is_calm {
+            out.abort(link.conn);
+            self.link = None;
+            return;
+        }
+        let Some(end) = link.end.as_mut().filter(|end| end.is_established()) else { return };
+        let copies = self.copies.borrow();
+        match self.rng.below(4) {
+            // Something besides, where the first words were said: be they refused or not.
+            0 if !link.said.is_empty() => {
+                let said = &link.said[self.rng.below(link.said.len() as u64) as usize];
+                if let Some(control) = copies.said_by_client(said.session, &mut self.rng)
+                    && !said.is_closing
+                {
+                    end.relay_control(said.id, control);
+                }
+            }
+            1 => {
+                if let Some(said) = link.said.iter_mut().find(|said| !said.is_closing) {
+                    said.is_closing = true;
+                    end.relay_control(said.id, Control::Close(CloseReason::Lost));
+                }
+            }
+            _ => {
+                if link.said.len() < CONNECTIONS_MAX
+                    && let Some((session, words)) = copies.words(&mut self.rng)
+                    && let Ok(id) = end.open_relayed(words)
+                {
+                    link.said.push_back(Said { id, session, is_closing: false });
+                }
+            }
+        }
+    }
+
+    fn transmit<T: Transport>(&mut self, now: Time, out: &mut T) {
+        let Some(Link { conn, end: Some(end), unsent, .. }) = &mut self.link else { return };
+        while let Some(mut chunk) = unsent.take().or_else(|| end.flush(now)) {
+            let taken = out.send(*conn, chunk.as_slice());
+            chunk.advance(taken);
+            if !chunk.is_empty() {
+                *unsent = Some(chunk);
+                return;
+            }
+            end.recycle(chunk);
+        }
+    }
+
+    fn data(&mut self, now: Time, bytes: &[u8]) {
+        let Some(Link { end: Some(end), said, .. }) = &mut self.link else { return };
+        let mut input = bytes;
+        loop {
+            let (id, control) = match end.decompose(now, &mut input) {
+                Ok(Some(OpenerEvent::RelayedControl { id, control })) => (id, control),
+                Ok(Some(_)) => continue,
+                Ok(None) => return,
+                Err(error) => {
+                    return self
+                        .books
+                        .borrow_mut()
+                        .violation(Check::Rules, format!("the copyist's link: {error}"));
+                }
+            };
+            match control {
+                Control::Refused(_) => {
+                    self.books.borrow_mut().copies_refused += 1;
+                    said.retain(|said| said.id != id);
+                    end.release_relayed(id);
+                }
+                Control::Close(_) => {
+                    if said.iter().any(|said| said.id == id && !said.is_closing) {
+                        end.relay_control(id, Control::Close(CloseReason::Lost));
+                    }
+                    said.retain(|said| said.id != id);
+                    end.release_relayed(id);
+                }
+                Control::Resumed(answer) => {
+                    self.books.borrow_mut().copies_taken += 1;
+                    if let Some(said) = said.iter().find(|said| said.id == id) {
+                        self.copies.borrow_mut().of_server(said.session, Control::Resumed(answer));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Application for Copyist {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        match event {
+            Event::Opened { .. } => {
+                let mut nonce = [0; NONCE_BYTES];
+                self.rng.fill(&mut nonce);
+                let config = OpenerConfig {
+                    role: Role::Helper,
+                    key: self.key.clone(),
+                    limits: Limits::default(),
+                    policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+                };
+                if let Some(link) = &mut self.link {
+                    link.end = Some(OpenerLink::new(&config, now, nonce));
+                }
+                out.grant(conn, 1 << 20);
+            }
+            Event::Data { bytes, .. } => {
+                self.data(now, bytes);
+                out.grant(conn, bytes.len() as u32); // at most what was granted
+            }
+            Event::Finished | Event::Lost(_) => {
+                self.link = None;
+                if matches!(event, Event::Finished) {
+                    out.finish(conn);
+                }
+            }
+            Event::Room | Event::Acknowledged { .. } => {}
+        }
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
+        if self.next_at <= now {
+            let soon = if self.is_calm { 1_000_000_000 } else { self.rng.scale(20_000, 20_000_000) };
+            self.next_at = now + Duration::from_nanos(soon);
+            self.work(now, out);
+        }
+    }
+
+    fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
+        self.transmit(now, out);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        (!self.is_calm || self.link.is_some()).then_some(self.next_at)
+    }
+}
