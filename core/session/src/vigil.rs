@@ -28,6 +28,9 @@ impl Default for Patience {
     }
 }
 
+/// Beyond these, any floor has reached its ceiling.
+const DOUBLINGS_MAX: u32 = 16;
+
 /// What to do about a carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
@@ -48,17 +51,20 @@ pub struct Vigil {
     /// When something was first awaited since then.
     awaits_since: Option<Time>,
     has_asked: bool,
+    /// Carriers left since a round trip was measured: when many clients move at once, the one they move to is slow at
+    /// first, and must not be left for that. RFC 6298 §5.5.
+    left: u32,
 }
 
 impl Vigil {
     /// A watch that begins now.
     pub fn new(patience: Patience, now: Time) -> Vigil {
-        Vigil { patience, smoothed: None, heard_at: now, awaits_since: None, has_asked: false }
+        Vigil { patience, smoothed: None, heard_at: now, awaits_since: None, has_asked: false, left: 0 }
     }
 
     /// Another carrier is watched from now on.
     pub fn restart(&mut self, now: Time) {
-        *self = Vigil { smoothed: self.smoothed, ..Vigil::new(self.patience, now) };
+        *self = Vigil { smoothed: self.smoothed, left: self.left, ..Vigil::new(self.patience, now) };
     }
 
     /// Something came on the carrier. `awaits`: something is still awaited.
@@ -80,6 +86,7 @@ impl Vigil {
 
     /// RFC 6298 §2.2, 2.3.
     fn measured(&mut self, round_trip: Duration) {
+        self.left = 0;
         self.smoothed = Some(match self.smoothed {
             None => (round_trip, round_trip / 2),
             Some((mean, deviation)) => {
@@ -92,7 +99,8 @@ impl Vigil {
     /// How long an answer may take now.
     pub fn timeout(&self) -> Duration {
         let Patience { floor, ceiling, .. } = self.patience;
-        self.smoothed.map_or(ceiling, |(mean, deviation)| (mean + deviation * 4).clamp(floor, ceiling))
+        let once = self.smoothed.map_or(ceiling, |(mean, deviation)| (mean + deviation * 4).max(floor));
+        once.saturating_mul(1 << self.left.min(DOUBLINGS_MAX)).min(ceiling)
     }
 
     /// What to do now, if anything. After [`Doubt::Ask`] an answer is awaited.
@@ -101,7 +109,10 @@ impl Vigil {
             return None;
         }
         match self.awaits_since {
-            Some(since) if now.since(since) >= self.timeout() => Some(Doubt::Leave),
+            Some(since) if now.since(since) >= self.timeout() => {
+                self.left = self.left.saturating_add(1);
+                Some(Doubt::Leave)
+            }
             _ => {
                 self.has_asked = true;
                 self.awaits_since.get_or_insert(now);
@@ -189,5 +200,22 @@ mod tests {
         vigil.awaits(at(60_000));
         vigil.restart(at(60_200));
         assert_eq!((vigil.timeout(), vigil.poll(at(60_300))), (100 * MS, None));
+    }
+
+    #[test]
+    fn the_next_carrier_gets_more_time_until_it_has_answered() {
+        let mut vigil = measured(1);
+        for (round, patience_ms) in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1000), (5, 1000)] {
+            let begin = 60_000 + round * 10_000;
+            vigil.restart(at(begin));
+            vigil.awaits(at(begin));
+            assert_eq!(vigil.timeout(), patience_ms * MS);
+            assert_eq!(vigil.poll(at(begin + u64::from(patience_ms) / 2)), Some(Doubt::Ask));
+            assert_eq!(vigil.poll(at(begin + u64::from(patience_ms))), Some(Doubt::Leave));
+        }
+        vigil.restart(at(200_000));
+        vigil.awaits(at(200_000));
+        vigil.heard(at(200_001), false);
+        assert_eq!(vigil.timeout(), 100 * MS);
     }
 }

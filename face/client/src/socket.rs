@@ -1,6 +1,7 @@
 //! Non-blocking TCP sockets.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -47,6 +48,14 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
 /// Receives; 0 is the end.
 pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     receive_with(socket, buffer, RecvFlags::empty())
+}
+
+/// Receives what has come into memory that need not have been written before; nothing is the end.
+pub(crate) fn receive_into<'a>(
+    socket: &OwnedFd,
+    space: &'a mut [MaybeUninit<u8>],
+) -> io::Result<&'a mut [u8]> {
+    Ok(net::recv(socket, space, RecvFlags::empty())?.0.0)
 }
 
 fn receive_with(socket: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<usize> {

@@ -10,6 +10,7 @@ mod way;
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -208,7 +209,7 @@ impl Session {
 
     /// Something came, or can be sent. A word too many does no harm.
     pub fn handle_ready(&mut self, now: Instant) {
-        let mut buffer = [0; RECEIVE_BYTES];
+        let mut space = [MaybeUninit::uninit(); RECEIVE_BYTES];
         for _ in 0..PIECES_PER_TURN {
             let Some(way) = &mut self.way else { return };
             match way.is_connected() {
@@ -216,14 +217,14 @@ impl Session {
                 Ok(false) => break,
                 Err(error) => return self.lose(now, CarrierLoss::Socket(error)),
             }
-            match socket::receive(&way.socket, &mut buffer) {
-                Ok(0) => return self.lose(now, CarrierLoss::Closed),
+            match socket::receive_into(&way.socket, &mut space) {
+                Ok([]) => return self.lose(now, CarrierLoss::Closed),
                 Ok(received) => {
-                    if let Err(why) = self.digest(now, &buffer[..received]) {
+                    if let Err(why) = self.digest(now, received) {
                         return self.lose(now, why);
                     }
                 }
-                Err(error) if socket::is_later(&error) => break,
+                Err(error) if socket::is_later(&error) || error.kind() == io::ErrorKind::Interrupted => break,
                 Err(error) => return self.lose(now, CarrierLoss::Socket(error)),
             }
         }
