@@ -385,6 +385,16 @@ impl<C: Copy + PartialEq> Sessions<C> {
         })
     }
 
+    /// What carries a session now.
+    pub fn carrier(&self, session: SessionHandle) -> Option<C> {
+        self.get(session)?.carrier
+    }
+
+    /// Whether the session still is.
+    pub fn contains(&self, session: SessionHandle) -> bool {
+        self.get(session).is_some()
+    }
+
     /// When [`transmit`](Self::transmit) has something for this session even if nothing happens. Never, as long as the
     /// session has no carrier.
     pub fn poll_transmit_timeout(&self, session: SessionHandle) -> Option<Time> {

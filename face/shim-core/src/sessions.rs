@@ -82,6 +82,8 @@ pub(crate) struct Heard {
     pub(crate) raised: Option<u32>,
     /// The virtual connection carries the session no more, and is to be closed.
     pub(crate) is_left: bool,
+    /// The session may have something for it.
+    pub(crate) is_to_answer: bool,
 }
 
 impl Shard {
@@ -121,10 +123,6 @@ impl Shard {
         connections::get(self.places.get(slot as usize)?.connection?)
     }
 
-    fn carrier(&self, session: SessionHandle) -> Option<CarrierName> {
-        self.table.info(session)?.carrier
-    }
-
     /// The session of a connection, unless that has been closed and is another client's by now.
     fn of(&self, connection: &Connection) -> Option<SessionHandle> {
         let place = self.places.get(connection.id.load(Ordering::Relaxed) as usize)?;
@@ -133,7 +131,7 @@ impl Shard {
 
     /// Whether the session is no more, and its place free.
     fn vacate_if_over(&mut self, slot: u32, session: SessionHandle) -> bool {
-        let is_over = self.table.info(session).is_none();
+        let is_over = !self.table.contains(session);
         if is_over && let Some(place) = self.place(slot) {
             *place = Place::default();
         }
@@ -198,7 +196,7 @@ fn with<T>(
         let shard = guard.as_mut()?;
         let session = shard.of(connection)?;
         let outcome = act(&mut shard.table, session);
-        (outcome, shard.carrier(session), Name { shard: index, slot: session.slot() })
+        (outcome, shard.table.carrier(session), Name { shard: index, slot: session.slot() })
     };
     if let Some(carrier) = carrier {
         links::carry(carrier, name, wakes);
@@ -279,7 +277,7 @@ pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
         }
         status::connection_ended(connection);
         expiry::note(shard.table.poll_timeout());
-        shard.carrier(session).map(|carrier| (carrier, Name { shard: index, slot: session.slot() }))
+        shard.table.carrier(session).map(|carrier| (carrier, Name { shard: index, slot: session.slot() }))
     };
     if let Some((carrier, name)) = carrier {
         links::carry(carrier, name, wakes);
@@ -294,7 +292,7 @@ fn name_of(connection: &Connection) -> Option<Name> {
 pub(crate) fn link_of(connection: &Connection) -> Option<u32> {
     let guard = shard(shard_of(connection)?);
     let shard = guard.as_ref()?;
-    shard.carrier(shard.of(connection)?).map(|(link, _)| link)
+    shard.table.carrier(shard.of(connection)?).map(|(link, _)| link)
 }
 
 /// Tells what each session that the application has not closed is doing.
@@ -425,11 +423,16 @@ pub(crate) fn control(now: Time, name: Name, carrier: CarrierName, control: &Con
     let Some(session) = shard.session(name.slot) else { return Heard::default() };
     let event = shard.table.handle_control(now, session, carrier, control);
     let raised = event.and_then(|event| shard.tell(now, name.slot, event));
+    if matches!(control, Control::Acknowledge(acknowledge) if !acknowledge.answer) {
+        // Comes with nearly every request, and makes room in memory. Only a session that ends waits for that.
+        let is_ending = shard.connection(name.slot).is_none_or(|open| open.finished.load(Ordering::Relaxed));
+        return Heard { raised, is_left: false, is_to_answer: is_ending };
+    }
     shard.owe(name.slot, session);
-    let is_left = matches!(control, Control::Close(_)) && shard.carrier(session) != Some(carrier);
+    let is_left = matches!(control, Control::Close(_)) && shard.table.carrier(session) != Some(carrier);
     shard.vacate_if_over(name.slot, session);
     expiry::note(shard.table.poll_timeout());
-    Heard { raised, is_left }
+    Heard { raised, is_left, is_to_answer: !is_left }
 }
 
 /// Gives the carrier what its session has for it. Whether the session is over.
@@ -437,7 +440,7 @@ pub(crate) fn transmit(now: Time, name: Name, carrier: CarrierName, on: &mut imp
     let mut guard = shard(name.shard);
     let Some(shard) = guard.as_mut() else { return false };
     let Some(session) = shard.session(name.slot) else { return false };
-    if shard.carrier(session) != Some(carrier) {
+    if shard.table.carrier(session) != Some(carrier) {
         return false;
     }
     shard.table.transmit(now, session, on);
@@ -448,7 +451,7 @@ pub(crate) fn transmit(now: Time, name: Name, carrier: CarrierName, on: &mut imp
 pub(crate) fn is_carried_by(name: Name, carrier: CarrierName) -> bool {
     let guard = shard(name.shard);
     guard.as_ref().is_some_and(|shard| {
-        shard.session(name.slot).and_then(|session| shard.carrier(session)) == Some(carrier)
+        shard.session(name.slot).and_then(|session| shard.table.carrier(session)) == Some(carrier)
     })
 }
 

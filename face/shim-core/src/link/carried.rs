@@ -49,7 +49,7 @@ impl Inner {
         self.raised.extend(heard.raised);
         if heard.is_left {
             self.leave(id);
-        } else {
+        } else if heard.is_to_answer {
             self.carry(id, name);
         }
     }

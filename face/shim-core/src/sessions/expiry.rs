@@ -60,10 +60,13 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
 impl Shard {
     /// Notes when the client is to be told what it is owed, if nothing goes along with it.
     pub(super) fn owe(&mut self, slot: u32, session: SessionHandle) {
-        let Some(at) = self.table.poll_transmit_timeout(session) else { return };
-        if let Some(place) = self.place(slot)
-            && !core::mem::replace(&mut place.is_owing, true)
+        if self.place(slot).is_none_or(|place| place.is_owing) {
+            return;
+        }
+        if let Some(at) = self.table.poll_transmit_timeout(session)
+            && let Some(place) = self.place(slot)
         {
+            place.is_owing = true;
             self.owed.push_back((at, slot));
             note(Some(at));
         }
@@ -78,7 +81,7 @@ impl Shard {
             let Some(session) = place.session else { continue };
             match self.table.poll_transmit_timeout(session) {
                 Some(at) if at <= now => {
-                    owing.extend(self.carrier(session).map(|carrier| (carrier, Name { shard, slot })));
+                    owing.extend(self.table.carrier(session).map(|carrier| (carrier, Name { shard, slot })));
                 }
                 Some(_) => self.owe(slot, session),
                 None => {}
