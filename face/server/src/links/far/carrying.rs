@@ -1,0 +1,212 @@
+//! The thread that has the link: it passes on what comes, and says what it is given.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use spillway_batch::{CloseReason, Control, Kind};
+use spillway_wire::session::Opening;
+
+use super::super::Links;
+use super::{CONTROL_BYTES, CONTROL_BYTES_MAX, Held};
+use crate::threads::{CarrierName, Ledger, Post, What, Words};
+
+impl Links {
+    /// A session's first words came. Whether they are another thread's business, and on their way there.
+    pub(in crate::links) fn post_words(
+        &mut self,
+        carrier: CarrierName,
+        kind: Kind,
+        client: SocketAddr,
+        opening: Opening,
+    ) -> bool {
+        let Some(role) = self.table.get(carrier.0).and_then(|entry| entry.end.role()) else { return false };
+        let Some(member) = &mut self.member else { return false };
+        let owner = match kind {
+            Kind::Connect => member.threads.claim(opening.session, member.thread),
+            _ => member.threads.owner(opening.session).unwrap_or(member.thread),
+        };
+        if owner == member.thread {
+            return false;
+        }
+        member.serials += 1;
+        let ledger = Arc::new(Ledger::new(member.serials));
+        let held =
+            Held { owner, ledger: ledger.clone(), posted: 0, waiting: VecDeque::new(), end: Vec::new() };
+        let serial = ledger.serial;
+        member.held.insert(carrier, held);
+        let words = Words { role, kind, client, opening, ledger };
+        member.post(owner, Post { carrier, serial, what: What::Words(Box::new(words)) });
+        true
+    }
+
+    /// Bytes came on a connection that may carry another thread's session.
+    pub(in crate::links) fn post_bytes(&mut self, carrier: CarrierName, bytes: &[u8]) {
+        let Some(member) = &mut self.member else { return };
+        // Many small pieces of one client go as one.
+        if let Some(held) = member.held.get_mut(&carrier)
+            && let Some(Post { carrier: last, what: What::Bytes(gathered), .. }) =
+                member.out.get_mut(&held.owner).and_then(|posts| posts.last_mut())
+            && *last == carrier
+        {
+            gathered.extend_from_slice(bytes);
+            held.posted += bytes.len() as u64;
+            let posted = held.posted.saturating_sub(held.ledger.handled.load(Ordering::Relaxed));
+            if posted > self.posted_bytes_max() {
+                self.drop_held(carrier);
+            }
+            return;
+        }
+        self.pass_on(carrier, What::Bytes(bytes.to_vec()), bytes.len() as u64);
+    }
+
+    /// And a control message.
+    pub(in crate::links) fn post_control(&mut self, carrier: CarrierName, control: Control) {
+        self.pass_on(carrier, What::Heard(control), CONTROL_BYTES);
+        if matches!(control, Control::Close(_)) {
+            self.forget_if_over(carrier);
+        }
+    }
+
+    fn posted_bytes_max(&self) -> u64 {
+        u64::from(self.window_bytes) + CONTROL_BYTES_MAX
+    }
+
+    fn pass_on(&mut self, carrier: CarrierName, what: What, bytes: u64) {
+        let bytes_max = self.posted_bytes_max();
+        if let Some(member) = &mut self.member
+            && member.pass_on(carrier, what, bytes, bytes_max) == Some(Err(()))
+        {
+            self.drop_held(carrier);
+        }
+    }
+
+    /// Whether a connection carries another thread's session.
+    pub(in crate::links) fn holds(&self, carrier: CarrierName) -> bool {
+        self.member.as_ref().is_some_and(|member| member.held.contains_key(&carrier))
+    }
+
+    /// A carrier brings more than may be under way: its session is to come by another one.
+    fn drop_held(&mut self, carrier: CarrierName) {
+        if self.lose_held(carrier) {
+            let (link, id) = carrier;
+            self.with(link, |entry| entry.end.close(id, CloseReason::OverCredit));
+        }
+    }
+
+    /// A connection is lost, with its link perhaps. Whether it carried another thread's session.
+    pub(in crate::links) fn lose_held(&mut self, carrier: CarrierName) -> bool {
+        let Some(member) = &mut self.member else { return false };
+        let is_held = member.pass_on(carrier, What::Lost, 0, u64::MAX).is_some();
+        member.held.remove(&carrier);
+        is_held
+    }
+
+    /// A connection's id is free when both ends have closed it.
+    fn forget_if_over(&mut self, (link, id): CarrierName) {
+        let is_over = self.table.get(link).is_none_or(|entry| entry.end.info(id).is_none());
+        if is_over && let Some(member) = &mut self.member {
+            member.held.remove(&(link, id));
+        }
+    }
+
+    /// What the session's thread has for one of our connections.
+    pub(super) fn serve_post(&mut self, post: Post) {
+        let (carrier, (link, id)) = (post.carrier, post.carrier);
+        let Some(held) = self.member.as_mut().and_then(|member| member.held.get_mut(&carrier)) else {
+            return;
+        };
+        if held.ledger.serial != post.serial {
+            return;
+        }
+        match post.what {
+            What::Send(bytes) => {
+                held.waiting.extend(bytes);
+                self.pass_waiting(carrier);
+            }
+            // These come after all bytes.
+            What::Say(control @ (Control::Finish(_) | Control::Close(_))) if !held.waiting.is_empty() => {
+                held.end.push(control);
+            }
+            What::Say(control) => self.say_held(carrier, control),
+            What::Refuse(reason) => {
+                self.with(link, |entry| entry.end.refuse(id, reason));
+                self.forget_held(carrier);
+            }
+            What::Leave(reason) => {
+                self.with(link, |entry| entry.end.close(id, reason));
+                self.forget_held(carrier);
+            }
+            What::Words(_) | What::Bytes(_) | What::Heard(_) | What::Lost | What::Room => {}
+        }
+    }
+
+    fn forget_held(&mut self, carrier: CarrierName) {
+        if let Some(member) = &mut self.member {
+            member.held.remove(&carrier);
+        }
+    }
+
+    fn say_held(&mut self, carrier: CarrierName, control: Control) {
+        let (link, id) = carrier;
+        self.with(link, |entry| match control {
+            Control::Accepted => entry.end.accept(id),
+            control => entry.end.say(id, control),
+        });
+        if matches!(control, Control::Close(_)) {
+            self.forget_if_over(carrier);
+        }
+    }
+
+    /// Gives a connection what waits for it. Whether it carries another thread's session.
+    pub(in crate::links) fn pass_waiting(&mut self, carrier: CarrierName) -> bool {
+        let (link, id) = carrier;
+        let Some(member) = &mut self.member else { return false };
+        let Some(held) = member.held.get_mut(&carrier) else { return false };
+        let (owner, ledger) = (held.owner, held.ledger.clone());
+        let mut waiting = std::mem::take(&mut held.waiting);
+        let passed = self.with(link, |entry| {
+            if !entry.end.is_open(id) {
+                return waiting.len();
+            }
+            entry.end.compose(id, waiting.make_contiguous())
+        });
+        let passed = passed.unwrap_or(waiting.len());
+        waiting.drain(..passed);
+        let is_empty = waiting.is_empty();
+        let Some(member) = &mut self.member else { return false };
+        if passed > 0 && ledger.note_sent(passed) {
+            member.post(owner, Post { carrier, serial: ledger.serial, what: What::Room });
+        }
+        let mut end = Vec::new();
+        if let Some(held) = member.held.get_mut(&carrier) {
+            held.waiting = waiting;
+            if is_empty {
+                end = std::mem::take(&mut held.end);
+            }
+        }
+        for control in end {
+            self.say_held(carrier, control);
+        }
+        true
+    }
+
+    /// Hands this turn's posts over.
+    pub(in crate::links) fn hand_over(&mut self) {
+        let Some(member) = &mut self.member else { return };
+        let mut absent = Vec::new();
+        for (thread, mut posts) in std::mem::take(&mut member.out) {
+            let mailbox = member.threads.mailbox(thread);
+            if posts.is_empty() || mailbox.is_some_and(|mailbox| mailbox.put(&mut posts).is_ok()) {
+                continue;
+            }
+            // That thread's sessions are gone, as their clients will hear when they come by another carrier.
+            absent.extend(member.held.iter().filter(|(_, held)| held.owner == thread).map(|(name, _)| *name));
+            member.held.retain(|_, held| held.owner != thread);
+        }
+        for (link, id) in absent {
+            self.with(link, |entry| entry.end.close(id, CloseReason::Lost));
+        }
+    }
+}

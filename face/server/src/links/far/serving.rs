@@ -1,0 +1,162 @@
+//! The thread that has the session, and whose carrier is elsewhere.
+
+use spillway_batch::{Control, Kind, RefuseReason};
+use spillway_transport::Time;
+use spillway_wire::session::SessionId;
+
+use super::super::Links;
+use super::{CONTROL_BYTES, Far, Item};
+use crate::event::Event;
+use crate::threads::{CarrierName, Post, What, Words};
+
+impl Links {
+    /// Whether this thread may begin the session that these first words speak of. The directory names it then.
+    pub(in crate::links) fn claims(&mut self, kind: Kind, session: SessionId) -> bool {
+        let Some(member) = &mut self.member else { return true };
+        if kind != Kind::Connect || self.carried.knows(session) {
+            return true;
+        }
+        // Sessions that have been forgotten meanwhile leave the directory, two for each one that comes.
+        for _ in 0..2 {
+            if let Some(claimed) = member.claims.pop_front() {
+                if self.carried.knows(claimed) {
+                    member.claims.push_back(claimed);
+                } else {
+                    member.threads.release(claimed, member.thread);
+                }
+            }
+        }
+        if member.threads.claim(session, member.thread) != member.thread {
+            return false;
+        }
+        member.claims.push_back(session);
+        true
+    }
+
+    /// First words have been looked at: whether they began a session or not, the directory is right.
+    pub(in crate::links) fn settle_claim(&mut self, session: SessionId) {
+        if let Some(member) = &mut self.member
+            && !self.carried.knows(session)
+        {
+            member.threads.release(session, member.thread);
+            if member.claims.back() == Some(&session) {
+                member.claims.pop_back();
+            }
+        }
+    }
+
+    /// Something is to be said on a carrier, here or elsewhere.
+    pub(in crate::links) fn on_carrier(&mut self, carrier: CarrierName, serial: u64, what: What) {
+        let (link, id) = carrier;
+        if link.thread != self.table.thread() {
+            if let Some(member) = &mut self.member {
+                member.post(link.thread, Post { carrier, serial, what });
+            }
+            return;
+        }
+        self.with(link, |entry| match what {
+            What::Say(Control::Accepted) => entry.end.accept(id),
+            What::Say(control) => entry.end.say(id, control),
+            What::Refuse(reason) => entry.end.refuse(id, reason),
+            What::Leave(reason) => entry.end.close(id, reason),
+            // Bytes go by their own way.
+            _ => {}
+        });
+    }
+
+    /// Takes what other threads have posted: what is for our links is done at once, what is for our sessions is put into
+    /// the buffer, to be [decomposed](Links::decompose).
+    pub(in crate::links) fn receive_mail(&mut self, buffer: &mut [u8]) -> usize {
+        let Some(member) = &mut self.member else { return 0 };
+        if member.taken.is_empty() {
+            member.taken.extend(member.mailbox.take());
+        }
+        let mut used = 0;
+        while let Some(member) = &mut self.member {
+            let Some(post) = member.taken.pop_front() else { break };
+            let room = buffer.len() - used;
+            match &post.what {
+                What::Bytes(bytes) => {
+                    let rest = &bytes[member.taken_bytes..];
+                    let count = rest.len().min(room);
+                    buffer[used..used + count].copy_from_slice(&rest[..count]);
+                    used += count;
+                    if count > 0 {
+                        member.run.push_back(Item::Bytes(post.carrier, count));
+                    }
+                    member.taken_bytes += count;
+                    if member.taken_bytes < bytes.len() {
+                        member.taken.push_front(post);
+                        break;
+                    }
+                    member.taken_bytes = 0;
+                }
+                What::Words(_) | What::Heard(_) | What::Lost if room == 0 => {
+                    member.taken.push_front(post);
+                    break;
+                }
+                What::Words(_) | What::Heard(_) | What::Lost => {
+                    buffer[used] = 0;
+                    used += 1;
+                    member.run.push_back(Item::Other(post));
+                }
+                What::Room => {
+                    self.carried.has_room(post.carrier);
+                }
+                What::Send(_) | What::Say(_) | What::Refuse(_) | What::Leave(_) => self.serve_post(post),
+            }
+        }
+        if let Some(member) = &self.member
+            && !member.taken.is_empty()
+        {
+            member.mailbox.wake();
+        }
+        used
+    }
+
+    /// Takes the next event off the front of what was posted.
+    pub(in crate::links) fn decompose_mail<'a>(
+        &mut self,
+        now: Time,
+        input: &mut &'a [u8],
+    ) -> Option<Event<'a>> {
+        loop {
+            let item = self.member.as_mut()?.run.pop_front()?;
+            let count = if let Item::Bytes(_, count) = &item { *count } else { 1 };
+            let (bytes, rest) = input.split_at(count.min(input.len()));
+            *input = rest;
+            let event = match item {
+                Item::Bytes(carrier, _) => {
+                    self.carried.note_handled(carrier, bytes.len() as u64);
+                    self.session_data(now, carrier, bytes)
+                }
+                Item::Other(Post { carrier, what: What::Heard(control), .. }) => {
+                    self.carried.note_handled(carrier, CONTROL_BYTES);
+                    self.session_control(now, carrier, control)
+                }
+                Item::Other(Post { carrier, what: What::Words(words), .. }) => {
+                    self.posted_words(now, carrier, *words)
+                }
+                Item::Other(Post { carrier, .. }) => {
+                    self.carried.detach(now, carrier);
+                    None
+                }
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    fn posted_words(&mut self, now: Time, carrier: CarrierName, words: Words) -> Option<Event<'static>> {
+        let Words { role, kind, client, opening, ledger } = words;
+        // It was forgotten here, and has begun elsewhere since: the client comes again, and meets it there.
+        if !self.claims(kind, opening.session) {
+            self.on_carrier(carrier, ledger.serial, What::Refuse(RefuseReason::Unavailable));
+            return None;
+        }
+        let event = self.open_session(now, carrier, role, (kind, client, opening), Some(Far::new(ledger)));
+        self.settle_claim(opening.session);
+        event
+    }
+}
