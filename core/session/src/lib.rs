@@ -18,12 +18,14 @@ mod client;
 mod identity;
 mod incoming;
 mod outgoing;
+mod routes;
 mod stream;
 mod table;
 mod vigil;
 
 pub use carriers::{OnOpenerLink, OnServerLink};
 pub use client::{CarrierError, ClientEvent, ClientSession};
+pub use routes::{Attempt, Pace, Routes};
 pub use stream::{Carrier, StreamEvent, StreamLimits};
 pub use table::{Expired, FirstWords, Opened, SessionHandle, SessionInfo, Sessions, TableLimits};
 pub use vigil::{Doubt, Patience, Vigil};

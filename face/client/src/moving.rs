@@ -72,7 +72,9 @@ impl Connection {
     }
 
     /// Gives up what is in use, at once. Replies that were still to come will not: what became of their requests is
-    /// unknown. For a carrier that is lost or does not answer; [`begin_move`](Self::begin_move) comes next.
+    /// unknown. For a carrier that is lost or does not answer; [`begin_move`](Self::begin_move) comes next: to another
+    /// helper at once, but back to the server after a [wait](crate::session::Pace::wait), for many lose a helper at the
+    /// same moment.
     pub fn abandon(&mut self) {
         if let Some(slot) = self.active.take() {
             self.discard(slot);

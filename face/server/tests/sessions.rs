@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use spillway_client::session::{BlockingSession, CarrierLoss, Gone, SessionEvent, SessionSettings};
+use spillway_client::session::{BlockingSession, CarrierLoss, Gone, Pace, SessionEvent, SessionSettings};
 use spillway_client::{Key, LinkTarget, Session};
 use support::helper::Relief;
 use support::{Echo, Keys, round_trip};
@@ -128,6 +128,95 @@ fn helpers_come_and_go_and_no_session_notices() {
         let rounds: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
         assert!(rounds > 10, "only {rounds} round trips");
     });
+}
+
+/// Settings of sessions that return to this server within a window.
+fn paced(server: SocketAddr, window: Duration) -> SessionSettings {
+    let pace = Pace { window, window_max: window };
+    let give_up_after = 2 * window + Duration::from_secs(60);
+    SessionSettings { server_port: Some(server), pace, give_up_after, ..SessionSettings::default() }
+}
+
+#[test]
+fn without_a_helper_sessions_return_to_the_server_each_in_its_turn() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let first = relief.link;
+    // The server's own port is no more preferred for being the next one.
+    let routes = vec![relief.target(&keys), echo.target(&keys)];
+    let settings = paced(echo.link, Duration::from_millis(200));
+    let mut sessions: Vec<BlockingSession> =
+        (0..40).map(|_| BlockingSession::open(routes.clone(), settings).unwrap()).collect();
+    for (number, session) in sessions.iter_mut().enumerate() {
+        round_trip(session, 100, number);
+    }
+    relief.stop();
+    std::thread::scope(|scope| {
+        for (number, session) in sessions.iter_mut().enumerate() {
+            scope
+                .spawn(move || (0..10).for_each(|round| round_trip(session, 1 + round * 50, number + round)));
+        }
+    });
+    for mut session in sessions {
+        assert_eq!(moves(&mut session), [first, echo.link]);
+        session.close().unwrap();
+    }
+}
+
+#[test]
+fn a_helper_that_comes_back_is_better_than_the_server() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let port = spillway_ports::free_address();
+    let relief = Relief::start_at(&keys, echo.link, port);
+    relief.await_links(1);
+    // Nobody's turn comes during the test.
+    let settings = paced(echo.link, Duration::from_secs(7 * 86_400));
+    let mut session =
+        BlockingSession::open(vec![relief.target(&keys), echo.target(&keys)], settings).unwrap();
+    round_trip(&mut session, 100, 1);
+    relief.stop();
+    session.write_all(b"under way").unwrap();
+    let relief = Relief::start_at(&keys, echo.link, port);
+    let mut reply = [0; 9];
+    session.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"under way");
+    assert!(moves(&mut session).iter().all(|address| *address == port), "only to the helper");
+    session.close().unwrap();
+    relief.stop();
+}
+
+#[test]
+fn a_helper_that_goes_is_left_while_it_still_serves() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let relief = Relief::start(&keys, echo.link);
+    let routes = vec![relief.target(&keys), echo.target(&keys)];
+    let mut sessions: Vec<BlockingSession> = (0..10)
+        .map(|_| BlockingSession::open(routes.clone(), paced(echo.link, Duration::from_secs(1))).unwrap())
+        .collect();
+    sessions.iter_mut().for_each(|session| round_trip(session, 10, 1));
+    relief.drain(Duration::from_secs(2));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut round = 0;
+    while sessions.iter_mut().any(|session| session.session().carrier() != Some(echo.link)) {
+        assert!(Instant::now() < deadline, "somebody stays");
+        // Requests are answered all the time.
+        sessions.iter_mut().for_each(|session| round_trip(session, 10, round));
+        round += 1;
+    }
+    for mut session in sessions {
+        let mut why = Vec::new();
+        while let Some(event) = session.poll_event() {
+            if let SessionEvent::CarrierLost { why: loss, .. } = event {
+                why.push(loss);
+            }
+        }
+        assert!(matches!(why[..], [CarrierLoss::Drain]), "{why:?}");
+        session.close().unwrap();
+    }
+    relief.stop();
 }
 
 #[test]

@@ -17,12 +17,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_batch::{CloseReason, OpenerEvent};
-use spillway_session::{ClientEvent, ClientSession, Doubt, Patience, StreamEvent, StreamLimits, Vigil};
+use spillway_session::{ClientEvent, ClientSession, Doubt, Routes, StreamEvent, Vigil};
 use spillway_transport::Time;
 use spillway_wire::session::SessionId;
 
 pub use blocking::BlockingSession;
 pub use event::{CarrierLoss, Gone, SessionEvent};
+pub use spillway_session::{Pace, Patience, StreamLimits};
 
 use self::way::Way;
 use crate::settings::LinkTarget;
@@ -32,9 +33,6 @@ use crate::socket;
 const RECEIVE_BYTES: usize = 64 * 1024;
 /// After so many pieces the caller gets its turn again.
 const PIECES_PER_TURN: usize = 16;
-/// Between two carriers, at least and at most, with jitter: many clients lose a helper at the same moment.
-const AGAIN_MIN: Duration = Duration::from_millis(2);
-const AGAIN_MAX: Duration = Duration::from_millis(500);
 
 /// Bounds of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +45,11 @@ pub struct SessionSettings {
     pub attach_timeout: Duration,
     /// Without a carrier for so long, the session is given up.
     pub give_up_after: Duration,
+    /// Which of the routes is the server's own link port. The others are helpers', and are tried first; when none is
+    /// left, sessions return to this one spread over time.
+    pub server_port: Option<SocketAddr>,
+    /// Over how much time.
+    pub pace: Pace,
 }
 
 impl Default for SessionSettings {
@@ -56,6 +59,8 @@ impl Default for SessionSettings {
             patience: Patience::default(),
             attach_timeout: Duration::from_secs(1),
             give_up_after: Duration::from_secs(60),
+            server_port: None,
+            pace: Pace::default(),
         }
     }
 }
@@ -69,15 +74,15 @@ impl Default for SessionSettings {
 #[derive(Debug)]
 pub struct Session {
     epoch: Instant,
-    routes: Vec<LinkTarget>,
-    /// The route that is tried next, or taken.
-    at: usize,
+    targets: Vec<LinkTarget>,
+    routes: Routes,
     settings: SessionSettings,
     machine: ClientSession,
     vigil: Vigil,
     way: Option<Way>,
     retry_at: Option<Instant>,
-    failures: u32,
+    /// The carrier is to be left then: it wants to go away.
+    leave_at: Option<Instant>,
     /// Since when no server has answered on any carrier.
     detached_since: Option<Instant>,
     /// What has arrived and the application has not received. At most the window.
@@ -111,16 +116,17 @@ impl Session {
         let machine = ClientSession::new(first.key.clone(), SessionId(id), settings.stream);
         let mut jitter = [0; 8];
         jitter.copy_from_slice(&seed[..8]);
+        let own = routes.iter().position(|route| Some(route.address) == settings.server_port);
         let mut session = Session {
             epoch: now,
-            at: 0,
+            routes: Routes::new(routes.len(), own, settings.pace),
             vigil: Vigil::new(settings.patience, Time::ZERO),
-            routes,
+            targets: routes,
             settings,
             machine,
             way: None,
             retry_at: Some(now),
-            failures: 0,
+            leave_at: None,
             detached_since: Some(now),
             arrived: VecDeque::new(),
             end: None,
@@ -198,11 +204,12 @@ impl Session {
 
     /// Moves to one of its link ports, by the index they were given in, at once. Requests may be under way.
     pub fn move_to(&mut self, now: Instant, route: usize) -> io::Result<()> {
-        if route >= self.routes.len() {
+        if route >= self.targets.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.leave(now, CarrierLoss::Asked);
-        (self.at, self.retry_at) = (route, Some(now));
+        self.routes.choose(route);
+        self.retry_at = Some(now);
         self.handle_timeout(now);
         Ok(())
     }
@@ -254,7 +261,7 @@ impl Session {
                         self.note(now, event)?;
                     }
                 }
-                Some(OpenerEvent::Drain { .. }) => return Err(CarrierLoss::Drain),
+                Some(OpenerEvent::Drain { deadline_ms }) => self.drained(now, deadline_ms)?,
                 Some(_) => {}
             }
         }
@@ -265,7 +272,8 @@ impl Session {
     fn note(&mut self, now: Instant, event: ClientEvent) -> Result<(), CarrierLoss> {
         match event {
             ClientEvent::Attached => {
-                (self.failures, self.detached_since) = (0, None);
+                self.detached_since = None;
+                self.routes.attached();
                 self.vigil.restart(self.time(now));
                 if let Some(address) = self.way.as_ref().map(|way| way.target) {
                     self.tell(SessionEvent::Moved(address));
@@ -282,7 +290,7 @@ impl Session {
                 self.end = Some(End::Gone(Gone { acknowledged, written: self.machine.written() }));
                 return Err(CarrierLoss::Refused(spillway_batch::RefuseReason::Gone));
             }
-            ClientEvent::Drain { .. } => return Err(CarrierLoss::Drain),
+            ClientEvent::Drain { deadline_ms } => self.drained(now, deadline_ms)?,
             ClientEvent::Stream(StreamEvent::Room) => {
                 if std::mem::take(&mut self.wants_room) {
                     self.tell(SessionEvent::Room);
@@ -345,28 +353,31 @@ impl Session {
         if self.machine.is_over() {
             return;
         }
-        self.at = (self.at + 1) % self.routes.len();
-        // The first round of routes goes quickly, further ones ever more slowly.
-        let rounds = self.failures / self.routes.len() as u32; // a handful
-        let longest = (AGAIN_MIN * 2u32.saturating_pow(rounds.min(16))).min(AGAIN_MAX);
-        self.failures = self.failures.saturating_add(1);
-        self.retry_at = Some(now + longest.mul_f64(self.random()));
+        let (time, jitter) = (self.time(now), &mut self.jitter);
+        let next = self.routes.lost(time, || random(jitter));
+        self.retry_at = Some(self.instant(next.at));
     }
 
     fn leave(&mut self, now: Instant, why: CarrierLoss) {
         if let Some(way) = self.way.take() {
             self.tell(SessionEvent::CarrierLost { address: way.target, why });
         }
+        self.leave_at = None;
         self.machine.detach();
         self.detached_since.get_or_insert(now);
     }
 
-    /// From 0 to 1, by Marsaglia's xorshift.
-    fn random(&mut self) -> f64 {
-        self.jitter ^= self.jitter << 13;
-        self.jitter ^= self.jitter >> 7;
-        self.jitter ^= self.jitter << 17;
-        (self.jitter >> 11) as f64 / (1u64 << 53) as f64
+    /// The carrier wants to go away within this time.
+    fn drained(&mut self, now: Instant, deadline_ms: u32) -> Result<(), CarrierLoss> {
+        let deadline = Duration::from_millis(deadline_ms.into());
+        let time = self.time(now);
+        match self.routes.drained(time, deadline, random(&mut self.jitter)) {
+            Some(until) if self.machine.is_attached() => {
+                self.leave_at = Some(self.instant(until));
+                Ok(())
+            }
+            _ => Err(CarrierLoss::Drain),
+        }
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
@@ -374,14 +385,14 @@ impl Session {
         if self.is_over() {
             return None;
         }
-        let instant = |time: Time| self.epoch + time.since(Time::ZERO);
         let give_up = self.detached_since.map(|since| since + self.settings.give_up_after);
         let carrier = self.way.as_ref().map(|way| match self.machine.is_attached() {
-            true => instant(self.vigil.poll_timeout()),
+            true => self.instant(self.vigil.poll_timeout()),
             false => way.deadline,
         });
-        let owed = self.machine.poll_timeout().map(instant);
-        [self.retry_at, give_up, carrier, owed].into_iter().flatten().min()
+        let owed = self.machine.poll_timeout().map(|at| self.instant(at));
+        let turn = self.routes.turn().filter(|_| !self.machine.is_attached()).map(|at| self.instant(at));
+        [self.retry_at, self.leave_at, turn, give_up, carrier, owed].into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -395,6 +406,10 @@ impl Session {
             self.retry_at = None;
             return;
         }
+        if self.leave_at.is_some_and(|at| at <= now) {
+            self.lose(now, CarrierLoss::Drain);
+        }
+        self.take_turn(now);
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             self.start(now);
@@ -403,8 +418,23 @@ impl Session {
         self.push(now);
     }
 
+    /// It is this session's turn to return to the server: no helper has answered meanwhile.
+    fn take_turn(&mut self, now: Instant) {
+        let time = self.time(now);
+        if self.machine.is_attached() || self.routes.take_turn(time).is_none() {
+            return;
+        }
+        if let Some(way) = &self.way {
+            let silent =
+                self.settings.attach_timeout.saturating_sub(way.deadline.saturating_duration_since(now));
+            self.leave(now, CarrierLoss::Silent(silent));
+        }
+        self.retry_at = Some(now);
+    }
+
     fn start(&mut self, now: Instant) {
-        let started = Way::start((now, self.time(now)), &self.routes[self.at], self.settings.attach_timeout);
+        let started =
+            Way::start((now, self.time(now)), &self.targets[self.routes.at()], self.settings.attach_timeout);
         match started {
             Ok(way) => {
                 self.way = Some(way);
@@ -438,6 +468,18 @@ impl Session {
     fn time(&self, now: Instant) -> Time {
         Time::ZERO + now.saturating_duration_since(self.epoch)
     }
+
+    fn instant(&self, time: Time) -> Instant {
+        self.epoch + time.since(Time::ZERO)
+    }
+}
+
+/// From 0 to 1, by Marsaglia's xorshift.
+fn random(state: &mut u64) -> f64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as f64 / (1u64 << 53) as f64
 }
 
 impl End {

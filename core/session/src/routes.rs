@@ -1,0 +1,285 @@
+//! Where a session goes when its carrier is lost, and when.
+//!
+//! Another helper is tried at once. Only when none is left does the session return to its server's own link port, and not
+//! at the same moment as all others who have lost that helper: each at a random time within a window, which grows when the
+//! server does not take it. A helper that comes back meanwhile is better than the hot server.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+/// Between two attempts, at most and with jitter; it doubles with each round of all helpers, up to the latter. Many lose the same one.
+const AGAIN_MIN: Duration = Duration::from_millis(2);
+const AGAIN_MAX: Duration = Duration::from_millis(500);
+
+/// How sessions spread their return to the server's own link port. `n` of them arrive at `n / window` on average.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// A session returns within so long after its last helper is known to be gone.
+    pub window: Duration,
+    /// The window doubles each time that the server does not take the session, up to this: no session waits longer from
+    /// one attempt to the next.
+    pub window_max: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { window: Duration::from_secs(1), window_max: Duration::from_secs(8) }
+    }
+}
+
+impl Pace {
+    /// How long to wait before the server is asked, when it has not taken this client so many times in a row. `random`: from
+    /// 0 to 1.
+    pub fn wait(&self, refused: u32, random: f64) -> Duration {
+        let window = self.window.saturating_mul(2u32.saturating_pow(refused.min(31)));
+        window.min(self.window_max).mul_f64(random.clamp(0.0, 1.0))
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Which route, by index.
+    pub route: usize,
+    /// When.
+    pub at: Time,
+}
+
+/// A session's routes: link ports of helpers, and perhaps the server's own. Pure: the time, and randomness from 0 to 1, come
+/// from outside.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    count: usize,
+    /// The server's own, if it is known.
+    own: Option<usize>,
+    pace: Pace,
+    /// The one that is tried, or taken.
+    at: usize,
+    /// Attempts that failed since a route last carried the session, its loss included; and those of them at helpers.
+    failed: u32,
+    helpers_failed: usize,
+    /// The route that last carried the session was a helper's.
+    was_helped: bool,
+    /// When it is this session's turn to return to the server.
+    turn: Option<Time>,
+    /// Such turns in a row in which the server did not take it.
+    refused: u32,
+}
+
+impl Routes {
+    /// So many routes, of which the first is to be tried first. `own`: which of them is the server's own; if it is not
+    /// known, they are all the same and none is paced.
+    pub fn new(count: usize, own: Option<usize>, pace: Pace) -> Routes {
+        let own = own.filter(|own| *own < count);
+        Routes {
+            count: count.max(1),
+            own,
+            pace,
+            at: 0,
+            failed: 0,
+            helpers_failed: 0,
+            was_helped: false,
+            turn: None,
+            refused: 0,
+        }
+    }
+
+    /// The route that is tried, or taken.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The application wants this route.
+    pub fn choose(&mut self, route: usize) {
+        (self.at, self.turn) = (route.min(self.count - 1), None);
+    }
+
+    /// The present route carries the session.
+    pub fn attached(&mut self) {
+        (self.failed, self.helpers_failed, self.refused, self.turn) = (0, 0, 0, None);
+        self.was_helped = self.own != Some(self.at);
+    }
+
+    /// The present route failed, or what it carried is lost. What to try next; see [`turn`](Self::turn) too.
+    pub fn lost(&mut self, now: Time, mut random: impl FnMut() -> f64) -> Attempt {
+        // The first round of routes goes quickly, further ones ever more slowly.
+        let rounds = self.failed / u32::try_from(self.count).unwrap_or(u32::MAX);
+        let longest = (AGAIN_MIN * 2u32.saturating_pow(rounds.min(16))).min(AGAIN_MAX);
+        let at = now + longest.mul_f64(random());
+        let was_carried = self.failed == 0;
+        self.failed = self.failed.saturating_add(1);
+        let Some(own) = self.own.filter(|_| self.was_helped) else {
+            self.at = (self.at + 1) % self.count;
+            return Attempt { route: self.at, at };
+        };
+        if self.at == own {
+            self.refused = self.refused.saturating_add(1);
+        } else {
+            self.helpers_failed += 1;
+        }
+        if self.helpers_failed >= self.count - 1 {
+            match self.turn {
+                // A helper that had said when it goes has gone before.
+                Some(turn) if was_carried => self.turn = Some(turn.min(self.draw(now, random()))),
+                Some(_) => {}
+                None => self.turn = Some(self.draw(now, random())),
+            }
+        }
+        match self.turn.filter(|turn| *turn <= at) {
+            Some(turn) => self.take(own, turn),
+            None => {
+                let next = (self.at + 1) % self.count;
+                self.at = if next == own { (next + 1) % self.count } else { next };
+                Attempt { route: self.at, at }
+            }
+        }
+    }
+
+    fn draw(&self, now: Time, random: f64) -> Time {
+        now + self.pace.wait(self.refused, random)
+    }
+
+    /// The helper that carries the session wants to go away within this time. Until when the session stays: there is no
+    /// haste if the only way left is to the server. `None`: leave it at once.
+    pub fn drained(&mut self, now: Time, deadline: Duration, random: f64) -> Option<Time> {
+        let is_last = self.count == 2 && self.own.is_some_and(|own| own != self.at);
+        if is_last && self.was_helped && !deadline.is_zero() {
+            self.turn.get_or_insert(now + deadline.mul_f64(random));
+        }
+        self.turn
+    }
+
+    /// When it is the session's turn to return to the server. Helpers may be tried until then.
+    pub fn turn(&self) -> Option<Time> {
+        self.turn
+    }
+
+    /// The attempt to make instead of whatever is tried, if it is the session's turn.
+    pub fn take_turn(&mut self, now: Time) -> Option<Attempt> {
+        let (own, turn) = (self.own?, self.turn.filter(|turn| *turn <= now)?);
+        Some(self.take(own, turn))
+    }
+
+    fn take(&mut self, own: usize, at: Time) -> Attempt {
+        (self.turn, self.at) = (None, own);
+        Attempt { route: own, at }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(ms: u64) -> Time {
+        Time(ms * MS)
+    }
+
+    /// Helped by route 0; the last of so many is the server's own.
+    fn helped(count: usize) -> Routes {
+        let mut routes = Routes::new(count, Some(count - 1), Pace::default());
+        routes.attached();
+        routes
+    }
+
+    #[test]
+    fn another_helper_is_tried_at_once() {
+        let mut routes = helped(3);
+        assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 1, at: at(2) });
+        assert_eq!(routes.turn(), None);
+        routes.attached();
+        assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 0, at: at(2) }, "and not the server");
+    }
+
+    #[test]
+    fn without_a_helper_the_server_has_its_window_and_helpers_are_tried_meanwhile() {
+        let mut routes = helped(3);
+        routes.lost(at(0), || 0.5);
+        assert_eq!(routes.lost(at(0), || 0.5).route, 0);
+        assert_eq!(routes.turn(), Some(at(500)));
+        let (mut now, mut tried) = (at(0), 0);
+        loop {
+            let next = routes.lost(now, || 0.5);
+            now = next.at;
+            if next.route == 2 {
+                break;
+            }
+            tried += 1;
+        }
+        assert_eq!(now, at(500), "then it is its turn");
+        assert!((4..40).contains(&tried), "{tried} attempts at helpers");
+    }
+
+    #[test]
+    fn a_helper_that_does_not_answer_does_not_hold_the_turn_up() {
+        let mut routes = helped(2);
+        assert_eq!(routes.lost(at(0), || 0.5).route, 0);
+        assert_eq!((routes.take_turn(at(499)), routes.at()), (None, 0));
+        assert_eq!(routes.take_turn(at(500)), Some(Attempt { route: 1, at: at(500) }));
+    }
+
+    #[test]
+    fn the_window_grows_up_to_its_bound_while_the_server_refuses() {
+        let mut routes = helped(2);
+        let mut waited = Vec::new();
+        let mut now = at(0);
+        for _ in 0..6 {
+            routes.lost(now, || 0.999_999);
+            let turn = routes.turn().unwrap();
+            waited.push((turn.since(now).as_secs_f64()).round() as u64);
+            now = turn;
+            routes.take_turn(now).unwrap();
+        }
+        assert_eq!(waited, [1, 2, 4, 8, 8, 8]);
+        routes.attached();
+        assert!(!routes.was_helped);
+    }
+
+    #[test]
+    fn whoever_was_not_helped_is_not_paced() {
+        let mut routes = Routes::new(2, Some(1), Pace::default());
+        assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 1, at: at(2) }, "at the beginning");
+        routes.attached();
+        assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 0, at: at(2) });
+        assert_eq!(
+            routes.lost(at(2), || 1.0),
+            Attempt { route: 1, at: at(4) },
+            "a server that was restarted"
+        );
+        assert_eq!(routes.lost(at(4), || 1.0), Attempt { route: 0, at: at(8) }, "ever more slowly");
+        let mut unknown = Routes::new(2, None, Pace::default());
+        unknown.attached();
+        assert_eq!((unknown.lost(at(0), || 1.0).route, unknown.lost(at(0), || 1.0).route), (1, 0));
+        assert_eq!(unknown.turn(), None);
+    }
+
+    #[test]
+    fn a_helper_that_goes_is_left_within_its_deadline() {
+        let mut routes = helped(2);
+        assert_eq!(routes.drained(at(0), Duration::from_secs(20), 0.5), Some(at(10_000)));
+        assert_eq!(routes.drained(at(1), Duration::from_secs(20), 0.9), Some(at(10_000)), "once");
+        assert_eq!(routes.lost(at(10_000), || 0.5), Attempt { route: 1, at: at(10_000) });
+        // It dies before: a window is enough.
+        let mut routes = helped(2);
+        routes.drained(at(0), Duration::from_secs(20), 0.5);
+        routes.lost(at(100), || 0.5);
+        assert_eq!(routes.turn(), Some(at(600)));
+        // At once, where it says so or there is another one.
+        assert_eq!(helped(2).drained(at(0), Duration::ZERO, 0.5), None);
+        assert_eq!(helped(3).drained(at(0), Duration::from_secs(9), 0.5), None);
+    }
+
+    #[test]
+    fn the_only_route_is_tried_again() {
+        for own in [None, Some(0), Some(7)] {
+            let mut routes = Routes::new(1, own, Pace::default());
+            routes.attached();
+            assert_eq!(routes.lost(at(0), || 1.0).route, 0);
+            assert_eq!(routes.turn(), None);
+        }
+    }
+}
