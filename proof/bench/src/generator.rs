@@ -30,6 +30,19 @@ const END_WITHIN: Duration = Duration::from_secs(30);
 /// Complaints that are kept.
 const TROUBLES_MAX: usize = 16;
 
+/// Link ports that carry sessions of the client library.
+#[derive(Clone, Debug)]
+pub struct Ways {
+    /// Helpers'.
+    pub helpers: Vec<SocketAddr>,
+    /// All begin on the first helper, and the others stand by; otherwise they are spread.
+    pub standby: bool,
+    /// The server's own: the last way, or the only one.
+    pub link: Option<SocketAddr>,
+    /// The file with the clients' key.
+    pub key: PathBuf,
+}
+
 /// What clients do.
 #[derive(Clone, Debug)]
 pub struct Clients {
@@ -37,6 +50,10 @@ pub struct Clients {
     pub server: SocketAddr,
     /// A helper's link port, and the file with the clients' key.
     pub helper: Option<(SocketAddr, PathBuf)>,
+    /// Connections are sessions, carried so.
+    pub sessions: Option<Ways>,
+    /// Of each host's generator.
+    pub threads: u32,
     /// Over all hosts.
     pub connections: u32,
     /// Keys in the server.
@@ -68,12 +85,23 @@ pub struct Traffic {
     pub get_ratio: f64,
     /// Each connection sends its next request when it has its reply; the rate does not matter then.
     pub closed: bool,
+    /// Open loop: requests are due at equal distances, not at random ones.
+    pub constant: bool,
+    /// Width of the generators' bins, in ms: divides 1,000.
+    pub bin_ms: u64,
 }
 
 impl Default for Traffic {
     /// The paper's: GET of 64 B values from a memcached, in an open loop.
     fn default() -> Traffic {
-        Traffic { speech: Speech::Memcached, value_size: 64, get_ratio: 1.0, closed: false }
+        Traffic {
+            speech: Speech::Memcached,
+            value_size: 64,
+            get_ratio: 1.0,
+            closed: false,
+            constant: false,
+            bin_ms: BIN_MS,
+        }
     }
 }
 
@@ -191,6 +219,11 @@ impl Generators {
     /// Milliseconds since time zero; 0 before.
     pub fn now_ms(&self) -> u64 {
         monotonic_ns().saturating_sub(self.zero_ns) / 1_000_000
+    }
+
+    /// Milliseconds from time zero to a moment of the monotonic clock; 0 before.
+    pub fn ms_at(&self, monotonic_ns: u64) -> u64 {
+        monotonic_ns.saturating_sub(self.zero_ns) / 1_000_000
     }
 
     /// Sleeps until so many milliseconds after time zero.
@@ -361,11 +394,27 @@ fn launch(
         // The seed also says which keys there are, so it is the same for all; their requests differ by their share.
         .args(["--seed", &clients.seed.to_string(), "--share", &format!("{index}/{count}")])
         .args(["--duration", &ms(clients.duration.unwrap_or_default())])
-        .args(["--sla", &ms(clients.sla), "--bin", &format!("{BIN_MS}ms"), "--drain", &ms(DRAIN)]);
+        .args(["--sla", &ms(clients.sla), "--bin", &format!("{}ms", traffic.bin_ms), "--drain", &ms(DRAIN)])
+        .args(["--threads", &clients.threads.to_string()]);
     launch = match traffic.closed {
         true => launch.arg("--closed"),
         false => launch.args(["--rate", &format!("{:.3}", clients.rate_per_s / count as f64)]),
     };
+    if traffic.constant {
+        launch = launch.args(["--arrivals", "constant"]);
+    }
+    if let Some(ways) = &clients.sessions {
+        launch = launch.arg("--sessions").arg("--client-key").arg(&ways.key);
+        for helper in &ways.helpers {
+            launch = launch.args(["--helper", &helper.to_string()]);
+        }
+        if ways.standby {
+            launch = launch.arg("--standby");
+        }
+        if let Some(link) = ways.link {
+            launch = launch.args(["--link", &link.to_string()]);
+        }
+    }
     if let Some((helper, key)) = &clients.helper {
         launch = launch.args(["--helper", &helper.to_string()]).arg("--client-key").arg(key);
     }

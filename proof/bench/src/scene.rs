@@ -166,7 +166,7 @@ impl Scene {
                 .collect::<Result<_, _>>()?,
         };
         // Goes with the run, whichever way that ends.
-        let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()), true)?;
+        let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()))?;
         let link = SocketAddr::new(hosts.server.address(), LINK_PORT);
         let server = Place::from(&hosts.server);
         let plain = Memcached::default().start(&server)?;
@@ -208,10 +208,12 @@ impl Scene {
             (System::Plain | System::Nutcracker, _) => self.plain.address(),
             (System::Shimmed | System::Helped, _) => self.shimmed.address(),
         };
-        let helper = self.keys.client.clone().map(|key| (self.helper.address, key));
+        let helper = (self.helper.address, self.keys.client.clone());
         Clients {
             server,
-            helper: helper.filter(|_| system == System::Helped),
+            helper: (system == System::Helped).then_some(helper),
+            sessions: None,
+            threads: 1,
             connections: self.setting.connections,
             keys: self.setting.keys,
             fill: false,

@@ -24,28 +24,25 @@ const STATUS_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Keys {
     /// The helper's, which the server takes.
     pub helper: PathBuf,
-    /// Library clients', where there are any.
-    pub client: Option<PathBuf>,
+    /// Library clients', which helpers and the server take.
+    pub client: PathBuf,
 }
 
 impl Keys {
     /// Makes new ones in a directory.
-    pub(crate) fn make(directory: &Path, clients: bool) -> Result<Keys, Error> {
+    pub(crate) fn make(directory: &Path) -> Result<Keys, Error> {
         let file = |name: &str| -> Result<PathBuf, Error> {
             let file = directory.join(name);
             spillway_keys::write_new_key_file(&file).map_err(|e| Error::Usage(e.to_string()))?;
             Ok(file)
         };
-        Ok(Keys { helper: file("helper.key")?, client: clients.then(|| file("client.key")).transpose()? })
+        Ok(Keys { helper: file("helper.key")?, client: file("client.key")? })
     }
 
     /// As arguments.
     fn arguments(&self) -> Vec<String> {
-        let mut words = vec!["--key".into(), self.helper.display().to_string()];
-        if let Some(client) = &self.client {
-            words.extend(["--client-key".into(), client.display().to_string()]);
-        }
-        words
+        let file = |path: &Path| path.display().to_string();
+        vec!["--key".into(), file(&self.helper), "--client-key".into(), file(&self.client)]
     }
 }
 
@@ -106,6 +103,11 @@ impl Helper {
         Ok(self.status()?.batches())
     }
 
+    /// Sends it a signal by its number.
+    pub(crate) fn signal(&mut self, number: i32) -> Result<(), Error> {
+        Ok(self.process.signal(number)?)
+    }
+
     /// Fails if it has ended.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         match self.process.exit() {
@@ -132,7 +134,8 @@ impl Helper {
         answer.map(|answer| answer.ok).map_err(|e| format!("its status is not understood: {e}"))
     }
 
-    fn await_link(&mut self) -> Result<(), Error> {
+    /// Waits until its link to the server is up.
+    pub(crate) fn await_link(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + LINK_WITHIN;
         loop {
             self.check()?;

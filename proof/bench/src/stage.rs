@@ -18,6 +18,7 @@ use spillway_load::protocol::redis::Resp;
 use spillway_load::protocol::store::Space;
 
 use crate::error::Error;
+use crate::generator::{Clients, Traffic};
 use crate::machine::Machine;
 use crate::measure::Snapshot;
 use crate::scene::{Placement, Setting};
@@ -59,6 +60,17 @@ pub struct Pair {
     pub link: SocketAddr,
 }
 
+/// What sort of helper is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HelperKind {
+    /// For clients of the library, not for plain ones.
+    pub library: bool,
+    /// When its batches go.
+    pub batch: &'static str,
+    /// How long a batch waits.
+    pub max_delay: Duration,
+}
+
 impl Stage {
     /// Makes the hosts. `name` is the laboratory run's.
     pub fn set(name: &str, setting: &Setting) -> Result<Stage, Error> {
@@ -71,7 +83,7 @@ impl Stage {
         let server = lab.host("server", on(placement.server))?;
         let middle = lab.host("middle", receiving(placement.helper))?;
         let client = lab.host("client", receiving(placement.clients))?;
-        let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()), false)?;
+        let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()))?;
         let (program, steady) = (setting.program.clone(), Steady::hold(setting.awake));
         Ok(Stage { program, placement, keys, server, middle, client, steady, lab })
     }
@@ -105,20 +117,41 @@ impl Stage {
         filled.map_err(|e| Error::process(e.to_string(), ""))
     }
 
-    /// Starts a helper with one thread before a server's link port, and waits until its link is up.
+    /// Starts a helper for plain clients with one thread before a server's link port, and waits until its link is up.
     pub fn helper(&self, link: SocketAddr, max_delay: Duration) -> Result<Helper, Error> {
-        let address = SocketAddr::new(self.middle.address(), Place::from(&self.middle).free_port()?);
+        let port = Place::from(&self.middle).free_port()?;
+        self.helper_on(
+            (&self.middle, port),
+            link,
+            &HelperKind { library: false, batch: "adaptive", max_delay },
+        )
+    }
+
+    /// The same of any kind, on a host and port of choice.
+    pub(crate) fn helper_on(
+        &self,
+        (host, port): (&Host, u16),
+        link: SocketAddr,
+        kind: &HelperKind,
+    ) -> Result<Helper, Error> {
         let plan = HelperPlan {
             program: &self.program,
             server: link,
-            address,
-            library: false,
+            address: SocketAddr::new(host.address(), port),
+            library: kind.library,
             keys: &self.keys,
-            batch: "adaptive",
-            max_delay,
-            status_socket: self.keys.helper.with_file_name(format!("helper-{}.sock", address.port())),
+            batch: kind.batch,
+            max_delay: kind.max_delay,
+            status_socket: self.keys.helper.with_file_name(format!("{}-{port}.sock", host.name())),
         };
-        Helper::start(&self.middle, plan)
+        Helper::start(host, plan)
+    }
+
+    /// A second host for helpers, on the core of the first.
+    pub fn second_middle(&self) -> Result<Host, Error> {
+        let core = Some(self.placement.helper);
+        let options = HostOptions { core, receive_first: true, ..HostOptions::default() };
+        Ok(self.lab.host("second", options)?)
     }
 
     /// Starts a proxy in the middle.
@@ -129,6 +162,17 @@ impl Stage {
     /// The key of the server's link ports.
     pub fn key(&self) -> &Path {
         &self.keys.helper
+    }
+
+    /// The key of clients of the library, at link ports of the server and of helpers.
+    pub fn client_key(&self) -> &Path {
+        &self.keys.client
+    }
+
+    /// Bytes on the cable of the server's host so far, both ways.
+    pub fn wire_bytes(&self) -> Result<u64, Error> {
+        let counters = self.server.counters()?;
+        Ok(counters.rx_bytes + counters.tx_bytes)
     }
 
     /// CPU time and stolen time so far.
@@ -144,14 +188,40 @@ impl Stage {
         Ok(self.middle.cpu()?)
     }
 
-    /// Starts clients of a server, helper or proxy.
+    /// Starts plain clients of a server, helper or proxy.
     pub fn session(
         &self,
         target: SocketAddr,
-        traffic: &crate::generator::Traffic,
+        traffic: &Traffic,
         connections: u32,
     ) -> Result<Session<'_>, Error> {
-        Session::start(self, target, traffic, connections)
+        self.session_of(&self.clients(target, traffic, connections), traffic)
+    }
+
+    /// Starts clients, plain or not.
+    pub fn session_of(&self, clients: &Clients, traffic: &Traffic) -> Result<Session<'_>, Error> {
+        Session::start(self, clients, traffic)
+    }
+
+    /// Plain clients of a server, helper or proxy, with nothing to do yet.
+    pub fn clients(&self, target: SocketAddr, traffic: &Traffic, connections: u32) -> Clients {
+        let written = traffic.get_ratio < 1.0;
+        Clients {
+            server: target,
+            helper: None,
+            sessions: None,
+            threads: 1,
+            connections,
+            keys: KEYS,
+            // Who sets must know what was there before.
+            fill: written,
+            seed: seed(traffic.value_size, written),
+            rate_per_s: 0.0,
+            duration: None,
+            schedule: Vec::new(),
+            sla: Duration::from_millis(1),
+            pace: Duration::ZERO,
+        }
     }
 
     /// This machine and this stage, for results.

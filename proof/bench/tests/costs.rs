@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use spillway_bench::experiments::{helper_cost, loss, server_cost};
+use spillway_bench::experiments::{failover, helper_cost, loss, server_cost, session_cost};
 use spillway_bench::results::Results;
 use spillway_bench::scene::Setting;
 use spillway_load::config::Speech;
@@ -94,4 +94,47 @@ fn loss_is_whole() {
     let mut told = Vec::new();
     let results = loss::run_with(&Setting::new(program), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["p99_ms", "delayed_per_lost_packet", "segments_sent_again"]);
+}
+
+#[test]
+fn session_cost_is_whole() {
+    let program = match program(&["memcached"]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = session_cost::Effort {
+        rounds: 1,
+        rates: vec![1_000.0],
+        main_per_s: 1_000.0,
+        settle: Duration::from_millis(50),
+        length: SHORT,
+        tries: 1,
+    };
+    let mut told = Vec::new();
+    let results = session_cost::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    assert_whole(&results, &told, &["server_cpu_us_per_request", "wire_bytes_per_request"]);
+    for name in ["session_over_plain_batched_cpu", "session_direct_over_plain"] {
+        assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
+    }
+}
+
+#[test]
+fn failover_is_whole() {
+    let program = match program(&["memcached"]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = failover::Effort {
+        rounds: 1,
+        connections: 40,
+        rate_per_s: 400.0,
+        settle: Duration::from_millis(1_200),
+        after: Duration::from_millis(1_000),
+        tries: 1,
+    };
+    let mut told = Vec::new();
+    let results = failover::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let metrics =
+        ["recovered_ms_kill", "recovered_ms_stop", "recovered_ms_cut", "throughput_per_s", "repeated"];
+    assert_whole(&results, &told, &metrics);
 }

@@ -280,7 +280,7 @@ impl Course<'_> {
         value_size: usize,
         get_ratio: f64,
     ) -> Result<Cost, Error> {
-        let traffic = Traffic { speech, value_size, get_ratio, closed: true };
+        let traffic = Traffic { speech, value_size, get_ratio, closed: true, ..Traffic::default() };
         let mut session = self.stage.session(target, &traffic, CONNECTIONS)?;
         let cost = session.measure(0.0, self.effort.settle, self.effort.length, None)?;
         self.measured.tally.add(&session.finish()?);

@@ -1,11 +1,11 @@
 //! Clients of one server, helper or proxy, and what their requests cost everybody.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use spillway_load::histogram::Histogram;
+use spillway_load::report::Report;
 
-use super::{Helper, KEYS, Stage, seed};
+use super::{Helper, Stage};
 use crate::error::Error;
 use crate::generator::{BIN_MS, Clients, Generators, Order, TOLD_AFTER, Traffic};
 use crate::goodput::Tally;
@@ -23,6 +23,9 @@ pub struct Session<'a> {
 /// What requests cost, and how long they took.
 #[derive(Clone, Debug, Default)]
 pub struct Cost {
+    /// Bytes on the cable of the server's host, both ways, as its interface counts them: a segment that the interface
+    /// splits has its headers counted once. 0 where nobody looked.
+    pub wire_bytes: u64,
     /// CPU time of everybody.
     pub used: Used,
     /// Requests with a right reply.
@@ -57,6 +60,11 @@ impl Cost {
         if self.used.seconds > 0.0 { self.requests as f64 / self.used.seconds } else { 0.0 }
     }
 
+    /// Bytes on the server's cable for each request and its reply.
+    pub fn wire_bytes_each(&self) -> f64 {
+        if self.requests > 0 { self.wire_bytes as f64 / self.requests as f64 } else { f64::NAN }
+    }
+
     fn each(&self, seconds: f64) -> f64 {
         if self.requests > 0 { seconds * 1e6 / self.requests as f64 } else { f64::NAN }
     }
@@ -65,29 +73,24 @@ impl Cost {
 impl<'a> Session<'a> {
     pub(super) fn start(
         stage: &'a Stage,
-        target: SocketAddr,
+        clients: &Clients,
         traffic: &Traffic,
-        connections: u32,
     ) -> Result<Session<'a>, Error> {
-        let written = traffic.get_ratio < 1.0;
-        let clients = Clients {
-            server: target,
-            helper: None,
-            connections,
-            keys: KEYS,
-            // Who sets must know what was there before.
-            fill: written,
-            seed: seed(traffic.value_size, written),
-            rate_per_s: 0.0,
-            duration: None,
-            schedule: Vec::new(),
-            sla: Duration::from_millis(1),
-            pace: Duration::ZERO,
-        };
         let hosts = std::slice::from_ref(&stage.client);
-        let mut generators = Generators::start_with(&stage.program, hosts, &clients, traffic)?;
+        let mut generators = Generators::start_with(&stage.program, hosts, clients, traffic)?;
         generators.begin()?;
         Ok(Session { stage, generators, closed: traffic.closed })
+    }
+
+    /// Moves every connection to the helper; they need requests to move by.
+    pub fn move_to_helper(&mut self, rate_per_s: f64) -> Result<(), Error> {
+        self.generators.order(&Order::Rate(rate_per_s))?;
+        self.generators.move_to_helper().map(drop)
+    }
+
+    /// Its generators.
+    pub fn generators(&mut self) -> &mut Generators {
+        &mut self.generators
     }
 
     /// Offers a rate (which a closed loop passes over), waits, and measures for so long.
@@ -106,9 +109,11 @@ impl<'a> Session<'a> {
         let from_ms = (self.generators.now_ms() + 1).div_ceil(BIN_MS) * BIN_MS;
         let to_ms = from_ms + u64::try_from(length.as_millis()).unwrap_or(u64::MAX).div_ceil(BIN_MS) * BIN_MS;
         self.generators.sleep_until_ms(from_ms);
+        let wire_before = self.stage.wire_bytes()?;
         let before = self.stage.snapshot(helper)?;
         self.generators.sleep_until_ms(to_ms);
         let used = self.stage.snapshot(helper)?.since(&before);
+        let wire_bytes = self.stage.wire_bytes()?.saturating_sub(wire_before);
         std::thread::sleep(TOLD_AFTER);
         self.generators.check()?;
         let bins = self.generators.bins(from_ms, to_ms);
@@ -123,7 +128,7 @@ impl<'a> Session<'a> {
             (unserved && !self.closed)
                 .then(|| format!("{} of {} requests were served", span.served, span.offered))
         });
-        Ok(Cost { used, requests: span.served, span, spoilt })
+        Ok(Cost { wire_bytes, used, requests: span.served, span, spoilt })
     }
 
     /// The same, done again when it was spoilt, at most `times` in all.
@@ -148,8 +153,13 @@ impl<'a> Session<'a> {
     /// Ends the clients and counts.
     pub fn finish(self) -> Result<Tally, Error> {
         let mut tally = Tally::default();
-        tally.add_report(&self.generators.finish()?);
+        tally.add_report(&self.report()?);
         Ok(tally)
+    }
+
+    /// Ends the clients and tells everything they saw.
+    pub fn report(self) -> Result<Report, Error> {
+        self.generators.finish()
     }
 }
 
@@ -173,7 +183,7 @@ impl Stage {
         }
         let used = self.snapshot(None)?.since(&before);
         let spoilt = spoilt_by(&used, 0).or_else(|| stopped(&used));
-        Ok(Cost { used, requests, span: Span::default(), spoilt })
+        Ok(Cost { wire_bytes: 0, used, requests, span: Span::default(), spoilt })
     }
 }
 

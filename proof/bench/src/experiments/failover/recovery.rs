@@ -1,0 +1,146 @@
+//! When clients have recovered from a fault, as functions over the generators' bins.
+
+use spillway_load::report::Bin;
+
+/// Moments that are looked at lie so far apart: the width of the generators' bins, in ms.
+pub const GRID_MS: u64 = 10;
+/// The paper's bins, in ms.
+pub const BIN_MS: u64 = 100;
+/// So many of them in a row have to be good.
+const BINS_GOOD: u64 = 3;
+/// Good is this share of what there was before.
+const SHARE_GOOD: f64 = 0.95;
+/// "Before": this long, in ms, and so long before the fault that what it delayed is not in it.
+pub const BEFORE_MS: u64 = 1_000;
+const CLEAR_MS: u64 = 100;
+
+/// What is counted.
+pub type Figure = fn(&Bin) -> u64;
+
+/// Right replies that came, whenever they were asked for.
+pub fn replied(bin: &Bin) -> u64 {
+    bin.replied
+}
+
+/// Requests, by the time at which they were due, whose right reply came in time.
+pub fn timely(bin: &Bin) -> u64 {
+    [&bin.direct, &bin.helped].iter().map(|carried| carried.answered - carried.late - carried.wrong).sum()
+}
+
+fn sum(bins: &[Bin], from_ms: u64, to_ms: u64, figure: Figure) -> u64 {
+    bins.iter().filter(|bin| (from_ms..to_ms).contains(&bin.at_ms)).map(figure).sum()
+}
+
+/// The figure in 100 ms before the fault, on average over a second.
+pub fn before(bins: &[Bin], fault_ms: u64, figure: Figure) -> f64 {
+    let to_ms = (fault_ms - fault_ms % GRID_MS).saturating_sub(CLEAR_MS);
+    let from_ms = to_ms.saturating_sub(BEFORE_MS);
+    sum(bins, from_ms, to_ms, figure) as f64 * BIN_MS as f64 / BEFORE_MS as f64
+}
+
+/// From the fault to the first moment, looked for every 10 ms, from which three bins of 100 ms in a row each have at
+/// least 95 % of what there was before. `None` if there was no such moment until `end_ms`.
+pub fn recovered_ms(bins: &[Bin], fault_ms: u64, end_ms: u64, figure: Figure) -> Option<u64> {
+    let wanted = SHARE_GOOD * before(bins, fault_ms, figure);
+    let good = |at_ms: u64| {
+        let mut starts = (0..BINS_GOOD).map(|n| at_ms + n * BIN_MS);
+        wanted > 0.0 && starts.all(|from_ms| sum(bins, from_ms, from_ms + BIN_MS, figure) as f64 >= wanted)
+    };
+    let last_ms = end_ms.checked_sub(BINS_GOOD * BIN_MS)?;
+    let first_ms = fault_ms - fault_ms % GRID_MS;
+    let at_ms = (first_ms..=last_ms).step_by(GRID_MS as usize).find(|&at_ms| good(at_ms))?;
+    Some(at_ms.saturating_sub(fault_ms))
+}
+
+/// When sessions were carried on, in ms since the fault: the first, and the last of them. `None` if none was.
+pub fn carried_on_ms(bins: &[Bin], fault_ms: u64, end_ms: u64) -> Option<(u64, u64)> {
+    let within =
+        |bin: &&Bin| bin.carried_on > 0 && (fault_ms - fault_ms % GRID_MS..end_ms).contains(&bin.at_ms);
+    let mut moments = bins.iter().filter(within).map(|bin| bin.at_ms);
+    let first = moments.next()?;
+    let last = moments.next_back().unwrap_or(first);
+    // A bin's end is when all in it had happened.
+    Some((first.saturating_sub(fault_ms), (last + GRID_MS).saturating_sub(fault_ms)))
+}
+
+/// The longest time without any reply from the fault on, in ms.
+pub fn silence_ms(bins: &[Bin], fault_ms: u64, end_ms: u64) -> u64 {
+    let first_ms = fault_ms - fault_ms % GRID_MS;
+    let (mut longest, mut run) = (0, 0);
+    for at_ms in (first_ms..end_ms).step_by(GRID_MS as usize) {
+        run = if sum(bins, at_ms, at_ms + GRID_MS, replied) == 0 { run + GRID_MS } else { 0 };
+        longest = longest.max(run);
+    }
+    longest
+}
+
+/// The figure by 100 ms, as (bin's beginning in ms since the fault, figure each second).
+pub fn course(bins: &[Bin], fault_ms: u64, span_ms: (i64, i64), figure: Figure) -> Vec<(i64, f64)> {
+    let zero_ms = (fault_ms - fault_ms % GRID_MS).cast_signed();
+    (span_ms.0..span_ms.1)
+        .step_by(BIN_MS as usize)
+        .map(|at_ms| {
+            let from_ms = u64::try_from(zero_ms + at_ms).unwrap_or(0);
+            (at_ms, sum(bins, from_ms, from_ms + BIN_MS, figure) as f64 * 1000.0 / BIN_MS as f64)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAULT_MS: u64 = 2_003;
+
+    /// Ten replies in 10 ms, but those that `replies` says for a time after 2 s.
+    fn bins(replies: impl Fn(u64) -> (u64, u64)) -> Vec<Bin> {
+        let bin = |n: u64| {
+            let at_ms = n * GRID_MS;
+            let (came, in_time) = if at_ms < 2_000 { (10, 10) } else { replies(at_ms - 2_000) };
+            let mut bin = Bin { at_ms, offered: 10, replied: came, ..Bin::default() };
+            (bin.helped.answered, bin.helped.late) = (10, 10 - in_time);
+            bin
+        };
+        (0..400).map(bin).collect()
+    }
+
+    #[test]
+    fn recovery_is_the_beginning_of_three_good_bins() {
+        let fine = bins(|_| (10, 10));
+        assert_eq!(before(&fine, FAULT_MS, replied), 100.0);
+        assert_eq!(recovered_ms(&fine, FAULT_MS, 4_000, replied), Some(0));
+        let late = bins(|at| if at < 180 { (0, 0) } else { (10, 10) });
+        // One missing bin of the grid is 10 %: no sooner than that.
+        assert_eq!(recovered_ms(&late, FAULT_MS, 4_000, timely), Some(177));
+        assert_eq!(silence_ms(&late, FAULT_MS, 4_000), 180);
+        // A relapse within the three bins puts it off until it is over.
+        let relapse = bins(|at| if at < 50 || (300..320).contains(&at) { (0, 0) } else { (10, 10) });
+        assert_eq!(recovered_ms(&relapse, FAULT_MS, 4_000, timely), Some(317));
+        assert_eq!(recovered_ms(&bins(|_| (9, 9)), FAULT_MS, 4_000, timely), None);
+        assert_eq!(recovered_ms(&bins(|_| (10, 10)), FAULT_MS, 2_200, timely), None, "too short to tell");
+    }
+
+    #[test]
+    fn a_backlog_that_comes_at_once_is_throughput_and_not_in_time() {
+        // Nothing for 150 ms, then all of it.
+        let burst = bins(|at| match at {
+            0..150 => (0, 0),
+            150 => (160, 10),
+            _ => (10, 10),
+        });
+        assert_eq!(recovered_ms(&burst, FAULT_MS, 4_000, timely), Some(147));
+        assert!(recovered_ms(&burst, FAULT_MS, 4_000, replied).unwrap() < 147);
+    }
+
+    #[test]
+    fn the_course_begins_at_the_fault() {
+        let all = bins(|at| if at < 200 { (5, 5) } else { (10, 10) });
+        let course = course(&all, FAULT_MS, (-200, 300), replied);
+        assert_eq!(course, [(-200, 1000.0), (-100, 1000.0), (0, 500.0), (100, 500.0), (200, 1000.0)]);
+        let mut carried = all;
+        assert_eq!(carried_on_ms(&carried, FAULT_MS, 4_000), None);
+        carried[204].carried_on = 3;
+        carried[210].carried_on = 1;
+        assert_eq!(carried_on_ms(&carried, FAULT_MS, 4_000), Some((37, 107)));
+    }
+}
