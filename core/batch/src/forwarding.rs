@@ -4,14 +4,14 @@
 //! Control stays apart, and so do sessions: their bytes belong to a stream that outlives the connection named in a header.
 
 use alloc::vec::Vec;
-use core::ops::ControlFlow;
 
 use spillway_transport::Time;
 use spillway_wire::{HEADER_BYTES, Header, Id, Kind};
 
 use crate::ends::{Ends, Incoming};
 use crate::error::LinkError;
-use crate::server::{ServerEvent, ServerLink};
+use crate::event::ServerEvent;
+use crate::server::ServerLink;
 
 /// What a link brings to a server that passes requests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ fn frames(mut run: &[u8]) -> impl Iterator<Item = (Header, &[u8])> + '_ {
 }
 
 /// What [`Ends::incoming_run`] finds.
-enum Taken<'a> {
+pub(crate) enum Taken<'a> {
     /// Whole frames, counted as received.
     Run(&'a [u8]),
     /// Nothing, or a data frame of which more is to come.
@@ -65,7 +65,7 @@ enum Taken<'a> {
 
 impl Ends {
     /// Takes the data frames at the front of `input` that the application may have as they are. Between frames only.
-    fn incoming_run<'a>(&mut self, input: &mut &'a [u8]) -> Taken<'a> {
+    pub(crate) fn incoming_run<'a>(&mut self, input: &mut &'a [u8]) -> Taken<'a> {
         let mut length = 0;
         let found = loop {
             match front(&input[length..]) {
@@ -114,19 +114,9 @@ impl ServerLink {
         now: Time,
         input: &mut &'a [u8],
     ) -> Result<Option<Received<'a>>, LinkError> {
-        loop {
-            if self.is_established() && self.ends.disassembler.is_between_frames() {
-                match self.ends.incoming_run(input) {
-                    Taken::Run(run) => return Ok(Some(Received::Run(run))),
-                    Taken::Cut => return Ok(None),
-                    Taken::Apart => {}
-                }
-            }
-            match self.step(now, input)? {
-                ControlFlow::Break(event) => return Ok(event.map(Received::Event)),
-                ControlFlow::Continue(()) => {}
-            }
-        }
+        let mut run: &[u8] = &[];
+        let event = self.next_event_or_fail(now, input, Some(&mut run))?;
+        Ok(if run.is_empty() { event.map(Received::Event) } else { Some(Received::Run(run)) })
     }
 
     /// A run, or whole frames of it, has been passed on: its clients may send as much more. As

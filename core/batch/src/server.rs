@@ -4,18 +4,19 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
-use core::ops::ControlFlow;
 
 use spillway_auth::KeyRing;
 use spillway_transport::{Chunk, Time};
-use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role, SESSIONS_SINCE};
-use spillway_wire::session::{Opening, Reconnect};
+use spillway_wire::preamble::{NONCE_BYTES, Role, SESSIONS_SINCE};
+use spillway_wire::session::Reconnect;
 use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
-use crate::addresses::{AddressRules, Forbidden};
+use crate::addresses::AddressRules;
 use crate::connection::Connection;
 use crate::ends::{Ends, Incoming, Limits, LinkCounters};
 use crate::error::LinkError;
+use crate::event::{Info, ServerEvent};
+use crate::forwarding::Taken;
 use crate::handshake::{Accepted, Accepting};
 use crate::policy::{Fixed, Policy};
 
@@ -28,101 +29,6 @@ pub struct ServerConfig {
     pub rules: AddressRules,
     /// Bounds.
     pub limits: Limits,
-}
-
-/// What a link tells the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerEvent<'a> {
-    /// The peer has authenticated.
-    Established {
-        /// Who it is.
-        role: Role,
-        /// With which key.
-        key: KeyId,
-    },
-    /// A client wants to connect: answer with [`ServerLink::accept`] or [`ServerLink::refuse`], now or later.
-    /// Its requests may arrive before the answer.
-    Connect {
-        /// The new virtual connection.
-        id: Id,
-        /// The client's address.
-        client: SocketAddr,
-        /// The server it wants, if it says so.
-        server: Option<SocketAddr>,
-    },
-    /// A client address was not allowed; the connection has been refused. For the log.
-    Forbidden {
-        /// The address claimed.
-        client: SocketAddr,
-        /// Why not.
-        why: Forbidden,
-    },
-    /// Bytes from a client, within its window. Keep them until the application has read them, then say
-    /// [`ServerLink::consumed`].
-    Data {
-        /// Whose.
-        id: Id,
-        /// The bytes, never empty.
-        bytes: &'a [u8],
-    },
-    /// The client sends no more.
-    Finished {
-        /// Which.
-        id: Id,
-    },
-    /// The connection is closed by the other side, or broken. Nothing more comes of it; call
-    /// [`ServerLink::close`] when the application has closed it too: its id is free only then.
-    Closed {
-        /// Which.
-        id: Id,
-        /// Why.
-        reason: CloseReason,
-    },
-    /// A session's first words. The connection carries it: answer with what a table of sessions says to them, by
-    /// [`ServerLink::say`], or with [`ServerLink::refuse`].
-    Session {
-        /// The new virtual connection.
-        id: Id,
-        /// In which kind of frame: *connect* or *reconnect*.
-        kind: Kind,
-        /// The client's address.
-        client: SocketAddr,
-        /// What it says of the session.
-        opening: Opening,
-    },
-    /// Bytes of a session.
-    Carried {
-        /// By which connection.
-        id: Id,
-        /// The bytes, never empty.
-        bytes: &'a [u8],
-    },
-    /// A control message of a session. After *close* nothing more comes; the id is free when our own
-    /// *close* is said too.
-    CarriedControl {
-        /// By which connection.
-        id: Id,
-        /// The message.
-        control: Control,
-    },
-    /// The helper wants to go away within this time.
-    Drain {
-        /// Milliseconds.
-        deadline_ms: u32,
-    },
-}
-
-/// What is known about a virtual connection: the paper's *get_info*.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Info {
-    /// The client's address.
-    pub client: SocketAddr,
-    /// Whether it comes through a helper or from a client that speaks links itself.
-    pub role: Role,
-    /// Bytes of requests received.
-    pub bytes_received: u64,
-    /// Bytes of replies sent.
-    pub bytes_sent: u64,
 }
 
 /// The server's end of one link.
@@ -190,57 +96,65 @@ impl ServerLink {
         now: Time,
         input: &mut &'a [u8],
     ) -> Result<Option<ServerEvent<'a>>, LinkError> {
-        loop {
-            match self.step(now, input)? {
-                ControlFlow::Break(event) => return Ok(event),
-                ControlFlow::Continue(()) => {}
-            }
-        }
+        self.next_event_or_fail(now, input, None)
     }
 
-    /// One step of [`decompose`](Self::decompose); to be continued when what was at the front is no news.
-    #[inline]
-    pub(crate) fn step<'a>(
+    #[inline(always)]
+    pub(crate) fn next_event_or_fail<'a>(
         &mut self,
         now: Time,
         input: &mut &'a [u8],
-    ) -> Result<ControlFlow<Option<ServerEvent<'a>>>, LinkError> {
-        let step = self.try_step(now, input);
-        if step.is_err() {
+        run: Option<&mut &'a [u8]>,
+    ) -> Result<Option<ServerEvent<'a>>, LinkError> {
+        let event = self.next_event(now, input, run);
+        if event.is_err() {
             self.stage = Stage::Failed;
         }
-        step
+        event
     }
 
-    #[inline]
-    fn try_step<'a>(
+    /// `run`: requests are wanted as they are; when there are some at the front they are put there, and there is no event.
+    fn next_event<'a>(
         &mut self,
         now: Time,
         input: &mut &'a [u8],
-    ) -> Result<ControlFlow<Option<ServerEvent<'a>>>, LinkError> {
-        let (role, version) = match &self.stage {
-            Stage::Established { role, version } => (*role, *version),
-            Stage::Failed => return Ok(ControlFlow::Break(None)),
-            Stage::Accepting { deadline, .. } if *deadline <= now => {
-                return Err(LinkError::HandshakeTimeout);
+        mut run: Option<&mut &'a [u8]>,
+    ) -> Result<Option<ServerEvent<'a>>, LinkError> {
+        loop {
+            let (role, version) = match &self.stage {
+                Stage::Established { role, version } => (*role, *version),
+                Stage::Failed => return Ok(None),
+                Stage::Accepting { deadline, .. } if *deadline <= now => {
+                    return Err(LinkError::HandshakeTimeout);
+                }
+                Stage::Accepting { .. } => match self.handshake(input)? {
+                    Some(event) => return Ok(Some(event)),
+                    None if input.is_empty() => return Ok(None),
+                    None => continue,
+                },
+            };
+            if let Some(run) = run.as_deref_mut()
+                && self.ends.disassembler.is_between_frames()
+            {
+                match self.ends.incoming_run(input) {
+                    Taken::Run(bytes) => {
+                        *run = bytes;
+                        return Ok(None);
+                    }
+                    Taken::Cut => return Ok(None),
+                    Taken::Apart => {}
+                }
             }
-            Stage::Accepting { .. } => {
-                return Ok(match self.handshake(input)? {
-                    None if !input.is_empty() => ControlFlow::Continue(()),
-                    event => ControlFlow::Break(event),
-                });
+            let Some(piece) = self.ends.disassembler.next(input)? else { return Ok(None) };
+            if version < SESSIONS_SINCE
+                && matches!(&piece, Piece::Control { control, .. } if control.is_of_sessions())
+            {
+                return Err(LinkError::Sessions);
             }
-        };
-        let Some(piece) = self.ends.disassembler.next(input)? else { return Ok(ControlFlow::Break(None)) };
-        if version < SESSIONS_SINCE
-            && matches!(&piece, Piece::Control { control, .. } if control.is_of_sessions())
-        {
-            return Err(LinkError::Sessions);
+            if let Some(event) = self.piece(role, piece)? {
+                return Ok(Some(event));
+            }
         }
-        Ok(match self.piece(role, piece)? {
-            None => ControlFlow::Continue(()),
-            event => ControlFlow::Break(event),
-        })
     }
 
     fn handshake<'a>(&mut self, input: &mut &[u8]) -> Result<Option<ServerEvent<'a>>, LinkError> {

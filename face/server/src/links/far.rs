@@ -3,6 +3,7 @@
 mod carrying;
 mod serving;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +15,7 @@ use spillway_session::{Carrier, SessionHandle};
 use spillway_wire::session::SessionId;
 
 use crate::event::LinkId;
-use crate::threads::{CarrierName, Ledger, Mailbox, Post, Threads, What};
+use crate::threads::{Absent, CarrierName, Ledger, Mailbox, Post, Threads, What};
 
 /// Bytes of a session that may be posted and not yet taken by the link.
 const LENT_BYTES_MAX: u64 = 256 * 1024;
@@ -29,6 +30,8 @@ pub(super) struct Member {
     threads: Threads,
     pub(super) thread: u32,
     mailbox: Arc<Mailbox>,
+    /// Those of threads that were posted to.
+    others: HashMap<u32, Arc<Mailbox>>,
     pub(super) is_watched: bool,
     /// What this turn has for other threads.
     out: BTreeMap<u32, Vec<Post>>,
@@ -117,6 +120,7 @@ impl Member {
             threads,
             thread,
             mailbox,
+            others: HashMap::new(),
             is_watched: false,
             out: BTreeMap::new(),
             held: HashMap::new(),
@@ -143,6 +147,19 @@ impl Member {
 
     pub(super) fn post(&mut self, thread: u32, post: Post) {
         self.out.entry(thread).or_default().push(post);
+    }
+
+    /// Puts posts into another thread's mailbox.
+    fn put(&mut self, thread: u32, posts: &mut Vec<Post>) -> Result<(), Absent> {
+        let mailbox = match self.others.entry(thread) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.threads.mailbox(thread).ok_or(Absent)?),
+        };
+        let put = mailbox.put(posts);
+        if put.is_err() {
+            self.others.remove(&thread);
+        }
+        put
     }
 
     /// Posts what came on a connection to the thread of the session that it carries. `None`: it carries none of another
@@ -173,9 +190,7 @@ impl Drop for Member {
             let _ = self.pass_on(carrier, What::Lost, 0, u64::MAX);
         }
         for (thread, mut posts) in std::mem::take(&mut self.out) {
-            if let Some(mailbox) = self.threads.mailbox(thread) {
-                let _ = mailbox.put(&mut posts);
-            }
+            let _ = self.put(thread, &mut posts);
         }
         self.threads.leave(self.thread);
     }

@@ -197,8 +197,7 @@ impl Links {
         let Some(member) = &mut self.member else { return };
         let mut absent = Vec::new();
         for (thread, mut posts) in std::mem::take(&mut member.out) {
-            let mailbox = member.threads.mailbox(thread);
-            if posts.is_empty() || mailbox.is_some_and(|mailbox| mailbox.put(&mut posts).is_ok()) {
+            if posts.is_empty() || member.put(thread, &mut posts).is_ok() {
                 continue;
             }
             // That thread's sessions are gone, as their clients will hear when they come by another carrier.
