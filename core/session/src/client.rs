@@ -17,7 +17,10 @@ pub enum ClientEvent {
     /// The server's application accepted it.
     Accepted,
     /// It goes on, on this carrier.
-    Attached,
+    Attached {
+        /// There is room to write again, as of [`StreamEvent::Room`]: the server has more than it had acknowledged.
+        room: bool,
+    },
     /// This carrier is refused; the session may be opened on another. Or the server's application refused the
     /// session, and then it [is over](ClientSession::is_over).
     Refused(RefuseReason),
@@ -148,10 +151,10 @@ impl ClientSession {
                 if !is_ours || !self.identity.is_proven(resumed) {
                     return Err(CarrierError::Forged);
                 }
-                self.stream.resume(&resumed.position).map_err(|_| CarrierError::Position)?;
+                let room = self.stream.resume(&resumed.position).map_err(|_| CarrierError::Position)?;
                 self.stage = Stage::Attached;
                 self.life = Some(resumed.life);
-                Ok(Some(ClientEvent::Attached))
+                Ok(Some(ClientEvent::Attached { room }))
             }
             (Stage::Opening, Control::Refused(RefuseReason::Gone)) => {
                 self.stage = Stage::Ended;

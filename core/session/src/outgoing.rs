@@ -125,22 +125,23 @@ impl Outgoing {
         self.limit = self.limit.max(limit);
     }
 
-    /// On a new carrier: whatever the other end lacks is passed again.
-    pub(crate) fn resume(&mut self, received: u64, finish: bool, limit: u64) -> Result<(), OutOfRange> {
+    /// On a new carrier: whatever the other end lacks is passed again. Returns whether there is room where there was
+    /// none.
+    pub(crate) fn resume(&mut self, received: u64, finish: bool, limit: u64) -> Result<bool, OutOfRange> {
         if self.finish == Finish::Forgotten {
-            return Ok(());
+            return Ok(false);
         }
         // Less than was acknowledged before is another stream's, or a lie.
         if received < self.acknowledged {
             return Err(OutOfRange);
         }
-        self.acknowledge(received, finish)?;
+        let room = self.acknowledge(received, finish)?;
         self.passed = self.acknowledged;
         if self.finish == Finish::Passed {
             self.finish = Finish::Wanted;
         }
         self.raise_limit(limit);
-        Ok(())
+        Ok(room)
     }
 
     /// Bytes are dropped: they will never be sent.
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(outgoing.acknowledge(3, false), Ok(false));
         assert_eq!(outgoing.write(b"ijklmnopqrstuvw"), 11, "16 may be kept, and 5 are");
         assert_eq!(pass_all(&mut outgoing), b"ijklmnopqrs");
-        assert_eq!(outgoing.resume(5, false, 0), Ok(()));
+        assert_eq!(outgoing.resume(5, false, 0), Ok(true));
         assert_eq!(pass_all(&mut outgoing), b"fghijklmnopqrs");
         assert_eq!(outgoing.acknowledge(19, false), Ok(false));
         assert!(outgoing.next().is_empty() && outgoing.kept() == 0);

@@ -202,15 +202,16 @@ impl Stream {
         Position { sent: self.outgoing.sent(), received, credit, finish_received }
     }
 
-    /// Where the other end stands, as told on a new carrier: what it lacks is passed again.
-    pub(crate) fn resume(&mut self, there: &Position) -> Result<(), OutOfRange> {
+    /// Where the other end stands, as told on a new carrier: what it lacks is passed again. Returns whether there is room
+    /// to write where there was none.
+    pub(crate) fn resume(&mut self, there: &Position) -> Result<bool, OutOfRange> {
         // It has sent what we have received, at least.
         if there.sent < self.incoming.received() {
             return Err(OutOfRange);
         }
-        self.outgoing.resume(there.received, there.finish_received, there.credit)?;
+        let room = self.outgoing.resume(there.received, there.finish_received, there.credit)?;
         self.close_passed = false;
-        Ok(())
+        Ok(room && self.is_open())
     }
 
     // What it is like.

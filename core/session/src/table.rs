@@ -89,6 +89,8 @@ pub enum Opened<C> {
         answer: Control,
         /// Say *accepted* after that.
         is_accepted: bool,
+        /// The application may write again, as of [`StreamEvent::Room`]: the client has more than it had acknowledged.
+        room: bool,
         /// The carrier it had: pass over what still comes of it, and close it.
         replaced: Option<C>,
     },
@@ -258,13 +260,14 @@ impl<C: Copy + PartialEq> Sessions<C> {
         if opening.epoch <= known.epoch {
             return Opened::Refused(RefuseReason::Stale);
         }
-        if known.stream.resume(&opening.position).is_err() {
+        let Ok(room) = known.stream.resume(&opening.position) else {
             return Opened::Refused(RefuseReason::Mismatch);
-        }
+        };
         known.epoch = opening.epoch;
         known.detached_at = None;
         let replaced = known.carrier.replace(words.carrier);
-        Opened::Resumed { session, answer: known.answer(now), is_accepted: known.is_accepted, replaced }
+        let is_accepted = known.is_accepted;
+        Opened::Resumed { session, answer: known.answer(now), is_accepted, room, replaced }
     }
 
     /// The application accepts a session. The carrier on which to say *accepted*, if it has one.

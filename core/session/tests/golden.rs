@@ -72,7 +72,7 @@ fn a_session_begins_and_moves_with_these_bytes() {
         panic!("it is new")
     };
     let resumed = assert_is(answer, vectors.bytes("resumed"), "resumed");
-    assert_eq!(client.handle_control(NOW, &resumed), Ok(Some(ClientEvent::Attached)));
+    assert_eq!(client.handle_control(NOW, &resumed), Ok(Some(ClientEvent::Attached { room: false })));
 
     assert_eq!(client.write(b"0123456789"), 10);
     client.transmit(NOW, &mut Frames::default());
@@ -86,7 +86,7 @@ fn a_session_begins_and_moves_with_these_bytes() {
     };
     assert_eq!(replaced, Some(1));
     let resumed = assert_is(answer, vectors.bytes("resumed again"), "resumed again");
-    assert_eq!(client.handle_control(NOW, &resumed), Ok(Some(ClientEvent::Attached)));
+    assert_eq!(client.handle_control(NOW, &resumed), Ok(Some(ClientEvent::Attached { room: false })));
     let mut rest = Frames::default();
     client.transmit(NOW, &mut rest);
     assert_eq!(hex(&rest.0), hex(vectors.bytes("the rest")));

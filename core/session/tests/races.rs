@@ -204,7 +204,7 @@ fn a_forged_answer_is_not_believed() {
         assert!(world.client.handle_control(world.now, &Control::Resumed(forged)).is_err());
     }
     let attached = world.client.handle_control(world.now, &Control::Resumed(honest));
-    assert_eq!(attached, Ok(Some(ClientEvent::Attached)));
+    assert_eq!(attached, Ok(Some(ClientEvent::Attached { room: false })));
 }
 
 #[test]
@@ -249,6 +249,26 @@ fn a_reset_delivers_nothing_more() {
     world.settle();
     assert_eq!(world.server_app.heard_close, Some(CloseReason::Reset));
     assert!(world.client.is_over() && world.table.is_empty());
+}
+
+#[test]
+fn room_that_comes_with_a_new_carrier_is_told() {
+    let mut world = begun();
+    // Both ends write until nothing more fits; some of it arrives, and no acknowledgement.
+    for _ in 0..2 {
+        world.client_writes(200);
+        world.server_writes(200);
+    }
+    let session = world.session.unwrap();
+    assert_eq!((world.client.room(), world.table.room(session)), (0, 0));
+    assert!(world.server_hears(0) && world.client_hears());
+    world.cut(0);
+    assert!(!world.client_app.heard_room && !world.server_app.heard_room);
+    let path = world.connect();
+    while world.server_hears(path) {}
+    assert!(world.server_app.heard_room && world.table.room(session) > 0);
+    while world.client_hears() {}
+    assert!(world.client_app.heard_room && world.client.room() > 0);
 }
 
 #[test]

@@ -345,7 +345,7 @@ fn words_that_two_threads_hear_begin_one_session() {
     let again = session.open(Time::ZERO, other.stream.local_addr().unwrap(), None);
     // The later words come first; the earlier ones are an old carrier's.
     let answer = pair.say(&mut other, again);
-    assert_eq!(session.handle_control(Time::ZERO, &answer), Ok(Some(ClientEvent::Attached)));
+    assert_eq!(session.handle_control(Time::ZERO, &answer), Ok(Some(ClientEvent::Attached { room: false })));
     assert_eq!(pair.say(&mut one, connect), Control::Refused(RefuseReason::Stale));
     assert_eq!((pair.here.opened, pair.there.opened), (0, 1));
     // The next carrier meets the thread that it did not begin at, and the old one is closed.
@@ -353,7 +353,7 @@ fn words_that_two_threads_hear_begin_one_session() {
     let mut one = pair.establish(pair.here.links.address());
     let reconnect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
     let answer = pair.say(&mut one, reconnect);
-    assert_eq!(session.handle_control(Time::ZERO, &answer), Ok(Some(ClientEvent::Attached)));
+    assert_eq!(session.handle_control(Time::ZERO, &answer), Ok(Some(ClientEvent::Attached { room: false })));
     let is_moved = |heard: &Heard| matches!(heard, Heard::Control(_, Control::Close(CloseReason::Moved)));
     while !is_moved(&pair.hear(&mut other)) {}
     assert_eq!((pair.here.opened, pair.there.opened, pair.there.closed), (0, 1, 0));

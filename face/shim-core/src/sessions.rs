@@ -71,6 +71,8 @@ pub(crate) enum Words {
         answer: Control,
         is_accepted: bool,
         connection: Option<&'static Connection>,
+        /// The connection whose sets are to be told that it has room again.
+        raised: Option<u32>,
     },
     Refused(RefuseReason),
 }
@@ -330,7 +332,8 @@ pub(crate) fn open(
     let index = (usize::from(words.opening.session.0[0]) % shards) as u8;
     let mut guard = shard(index);
     let shard = guard.get_or_insert_with(|| Shard::new(limits));
-    match shard.table.open(sys::now(), ring, words) {
+    let now = sys::now();
+    match shard.table.open(now, ring, words) {
         Opened::New { session, answer } => match shard.begin(index, session, words, local, wakes) {
             Ok(()) => Words::New(Name { shard: index, slot: session.slot() }, answer),
             Err(reason) => {
@@ -338,7 +341,7 @@ pub(crate) fn open(
                 Words::Refused(reason)
             }
         },
-        Opened::Resumed { session, answer, is_accepted, replaced } => {
+        Opened::Resumed { session, answer, is_accepted, room, replaced } => {
             status::count(Counter::SessionsResumed);
             let name = Name { shard: index, slot: session.slot() };
             if let Some(replaced) = replaced {
@@ -348,7 +351,8 @@ pub(crate) fn open(
             if let Some(connection) = connection {
                 status::connection_moved(connection, words.carrier);
             }
-            Words::Resumed { name, answer, is_accepted, connection }
+            let raised = if room { shard.tell(now, session.slot(), StreamEvent::Room) } else { None };
+            Words::Resumed { name, answer, is_accepted, connection, raised }
         }
         Opened::Refused(reason) => Words::Refused(reason),
     }

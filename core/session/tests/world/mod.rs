@@ -67,6 +67,7 @@ pub struct App {
     pub is_accepted: bool,
     pub has_finished: bool,
     pub heard_finish: bool,
+    pub heard_room: bool,
     pub heard_close: Option<CloseReason>,
     pub has_closed: bool,
 }
@@ -301,7 +302,8 @@ impl World {
                 self.session = Some(session);
                 self.paths[path].to_client.push_back(Frame::Control(answer));
             }
-            Opened::Resumed { session, answer, is_accepted, replaced } => {
+            Opened::Resumed { session, answer, is_accepted, room, replaced } => {
+                self.server_app.heard_room |= room;
                 if let Some(old) = replaced {
                     self.carried.remove(&old);
                     self.paths[old].is_closed = true;
@@ -328,7 +330,8 @@ impl World {
                 self.server_app.heard_finish = true;
             }
             Some(StreamEvent::Closed(reason)) => self.server_app.heard_close = Some(reason),
-            Some(StreamEvent::Room) | None => {}
+            Some(StreamEvent::Room) => self.server_app.heard_room = true,
+            None => {}
         }
     }
 
@@ -349,7 +352,8 @@ impl World {
                         self.current = None;
                     }
                     Some(ClientEvent::Refused(_)) => self.current = None,
-                    Some(ClientEvent::Attached | ClientEvent::Drain { .. }) | None => {}
+                    Some(ClientEvent::Attached { room }) => self.client_app.heard_room |= room,
+                    Some(ClientEvent::Drain { .. }) | None => {}
                 }
             }
             Frame::Data(bytes) => match self.client.handle_data(self.now, bytes.len()) {
@@ -378,7 +382,7 @@ impl World {
                 self.client_app.heard_finish = true;
             }
             StreamEvent::Closed(reason) => self.client_app.heard_close = Some(reason),
-            StreamEvent::Room => {}
+            StreamEvent::Room => self.client_app.heard_room = true,
         }
     }
 

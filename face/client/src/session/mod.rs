@@ -271,12 +271,15 @@ impl Session {
 
     fn note(&mut self, now: Instant, event: ClientEvent) -> Result<(), CarrierLoss> {
         match event {
-            ClientEvent::Attached => {
+            ClientEvent::Attached { room } => {
                 self.detached_since = None;
                 self.routes.attached();
                 self.vigil.restart(self.time(now));
                 if let Some(address) = self.way.as_ref().map(|way| way.target) {
                     self.tell(SessionEvent::Moved(address));
+                }
+                if room && std::mem::take(&mut self.wants_room) {
+                    self.tell(SessionEvent::Room);
                 }
             }
             ClientEvent::Accepted => self.tell(SessionEvent::Accepted),

@@ -206,7 +206,7 @@ impl Links {
                 self.on_carrier(carrier, serial, What::Say(answer));
                 Some(Event::Connected { client: Client(Name::Session(session)), address: client })
             }
-            Opened::Resumed { session, answer, is_accepted, replaced } => {
+            Opened::Resumed { session, answer, is_accepted, room, replaced } => {
                 if let Some(old) = replaced {
                     self.close_carrier(old);
                 }
@@ -219,7 +219,7 @@ impl Links {
                     self.on_carrier(carrier, serial, What::Say(Control::Accepted));
                 }
                 self.carried.mark(session);
-                None
+                room.then_some(Event::Room { client: Client(Name::Session(session)) })
             }
             Opened::Refused(reason) => {
                 self.on_carrier(carrier, serial, What::Refuse(reason));

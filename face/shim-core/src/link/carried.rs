@@ -19,13 +19,14 @@ impl Inner {
                 self.name(id, Named::Session(name));
                 self.say(id, answer);
             }
-            Words::Resumed { name, answer, is_accepted, connection } => {
+            Words::Resumed { name, answer, is_accepted, connection, raised } => {
                 self.name(id, Named::Session(name));
                 self.say(id, answer);
                 if is_accepted && let Some(end) = &mut self.end {
                     end.accept(id);
                 }
                 self.carry(id, name);
+                self.raised.extend(raised);
                 if let Some(set) = connection.and_then(|connection| ready::get(connection.source.set())) {
                     self.adopt(set);
                 }

@@ -29,6 +29,8 @@ pub enum Canary {
     TakeMore,
     /// Credit for bytes that were read is never given back.
     ForgetCredit,
+    /// Room to write that comes with a new carrier is not told.
+    ForgetRoom,
     /// A connection on a helper's link is never closed when its client has left: its id is never free.
     ForgetClose,
     /// The server tells an end of the replies that is not where they end.
@@ -37,7 +39,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 14] = [
+    pub const ALL: [Canary; 15] = [
         Canary::DeliverOld,
         Canary::DropPiece,
         Canary::RepeatPiece,
@@ -50,6 +52,7 @@ impl Canary {
         Canary::KeepMore,
         Canary::TakeMore,
         Canary::ForgetCredit,
+        Canary::ForgetRoom,
         Canary::ForgetClose,
         Canary::WrongFinish,
     ];
@@ -69,6 +72,7 @@ impl Canary {
             Canary::KeepMore => "keep-more",
             Canary::TakeMore => "take-more",
             Canary::ForgetCredit => "forget-credit",
+            Canary::ForgetRoom => "forget-room",
             Canary::ForgetClose => "forget-close",
             Canary::WrongFinish => "wrong-finish",
         }
@@ -85,7 +89,7 @@ impl Canary {
             Canary::AcceptStale => Check::Epochs,
             Canary::FalseGone | Canary::GoneFurther => Check::Gone,
             Canary::KeepMore | Canary::TakeMore => Check::Memory,
-            Canary::ForgetCredit => Check::Liveness,
+            Canary::ForgetCredit | Canary::ForgetRoom => Check::Liveness,
             Canary::ForgetClose => Check::Leftovers,
             Canary::WrongFinish => Check::Rules,
         }

@@ -34,6 +34,8 @@ pub(crate) struct Client {
     pub(crate) wake_at: Time,
     pub(crate) to_write: u64,
     pub(crate) written: u64,
+    /// It was told of room since what it wrote was taken in part only.
+    pub(crate) may_write: bool,
     pub(crate) has_finished: bool,
     /// Resets its session when it has written this much.
     pub(crate) leaves_at: Option<u64>,
@@ -199,10 +201,7 @@ impl Client {
         };
         let copies = copies.borrow();
         if let Some(copy) = copies.said_by_server(self.id, around.rng)
-            && !matches!(
-                self.session.handle_control(here, &copy),
-                Ok(None | Some(ClientEvent::Stream(StreamEvent::Room)))
-            )
+            && !matches!(self.session.handle_control(here, &copy), Ok(None))
         {
             around.books.borrow_mut().violation(Check::Rules, format!("a copy of {copy:?} does harm"));
         }
@@ -215,11 +214,16 @@ impl Client {
     fn happens(&mut self, here: Time, event: ClientEvent, around: &mut Around<'_>) -> bool {
         let mut books = around.books.borrow_mut();
         match event {
-            ClientEvent::Attached => {
+            ClientEvent::Attached { room } => {
                 self.vigil.restart(here);
+                self.may_write |= room && around.canary != Some(Canary::ForgetRoom);
                 true
             }
-            ClientEvent::Accepted | ClientEvent::Stream(StreamEvent::Room) => true,
+            ClientEvent::Accepted => true,
+            ClientEvent::Stream(StreamEvent::Room) => {
+                self.may_write = true;
+                true
+            }
             ClientEvent::Refused(_) | ClientEvent::Drain { .. } => false,
             ClientEvent::Gone { acknowledged } => {
                 let further = u64::from(around.canary == Some(Canary::GoneFurther));
@@ -254,10 +258,12 @@ impl Client {
         }
         let (rng, mut books) = (&mut *around.rng, around.books.borrow_mut());
         let most = (self.to_write - self.written.min(self.to_write)).min(rng.scale(1, 32 * 1024));
+        // One more than there is room for, to be told when there is more.
         let most = most.min(self.session.room() as u64 + 1);
-        if most > 0 {
+        if self.may_write && most > 0 {
             let bytes = books.request(self.id, most);
             let taken = self.session.write(&bytes) as u64;
+            self.may_write = taken == most;
             self.written += taken;
             books.wrote(self.id, taken);
         }
@@ -297,8 +303,7 @@ impl Client {
     /// Whether there is something to do soon.
     pub(crate) fn has_work(&self) -> bool {
         self.way.as_ref().is_some_and(|way| way.ungranted > 0)
-            || (!self.has_closed
-                && (self.unread > 0 || (self.written < self.to_write && self.session.room() > 0)))
+            || (!self.has_closed && (self.unread > 0 || (self.written < self.to_write && self.may_write)))
     }
 
     /// Whether it has had enough of its carrier, which may first be asked for a sign of life.

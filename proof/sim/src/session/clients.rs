@@ -134,6 +134,7 @@ impl Clients {
             wake_at: now,
             to_write: rng.scale(1, self.manners.bytes_max),
             written: 0,
+            may_write: true,
             has_finished: false,
             leaves_at: rude.then(|| rng.scale(1, self.manners.bytes_max)),
             unread: 0,

@@ -1,6 +1,7 @@
-//! A server with sessions: the shipped end of its links and the shipped table, and a small application behind them.
+//! A server with sessions: the shipped end of its links and the shipped table, and an application behind them. Like the
+//! shipped servers it looks only at what something happened to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +16,11 @@ use spillway_session::{
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 use spillway_wire::session::{Opening, Resumed, SessionId};
 
+use super::app::{App, End};
 use super::books::Shared;
 use super::canary::Canary;
 use super::check::Check;
 use crate::rng::Rng;
-
-/// Replies that the application prepares before it stops reading requests.
-const OWED_BYTES_MAX: u64 = 64 * 1024;
 
 /// A connection on a link: what carries a session.
 type CarrierName = (Conn, Id);
@@ -34,11 +33,19 @@ pub(crate) struct Server {
     rng: Rng,
     books: Shared,
     links: BTreeMap<Conn, Link>,
+    /// Links that have not authenticated.
+    proving: BTreeSet<Conn>,
+    /// Links that have something to send.
+    dirty: BTreeSet<Conn>,
     table: Sessions<CarrierName>,
     /// All sessions that the table knows.
-    known: BTreeMap<SessionHandle, SessionId>,
-    /// Those that the application has not closed.
-    apps: BTreeMap<SessionHandle, App>,
+    known: BTreeMap<SessionHandle, Known>,
+    /// Sessions to which something happened.
+    touched: BTreeSet<SessionHandle>,
+    /// Sessions whose applications can get on.
+    busy: BTreeSet<SessionHandle>,
+    /// When clients are told what they are owed, if nothing goes along with it.
+    tellings: BTreeSet<(Time, SessionHandle)>,
     /// Connections whose sessions have gone on elsewhere.
     moved: Vec<CarrierName>,
     /// Of a thousand sessions, how many are closed early.
@@ -51,33 +58,17 @@ pub(crate) struct Server {
     answers: BTreeMap<SessionId, Resumed>,
 }
 
+struct Known {
+    id: SessionId,
+    /// `None`: it has closed.
+    app: Option<App>,
+    tell_at: Option<Time>,
+}
+
 struct Link {
     end: ServerLink,
     unsent: Option<Chunk>,
     carried: BTreeMap<u32, SessionHandle>,
-}
-
-/// One session as the application sees it.
-struct App {
-    id: SessionId,
-    is_accepted: bool,
-    /// Received and not yet read by the application.
-    waiting: u64,
-    read: u64,
-    replied: u64,
-    client_finished: bool,
-    finished: bool,
-    /// Closes when it has read this much.
-    close_at: Option<u64>,
-    /// Closes as soon as it has finished, or waits for the client to.
-    closes_first: bool,
-}
-
-impl App {
-    /// Replies for what was read: none, an echo, or more than was asked for.
-    fn owed(&self) -> u64 {
-        self.read * [0, 1, 1, 4][usize::from(self.id.0[0] % 4)]
-    }
 }
 
 impl Server {
@@ -97,9 +88,13 @@ impl Server {
             rng,
             books,
             links: BTreeMap::new(),
+            proving: BTreeSet::new(),
+            dirty: BTreeSet::new(),
             table,
             known: BTreeMap::new(),
-            apps: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            busy: BTreeSet::new(),
+            tellings: BTreeSet::new(),
             moved: Vec::new(),
             rude_in_1000,
             work_at: None,
@@ -129,8 +124,19 @@ impl Server {
     /// The program dies.
     pub(crate) fn die(&mut self) {
         let mut books = self.books.borrow_mut();
-        self.known.values().for_each(|id| books.server_forgets(*id, true));
+        self.known.values().for_each(|known| books.server_forgets(known.id, true));
     }
+
+    fn wrong(&self, what: String) {
+        self.books.borrow_mut().violation(Check::Rules, what);
+    }
+
+    /// Whether the planted fault is this one, and its moment has come: once in so many times.
+    fn plants(&mut self, canary: Canary, one_in: u64) -> bool {
+        self.canary == Some(canary) && self.rng.chance(1, one_in)
+    }
+
+    // What links bring.
 
     fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let mut input = bytes;
@@ -151,11 +157,15 @@ impl Server {
         }
         out.grant(conn, bytes.len() as u32); // at most what was granted
         self.links.insert(conn, link);
+        self.dirty.insert(conn);
     }
 
     fn event(&mut self, now: Time, conn: Conn, link: &mut Link, event: ServerEvent<'_>) {
         match event {
-            ServerEvent::Established { .. } | ServerEvent::Drain { .. } => {}
+            ServerEvent::Established { .. } => {
+                self.proving.remove(&conn);
+            }
+            ServerEvent::Drain { .. } => {}
             ServerEvent::Session { id, kind, client, opening } => {
                 self.first_words(now, conn, link, (id, kind, client, opening));
             }
@@ -164,6 +174,7 @@ impl Server {
                 if self.plants(Canary::DropPiece, 20) {
                     return;
                 }
+                self.touched.insert(session);
                 match self.table.handle_data(now, session, (conn, id), bytes.len()) {
                     Ok(true) => {
                         if self.plants(Canary::AlterRequest, 20) {
@@ -187,15 +198,6 @@ impl Server {
         }
     }
 
-    fn wrong(&self, what: String) {
-        self.books.borrow_mut().violation(Check::Rules, what);
-    }
-
-    /// Whether the planted fault is this one, and its moment has come: once in so many times.
-    fn plants(&mut self, canary: Canary, one_in: u64) -> bool {
-        self.canary == Some(canary) && self.rng.chance(1, one_in)
-    }
-
     fn first_words(
         &mut self,
         now: Time,
@@ -217,22 +219,12 @@ impl Server {
                 }
                 link.carried.insert(id.0, session);
                 link.end.say(id, answer);
-                self.known.insert(session, opening.session);
-                let rude = self.rng.chance(self.rude_in_1000, 1000);
-                let app = App {
-                    id: opening.session,
-                    is_accepted: false,
-                    waiting: 0,
-                    read: 0,
-                    replied: 0,
-                    client_finished: false,
-                    finished: false,
-                    close_at: rude.then(|| self.rng.scale(1, 50_000)),
-                    closes_first: self.rng.chance(1, 2),
-                };
-                self.apps.insert(session, app);
+                let app = App::new(opening.session, self.rude_in_1000, &mut self.rng);
+                self.known.insert(session, Known { id: opening.session, app: Some(app), tell_at: None });
+                self.touched.insert(session);
+                self.busy.insert(session);
             }
-            Opened::Resumed { session, answer, is_accepted, replaced } => {
+            Opened::Resumed { session, answer, is_accepted, room, replaced } => {
                 if let Control::Resumed(answer) = &answer {
                     self.books.borrow_mut().server_resumes(opening.session, answer);
                 }
@@ -242,6 +234,10 @@ impl Server {
                     link.end.accept(id);
                 }
                 self.moved.extend(replaced);
+                self.touched.insert(session);
+                if room && self.canary != Some(Canary::ForgetRoom) {
+                    self.may_write(session);
+                }
             }
             Opened::Refused(reason) => {
                 if reason == RefuseReason::Stale
@@ -256,35 +252,51 @@ impl Server {
         }
     }
 
+    /// The session's application, as long as it has not closed. Something happened to it.
+    fn app(&mut self, session: SessionHandle) -> Option<&mut App> {
+        self.busy.insert(session);
+        self.known.get_mut(&session)?.app.as_mut()
+    }
+
+    fn may_write(&mut self, session: SessionHandle) {
+        if let Some(app) = self.app(session) {
+            app.may_write = true;
+        }
+    }
+
     fn receive(&mut self, session: SessionHandle, bytes: &[u8]) {
-        let Some(app) = self.apps.get_mut(&session) else { return };
-        let mut books = self.books.borrow_mut();
-        books.server_reads(app.id, bytes);
-        app.waiting += bytes.len() as u64;
-        books.server_holds(app.id, app.waiting);
+        let books = self.books.clone();
+        if let Some(app) = self.app(session) {
+            app.waiting += bytes.len() as u64;
+            let mut books = books.borrow_mut();
+            books.server_reads(app.id, bytes);
+            books.server_holds(app.id, app.waiting);
+        }
     }
 
     /// The mistake is in what is delivered, not in the count of it.
     fn receive_wrongly(&mut self, session: SessionHandle, bytes: &[u8]) {
         self.receive(session, bytes);
-        if let Some(app) = self.apps.get_mut(&session) {
+        if let Some(app) = self.app(session) {
             app.waiting -= bytes.len() as u64;
         }
     }
 
     fn control(&mut self, now: Time, conn: Conn, link: &mut Link, id: Id, control: Control) {
         let Some(&session) = link.carried.get(&id.0) else { return };
+        self.touched.insert(session);
         let event = self.table.handle_control(now, session, (conn, id), &control);
+        let books = self.books.clone();
         match event {
             Some(StreamEvent::Finished) => {
-                if let Some(app) = self.apps.get_mut(&session) {
+                if let Some(app) = self.app(session) {
                     app.client_finished = true;
-                    self.books.borrow_mut().server_sees_end(app.id);
+                    books.borrow_mut().server_sees_end(app.id);
                 }
             }
             Some(StreamEvent::Closed(reason)) => {
-                if let Some(app) = self.apps.remove(&session) {
-                    let mut books = self.books.borrow_mut();
+                if let Some(app) = self.known.get_mut(&session).and_then(|known| known.app.take()) {
+                    let mut books = books.borrow_mut();
                     match reason {
                         CloseReason::Normal => books.server_sees_end(app.id),
                         CloseReason::Reset => {}
@@ -294,7 +306,8 @@ impl Server {
                     self.table.close(now, session, CloseReason::Normal);
                 }
             }
-            Some(StreamEvent::Room) | None => {}
+            Some(StreamEvent::Room) => self.may_write(session),
+            None => {}
         }
         let carries = self.table.info(session).is_some_and(|info| info.carrier == Some((conn, id)));
         if matches!(control, Control::Close(_)) && !carries && self.canary != Some(Canary::ForgetClose) {
@@ -303,53 +316,64 @@ impl Server {
         }
     }
 
-    /// The application's own pace: reads some, replies some, ends what is to be ended.
+    // What applications do.
+
+    /// Some of those that can get on do. Whether any can still.
     fn work(&mut self, now: Time) -> bool {
-        let mut busy = false;
-        let mut closed = Vec::new();
-        for (&session, app) in &mut self.apps {
+        for session in std::mem::take(&mut self.busy) {
             if self.rng.chance(1, 4) {
-                busy = true;
+                self.busy.insert(session);
                 continue;
             }
-            if !app.is_accepted {
-                app.is_accepted = true;
-                if let Some((conn, id)) = self.table.accept(session)
-                    && let Some(link) = self.links.get_mut(&conn)
-                {
-                    link.end.accept(id);
-                }
+            let Some(known) = self.known.get_mut(&session) else { continue };
+            let Some(mut app) = known.app.take() else { continue };
+            self.touched.insert(session);
+            let is_open = self.work_on(now, session, &mut app);
+            if is_open && app.is_busy() {
+                self.busy.insert(session);
             }
-            let room = OWED_BYTES_MAX.saturating_sub(app.owed() - app.replied);
-            let part = app.waiting.min(self.rng.scale(1, 64 * 1024)).min(room / 4);
-            app.waiting -= part;
-            app.read += part;
-            if self.canary != Some(Canary::ForgetCredit) {
-                self.table.consumed(session, part as usize);
+            if let Some(known) = self.known.get_mut(&session) {
+                known.app = is_open.then_some(app);
             }
-            let mut books = self.books.borrow_mut();
-            let part = (app.owed() - app.replied).min(self.rng.scale(1, 64 * 1024));
-            if part > 0 {
-                let mut bytes = books.reply(app.id, part.min(self.table.room(session) as u64 + 1));
-                if self.canary == Some(Canary::AlterReply) && self.rng.chance(1, 20) {
-                    bytes = altered(&bytes);
-                }
-                let taken = self.table.write(session, &bytes) as u64;
-                app.replied += taken;
-                books.replied(app.id, taken);
+        }
+        !self.busy.is_empty()
+    }
+
+    /// Whether the application has not closed the session.
+    fn work_on(&mut self, now: Time, session: SessionHandle, app: &mut App) -> bool {
+        if !std::mem::replace(&mut app.is_accepted, true)
+            && let Some((conn, id)) = self.table.accept(session)
+            && let Some(link) = self.links.get_mut(&conn)
+        {
+            link.end.accept(id);
+            self.dirty.insert(conn);
+        }
+        let part = app.reads(&mut self.rng);
+        if self.canary != Some(Canary::ForgetCredit) {
+            self.table.consumed(session, part as usize);
+        }
+        let mut books = self.books.borrow_mut();
+        let part = app.unsaid().min(self.rng.scale(1, 64 * 1024));
+        if app.may_write && part > 0 {
+            // One more than there is room for, to be told when there is more.
+            let mut bytes = books.reply(app.id, part.min(self.table.room(session) as u64 + 1));
+            if self.canary == Some(Canary::AlterReply) && self.rng.chance(1, 20) {
+                bytes = altered(&bytes);
             }
-            if app.close_at.is_some_and(|at| app.read >= at) {
-                let reason = self.rng.pick(&[CloseReason::Normal, CloseReason::Reset]);
+            let taken = self.table.write(session, &bytes);
+            app.may_write = taken == bytes.len();
+            app.replied += taken as u64;
+            books.replied(app.id, taken as u64);
+        }
+        match app.ends(self.canary, &mut self.rng) {
+            End::Open => true,
+            End::Close(reason) => {
                 books.server_closes(app.id, reason != CloseReason::Normal);
                 self.table.close(now, session, reason);
-                closed.push(session);
-                continue;
+                false
             }
-            let has_all = app.replied == app.owed() || self.canary == Some(Canary::EarlyEnd);
-            let all = app.client_finished && app.waiting == 0 && has_all;
-            if all && !app.finished {
-                app.finished = true;
-                if app.replied == app.owed() {
+            End::Finish { closes } => {
+                if app.unsaid() == 0 {
                     books.server_finishes(app.id);
                 }
                 if self.canary == Some(Canary::WrongFinish)
@@ -358,70 +382,105 @@ impl Server {
                     && let Some(link) = self.links.get_mut(&conn)
                 {
                     link.end.say(id, Control::Finish(info.bytes_sent + 1));
+                    self.dirty.insert(conn);
                 }
                 self.table.finish(session);
-                if app.closes_first {
+                if closes {
                     books.server_closes(app.id, false);
                     self.table.close(now, session, CloseReason::Normal);
-                    closed.push(session);
                 }
+                !closes
             }
-            busy |= app.waiting > 0 || app.replied < app.owed();
         }
-        for session in closed {
-            self.apps.remove(&session);
+    }
+
+    // What is sent.
+
+    fn close_moved(&mut self) {
+        for (conn, id) in std::mem::take(&mut self.moved) {
+            if self.canary != Some(Canary::DeliverOld)
+                && let Some(link) = self.links.get_mut(&conn)
+            {
+                link.carried.remove(&id.0);
+                link.end.close(id, CloseReason::Moved);
+                self.dirty.insert(conn);
+            }
         }
-        busy
     }
 
     fn transmit_sessions(&mut self, now: Time) {
-        for (conn, id) in std::mem::take(&mut self.moved) {
-            if self.canary == Some(Canary::DeliverOld) {
+        while let Some(&(at, session)) = self.tellings.first()
+            && at <= now
+        {
+            self.tellings.pop_first();
+            if let Some(known) = self.known.get_mut(&session) {
+                known.tell_at = None;
+            }
+            self.touched.insert(session);
+        }
+        for session in std::mem::take(&mut self.touched) {
+            let Some(info) = self.table.info(session) else {
+                self.forget(session, false);
+                continue;
+            };
+            if info.bytes_kept > self.limits.stream.kept_bytes_max {
+                let what = format!("{} bytes are kept, more than the bound", info.bytes_kept);
+                self.books.borrow_mut().violation(Check::Memory, what);
+            }
+            if let Some((conn, id)) = info.carrier
+                && let Some(link) = self.links.get_mut(&conn)
+            {
+                self.table.transmit(now, session, &mut OnServerLink { link: &mut link.end, id });
+                self.dirty.insert(conn);
+            }
+            if self.table.info(session).is_none() {
+                self.forget(session, false);
                 continue;
             }
-            if let Some(link) = self.links.get_mut(&conn) {
-                link.carried.remove(&id.0);
-                link.end.close(id, CloseReason::Moved);
+            let tell_at = self.table.poll_transmit_timeout(session);
+            if let Some(known) = self.known.get_mut(&session)
+                && known.tell_at != tell_at
+            {
+                self.tellings.extend(tell_at.map(|at| (at, session)));
+                let before = std::mem::replace(&mut known.tell_at, tell_at);
+                before.map(|at| self.tellings.remove(&(at, session)));
             }
         }
-        let mut books = self.books.borrow_mut();
-        self.known.retain(|&session, &mut id| {
-            if let Some(info) = self.table.info(session) {
-                if info.bytes_kept > self.limits.stream.kept_bytes_max {
-                    let what = format!("{} bytes are kept, more than the bound", info.bytes_kept);
-                    books.violation(Check::Memory, what);
-                }
-                if let Some((conn, connection)) = info.carrier
-                    && let Some(link) = self.links.get_mut(&conn)
-                {
-                    let mut carrier = OnServerLink { link: &mut link.end, id: connection };
-                    self.table.transmit(now, session, &mut carrier);
-                }
-            }
-            let is_known = self.table.info(session).is_some();
-            if !is_known {
-                books.server_forgets(id, false);
-            }
-            is_known
-        });
     }
 
-    fn transmit<T: Transport>(now: Time, conn: Conn, link: &mut Link, out: &mut T) {
-        while link.end.poll_room().is_some() {}
-        while let Some(mut chunk) = link.unsent.take().or_else(|| link.end.flush(now)) {
-            let taken = out.send(conn, chunk.as_slice());
-            chunk.advance(taken);
-            if !chunk.is_empty() {
-                link.unsent = Some(chunk);
-                break;
-            }
-            link.end.recycle(chunk);
+    fn forget(&mut self, session: SessionHandle, lost: bool) {
+        if let Some(known) = self.known.remove(&session) {
+            known.tell_at.map(|at| self.tellings.remove(&(at, session)));
+            self.books.borrow_mut().server_forgets(known.id, lost);
         }
     }
+
+    /// Sessions that a link had no room for, and has now, are touched.
+    fn transmit_links<T: Transport>(&mut self, now: Time, out: &mut T) {
+        for conn in std::mem::take(&mut self.dirty) {
+            let Some(link) = self.links.get_mut(&conn) else { continue };
+            while let Some(mut chunk) = link.unsent.take().or_else(|| link.end.flush(now)) {
+                let taken = out.send(conn, chunk.as_slice());
+                chunk.advance(taken);
+                if !chunk.is_empty() {
+                    link.unsent = Some(chunk);
+                    break;
+                }
+                link.end.recycle(chunk);
+            }
+            while let Some(id) = link.end.poll_room() {
+                self.touched.extend(link.carried.get(&id.0));
+            }
+        }
+    }
+
+    // Ends.
 
     fn drop_link(&mut self, now: Time, conn: Conn, link: &Link) {
+        self.proving.remove(&conn);
         for (&id, &session) in &link.carried {
             self.table.detach(now, session, (conn, Id(id)));
+            self.touched.insert(session);
         }
     }
 
@@ -432,10 +491,7 @@ impl Server {
                 Expired::Lingered(session, carrier) => (session, carrier),
             };
             self.moved.extend(carrier);
-            self.apps.remove(&session);
-            if let Some(id) = self.known.remove(&session) {
-                self.books.borrow_mut().server_forgets(id, true);
-            }
+            self.forget(session, true);
         }
     }
 }
@@ -456,6 +512,7 @@ impl Application for Server {
                 self.rng.fill(&mut nonce);
                 let end = ServerLink::new(self.config.clone(), now, peer, self.local, nonce);
                 self.links.insert(conn, Link { end, unsent: None, carried: BTreeMap::new() });
+                self.proving.insert(conn);
                 out.grant(conn, 1 << 20);
             }
             Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
@@ -467,7 +524,10 @@ impl Application for Server {
                     out.finish(conn);
                 }
             }
-            Event::Room | Event::Acknowledged { .. } => {}
+            Event::Room => {
+                self.dirty.insert(conn);
+            }
+            Event::Acknowledged { .. } => {}
         }
     }
 
@@ -478,8 +538,8 @@ impl Application for Server {
         }
         self.work_at = self.work_at.filter(|at| *at > now);
         self.expire(now);
-        for (conn, link) in &mut self.links {
-            if link.end.handle_timeout(now).is_err() {
+        for conn in &self.proving {
+            if self.links.get_mut(conn).is_some_and(|link| link.end.handle_timeout(now).is_err()) {
                 out.abort(*conn);
             }
         }
@@ -491,9 +551,11 @@ impl Application for Server {
             self.books.borrow_mut().violation(Check::Memory, what);
         }
         let busy = self.work(now);
+        self.close_moved();
         self.transmit_sessions(now);
-        for (conn, link) in &mut self.links {
-            Server::transmit(now, *conn, link, out);
+        while !self.dirty.is_empty() {
+            self.transmit_links(now, out);
+            self.transmit_sessions(now);
         }
         if busy && self.work_at.is_none() {
             self.work_at = Some(now + Duration::from_nanos(self.rng.range(10_000, 500_000)));
@@ -504,12 +566,9 @@ impl Application for Server {
         if !self.has_begun {
             return Some(Time::ZERO);
         }
-        let handshakes = self
-            .links
-            .values()
-            .filter(|link| link.end.pending() == 0)
-            .filter_map(|link| link.end.poll_timeout());
-        let tellings = self.known.keys().filter_map(|session| self.table.poll_transmit_timeout(*session));
-        handshakes.chain(tellings).chain(self.work_at).chain(self.table.poll_timeout()).min()
+        let proving = self.proving.iter().filter_map(|conn| self.links.get(conn));
+        let deadlines = proving.filter(|link| link.end.pending() == 0).filter_map(|l| l.end.poll_timeout());
+        let telling = self.tellings.first().map(|(at, _)| *at);
+        deadlines.chain(telling).chain(self.work_at).chain(self.table.poll_timeout()).min()
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     runs: Runs,
     /// Plant a fault that must be found: deliver-old, drop-piece, repeat-piece, alter-request, alter-reply, early-end,
-    /// accept-stale, false-gone, gone-further, keep-more, take-more, forget-credit, forget-close, wrong-finish
+    /// accept-stale, false-gone, gone-further, keep-more, take-more, forget-credit, forget-room, forget-close, wrong-finish
     #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
     /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
