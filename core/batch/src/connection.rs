@@ -92,11 +92,6 @@ impl Outgoing {
 }
 
 impl Incoming {
-    /// Whether the peer may send so many bytes more.
-    pub(crate) fn has_credit_for(&self, bytes: usize) -> bool {
-        self.received.checked_add(bytes as u64).is_some_and(|received| received <= self.limit)
-    }
-
     /// Bytes received that the application has not taken.
     pub(crate) fn unconsumed(&self) -> u64 {
         self.received - self.consumed
@@ -104,11 +99,13 @@ impl Incoming {
 
     /// Whether `bytes` more keep within the credit we gave, and if so counts them.
     pub(crate) fn receive(&mut self, bytes: usize) -> bool {
-        let has_credit = self.has_credit_for(bytes);
-        if has_credit {
-            self.received += bytes as u64;
+        match self.received.checked_add(bytes as u64) {
+            Some(received) if received <= self.limit => {
+                self.received = received;
+                true
+            }
+            _ => false,
         }
-        has_credit
     }
 
     /// The application has taken `bytes`. Returns the new limit when it is time to tell the peer.

@@ -224,6 +224,14 @@ impl Ends {
         }
     }
 
+    /// The same of bytes that may be another connection's, which had the id before: no more than were received.
+    pub(crate) fn consumed_at_most(&mut self, id: Id, bytes: usize) {
+        if let Some(connection) = self.get(id) {
+            let most = usize::try_from(connection.incoming.unconsumed()).unwrap_or(usize::MAX);
+            self.consumed(id, bytes.min(most));
+        }
+    }
+
     pub(crate) fn finish(&mut self, id: Id) {
         let Some(connection) = self.get_mut(id) else { return };
         if connection.outgoing.finished || !connection.is_open() {

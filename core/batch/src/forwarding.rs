@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use spillway_transport::Time;
 use spillway_wire::{HEADER_BYTES, Header, Id, Kind};
 
-use crate::ends::{Ends, Incoming};
+use crate::ends::Ends;
 use crate::error::LinkError;
 use crate::event::ServerEvent;
 use crate::server::ServerLink;
@@ -69,20 +69,18 @@ impl Ends {
         let mut length = 0;
         let found = loop {
             match front(&input[length..]) {
-                Front::Frame { header, payload } if self.may_forward(&header) => {
-                    if !payload.is_empty() {
-                        let incoming = self.incoming_data(header.id, payload.len(), !header.more);
-                        debug_assert_eq!(incoming, Incoming::Deliver, "it was asked");
+                Front::Frame { header, payload } => {
+                    let is_idle = length == 0 && payload.is_empty() && header.id != Id::LINK;
+                    if self.take_frame(&header) {
+                        length += HEADER_BYTES + payload.len();
+                    } else if is_idle {
+                        // It carries nothing, to nobody.
+                        *input = &input[HEADER_BYTES..];
+                    } else {
+                        break Taken::Apart;
                     }
-                    length += HEADER_BYTES + payload.len();
                 }
-                // It carries nothing.
-                Front::Frame { header, payload }
-                    if length == 0 && payload.is_empty() && header.id != Id::LINK =>
-                {
-                    *input = &input[HEADER_BYTES..];
-                }
-                Front::Frame { .. } | Front::Other => break Taken::Apart,
+                Front::Other => break Taken::Apart,
                 Front::Cut => break Taken::Cut,
             }
         };
@@ -91,15 +89,20 @@ impl Ends {
         if run.is_empty() { found } else { Taken::Run(run) }
     }
 
-    fn may_forward(&self, header: &Header) -> bool {
-        header.kind == Kind::Request
-            && self.get(header.id).is_some_and(|connection| {
-                let incoming = &connection.incoming;
-                connection.is_open()
-                    && !connection.is_carrier
-                    && !incoming.finished
-                    && incoming.has_credit_for(usize::from(header.length))
-            })
+    /// Counts this frame as received, if the application may have it as it is.
+    fn take_frame(&mut self, header: &Header) -> bool {
+        let bytes = usize::from(header.length);
+        let Some(connection) = self.get_mut(header.id) else { return false };
+        let may = header.kind == Kind::Request
+            && connection.is_open()
+            && !connection.is_carrier
+            && !connection.incoming.finished
+            && connection.incoming.receive(bytes);
+        if may && bytes > 0 {
+            self.counters.messages_received += u64::from(!header.more);
+            self.counters.bytes_received += bytes as u64;
+        }
+        may
     }
 }
 
@@ -123,12 +126,7 @@ impl ServerLink {
     /// [`consumed`](Self::consumed) for each of its messages.
     pub fn forwarded(&mut self, run: &[u8]) {
         for (header, payload) in frames(run) {
-            // A connection that took the place of one that has ended gets no more than it has itself received.
-            let bytes = self
-                .ends
-                .get(header.id)
-                .map_or(0, |connection| connection.incoming.unconsumed().min(payload.len() as u64));
-            self.ends.consumed(header.id, bytes as usize);
+            self.ends.consumed_at_most(header.id, payload.len());
         }
     }
 
