@@ -183,8 +183,8 @@ fn where_another_helper_lives_all_are_there_at_once() {
 }
 
 #[test]
-fn clients_of_a_helper_that_goes_leave_it_over_its_whole_deadline() {
-    let deadline = Duration::from_secs(10);
+fn clients_of_a_helper_that_goes_leave_it_over_its_deadline() {
+    let deadline = Duration::from_secs(12);
     let mut leaving: BTreeMap<u64, usize> = BTreeMap::new();
     for number in 0..500_u64 {
         let mut seed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -192,10 +192,10 @@ fn clients_of_a_helper_that_goes_leave_it_over_its_whole_deadline() {
         let mut routes = Routes::new(2, Some(1), Pace::default());
         routes.attached();
         let leaves = routes.drained(at(0), deadline, random(&mut seed)).unwrap();
-        assert!(leaves <= Time::ZERO + deadline);
+        assert!(leaves <= Time::ZERO + deadline * 3 / 4);
         assert_eq!(routes.lost(leaves, || 0.5).route, 1);
         *leaving.entry(leaves.since(Time::ZERO).as_secs()).or_default() += 1;
     }
-    assert_eq!(leaving.len(), 10, "{leaving:?}");
+    assert_eq!(leaving.len(), 9, "{leaving:?}");
     assert!(leaving.values().all(|count| *count < 100), "{leaving:?}");
 }
