@@ -184,6 +184,11 @@ impl Session {
         }
     }
 
+    /// Whether [`receive`](Self::receive) has something without asking the kernel: bytes, the end, or an error.
+    pub fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty() || self.end.is_some()
+    }
+
     /// Sends no more; replies still come.
     pub fn finish(&mut self, now: Instant) {
         self.machine.finish();
@@ -227,8 +232,12 @@ impl Session {
             match socket::receive_into(&way.socket, &mut space) {
                 Ok([]) => return self.lose(now, CarrierLoss::Closed),
                 Ok(received) => {
+                    let is_all = received.len() < RECEIVE_BYTES;
                     if let Err(why) = self.digest(now, received) {
                         return self.lose(now, why);
+                    }
+                    if is_all {
+                        break; // what came since has the descriptor ready again
                     }
                 }
                 Err(error) if socket::is_later(&error) || error.kind() == io::ErrorKind::Interrupted => break,
@@ -458,12 +467,10 @@ impl Session {
             }
             return;
         }
+        let silent = self.vigil.timeout();
         match self.vigil.poll(time) {
             Some(Doubt::Ask) => way.ask(&mut self.machine),
-            Some(Doubt::Leave) => {
-                let silent = self.vigil.timeout();
-                self.lose(now, CarrierLoss::Silent(silent));
-            }
+            Some(Doubt::Leave) => self.lose(now, CarrierLoss::Silent(silent)),
             None => {}
         }
     }

@@ -55,21 +55,26 @@ impl<P: Protocol> Worker<P> {
                     is_moving: false,
                     trouble: None,
                 }));
-                self.session_ready(index);
+                self.take_session(index);
             }
             Err(e) => self.open_failed(index, e.to_string()),
         }
     }
 
-    /// Takes what has come, and hears what the session has to tell.
+    /// Something has come on a session's link.
     pub(super) fn session_ready(&mut self, index: usize) {
-        if let Link::Session(link) = &mut self.connections[index].link
-            && !link.is_open
-        {
+        if let Link::Session(link) = &mut self.connections[index].link {
             link.session.handle_ready(Instant::now());
+            self.take_session(index);
+        }
+    }
+
+    /// Takes what has come, and hears what the session has to tell: first that it is open.
+    fn take_session(&mut self, index: usize) {
+        if matches!(&self.connections[index].link, Link::Session(link) if !link.is_open) {
             self.hear_session(index);
         }
-        while matches!(&self.connections[index].link, Link::Session(link) if link.is_open)
+        while matches!(&self.connections[index].link, Link::Session(link) if link.is_open && link.session.has_arrived())
             && self.receive(index)
         {}
         self.hear_session(index);
@@ -166,7 +171,7 @@ impl<P: Protocol> Worker<P> {
             return self.open_failed(index, format!("no answer within 5 s: {why}"));
         }
         link.session.handle_timeout(Instant::now());
-        self.session_ready(index);
+        self.take_session(index);
     }
 
     /// Has `session_timeout` called when the session wants it, or a little later.
