@@ -15,6 +15,12 @@ const BACKLOG: i32 = 4096;
 /// How long to leave the port alone when the process or the system is out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// A link that is silent for so long is asked whether its other end lives, and so often before it is given up: a host that
+/// lost power says nothing, and the sessions that it carried would wait for ever.
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMES: u32 = 3;
+
 /// Accepts links.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -39,6 +45,11 @@ impl Listener {
         if reuse_port {
             sockopt::set_socket_reuseport(&socket, true)?;
         }
+        // What is accepted inherits these.
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE_AFTER)?;
+        sockopt::set_tcp_keepintvl(&socket, KEEP_ALIVE_EVERY)?;
+        sockopt::set_tcp_keepcnt(&socket, KEEP_ALIVE_TIMES)?;
         net::bind(&socket, &address)?;
         net::listen(&socket, BACKLOG)?;
         Ok(Listener { socket, paused_until: None, watched: None })
@@ -89,5 +100,21 @@ impl Listener {
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn the_other_end_of_a_silent_link_is_asked_whether_it_lives() {
+        let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let _client = TcpStream::connect(listener.local_address().unwrap()).unwrap();
+        let accepted = listener.accept(Instant::now()).unwrap();
+        assert!(sockopt::socket_keepalive(&accepted.socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&accepted.socket).unwrap(), KEEP_ALIVE_AFTER);
     }
 }

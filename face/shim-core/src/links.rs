@@ -98,7 +98,11 @@ pub(crate) fn opened(fd: c_int, peer: SocketAddr, local: SocketAddr, end: Server
         return;
     }
     let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    // A host that lost power says nothing, and the sessions that it carried would wait for ever.
     let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+    for (option, value) in [(libc::TCP_KEEPIDLE, 30), (libc::TCP_KEEPINTVL, 10), (libc::TCP_KEEPCNT, 3)] {
+        let _ = sys::set_option(fd, libc::IPPROTO_TCP, option, value);
+    }
     *inner = Inner::begun(link.index, fd, end, (peer, local), set.index);
     HANDSHAKES.fetch_add(1, Ordering::Relaxed);
     status::link_began(link.index, peer);
