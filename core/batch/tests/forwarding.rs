@@ -167,6 +167,32 @@ fn replies_go_as_they_are_and_what_has_no_credit_is_left_in_order() {
 }
 
 proptest! {
+    /// Somebody who has authenticated and sends anything breaks his link at most, and is never held beyond a frame.
+    #[test]
+    fn any_bytes_are_taken(
+        parts in proptest::collection::vec(
+            prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..40),
+                (0_u32..6, 0_usize..100).prop_map(|(id, length)| frame(id, &vec![7; length])),
+                (0_u32..6, any::<u64>()).prop_map(|(id, offset)| control(id, Control::Finish(offset))),
+            ],
+            0..30,
+        ),
+    ) {
+        let mut server = server(Limits::default());
+        let bytes = parts.concat();
+        let mut input = bytes.as_slice();
+        while let Ok(Some(received)) = server.decompose_run(NOW, &mut input) {
+            if let Received::Run(run) = received {
+                prop_assert!(!run.is_empty());
+                server.forwarded(run);
+            }
+        }
+        let mut rest = Vec::new();
+        server.compose_run(&bytes, &mut rest);
+        server.forwarded(&bytes);
+    }
+
     /// However the bytes are cut, what is forwarded is what would have been taken apart.
     #[test]
     fn both_ways_of_taking_a_link_apart_agree(

@@ -160,3 +160,34 @@ impl Links {
         event
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use crate::{Links, Settings, Threads};
+
+    use super::*;
+
+    #[test]
+    fn words_that_begin_nothing_leave_nothing_in_the_directory() {
+        let threads = Threads::default();
+        let settings = Settings { threads: Some(threads.clone()), ..Settings::default() };
+        let mut links = Links::bind(Instant::now(), "127.0.0.1:0".parse().unwrap(), settings).unwrap();
+        for number in 0..100 {
+            let session = SessionId([number; 16]);
+            assert!(links.claims(Kind::Connect, session));
+            assert_eq!(threads.owner(session), Some(0));
+            // The table did not take it: the words were forged, or it is full.
+            links.settle_claim(session);
+            assert_eq!(threads.owner(session), None);
+            assert!(links.claims(Kind::Reconnect, session), "to be told that it is gone");
+            assert_eq!(threads.owner(session), None);
+        }
+        let taken = SessionId([200; 16]);
+        assert_eq!(threads.claim(taken, 7), 7);
+        assert!(!links.claims(Kind::Connect, taken), "another thread was faster");
+        drop(links);
+        assert_eq!(threads.owner(taken), Some(7));
+    }
+}
