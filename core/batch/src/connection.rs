@@ -1,6 +1,10 @@
 //! One virtual connection, as one end of a link sees it.
 
+use alloc::boxed::Box;
+
 use spillway_wire::CloseReason;
+
+use crate::kept::Kept;
 
 /// Credit is restated after this many bytes were consumed (or half the window, if that is less): at most one
 /// *credit* per connection per 64 KB.
@@ -31,6 +35,8 @@ pub(crate) struct Outgoing {
     pub(crate) wants_room: bool,
     /// It waits for the link's pending bytes to go, not only for credit.
     pub(crate) blocked: bool,
+    /// What the client's TCP has not acknowledged, where the helper tells of that.
+    pub(crate) kept: Option<Box<Kept>>,
 }
 
 /// Bytes that we receive.
@@ -51,7 +57,14 @@ impl Connection {
     pub(crate) fn new(limit: u64, window: u32) -> Connection {
         let window = u64::from(window);
         Connection {
-            outgoing: Outgoing { sent: 0, limit, finished: false, wants_room: false, blocked: false },
+            outgoing: Outgoing {
+                sent: 0,
+                limit,
+                finished: false,
+                wants_room: false,
+                blocked: false,
+                kept: None,
+            },
             incoming: Incoming { received: 0, consumed: 0, limit: window, window, finished: false },
             closed_here: false,
             closed_there: false,
@@ -80,9 +93,18 @@ impl Connection {
 }
 
 impl Outgoing {
-    /// Bytes that credit allows now.
+    /// Bytes that credit allows now, and the bound of what is kept.
     pub(crate) fn credit(&self) -> usize {
-        usize::try_from(self.limit.saturating_sub(self.sent)).unwrap_or(usize::MAX)
+        let credit = usize::try_from(self.limit.saturating_sub(self.sent)).unwrap_or(usize::MAX);
+        self.kept.as_ref().map_or(credit, |kept| credit.min(kept.room()))
+    }
+
+    /// These bytes were given to the link.
+    pub(crate) fn sent(&mut self, bytes: &[u8]) {
+        self.sent += bytes.len() as u64;
+        if let Some(kept) = &mut self.kept {
+            kept.push(bytes);
+        }
     }
 
     /// The peer restates its absolute limit. A lower one than before is an old one, and changes nothing.

@@ -9,8 +9,9 @@ use spillway_transport::{Chunk, Time};
 use spillway_wire::{CloseReason, Control, Disassembler, Id, Kind};
 
 use crate::assembler::Assembler;
-use crate::connection::Connection;
+use crate::connection::{Connection, Outgoing};
 use crate::histogram::Batches;
+use crate::kept::Kept;
 use crate::policy::Policy;
 
 /// Bounds of one end of a link.
@@ -23,6 +24,9 @@ pub struct Limits {
     pub pending_bytes_max: usize,
     /// Virtual connections on one link.
     pub connections_max: u32,
+    /// At a server's end: replies of each plain connection that may wait for the client's own TCP to acknowledge them,
+    /// where the helper tells of that. 0: they are not kept.
+    pub kept_bytes_max: usize,
     /// How long the peer may take to authenticate.
     pub handshake_timeout: Duration,
 }
@@ -33,6 +37,7 @@ impl Default for Limits {
             window_bytes: 256 * 1024,
             pending_bytes_max: 4 * 1024 * 1024,
             connections_max: 65_536,
+            kept_bytes_max: 256 * 1024,
             handshake_timeout: Duration::from_secs(5),
         }
     }
@@ -171,8 +176,8 @@ impl Ends {
                 self.blocked.push(id);
             }
         }
-        connection.outgoing.sent += taken as u64;
         if taken > 0 {
+            connection.outgoing.sent(&bytes[..taken]);
             self.assembler.data(self.kind_out, id, &bytes[..taken]);
         }
         taken
@@ -344,6 +349,26 @@ impl Ends {
         if connection.outgoing.wants_room {
             self.room.push_back(id);
         }
+    }
+
+    /// The client's TCP has acknowledged replies to its helper. The first word of that begins their keeping.
+    pub(crate) fn incoming_acknowledge(&mut self, id: Id, through: u64, bytes_max: usize) -> Incoming {
+        let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            self.counters.strays += 1;
+            return Incoming::PassOver;
+        };
+        if bytes_max == 0 || !connection.is_open() {
+            return Incoming::PassOver;
+        }
+        let Outgoing { sent, wants_room, kept, .. } = &mut connection.outgoing;
+        let kept = kept.get_or_insert_with(|| Box::new(Kept::new(*sent, bytes_max)));
+        if kept.acknowledge(through).is_err() {
+            return break_rule(connection, CloseReason::Protocol);
+        }
+        if *wants_room {
+            self.room.push_back(id);
+        }
+        Incoming::PassOver
     }
 
     pub(crate) fn incoming_finish(&mut self, id: Id, offset: u64) -> Incoming {

@@ -27,6 +27,7 @@ mod forwarding;
 mod handshake;
 mod histogram;
 mod ids;
+mod kept;
 mod opener;
 mod server;
 
@@ -41,6 +42,7 @@ pub use event::{Info, ServerEvent};
 pub use forwarding::Received;
 pub use histogram::{Batches, Histogram};
 pub use ids::IdPool;
+pub use kept::Unacknowledged;
 pub use opener::{OpenError, OpenerConfig, OpenerEvent, OpenerLink};
 pub use policy::{Policy, PolicyKind};
 pub use server::{ServerConfig, ServerLink};

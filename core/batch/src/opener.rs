@@ -7,6 +7,7 @@ use core::net::SocketAddr;
 use spillway_auth::Key;
 use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{NONCE_BYTES, Role, SESSIONS_SINCE};
+use spillway_wire::session::Acknowledge;
 use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
 use crate::connection::Connection;
@@ -197,6 +198,15 @@ impl OpenerLink {
         match self.stage {
             Stage::Established(settled) => settled.credit,
             _ => 0,
+        }
+    }
+
+    /// Tells the server that the client's own TCP has acknowledged replies up to this offset. The first word of that, best
+    /// 0 right after [`open`](Self::open), asks the server to keep replies until then. To an old server nothing is said.
+    pub fn acknowledge(&mut self, id: Id, through: u64) {
+        if self.carries_sessions() && self.ends.get(id).is_some_and(Connection::is_open) {
+            let acknowledge = Acknowledge { received: through, finish_received: false, answer: false };
+            self.ends.assembler.control(id, Control::Acknowledge(acknowledge));
         }
     }
 

@@ -18,6 +18,7 @@ use crate::error::LinkError;
 use crate::event::{Info, ServerEvent};
 use crate::forwarding::Taken;
 use crate::handshake::{Accepted, Accepting};
+use crate::kept::Unacknowledged;
 use crate::policy::{Fixed, Policy};
 
 /// What a server's link port accepts.
@@ -201,8 +202,10 @@ impl ServerLink {
                     // Also after our own *close*: the session waits for this answer.
                     return Ok(Some(ServerEvent::CarriedControl { id, control }));
                 }
-                Control::Acknowledge(_) => {
-                    (id, self.ends.incoming_nonsense(id), ServerEvent::CarriedControl { id, control })
+                Control::Acknowledge(acknowledge) => {
+                    let bytes_max = self.config.limits.kept_bytes_max;
+                    let incoming = self.ends.incoming_acknowledge(id, acknowledge.received, bytes_max);
+                    (id, incoming, ServerEvent::CarriedControl { id, control })
                 }
                 Control::Credit(limit) => {
                     self.ends.incoming_credit(id, limit);
@@ -340,6 +343,12 @@ impl ServerLink {
             bytes_received: connection.incoming.received,
             bytes_sent: connection.outgoing.sent,
         })
+    }
+
+    /// Replies that the client of a plain connection may not have, where its helper tells of its TCP's
+    /// acknowledgements. They are given up when the connection or the link ends.
+    pub fn unacknowledged(&self, id: Id) -> Option<Unacknowledged<'_>> {
+        Some(self.ends.get(id)?.outgoing.kept.as_ref()?.all())
     }
 
     /// Whether bytes still pass: neither end has closed, and no rule was broken.

@@ -82,6 +82,10 @@ impl Relay {
             OpenError::Sessions => Refusal::OldServer,
         })?;
         linked.set_member(id, Member::Client(conn));
+        if self.config.services[usize::from(service)].acknowledges_replies {
+            linked.opener.acknowledge(id, 0);
+            out.watch_acknowledged(conn, true);
+        }
         let mut client = RawClient::new(now, service, upstream, id, arrival);
         client.grant(now, conn, linked, out);
         self.put_client(conn, Holder::Raw(client));

@@ -102,6 +102,9 @@ pub struct ServiceConfig {
     pub proxy_from: Vec<AddressRange>,
     /// Links to the server, of this relay.
     pub links: u16,
+    /// Has the server keep what it replies to plain clients until their TCP has acknowledged it. It costs the server
+    /// memory and a copy, and is the ground on which another helper could take them over.
+    pub acknowledges_replies: bool,
     /// When batches go.
     pub policy: PolicyKind,
     /// Bounds of each link and of its connections.
@@ -125,6 +128,7 @@ impl ServiceConfig {
             clients: AddressRange::private(),
             proxy_from: Vec::new(),
             links: 1,
+            acknowledges_replies: false,
             policy: PolicyKind::Adaptive { max_delay: Duration::from_micros(200), max_bytes: 64 * 1024 },
             limits: Limits::default(),
             connect_timeout: Duration::from_secs(1),

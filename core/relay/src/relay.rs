@@ -220,6 +220,19 @@ impl Relay {
         }
     }
 
+    /// A client's TCP has acknowledged what we sent.
+    fn acknowledged(&mut self, conn: Conn, through: u64) {
+        match self.slots.get_mut(conn) {
+            Some(Holder::Leaving(leaving)) => leaving.acknowledged = through,
+            Some(Holder::Raw(client)) => {
+                if let Some(linked) = self.upstreams[client.upstream].linked_mut() {
+                    linked.opener.acknowledge(client.id, through);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn room<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         match self.slots.get_mut(conn) {
             Some(Holder::Raw(client)) => {
@@ -331,11 +344,7 @@ impl Application for Relay {
             Event::Opened { peer, listener } => self.opened(now, conn, peer, listener, out),
             Event::Finished => self.finished(now, conn, out),
             Event::Lost(reason) => self.lost(now, conn, reason, out),
-            Event::Acknowledged { through } => {
-                if let Some(Holder::Leaving(leaving)) = self.slots.get_mut(conn) {
-                    leaving.acknowledged = through;
-                }
-            }
+            Event::Acknowledged { through } => self.acknowledged(conn, through),
         }
     }
 

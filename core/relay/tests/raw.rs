@@ -381,3 +381,36 @@ fn the_first_timeout_is_due_at_once() {
     let relay = spillway_relay::Relay::new(config(), Box::new(|bytes| bytes.fill(0))).unwrap();
     assert_eq!(relay.poll_timeout(), Some(Time::ZERO));
 }
+
+#[test]
+fn what_a_client_s_tcp_acknowledges_is_passed_on_where_that_is_wanted() {
+    let base = config();
+    let service = ServiceConfig { acknowledges_replies: true, ..base.services[0].clone() };
+    let mut world = World::new(Config::new(vec![service]));
+    let client = world.client(0, CLIENT);
+    assert!(world.wires.line(client).watched);
+    world.exchange();
+    let kept = |world: &World| {
+        let all = world.server.unacknowledged(Id(1)).unwrap();
+        (all.acknowledged, [all.bytes.0, all.bytes.1].concat())
+    };
+    assert_eq!(kept(&world), (0, Vec::new()));
+    world.server.accept(Id(1));
+    world.server.compose(Id(1), b"first second");
+    world.exchange();
+    assert_eq!(kept(&world), (0, b"first second".to_vec()), "the host has it, the client has not");
+    world.event(client, Event::Acknowledged { through: 6 });
+    world.exchange();
+    assert_eq!(kept(&world), (6, b"second".to_vec()));
+    world.event(client, Event::Acknowledged { through: 12 });
+    world.exchange();
+    assert_eq!(kept(&world), (12, Vec::new()));
+}
+
+#[test]
+fn nobody_watches_acknowledgements_otherwise() {
+    let mut world = World::new(config());
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    assert!(!world.wires.line(client).watched && world.server.unacknowledged(Id(1)).is_none());
+}

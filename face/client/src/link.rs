@@ -91,6 +91,7 @@ impl Link {
                 connections_max: 1,
                 // The connection has deadlines of its own, which count phases apart.
                 handshake_timeout: Duration::MAX,
+                ..Limits::default()
             },
             // One virtual connection: nothing to wait for.
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },

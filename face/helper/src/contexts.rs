@@ -86,6 +86,7 @@ pub fn relay_config(config: &HelperConfig, places: &Places, threads: &Threads) -
         clients: service.client_ranges(),
         proxy_from: service.proxy_protocol_from.clone(),
         links: service.links_per_thread,
+        acknowledges_replies: service.acknowledges_replies,
         policy: service.policy,
         limits: Limits { window_bytes: service.connection_buffer_bytes, ..Limits::default() },
         connect_timeout: service.connect_timeout,

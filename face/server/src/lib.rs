@@ -40,7 +40,7 @@ pub use settings::{BindError, Settings};
 pub use spillway_auth::{Key, KeyRing};
 pub use spillway_batch::{
     AddressRange, AddressRules, CloseReason, Forbidden, Info, Limits, LinkCounters, RangeError, RefuseReason,
-    Role,
+    Role, Unacknowledged,
 };
 pub use spillway_keys::{KeyFileError, read_key_file};
 pub use spillway_session::{StreamLimits, TableLimits};

@@ -38,6 +38,8 @@ pub struct Oracle {
     refused: BTreeSet<SocketAddr>,
     /// Bytes delivered, both ways.
     pub delivered: u64,
+    /// How often what the server keeps of a reply stream was compared.
+    pub kept_looks: u64,
     /// Streams that ended in good order and complete at their client.
     pub completed: u64,
     /// Streams that ended otherwise.
@@ -226,6 +228,20 @@ impl Oracle {
     pub fn replied(&mut self, token: Token, bytes: u64) {
         if let Some(stream) = self.stream(token) {
             stream.replied += bytes;
+        }
+    }
+
+    /// The server keeps these bytes, for the client's TCP has acknowledged up to there and no further.
+    pub fn kept(&mut self, token: Token, acknowledged: u64, bytes: &[u8], bytes_max: usize) {
+        self.kept_looks += 1;
+        let Some(stream) = self.stream(token) else { return };
+        let (replied, end) = (stream.replied, acknowledged + bytes.len() as u64);
+        if end != replied {
+            self.violation(format!("reply stream {token:x}: kept up to {end} of {replied}"));
+        } else if let Some(offset) = first_wrong(reply_word, token, acknowledged, bytes) {
+            self.violation(format!("reply stream {token:x}: a wrong byte is kept at {offset}"));
+        } else if bytes.len() > bytes_max {
+            self.violation(format!("reply stream {token:x}: {} bytes are kept", bytes.len()));
         }
     }
 

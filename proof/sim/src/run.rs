@@ -27,6 +27,8 @@ pub struct Report {
     pub broken: u64,
     /// Bytes delivered, both ways, each checked.
     pub delivered_bytes: u64,
+    /// Looks at replies that the server keeps until a client's TCP has acknowledged them.
+    pub kept_looks: u64,
     /// Faults made.
     pub faults: u64,
     /// Batches that helpers sent.
@@ -55,6 +57,7 @@ pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
         completed: oracle.completed,
         broken: oracle.broken,
         delivered_bytes: oracle.delivered,
+        kept_looks: oracle.kept_looks,
         faults: world.faults,
         batches,
         messages,

@@ -279,6 +279,12 @@ impl Server {
                 connection.replied += taken;
                 oracle.replied(token, taken);
             }
+            if self.rng.chance(1, 16)
+                && let Some(all) = link.end.unacknowledged(id)
+            {
+                let bytes_max = self.config.limits.kept_bytes_max;
+                oracle.kept(token, all.acknowledged, &[all.bytes.0, all.bytes.1].concat(), bytes_max);
+            }
             if connection.close_at.is_some_and(|at| connection.read >= at) {
                 let reason = self.rng.pick(&[CloseReason::Normal, CloseReason::Reset]);
                 oracle.replied_all(token);

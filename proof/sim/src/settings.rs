@@ -23,6 +23,7 @@ pub(crate) fn of_helpers(rng: &mut Rng, calm: bool) -> Config {
         keys: vec![helper_key()],
         client_keys: Some(clients),
         links: rng.range(1, 3) as u16,
+        acknowledges_replies: rng.chance(1, 2),
         policy: policy(rng, max_delay),
         limits: Limits {
             window_bytes: rng.scale(16, 256 * 1024) as u32,

@@ -7,7 +7,7 @@ const STEPS: u64 = 10_000;
 
 #[test]
 fn no_byte_is_lost_repeated_reordered_or_altered() {
-    let (mut completed, mut broken, mut faults) = (0, 0, 0);
+    let (mut completed, mut broken, mut faults, mut looks) = (0, 0, 0, 0);
     for seed in 0..16 {
         let report = run(seed, STEPS, None);
         assert!(
@@ -17,8 +17,12 @@ fn no_byte_is_lost_repeated_reordered_or_altered() {
         completed += report.completed;
         broken += report.broken;
         faults += report.faults;
+        looks += report.kept_looks;
     }
-    println!("{completed} streams completed, {broken} broken by {faults} faults");
+    println!(
+        "{completed} streams completed, {broken} broken by {faults} faults; {looks} looks at what is kept"
+    );
+    assert!(looks > 300, "what is kept is looked at");
     assert!(completed > 300 && broken > 50 && faults > 20, "the storms are neither idle nor deadly");
 }
 

@@ -158,6 +158,9 @@ pub struct Service {
     pub connect_timeout: Duration,
     /// Idle time after which a client is asked whether it is alive; none: never.
     pub client_keepalive: Option<Duration>,
+    /// Has the server keep its replies to plain clients until their TCP has acknowledged them. Not in the configuration
+    /// file: nothing takes such clients over yet.
+    pub acknowledges_replies: bool,
     /// When batches go.
     pub policy: PolicyKind,
     /// Bytes of replies that may wait for one client before the server is told to wait.
@@ -180,6 +183,7 @@ impl Service {
             links_per_thread: 1,
             connect_timeout: Duration::from_secs(1),
             client_keepalive: Some(Duration::from_secs(30)),
+            acknowledges_replies: false,
             policy: PolicyKind::Adaptive { max_delay: Duration::from_micros(200), max_bytes: 64 << 10 },
             connection_buffer_bytes: 256 << 10,
         }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use spillway_batch::{CloseReason, Info, LinkCounters, RefuseReason, ServerEvent};
+use spillway_batch::{CloseReason, Info, LinkCounters, RefuseReason, ServerEvent, Unacknowledged};
 use spillway_transport::Time;
 
 use super::Links;
@@ -137,6 +137,14 @@ impl Links {
         match client.0 {
             Name::Plain(link, id) => self.table.get(link)?.end.info(id),
             Name::Session(session) => self.carried.info(session),
+        }
+    }
+
+    /// Replies to a plain client that its own TCP has not acknowledged, where its helper tells of that.
+    pub fn unacknowledged(&self, client: Client) -> Option<Unacknowledged<'_>> {
+        match client.0 {
+            Name::Plain(link, id) => self.table.get(link)?.end.unacknowledged(id),
+            Name::Session(_) => None,
         }
     }
 

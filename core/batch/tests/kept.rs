@@ -1,0 +1,127 @@
+//! Replies that are kept until the client's own TCP has acknowledged them.
+
+#[allow(dead_code, reason = "its events are for other test programs")]
+mod pair;
+
+use pair::{Pair, Seen};
+use proptest::prelude::*;
+use spillway_batch::{CloseReason, Id, Limits};
+
+fn kept(pair: &Pair, id: Id) -> Option<(u64, Vec<u8>)> {
+    let all = pair.server.unacknowledged(id)?;
+    Some((all.acknowledged, [all.bytes.0, all.bytes.1].concat()))
+}
+
+fn with_kept_max(kept_bytes_max: usize) -> Pair {
+    Pair::with_limits(Limits::default(), Limits { kept_bytes_max, ..Limits::default() })
+}
+
+/// A connection whose helper tells of its client's acknowledgements.
+fn open(pair: &mut Pair) -> Id {
+    let id = pair.open(5_000);
+    pair.opener.acknowledge(id, 0);
+    pair.exchange();
+    id
+}
+
+#[test]
+fn nothing_is_kept_unless_the_helper_asks() {
+    let mut pair = Pair::established();
+    let id = pair.open(5_000);
+    assert_eq!(pair.server.compose(id, b"before"), 6);
+    pair.exchange();
+    assert_eq!(kept(&pair, id), None);
+    pair.opener.acknowledge(id, 2);
+    pair.exchange();
+    assert_eq!(kept(&pair, id), Some((6, Vec::new())), "what went before is not there any more");
+    pair.server.compose(id, b"after");
+    assert_eq!(kept(&pair, id), Some((6, b"after".to_vec())));
+}
+
+#[test]
+fn a_server_that_keeps_nothing_passes_over() {
+    let mut pair = with_kept_max(0);
+    let id = open(&mut pair);
+    pair.server.compose(id, b"reply");
+    pair.opener.acknowledge(id, 3);
+    pair.exchange();
+    assert_eq!(kept(&pair, id), None);
+    assert!(pair.server.is_open(id));
+}
+
+#[test]
+fn bytes_stay_until_acknowledged_and_old_words_change_nothing() {
+    let mut pair = Pair::established();
+    let id = open(&mut pair);
+    pair.server.compose(id, b"abcdef");
+    pair.exchange();
+    for (through, left) in [(2, "cdef"), (1, "cdef"), (2, "cdef"), (5, "f"), (6, "")] {
+        pair.opener.acknowledge(id, through);
+        pair.exchange();
+        let left = left.as_bytes();
+        assert_eq!(kept(&pair, id), Some((6 - left.len() as u64, left.to_vec())));
+    }
+}
+
+#[test]
+fn a_full_buffer_holds_the_application_back_and_room_is_told() {
+    let mut pair = with_kept_max(8);
+    let id = open(&mut pair);
+    assert_eq!(pair.server.compose(id, b"0123456789"), 8);
+    assert_eq!((pair.server.compose(id, b"89"), pair.server.room(id)), (0, 0));
+    pair.exchange();
+    assert_eq!(pair.server.poll_room(), None, "neither credit nor the batch is what it waits for");
+    pair.opener.acknowledge(id, 3);
+    pair.exchange();
+    assert_eq!(pair.server.poll_room(), Some(id));
+    assert_eq!(pair.server.compose(id, b"89"), 2);
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_breaks_the_connection() {
+    let mut pair = Pair::established();
+    let (id, other) = (open(&mut pair), pair.open(6_000));
+    pair.server.compose(id, b"abc");
+    pair.exchange();
+    pair.opener.acknowledge(id, 4);
+    pair.exchange();
+    assert_eq!(pair.take_server_events(), [Seen::Closed(id, CloseReason::Protocol)]);
+    assert!(pair.server.is_open(other));
+}
+
+#[test]
+fn what_is_kept_ends_with_the_connection() {
+    let mut pair = Pair::established();
+    let id = open(&mut pair);
+    pair.server.compose(id, b"abc");
+    pair.exchange();
+    pair.server.close(id, CloseReason::Normal);
+    assert_eq!(kept(&pair, id), Some((0, b"abc".to_vec())), "the helper has not closed yet");
+    pair.opener_closes.insert(id);
+    pair.exchange();
+    assert_eq!(kept(&pair, id), None);
+}
+
+proptest! {
+    /// What is kept is always what was composed and not acknowledged, and never more than the bound.
+    #[test]
+    fn kept_bytes_are_those_between(
+        steps in proptest::collection::vec((0_usize..40, 0_u64..40), 1..80),
+        bytes_max in 1_usize..60,
+    ) {
+        let mut pair = with_kept_max(bytes_max);
+        let id = open(&mut pair);
+        let (mut composed, mut acknowledged) = (Vec::new(), 0_u64);
+        for (number, (length, more)) in steps.into_iter().enumerate() {
+            let taken = pair.server.compose(id, &vec![number as u8; length]);
+            composed.extend(std::iter::repeat_n(number as u8, taken));
+            pair.exchange();
+            acknowledged = (acknowledged + more).min(composed.len() as u64);
+            pair.opener.acknowledge(id, acknowledged);
+            pair.exchange();
+            let expected = composed[acknowledged as usize..].to_vec();
+            prop_assert!(expected.len() <= bytes_max);
+            prop_assert_eq!(kept(&pair, id), Some((acknowledged, expected)));
+        }
+    }
+}

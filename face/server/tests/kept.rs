@@ -1,0 +1,122 @@
+//! Replies to a plain client of a helper, kept by the server until the client's own TCP has acknowledged them.
+
+mod support;
+
+use std::io::Read;
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags};
+use spillway_helper::{Helper, HelperConfig, Service};
+use spillway_server::{Client, Event, KeyRing, Limits, Links, Role, Settings};
+use support::Keys;
+
+const MARK: u32 = 3;
+const KEPT_BYTES_MAX: usize = 100_000;
+
+/// A server in the test's own loop.
+struct Server {
+    links: Links,
+    epoll: OwnedFd,
+    client: Option<Client>,
+}
+
+impl Server {
+    fn start(keys: &Keys) -> Server {
+        let mut ring = KeyRing::new();
+        ring.accept(Role::Helper, keys.helper.clone());
+        let limits = Limits { kept_bytes_max: KEPT_BYTES_MAX, ..Limits::default() };
+        let settings = Settings { ring, limits, ..Settings::default() };
+        let links = Links::bind(Instant::now(), "127.0.0.1:0".parse().unwrap(), settings).unwrap();
+        Server { links, epoll: epoll::create(CreateFlags::CLOEXEC).unwrap(), client: None }
+    }
+
+    fn turn(&mut self) {
+        let now = Instant::now();
+        self.links.watch_in(&self.epoll, MARK).unwrap();
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 64];
+        let timeout = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+        let (events, _) = epoll::wait(&self.epoll, &mut space, Some(&timeout)).unwrap();
+        let mut buffer = [0; 65536];
+        for event in events {
+            let ready = self.links.handle_ready(now, event.data.u64(), event.flags);
+            let Some(link) = ready else { continue };
+            let received = self.links.receive(link, &mut buffer);
+            let mut input = &buffer[..received];
+            while let Some(event) = self.links.decompose(now, link, &mut input) {
+                if let Event::Connected { client, .. } = event {
+                    self.client = Some(client);
+                    self.links.accept(client);
+                }
+            }
+        }
+        self.links.handle_timeout(now);
+        while self.links.poll_event().is_some() {}
+        self.links.flush(now);
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Server) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !done(self) {
+            assert!(Instant::now() < deadline, "no sign of {what}");
+            self.turn();
+        }
+    }
+
+    /// Up to where the client's TCP has acknowledged, and what is kept.
+    fn kept(&self) -> (u64, Vec<u8>) {
+        let all = self.links.unacknowledged(self.client.unwrap()).expect("the helper tells");
+        (all.acknowledged, [all.bytes.0, all.bytes.1].concat())
+    }
+}
+
+fn byte(at: usize) -> u8 {
+    (at * 31 % 251) as u8
+}
+
+#[test]
+fn replies_are_kept_until_the_client_s_tcp_has_them() {
+    let keys = Keys::new();
+    let mut server = Server::start(&keys);
+    let mut service = Service::new("kept", server.links.address());
+    service.listen.push("127.0.0.1:0".parse().unwrap());
+    service.keys = vec![keys.helper.clone()];
+    service.acknowledges_replies = true;
+    let helper = Helper::start(HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) }).unwrap();
+    let plain = helper.status().services[0].listen[0];
+    server.until("the link", |_| helper.status().services[0].links_that_are_up() == 1);
+    let mut client = TcpStream::connect(plain).unwrap();
+    server.until("the client", |server| server.client.is_some());
+    let name = server.client.unwrap();
+    server.until("the helper's word", |server| server.links.unacknowledged(name).is_some());
+
+    // The client reads nothing: its TCP takes what its buffers hold, and the server keeps the rest, and no more.
+    let mut composed = 0;
+    server.until("a full buffer", |server| {
+        let bytes: Vec<u8> = (composed..composed + 30_000).map(byte).collect();
+        composed += server.links.compose(name, &bytes);
+        let (acknowledged, kept) = server.kept();
+        assert!(kept.len() <= KEPT_BYTES_MAX);
+        assert_eq!(acknowledged as usize + kept.len(), composed);
+        assert!(kept.iter().enumerate().all(|(at, got)| *got == byte(acknowledged as usize + at)));
+        kept.len() == KEPT_BYTES_MAX && acknowledged > 0
+    });
+
+    // It reads, and everything is let go.
+    let reading = std::thread::spawn(move || {
+        let mut read = 0;
+        let mut buffer = [0; 65536];
+        while read < composed {
+            let count = client.read(&mut buffer).unwrap();
+            assert!(count > 0 && buffer[..count].iter().enumerate().all(|(at, got)| *got == byte(read + at)));
+            read += count;
+        }
+        client
+    });
+    server.until("the last acknowledgement", |server| server.kept() == (composed as u64, Vec::new()));
+    drop(reading.join().unwrap());
+    helper.stop();
+}
