@@ -357,7 +357,10 @@ impl Ends {
             self.counters.strays += 1;
             return Incoming::PassOver;
         };
-        if bytes_max == 0 || !connection.is_open() {
+        // After our own close the rest is kept until the helper closes too.
+        let is_kept =
+            connection.is_open() || (connection.outgoing.kept.is_some() && connection.broken.is_none());
+        if bytes_max == 0 || !is_kept {
             return Incoming::PassOver;
         }
         let Outgoing { sent, wants_room, kept, .. } = &mut connection.outgoing;

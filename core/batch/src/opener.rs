@@ -159,9 +159,27 @@ impl OpenerLink {
 
     /// Opens a connection for a client. Requests may follow at once.
     pub fn open(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
+        self.open_own(client, server, false)
+    }
+
+    /// The same, and the server is asked to keep its replies until they are [acknowledged](Self::acknowledge): by an
+    /// *acknowledge* before *connect*, so that the first reply is kept too. An old server is not asked.
+    pub fn open_kept(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
+        self.open_own(client, server, self.carries_sessions())
+    }
+
+    fn open_own(
+        &mut self,
+        client: SocketAddr,
+        server: Option<SocketAddr>,
+        is_kept: bool,
+    ) -> Result<Id, OpenError> {
         let (id, settled) = self.assign(false)?;
         self.ends.insert(id, Connection::new(u64::from(settled.credit), self.window_bytes));
         let credit = u64::from(self.window_bytes);
+        if is_kept {
+            self.say_acknowledged(id, 0);
+        }
         self.ends.assembler.control(id, Control::Connect(Connect { client, server, credit, session: None }));
         Ok(id)
     }
@@ -201,13 +219,19 @@ impl OpenerLink {
         }
     }
 
-    /// Tells the server that the client's own TCP has acknowledged replies up to this offset. The first word of that, best
-    /// 0 right after [`open`](Self::open), asks the server to keep replies until then. To an old server nothing is said.
+    /// Tells the server that the client's own TCP has acknowledged replies up to this offset; also after the server has
+    /// closed, until we do. Said first of a connection that was not [opened](Self::open_kept) so, it asks the server to
+    /// keep replies from now on. To an old server nothing is said.
     pub fn acknowledge(&mut self, id: Id, through: u64) {
-        if self.carries_sessions() && self.ends.get(id).is_some_and(Connection::is_open) {
-            let acknowledge = Acknowledge { received: through, finish_received: false, answer: false };
-            self.ends.assembler.control(id, Control::Acknowledge(acknowledge));
+        let is_heard = |connection: &Connection| !connection.closed_here && connection.broken.is_none();
+        if self.carries_sessions() && self.ends.get(id).is_some_and(is_heard) {
+            self.say_acknowledged(id, through);
         }
+    }
+
+    fn say_acknowledged(&mut self, id: Id, through: u64) {
+        let acknowledge = Acknowledge { received: through, finish_received: false, answer: false };
+        self.ends.assembler.control(id, Control::Acknowledge(acknowledge));
     }
 
     /// Forwards a piece of a relayed connection's request.

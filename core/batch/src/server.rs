@@ -18,7 +18,7 @@ use crate::error::LinkError;
 use crate::event::{Info, ServerEvent};
 use crate::forwarding::Taken;
 use crate::handshake::{Accepted, Accepting};
-use crate::kept::Unacknowledged;
+use crate::kept::{Kept, Unacknowledged};
 use crate::policy::{Fixed, Policy};
 
 /// What a server's link port accepts.
@@ -45,6 +45,8 @@ pub struct ServerLink {
     stage: Stage,
     pub(crate) ends: Ends,
     clients: Vec<Option<SocketAddr>>,
+    /// Replies of this connection are to be kept, if it is the next that is opened.
+    keep_next: Option<Id>,
 }
 
 #[derive(Debug)]
@@ -84,6 +86,7 @@ impl ServerLink {
             },
             ends: Ends::new(Kind::Reply, policy, limits.pending_bytes_max),
             clients: Vec::new(),
+            keep_next: None,
             config,
             peer,
             local,
@@ -202,6 +205,10 @@ impl ServerLink {
                     // Also after our own *close*: the session waits for this answer.
                     return Ok(Some(ServerEvent::CarriedControl { id, control }));
                 }
+                Control::Acknowledge(_) if self.ends.get(id).is_none() => {
+                    self.keep_next = Some(id);
+                    return Ok(None);
+                }
                 Control::Acknowledge(acknowledge) => {
                     let bytes_max = self.config.limits.kept_bytes_max;
                     let incoming = self.ends.incoming_acknowledge(id, acknowledge.received, bytes_max);
@@ -234,7 +241,11 @@ impl ServerLink {
         let Connect { client, server, credit, session } = connect;
         let (connection, event) = match session {
             None => {
-                let connection = Connection::new(credit, self.config.limits.window_bytes);
+                let limits = self.config.limits;
+                let mut connection = Connection::new(credit, limits.window_bytes);
+                if self.keep_next.take() == Some(id) && limits.kept_bytes_max > 0 {
+                    connection.outgoing.kept = Some(Box::new(Kept::new(0, limits.kept_bytes_max)));
+                }
                 (connection, ServerEvent::Connect { id, client, server })
             }
             Some(opening) => {

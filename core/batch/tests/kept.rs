@@ -39,6 +39,34 @@ fn nothing_is_kept_unless_the_helper_asks() {
 }
 
 #[test]
+fn the_first_reply_is_kept_where_that_is_asked_for_with_connect() {
+    let mut pair = Pair::established();
+    let id = pair.opener.open_kept("10.0.0.9:7".parse().unwrap(), None).unwrap();
+    let other = pair.opener.open("10.0.0.9:8".parse().unwrap(), None).unwrap();
+    pair.exchange();
+    // Whatever the application says at once, before anything else comes.
+    pair.server.compose(id, b"welcome");
+    pair.server.compose(other, b"welcome");
+    assert_eq!((kept(&pair, id), kept(&pair, other)), (Some((0, b"welcome".to_vec())), None));
+}
+
+#[test]
+fn after_the_servers_close_the_rest_is_kept_until_the_helper_closes() {
+    let mut pair = Pair::established();
+    let id = pair.opener.open_kept("10.0.0.9:7".parse().unwrap(), None).unwrap();
+    pair.exchange();
+    pair.server.compose(id, b"bye");
+    pair.server.close(id, CloseReason::Normal);
+    pair.exchange();
+    pair.opener.acknowledge(id, 2);
+    pair.exchange();
+    assert_eq!(kept(&pair, id), Some((2, b"e".to_vec())));
+    pair.opener.close(id, CloseReason::Normal);
+    pair.exchange();
+    assert_eq!((kept(&pair, id), pair.server.connections()), (None, 0));
+}
+
+#[test]
 fn a_server_that_keeps_nothing_passes_over() {
     let mut pair = with_kept_max(0);
     let id = open(&mut pair);

@@ -1,10 +1,12 @@
 //! Clients of both sorts: who is taken, how they leave, when they are cut off.
 
+use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use spillway_batch::{CloseReason, OpenError};
 use spillway_transport::{Conn, LostReason, Time, Transport};
 
+use crate::acknowledging::Owed;
 use crate::notice::{Cut, Notice, Refusal};
 use crate::raw::{Arrival, RawClient};
 use crate::relay::Relay;
@@ -76,17 +78,23 @@ impl Relay {
         let now = self.now;
         let upstream = self.choose_link(service).ok_or(Refusal::LinkDown)?;
         let linked = self.upstreams[upstream].linked_mut().ok_or(Refusal::LinkDown)?;
-        let id = linked.opener.open(arrival.peer, None).map_err(|error| match error {
+        let keeps = self.config.services[usize::from(service)].acknowledges_replies;
+        let opened = if keeps {
+            linked.opener.open_kept(arrival.peer, None)
+        } else {
+            linked.opener.open(arrival.peer, None)
+        };
+        let id = opened.map_err(|error| match error {
             OpenError::NotEstablished => Refusal::LinkDown,
             OpenError::Full => Refusal::LinkFull,
             OpenError::Sessions => Refusal::OldServer,
         })?;
         linked.set_member(id, Member::Client(conn));
-        if self.config.services[usize::from(service)].acknowledges_replies {
-            linked.opener.acknowledge(id, 0);
+        let mut client = RawClient::new(now, service, upstream, id, arrival);
+        if keeps && linked.opener.carries_sessions() {
+            client.acknowledging = Some(Box::default());
             out.watch_acknowledged(conn, true);
         }
-        let mut client = RawClient::new(now, service, upstream, id, arrival);
         client.grant(now, conn, linked, out);
         self.put_client(conn, Holder::Raw(client));
         self.services[usize::from(service)].counters.raw_clients += 1;
@@ -112,6 +120,7 @@ impl Relay {
     /// Forgets a client's connection and what was buffered for it. Its virtual connection is the caller's. `failed`
     /// when that is not the client's doing, nor its server's.
     pub(crate) fn drop_client(&mut self, conn: Conn, failed: bool) {
+        self.settle(conn);
         let mut holder = self.slots.take(conn);
         let Some((service, sort)) = holder.client_of() else { return };
         self.clients -= 1;
@@ -174,13 +183,17 @@ impl Relay {
         self.cut(conn, Cut::Memory, out);
     }
 
-    /// The server has closed: the client gets what is left, then the end.
-    pub(crate) fn let_leave<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+    /// The server has closed: the client gets what is left, then the end; and the server what it is owed.
+    pub(crate) fn let_leave<T: Transport>(&mut self, now: Time, conn: Conn, owed: Option<Owed>, out: &mut T) {
         let Some(holder) = self.slots.get_mut(conn) else { return };
         let Holder::Raw(client) = holder else { return };
         self.services[usize::from(client.service)].counters.stalls.add(client.end_stall(now));
         let backlog = client.over(&mut self.memory);
         *holder = Holder::leaving(client.service, Sort::Raw, client.peer, client.since, backlog);
+        if let Holder::Leaving(leaving) = holder {
+            leaving.acknowledged = owed.as_ref().map_or(0, Owed::acknowledged);
+            leaving.owed = owed;
+        }
         out.watch_acknowledged(conn, true);
         self.start_lingering(now, conn);
         self.send_rest(conn, out);

@@ -26,6 +26,7 @@
 
 extern crate alloc;
 
+mod acknowledging;
 mod announcing;
 mod backlog;
 mod clients;

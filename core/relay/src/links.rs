@@ -10,6 +10,7 @@ use spillway_batch::{
 };
 use spillway_transport::{Conn, Time, Transport};
 
+use crate::acknowledging::Owed;
 use crate::notice::{LinkDown, Notice, Refusal};
 use crate::relay::Relay;
 use crate::slots::Holder;
@@ -186,11 +187,20 @@ impl Relay {
         let service = usize::from(self.upstreams[index].service);
         self.services[service].counters.connections_broken += u64::from(broken);
         let Some(linked) = self.upstreams[index].linked_mut() else { return };
-        linked.opener.close(id, reason);
-        let Member::Client(conn) = linked.member(id) else { return };
-        linked.set_member(id, Member::Nobody);
+        let member = linked.member(id);
+        let mut owed = None;
+        if let (CloseReason::Normal, Member::Client(conn)) = (reason, member)
+            && let Some(Holder::Raw(client)) = self.slots.get(conn)
+        {
+            owed = Owed::new((index, id), client.bytes_out, client.acknowledging.as_deref().copied(), linked);
+        }
+        if owed.is_none() {
+            linked.opener.close(id, reason);
+            linked.set_member(id, Member::Nobody);
+        }
+        let Member::Client(conn) = member else { return };
         if reason == CloseReason::Normal {
-            self.let_leave(now, conn, out);
+            self.let_leave(now, conn, owed, out);
         } else {
             self.drop_client(conn, true);
             out.abort(conn);
@@ -244,6 +254,11 @@ impl Relay {
                 was_up = linked.up;
                 drop(self.slots.take(linked.conn));
                 for conn in linked.clients() {
+                    if let Some(Holder::Leaving(leaving)) = self.slots.get_mut(conn) {
+                        // It takes what is left for it all the same.
+                        leaving.owed = None;
+                        continue;
+                    }
                     self.drop_client(conn, true);
                     out.abort(conn);
                     clients += 1;

@@ -1,10 +1,12 @@
 //! A plain client: any TCP program that speaks to the relay as if it were the server.
 
+use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use spillway_batch::Id;
 use spillway_transport::{Conn, Time, Transport};
 
+use crate::acknowledging::Acknowledging;
 use crate::backlog::{Backlog, Memory};
 use crate::status::Stalls;
 use crate::upstream::Linked;
@@ -38,6 +40,8 @@ pub(crate) struct RawClient {
     requests: Backlog,
     /// What the transport did not take: bounded by the window that the server sees.
     pub(crate) replies: Backlog,
+    /// Where the server was asked to keep replies.
+    pub(crate) acknowledging: Option<Box<Acknowledging>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +77,7 @@ impl RawClient {
             server_finished: false,
             requests: Backlog::default(),
             replies: Backlog::default(),
+            acknowledging: None,
         }
     }
 

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time, Transport};
 
+use crate::acknowledging::TELL_AFTER;
 use crate::backlog::Memory;
 use crate::config::{Config, ConfigError, Random, ServiceConfig};
 use crate::deadlines::Deadlines;
@@ -26,6 +27,8 @@ pub struct Relay {
     /// Library clients that have something to be sent at the end of the turn.
     pub(crate) dirty: Vec<Conn>,
     pub(crate) lingering: Deadlines,
+    /// Of plain clients whose acknowledgements their servers are to be told of.
+    pub(crate) tellings: Deadlines,
     pub(crate) handshakes: Deadlines,
     pub(crate) announcing: Deadlines,
     /// Of the turn.
@@ -87,6 +90,7 @@ impl Relay {
         let mut relay = Relay {
             memory: Memory::new(config.memory_bytes_max),
             lingering: Deadlines::new(config.timeouts.linger),
+            tellings: Deadlines::new(TELL_AFTER),
             handshakes: Deadlines::new(config.timeouts.handshake),
             announcing: Deadlines::new(config.timeouts.proxy_header),
             now: Time::ZERO,
@@ -220,19 +224,6 @@ impl Relay {
         }
     }
 
-    /// A client's TCP has acknowledged what we sent.
-    fn acknowledged(&mut self, conn: Conn, through: u64) {
-        match self.slots.get_mut(conn) {
-            Some(Holder::Leaving(leaving)) => leaving.acknowledged = through,
-            Some(Holder::Raw(client)) => {
-                if let Some(linked) = self.upstreams[client.upstream].linked_mut() {
-                    linked.opener.acknowledge(client.id, through);
-                }
-            }
-            _ => {}
-        }
-    }
-
     fn room<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         match self.slots.get_mut(conn) {
             Some(Holder::Raw(client)) => {
@@ -344,7 +335,7 @@ impl Application for Relay {
             Event::Opened { peer, listener } => self.opened(now, conn, peer, listener, out),
             Event::Finished => self.finished(now, conn, out),
             Event::Lost(reason) => self.lost(now, conn, reason, out),
-            Event::Acknowledged { through } => self.acknowledged(conn, through),
+            Event::Acknowledged { through } => self.acknowledged(now, conn, through),
         }
     }
 
@@ -353,6 +344,9 @@ impl Application for Relay {
         for upstream in 0..self.upstreams.len() {
             self.link_timeout(now, upstream, out);
             self.end_retired(now, upstream, out);
+        }
+        while let Some(conn) = self.tellings.pop(now) {
+            self.telling_timeout(conn);
         }
         while let Some(conn) = self.lingering.pop(now) {
             self.linger_timeout(now, conn, out);
@@ -389,7 +383,8 @@ impl Application for Relay {
 
     fn poll_timeout(&self) -> Option<Time> {
         let links = self.upstreams.iter().filter_map(Upstream::poll_timeout).min();
-        let waiting = [&self.lingering, &self.handshakes, &self.announcing].map(Deadlines::next);
+        let waiting =
+            [&self.tellings, &self.lingering, &self.handshakes, &self.announcing].map(Deadlines::next);
         [links, self.drain_timeout()].into_iter().chain(waiting).flatten().min()
     }
 }

@@ -6,6 +6,7 @@ use core::net::SocketAddr;
 
 use spillway_transport::{Conn, Time};
 
+use crate::acknowledging::Owed;
 use crate::announcing::Announcing;
 use crate::backlog::Backlog;
 use crate::library::LibraryClient;
@@ -37,8 +38,16 @@ impl Holder {
         since: Time,
         backlog: Backlog,
     ) -> Holder {
-        let leaving =
-            Leaving { service, sort, peer, since, backlog, acknowledged: 0, acknowledged_before: 0 };
+        let leaving = Leaving {
+            service,
+            sort,
+            peer,
+            since,
+            backlog,
+            acknowledged: 0,
+            acknowledged_before: 0,
+            owed: None,
+        };
         Holder::Leaving(Box::new(leaving))
     }
 
@@ -72,6 +81,8 @@ pub(crate) struct Leaving {
     /// Stream offset that its TCP has acknowledged, and what that was when its timer was started.
     pub(crate) acknowledged: u64,
     pub(crate) acknowledged_before: u64,
+    /// To a server that keeps its replies.
+    pub(crate) owed: Option<Owed>,
 }
 
 #[derive(Debug)]

@@ -15,17 +15,20 @@ pub enum Canary {
     ForgetClose,
     /// Credit for bytes that were read is never given back.
     ForgetCredit,
+    /// A helper says that a client has what was only sent to it.
+    HastyAcknowledgement,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 6] = [
+    pub const ALL: [Canary; 7] = [
         Canary::FlipByte,
         Canary::DropPiece,
         Canary::RepeatPiece,
         Canary::SwapPieces,
         Canary::ForgetClose,
         Canary::ForgetCredit,
+        Canary::HastyAcknowledgement,
     ];
 
     /// For command lines.
@@ -37,6 +40,7 @@ impl Canary {
             Canary::SwapPieces => "swap-pieces",
             Canary::ForgetClose => "forget-close",
             Canary::ForgetCredit => "forget-credit",
+            Canary::HastyAcknowledgement => "hasty-acknowledgement",
         }
     }
 }

@@ -63,6 +63,8 @@ pub struct Network {
     pub(crate) misuse: Vec<String>,
     /// Turns one bit over in each of the next segments between these two hosts, so many: for canaries.
     pub(crate) flip: Option<(HostId, HostId, u32)>,
+    /// Hosts are told that what they have sent was acknowledged: for canaries.
+    pub(crate) is_hasty: bool,
 }
 
 impl Network {
@@ -78,6 +80,7 @@ impl Network {
             told: 0,
             misuse: Vec::new(),
             flip: None,
+            is_hasty: false,
         }
     }
 
@@ -215,7 +218,12 @@ impl Network {
     /// The next event of a connection, freed with its `Lost`.
     pub(crate) fn tell(&mut self, host: HostId, conn: Conn) -> Option<Told> {
         let piece = self.rng.scale(1, self.weather.piece_bytes_max);
-        let told = self.socket_mut(host, conn)?.next_told(piece)?;
+        let is_hasty = self.is_hasty;
+        let socket = self.socket_mut(host, conn)?;
+        let mut told = socket.next_told(piece)?;
+        if let (Told::Acknowledged { through }, true) = (&mut told, is_hasty) {
+            *through = socket.sent;
+        }
         self.told += 1;
         self.note((host as u64) << 48 ^ u64::from(conn.slot) << 24 ^ u64::from(conn.generation) ^ self.now.0);
         match &told {
@@ -254,6 +262,13 @@ impl Network {
             .filter(|(_, slot)| slot.socket.is_some())
             .map(|(index, slot)| Conn { slot: index, generation: slot.generation })
             .collect()
+    }
+
+    /// By the addresses of a host's connections: how much its TCP has received.
+    pub(crate) fn received_by(&self, host: HostId) -> BTreeMap<SocketAddr, u64> {
+        let addresses = self.hosts[host].addresses.borrow();
+        let open = self.connections(host).into_iter();
+        open.filter_map(|conn| Some((*addresses.get(&conn)?, self.socket(host, conn)?.received))).collect()
     }
 
     fn insert(&mut self, host: HostId, socket: Socket) -> Option<Conn> {

@@ -94,6 +94,14 @@ impl Server {
         self.links.values().map(|link| link.end.connections()).sum()
     }
 
+    /// Plain clients for whom replies are kept, and from which offset on.
+    pub(crate) fn kept_from(&self) -> impl Iterator<Item = (SocketAddr, u64)> + '_ {
+        let ends = self.links.values().map(|link| &link.end);
+        ends.flat_map(|end| {
+            end.ids().filter_map(|id| Some((end.info(id)?.client, end.unacknowledged(id)?.acknowledged)))
+        })
+    }
+
     fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let mut input = bytes;
         let Some(mut link) = self.links.remove(&conn) else { return };

@@ -33,6 +33,9 @@ const FIRST_HELPER: HostId = 3;
 const FAULT: u64 = 0;
 const RESTART: u64 = 1;
 
+/// From where on the server keeps replies is looked at once in so many steps.
+const KEPT_EVERY: u64 = 16;
+
 enum Node {
     Server(Box<Server>),
     Raw(Box<Clients>),
@@ -63,6 +66,7 @@ pub struct World {
     rng: Rng,
     climate: Climate,
     storm: bool,
+    happened: u64,
     /// Faults that were made.
     pub faults: u64,
     /// Batches and messages that helpers sent, until they died or now.
@@ -92,11 +96,17 @@ fn climate(rng: &mut Rng, canary: Option<Canary>) -> Climate {
         kept_bytes_max: rng.pick(&[0, 100, 10_000, 256 * 1024]),
         handshake_timeout: Duration::from_secs(5),
     };
-    let server = ServerConfig { ring, rules: AddressRules::default(), limits };
+    let mut server = ServerConfig { ring, rules: AddressRules::default(), limits };
+    let helpers = rng.range(1, 2) as usize;
+    let mut relay = settings::of_helpers(rng, calm);
+    if canary == Some(Canary::HastyAcknowledgement) {
+        server.limits.kept_bytes_max = 256 * 1024;
+        relay.services.iter_mut().for_each(|service| service.acknowledges_replies = true);
+    }
     Climate {
         weather,
-        helpers: rng.range(1, 2) as usize,
-        relay: settings::of_helpers(rng, calm),
+        helpers,
+        relay,
         server: Arc::new(server),
         clients_max: rng.scale(4, 120) as usize,
         rude_in_1000: if calm { rng.pick(&[0, 100]) } else { 100 },
@@ -163,12 +173,14 @@ impl World {
             rng,
             climate,
             storm: true,
+            happened: 0,
             faults: 0,
             traffic: (0, 0),
         };
         world.nodes.resize_with(FIRST_HELPER + world.climate.helpers, || Node::Down(Down));
         world.start(SERVER);
         helpers.for_each(|host| world.start(host));
+        world.network.is_hasty = canary == Some(Canary::HastyAcknowledgement);
         if canary == Some(Canary::FlipByte) {
             world.network.flip = Some((RAW, FIRST_HELPER, 10));
         }
@@ -239,6 +251,18 @@ impl World {
         }
         for what in self.network.misuse.drain(..) {
             self.oracle.borrow_mut().violation(what);
+        }
+    }
+
+    /// What a plain client's TCP lacks is kept by the server, if anything is.
+    fn check_kept(&mut self) {
+        let Node::Server(server) = &self.nodes[SERVER] else { return };
+        let received = self.network.received_by(RAW);
+        for (client, from) in server.kept_from() {
+            if received.get(&client).is_some_and(|received| from > *received) {
+                let what = format!("what {client} lacks is not kept: only from {from} on");
+                self.oracle.borrow_mut().violation(what);
+            }
         }
     }
 
@@ -347,6 +371,10 @@ impl Stormy for World {
                     Node::Down(node) => driver::turn(network, host, node),
                 });
                 self.check_bounds();
+                self.happened += 1;
+                if self.happened.is_multiple_of(KEPT_EVERY) {
+                    self.check_kept();
+                }
             }
         }
         true
