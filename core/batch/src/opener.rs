@@ -7,7 +7,6 @@ use core::net::SocketAddr;
 use spillway_auth::Key;
 use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{NONCE_BYTES, Role, SESSIONS_SINCE};
-use spillway_wire::session::Acknowledge;
 use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
 use crate::connection::Connection;
@@ -114,7 +113,7 @@ pub struct OpenerLink {
     window_bytes: u32,
     connections_max: u32,
     handshake_deadline: Time,
-    ends: Ends,
+    pub(crate) ends: Ends,
     ids: IdPool,
     /// By id: whether the connection is relayed.
     relayed: Vec<bool>,
@@ -162,13 +161,7 @@ impl OpenerLink {
         self.open_own(client, server, false)
     }
 
-    /// The same, and the server is asked to keep its replies until they are [acknowledged](Self::acknowledge): by an
-    /// *acknowledge* before *connect*, so that the first reply is kept too. An old server is not asked.
-    pub fn open_kept(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
-        self.open_own(client, server, self.carries_sessions())
-    }
-
-    fn open_own(
+    pub(crate) fn open_own(
         &mut self,
         client: SocketAddr,
         server: Option<SocketAddr>,
@@ -217,21 +210,6 @@ impl OpenerLink {
             Stage::Established(settled) => settled.credit,
             _ => 0,
         }
-    }
-
-    /// Tells the server that the client's own TCP has acknowledged replies up to this offset; also after the server has
-    /// closed, until we do. Said first of a connection that was not [opened](Self::open_kept) so, it asks the server to
-    /// keep replies from now on. To an old server nothing is said.
-    pub fn acknowledge(&mut self, id: Id, through: u64) {
-        let is_heard = |connection: &Connection| !connection.closed_here && connection.broken.is_none();
-        if self.carries_sessions() && self.ends.get(id).is_some_and(is_heard) {
-            self.say_acknowledged(id, through);
-        }
-    }
-
-    fn say_acknowledged(&mut self, id: Id, through: u64) {
-        let acknowledge = Acknowledge { received: through, finish_received: false, answer: false };
-        self.ends.assembler.control(id, Control::Acknowledge(acknowledge));
     }
 
     /// Forwards a piece of a relayed connection's request.

@@ -38,5 +38,6 @@ mod server;
 mod settings;
 mod socket;
 mod storm;
+mod turns;
 
 pub use run::{Report, run};

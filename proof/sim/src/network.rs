@@ -38,7 +38,7 @@ pub struct Host {
     pub(crate) turn_due: bool,
     /// When its application wants to be woken, and for when a timer is set: then, or earlier.
     pub(crate) wake: Option<Time>,
-    armed: Option<Time>,
+    pub(crate) armed: Option<Time>,
     /// What its programs take the time from.
     pub(crate) clock: Clock,
     /// By target: until when nothing that this host sends arrives there.
@@ -115,22 +115,12 @@ impl Network {
         self.hosts[host].addresses.clone()
     }
 
-    /// From now on a host has any clock.
-    pub(crate) fn draw_clock(&mut self, host: HostId) {
-        self.hosts[host].clock = Clock::drawn(&mut self.rng);
-    }
-
-    /// What a host's clock shows.
-    pub(crate) fn time_at(&self, host: HostId) -> Time {
-        self.hosts[host].clock.read(self.now)
-    }
-
     /// Something happens after a while.
     pub fn after(&mut self, delay: Duration, what: Happening) {
         self.at(self.now + delay, what);
     }
 
-    fn at(&mut self, at: Time, what: Happening) {
+    pub(crate) fn at(&mut self, at: Time, what: Happening) {
         self.agenda.add(at, what);
     }
 
@@ -148,71 +138,6 @@ impl Network {
 
     pub(crate) fn note(&mut self, value: u64) {
         self.hash = mix(self.hash ^ value);
-    }
-
-    // Hosts and their turns.
-
-    pub(crate) fn turn_soon(&mut self, host: HostId) {
-        if !self.hosts[host].turn_due {
-            self.hosts[host].turn_due = true;
-            let delay = self.rng.range(0, self.weather.turn_delay_ns);
-            self.after(Duration::from_nanos(delay), Happening::Turn(host));
-        }
-    }
-
-    /// A host that let turns and timers pass has its turn now.
-    pub(crate) fn wake_up(&mut self, host: HostId) {
-        self.hosts[host].turn_due = false;
-        self.turn_soon(host);
-    }
-
-    /// Whether a turn that was announced is still wanted.
-    pub(crate) fn wants_turn(&self, host: HostId) -> bool {
-        self.hosts[host].turn_due
-    }
-
-    pub(crate) fn begin_turn(&mut self, host: HostId) -> Vec<Conn> {
-        self.hosts[host].turn_due = false;
-        let mut ready = std::mem::take(&mut self.hosts[host].ready);
-        self.rng.shuffle(&mut ready);
-        for conn in &ready {
-            if let Some(socket) = self.socket_mut(host, *conn) {
-                socket.ready = false;
-            }
-        }
-        ready
-    }
-
-    /// `at`: by the host's clock.
-    pub(crate) fn wake_at(&mut self, host: HostId, at: Option<Time>) {
-        let now = self.now;
-        let node = &mut self.hosts[host];
-        node.wake = at.map(|at| node.clock.when(at).max(Time(now.0 + 1000)));
-        let Some(at) = node.wake else { return };
-        if node.armed.is_none_or(|armed| at < armed) {
-            node.armed = Some(at);
-            self.at(at, Happening::Wake(host, at));
-        }
-    }
-
-    /// A host's timer was set for this time. Whether it is due; it may have been set later since.
-    pub(crate) fn is_due(&mut self, host: HostId, at: Time) -> bool {
-        let node = &mut self.hosts[host];
-        if node.armed != Some(at) {
-            return false;
-        }
-        node.armed = None;
-        match node.wake {
-            Some(wake) if wake > at => {
-                node.armed = Some(wake);
-                self.at(wake, Happening::Wake(host, wake));
-                false
-            }
-            due => {
-                node.wake = None;
-                due.is_some()
-            }
-        }
     }
 
     /// The next event of a connection, freed with its `Lost`.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Control, Id, Limits, NONCE_BYTES, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role,
+    CloseReason, Control, Id, Limits, LinkError, NONCE_BYTES, OpenerConfig, OpenerEvent, OpenerLink,
+    PolicyKind, Role,
 };
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 use spillway_wire::session::SessionId;
@@ -125,8 +126,8 @@ impl Copyist {
         }
     }
 
-    fn data(&mut self, now: Time, bytes: &[u8]) {
-        let Some(Link { end: Some(end), said, .. }) = &mut self.link else { return };
+    fn data<T: Transport>(&mut self, now: Time, bytes: &[u8], out: &mut T) {
+        let Some(Link { conn, end: Some(end), said, .. }) = &mut self.link else { return };
         let mut input = bytes;
         loop {
             let (id, control) = match end.decompose(now, &mut input) {
@@ -134,10 +135,13 @@ impl Copyist {
                 Ok(Some(_)) => continue,
                 Ok(None) => return,
                 Err(error) => {
-                    return self
-                        .books
-                        .borrow_mut()
-                        .violation(Check::Rules, format!("the copyist's link: {error}"));
+                    if error != LinkError::HandshakeTimeout {
+                        let what = format!("the copyist's link: {error}");
+                        self.books.borrow_mut().violation(Check::Rules, what);
+                    }
+                    out.abort(*conn);
+                    self.link = None;
+                    return;
                 }
             };
             match control {
@@ -183,7 +187,7 @@ impl Application for Copyist {
                 out.grant(conn, 1 << 20);
             }
             Event::Data { bytes, .. } => {
-                self.data(now, bytes);
+                self.data(now, bytes, out);
                 out.grant(conn, bytes.len() as u32); // at most what was granted
             }
             Event::Finished | Event::Lost(_) => {

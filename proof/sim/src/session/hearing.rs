@@ -1,0 +1,192 @@
+//! What a server's links bring: first words, bytes and control messages of sessions.
+
+use std::net::SocketAddr;
+
+use spillway_batch::{CloseReason, Control, Id, Kind, LinkError, RefuseReason, ServerEvent};
+use spillway_session::{FirstWords, Opened, SessionHandle, StreamEvent};
+use spillway_transport::{Conn, Time, Transport};
+use spillway_wire::session::{Opening, Resumed};
+
+use super::app::App;
+use super::canary::Canary;
+use super::server::{Known, Link, Server, altered};
+
+impl Server {
+    pub(super) fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+        let mut input = bytes;
+        let Some(mut link) = self.links.remove(&conn) else { return };
+        loop {
+            match link.end.decompose(now, &mut input) {
+                Ok(Some(event)) => self.event(now, conn, &mut link, event),
+                Ok(None) => break,
+                Err(error) => {
+                    if error != LinkError::HandshakeTimeout {
+                        self.wrong(format!("the server's link failed: {error}"));
+                    }
+                    self.drop_link(now, conn, &link);
+                    out.abort(conn);
+                    return;
+                }
+            }
+        }
+        out.grant(conn, bytes.len() as u32); // at most what was granted
+        self.links.insert(conn, link);
+        self.dirty.insert(conn);
+    }
+
+    fn event(&mut self, now: Time, conn: Conn, link: &mut Link, event: ServerEvent<'_>) {
+        match event {
+            ServerEvent::Established { .. } => {
+                self.proving.remove(&conn);
+            }
+            ServerEvent::Drain { .. } => {}
+            ServerEvent::Session { id, kind, client, opening } => {
+                self.first_words(now, conn, link, (id, kind, client, opening));
+            }
+            ServerEvent::Carried { id, bytes } => {
+                let Some(&session) = link.carried.get(&id.0) else { return };
+                if self.plants(Canary::DropPiece, 20) {
+                    return;
+                }
+                self.touched.insert(session);
+                match self.table.handle_data(now, session, (conn, id), bytes.len()) {
+                    Ok(true) => {
+                        if self.plants(Canary::AlterRequest, 20) {
+                            self.receive(session, &altered(bytes));
+                        } else {
+                            self.receive(session, bytes);
+                        }
+                        if self.plants(Canary::RepeatPiece, 20) {
+                            self.receive_wrongly(session, bytes);
+                        }
+                    }
+                    Ok(false) if self.canary == Some(Canary::DeliverOld) => {
+                        self.receive_wrongly(session, bytes);
+                    }
+                    Ok(false) => {}
+                    Err(event) => self.wrong(format!("a client breaks a rule: {event:?}")),
+                }
+            }
+            ServerEvent::CarriedControl { id, control } => self.control(now, conn, link, id, control),
+            other => self.wrong(format!("the server hears {other:?}")),
+        }
+    }
+
+    fn first_words(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        link: &mut Link,
+        (id, kind, client, opening): (Id, Kind, SocketAddr, Opening),
+    ) {
+        let words = FirstWords { carrier: (conn, id), kind, client, opening };
+        if kind == Kind::Reconnect && self.plants(Canary::FalseGone, 4) {
+            return link.end.refuse(id, RefuseReason::Gone);
+        }
+        match self.table.open(now, &self.config.ring, &words) {
+            Opened::New { session, answer } => {
+                if let Control::Resumed(answer) = &answer {
+                    self.books.borrow_mut().server_begins(opening.session, answer);
+                    if self.canary == Some(Canary::AcceptStale) {
+                        self.answers.insert(opening.session, *answer);
+                    }
+                }
+                link.carried.insert(id.0, session);
+                link.end.say(id, answer);
+                let app = App::new(opening.session, self.rude_in_1000, &mut self.rng);
+                self.known.insert(session, Known { id: opening.session, app: Some(app), tell_at: None });
+                self.touched.insert(session);
+                self.busy.insert(session);
+            }
+            Opened::Resumed { session, answer, is_accepted, room, replaced } => {
+                if let Control::Resumed(answer) = &answer {
+                    self.books.borrow_mut().server_resumes(opening.session, answer);
+                }
+                link.carried.insert(id.0, session);
+                link.end.say(id, answer);
+                if is_accepted {
+                    link.end.accept(id);
+                }
+                self.moved.extend(replaced);
+                self.touched.insert(session);
+                if room && self.canary != Some(Canary::ForgetRoom) {
+                    self.may_write(session);
+                }
+            }
+            Opened::Refused(reason) => {
+                if reason == RefuseReason::Stale
+                    && self.canary == Some(Canary::AcceptStale)
+                    && let Some(answer) = self.answers.get(&opening.session)
+                {
+                    let answer = Resumed { epoch: opening.epoch, ..*answer };
+                    self.books.borrow_mut().server_resumes(opening.session, &answer);
+                }
+                link.end.refuse(id, reason);
+            }
+        }
+    }
+
+    /// The session's application, as long as it has not closed. Something happened to it.
+    fn app(&mut self, session: SessionHandle) -> Option<&mut App> {
+        self.busy.insert(session);
+        self.known.get_mut(&session)?.app.as_mut()
+    }
+
+    fn may_write(&mut self, session: SessionHandle) {
+        if let Some(app) = self.app(session) {
+            app.may_write = true;
+        }
+    }
+
+    fn receive(&mut self, session: SessionHandle, bytes: &[u8]) {
+        let books = self.books.clone();
+        if let Some(app) = self.app(session) {
+            app.waiting += bytes.len() as u64;
+            let mut books = books.borrow_mut();
+            books.server_reads(app.id, bytes);
+            books.server_holds(app.id, app.waiting);
+        }
+    }
+
+    /// The mistake is in what is delivered, not in the count of it.
+    fn receive_wrongly(&mut self, session: SessionHandle, bytes: &[u8]) {
+        self.receive(session, bytes);
+        if let Some(app) = self.app(session) {
+            app.waiting -= bytes.len() as u64;
+        }
+    }
+
+    fn control(&mut self, now: Time, conn: Conn, link: &mut Link, id: Id, control: Control) {
+        let Some(&session) = link.carried.get(&id.0) else { return };
+        self.touched.insert(session);
+        let event = self.table.handle_control(now, session, (conn, id), &control);
+        let books = self.books.clone();
+        match event {
+            Some(StreamEvent::Finished) => {
+                if let Some(app) = self.app(session) {
+                    app.client_finished = true;
+                    books.borrow_mut().server_sees_end(app.id);
+                }
+            }
+            Some(StreamEvent::Closed(reason)) => {
+                if let Some(app) = self.known.get_mut(&session).and_then(|known| known.app.take()) {
+                    let mut books = books.borrow_mut();
+                    match reason {
+                        CloseReason::Normal => books.server_sees_end(app.id),
+                        CloseReason::Reset => {}
+                        other => books.server_sees_break(app.id, other),
+                    }
+                    books.server_closes(app.id, reason != CloseReason::Normal);
+                    self.table.close(now, session, CloseReason::Normal);
+                }
+            }
+            Some(StreamEvent::Room) => self.may_write(session),
+            None => {}
+        }
+        let carries = self.table.info(session).is_some_and(|info| info.carrier == Some((conn, id)));
+        if matches!(control, Control::Close(_)) && !carries && self.canary != Some(Canary::ForgetClose) {
+            link.carried.remove(&id.0);
+            link.end.close(id, CloseReason::Moved);
+        }
+    }
+}
