@@ -11,7 +11,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use spillway_lab::{Loss, Place};
+use spillway_lab::{Host, Loss, Place};
 use spillway_load::config::Speech;
 use spillway_load::monotonic_ns;
 use spillway_load::report::Report;
@@ -144,7 +144,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let port = Place::from(&stage.middle).free_port()?;
     let standby = stage.helper_on((&second, Place::from(&second).free_port()?), pair.link, &HELPERS)?;
     let first = stage.helper_on((&stage.middle, port), pair.link, &HELPERS)?;
-    let mut cast = Cast { stage: &stage, effort, pair, port, first, standby };
+    let mut cast = Cast { stage: &stage, effort, pair, port, first, standby, second };
     let mut series = FAULTS.map(|fault| (fault, Vec::new()));
     for round in 0..effort.rounds {
         for turn in 0..FAULTS.len() {
@@ -177,6 +177,8 @@ struct Cast<'a> {
     port: u16,
     first: Helper,
     standby: Helper,
+    /// The standby's host: the stage's accounts are without it.
+    second: Host,
 }
 
 impl Cast<'_> {
@@ -198,14 +200,15 @@ impl Cast<'_> {
         generators.sleep_until_ms(0);
         std::thread::sleep(self.effort.settle);
 
-        let before = self.stage.snapshot(None)?;
+        let (before, second_before) = (self.stage.snapshot(None)?, self.second.cpu()?);
         let from_ns = monotonic_ns();
         let held = self.strike(fault)?;
         let strike_ms = (monotonic_ns() - from_ns) as f64 / 1e6;
         let fault_ms = generators.ms_at(from_ns);
         let end_ms = fault_ms + u64::try_from(self.effort.after.as_millis()).unwrap_or(u64::MAX);
         generators.sleep_until_ms(end_ms);
-        let used = self.stage.snapshot(None)?.since(&before);
+        let mut used = self.stage.snapshot(None)?.since(&before);
+        used.others_s -= self.second.cpu()?.since(&second_before).total().as_secs_f64();
         generators.check()?;
         self.heal(fault, held)?;
         std::thread::sleep(HEALED);
