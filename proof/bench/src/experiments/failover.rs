@@ -33,6 +33,8 @@ const HELPERS: HelperKind =
     HelperKind { library: true, batch: "adaptive", max_delay: Duration::from_micros(200) };
 /// A reply later than this is not in time: far above what requests take, below the patience of sessions.
 const SLA: Duration = Duration::from_millis(50);
+/// Clients who lag by more than half of the grid before the fault spoil a run.
+const LAG_US_MAX: u64 = recovery::GRID_MS * 1000 / 2;
 /// After the helper is well again: what it still held of its clients must reach nobody.
 const HEALED: Duration = Duration::from_millis(500);
 /// The course is told from so long before the fault to so long after it, in ms.
@@ -219,7 +221,8 @@ impl Cast<'_> {
         // What clients lag behind when they reconnect is part of the matter; before the fault they must not.
         let lag_us =
             report.span(fault_ms.saturating_sub(recovery::BEFORE_MS), fault_ms).lag_us.quantile_us(0.99);
-        let spoilt = spoilt_by(&used, lag_us).or_else(|| stopped(&used));
+        let lagged = (lag_us > LAG_US_MAX).then(|| format!("the clients lagged: p99 {} µs", lag_us));
+        let spoilt = lagged.or_else(|| spoilt_by(&used, 0)).or_else(|| stopped(&used));
         Ok(Seen { strike_ms, stalled_ms: used.stalled_s * 1000.0, spoilt, ..seen })
     }
 

@@ -41,7 +41,9 @@ impl<P: Protocol> Worker<P> {
     pub(super) fn session_open(&mut self, index: usize, limit_ns: u64) {
         // Sessions of threads that have one each are spread as well.
         let routes = self.setting.config.routes(index + self.setting.index as usize);
-        let opened = Session::open(Instant::now(), routes, SessionSettings::default()).and_then(|session| {
+        let server_port = self.setting.config.sessions.and_then(|sessions| sessions.link);
+        let settings = SessionSettings { server_port, ..SessionSettings::default() };
+        let opened = Session::open(Instant::now(), routes, settings).and_then(|session| {
             epoll::add(&self.epoll, &session, super::token(index), EventFlags::IN)?;
             Ok(session)
         });
