@@ -97,7 +97,11 @@ impl Clients {
     }
 
     fn opened<T: Transport>(&mut self, now: Time, conn: Conn, address: SocketAddr, out: &mut T) {
-        let script = Script::new(&mut self.rng, address, self.rude_in_1000, &self.oracle);
+        let mut script = Script::new(&mut self.rng, address, self.rude_in_1000, &self.oracle);
+        if self.next_client.is_none() {
+            // It was on its way when the storm ended.
+            script.calm_down();
+        }
         self.clients.insert(conn, Some(script));
         out.grant(conn, GRANT_BYTES as u32);
         self.pump(now, conn, out);

@@ -129,7 +129,11 @@ impl Library {
         {
             link.left -= 1;
             if let Ok(id) = link.end.open(link.address, None) {
-                let script = Script::new(&mut self.rng, link.address, self.rude_in_1000, &self.oracle);
+                let mut script = Script::new(&mut self.rng, link.address, self.rude_in_1000, &self.oracle);
+                if self.next_client.is_none() {
+                    // It was on its way when the storm ended.
+                    script.calm_down();
+                }
                 link.current = Some((id, script));
             }
         }

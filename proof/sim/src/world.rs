@@ -93,7 +93,7 @@ fn climate(rng: &mut Rng, canary: Option<Canary>) -> Climate {
         window_bytes: window,
         pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
         connections_max: if calm { 1000 } else { rng.pick(&[5, 100, 1000]) },
-        kept_bytes_max: rng.pick(&[0, 100, 10_000, 256 * 1024]),
+        kept_bytes_max: rng.pick(&[0, 2_000, 10_000, 256 * 1024]),
         handshake_timeout: Duration::from_secs(5),
     };
     let mut server = ServerConfig { ring, rules: AddressRules::default(), limits };
