@@ -7,8 +7,9 @@ use spillway_wire::session::Acknowledge;
 
 /// What was received and consumed is told at the latest after so many bytes (or half the window, if that is less),
 const TELL_BYTES: u64 = 64 * 1024;
-/// and, together with bytes that go the other way, at most so often.
-const TELL_INTERVAL: Duration = Duration::from_millis(20);
+/// and, together with bytes that go the other way, at most so often: sooner than an end that hears of nothing would ask
+/// (after half of [`Patience::floor`](crate::Patience)), for each word costs both ends as much as a small message.
+const TELL_INTERVAL: Duration = Duration::from_millis(40);
 /// Where nothing goes the other way it is told alone, later: only memory waits for it.
 const TELL_ALONE_AFTER: Duration = Duration::from_millis(100);
 
