@@ -160,14 +160,15 @@ impl ServerPage {
         if words[header::MAGIC] != layout::MAGIC {
             return Ok(None); // just being made
         }
-        if words[header::LAYOUT] != layout::LAYOUT {
-            return Err(io::Error::other("the server runs another version of Spillway than this command"));
-        }
+        // Whose it is stands at the same place in every layout.
         let Ok(pid) = u32::try_from(words[header::PID]) else { return Ok(None) };
         if start_ticks(&format!("/proc/{pid}/stat")) != Some(words[header::START_TICKS]) {
             // Killed: nobody else will. Only what says itself that it is a page is removed.
             let _ = std::fs::remove_file(path);
             return Ok(None);
+        }
+        if words[header::LAYOUT] != layout::LAYOUT {
+            return Err(io::Error::other("the server runs another version of Spillway than this command"));
         }
         // One of root's was made before the server gave its rights up.
         if metadata.uid() != 0 && owner(pid) != Some(metadata.uid()) {
@@ -323,6 +324,23 @@ fn connection_status(words: &[u64], now: u64) -> Option<ConnectionStatus> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_of_another_version_is_removed_once_its_server_is_gone() {
+        let path = std::env::temp_dir().join(format!("spillway-layout-{}", std::process::id()));
+        let write = |start_ticks: u64| {
+            let mut words = vec![0; layout::WORDS];
+            (words[header::MAGIC], words[header::LAYOUT]) = (layout::MAGIC, layout::LAYOUT + 1);
+            (words[header::PID], words[header::START_TICKS]) = (std::process::id().into(), start_ticks);
+            let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
+            std::fs::write(&path, bytes).unwrap();
+        };
+        let alive = start_ticks("/proc/self/stat").unwrap();
+        write(alive);
+        assert!(ServerPage::open(&path).is_err() && path.exists());
+        write(alive + 1);
+        assert!(ServerPage::open(&path).unwrap().is_none() && !path.exists());
+    }
 
     /// Whatever is in a page that passes for one of this process, reading it is no panic, and bounded.
     #[test]
