@@ -335,10 +335,7 @@ impl Inner {
                 self.name(id, Named::Connection(connection.index));
             }
             Offer::Refused(reason) => {
-                status::count(match reason {
-                    RefuseReason::Full => Counter::ConnectionFull,
-                    _ => Counter::ConnectionUnserved,
-                });
+                status::connection_refused(reason);
                 connections::give_back(connection);
                 self.refuse(id, reason);
             }

@@ -333,48 +333,49 @@ pub(crate) fn adopt(connection: &Connection, set: &Set) {
 
 // Sessions, called with no lock held.
 
-/// Gives a link what one of its sessions has for it.
-pub(crate) fn carry((link, id): CarrierName, name: Name, wakes: &mut Wakes) {
-    let Some(link) = get(link) else { return };
-    let mut inner = link.lock();
-    inner.carry(id, name);
-    inner.send_in_time(wakes);
-}
-
-/// The application has accepted a session.
-pub(crate) fn accept_carrier((link, id): CarrierName, name: Name, wakes: &mut Wakes) {
-    let Some(link) = get(link) else { return };
-    let mut inner = link.lock();
-    if inner.named(id) == Named::Session(name)
-        && let Some(end) = &mut inner.end
-    {
-        end.accept(id);
-        inner.send_soon(wakes);
-    }
-}
-
-/// Nobody will accept a session.
-pub(crate) fn refuse_carrier((link, id): CarrierName, name: Name, reason: RefuseReason, wakes: &mut Wakes) {
+/// Acts on what carries a session, unless it carries another one, or nothing, by now.
+fn on_carrier(
+    (link, id): CarrierName,
+    name: Name,
+    wakes: &mut Wakes,
+    act: impl FnOnce(&mut Inner, Id, &mut Wakes),
+) {
     let Some(link) = get(link) else { return };
     let mut inner = link.lock();
     if inner.named(id) == Named::Session(name) {
-        inner.name(id, Named::Nobody);
-        inner.refuse(id, reason);
-        inner.send_soon(wakes);
+        act(&mut inner, id, wakes);
+        inner.send_in_time(wakes);
     }
 }
 
+/// Gives a link what one of its sessions has for it.
+pub(crate) fn carry(carrier: CarrierName, name: Name, wakes: &mut Wakes) {
+    on_carrier(carrier, name, wakes, |inner, id, _| inner.carry(id, name));
+}
+
+/// The application has accepted a session.
+pub(crate) fn accept_carrier(carrier: CarrierName, name: Name, wakes: &mut Wakes) {
+    on_carrier(carrier, name, wakes, |inner, id, _| inner.accept(id));
+}
+
+/// Nobody will accept a session.
+pub(crate) fn refuse_carrier(carrier: CarrierName, name: Name, reason: RefuseReason, wakes: &mut Wakes) {
+    on_carrier(carrier, name, wakes, |inner, id, _| {
+        inner.name(id, Named::Nobody);
+        inner.refuse(id, reason);
+    });
+}
+
 /// What carried a session does so no more.
-pub(crate) fn leave_carrier((link, id): CarrierName, name: Name, wakes: &mut Wakes) {
-    let carrier = (link, id);
-    let Some(link) = get(link) else { return };
-    let mut inner = link.lock();
-    // The place may be another link's by now, and the same session's again.
-    if inner.named(id) == Named::Session(name) && !sessions::is_carried_by(name, carrier) {
-        inner.leave(id);
-        // Whoever says so may be about to sleep.
-        inner.flush_or_lose(wakes);
-    }
+pub(crate) fn leave_carrier(carrier: CarrierName, name: Name, wakes: &mut Wakes) {
+    on_carrier(carrier, name, wakes, |inner, id, wakes| {
+        // The place may be another link's by now, and the same session's again.
+        if !sessions::is_carried_by(name, carrier) {
+            inner.leave(id);
+            // Whoever says so may be about to sleep.
+            inner.flush_or_lose(wakes);
+        }
+    });
 }
 
 /// A set is closed: its links move to `home`, where they were accepted, or end if that is gone too.

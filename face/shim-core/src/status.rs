@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use std::sync::OnceLock;
 
 use libc::c_int;
-use spillway_batch::{LinkCounters, Role};
+use spillway_batch::{LinkCounters, RefuseReason, Role};
 
 use crate::config::Config;
 use crate::connections::Connection;
@@ -215,6 +215,16 @@ pub(crate) fn connection_began(connection: &Connection, client: SocketAddr, carr
         set(page, at + layout::connection::LINK, carrier_word(carrier));
         set(page, at + layout::connection::BYTES_RECEIVED, 0);
         set(page, at + layout::connection::BYTES_SENT, 0);
+    });
+}
+
+/// A virtual connection, or what a session said first on one, was refused.
+pub(crate) fn connection_refused(reason: RefuseReason) {
+    count(match reason {
+        RefuseReason::Full => Counter::ConnectionFull,
+        RefuseReason::Forbidden => Counter::ConnectionForbidden,
+        RefuseReason::Gone | RefuseReason::Stale | RefuseReason::Mismatch => Counter::SessionRefused,
+        RefuseReason::Unavailable | RefuseReason::UnknownServer => Counter::ConnectionUnserved,
     });
 }
 

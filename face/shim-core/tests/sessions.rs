@@ -35,7 +35,11 @@ fn value(number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| b'a' + ((at * 7 + number) % 26) as u8).collect()
 }
 
-/// Sends all of it, hopping on the way, and reads as much as is expected.
+/// Sent at a time.
+const PIECE_BYTES: usize = 20_000;
+
+/// Sends all of it in pieces, and reads as much as is expected. As long as a piece in `hops`, by its number, is the next
+/// to be sent, the session goes from link to link.
 fn exchange(session: &mut BlockingSession, request: &[u8], reply: &[u8], hops: &[usize]) {
     let mut sent = 0;
     let mut got = vec![0; reply.len()];
@@ -43,13 +47,13 @@ fn exchange(session: &mut BlockingSession, request: &[u8], reply: &[u8], hops: &
     while received < reply.len() || sent < request.len() {
         let now = Instant::now();
         if sent < request.len() {
-            let end = request.len().min(sent + 20_000);
+            let end = request.len().min(sent + PIECE_BYTES);
             match session.session().send(now, &request[sent..end]) {
                 Ok(count) => sent += count,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
         }
-        for (turn, _) in hops.iter().enumerate().filter(|(_, at)| **at == sent / 20_000) {
+        for (turn, _) in hops.iter().enumerate().filter(|(_, at)| **at == sent / PIECE_BYTES) {
             hop(session, turn + 1);
         }
         if sent < request.len() && received >= reply.len() {

@@ -6,8 +6,8 @@ use spillway_transport::Time;
 
 use super::{Inner, Named};
 use crate::ready::{self, Wakes};
-use crate::sessions::{self, CarrierName, Name, Words};
-use crate::{port, sys};
+use crate::sessions::{self, CarrierName, Name, Next, Words};
+use crate::{port, status, sys};
 
 impl Inner {
     /// A session begins on this link, or goes on.
@@ -22,8 +22,8 @@ impl Inner {
             Words::Resumed { name, answer, is_accepted, connection, raised } => {
                 self.name(id, Named::Session(name));
                 self.say(id, answer);
-                if is_accepted && let Some(end) = &mut self.end {
-                    end.accept(id);
+                if is_accepted {
+                    self.accept(id);
                 }
                 self.carry(id, name);
                 self.raised.extend(raised);
@@ -32,7 +32,7 @@ impl Inner {
                 }
             }
             Words::Refused(reason) => {
-                sessions::count_refused(reason);
+                status::connection_refused(reason);
                 self.refuse(id, reason);
             }
         }
@@ -46,23 +46,27 @@ impl Inner {
 
     pub(super) fn session_control(&mut self, now: Time, id: Id, control: &Control) {
         let Named::Session(name) = self.named(id) else { return };
-        let heard = sessions::control(now, name, (self.index, id), control);
-        self.raised.extend(heard.raised);
-        if heard.is_left {
-            self.leave(id);
-        } else if heard.is_to_answer {
-            self.carry(id, name);
+        let (raised, next) = sessions::control(now, name, (self.index, id), control);
+        self.raised.extend(raised);
+        match next {
+            Next::Nothing => {}
+            Next::Carry => self.carry(id, name),
+            Next::Leave => self.leave(id),
         }
     }
 
-    /// Gives the link what a session has for it.
+    /// Gives the link what the session has for it that `id` names.
     pub(crate) fn carry(&mut self, id: Id, name: Name) {
-        if self.named(id) != Named::Session(name) {
-            return;
-        }
         let Some(link) = self.end.as_deref_mut() else { return };
         if sessions::transmit(sys::now(), name, (self.index, id), &mut OnServerLink { link, id }) {
             self.name(id, Named::Nobody);
+        }
+    }
+
+    /// The application has accepted the session that `id` names.
+    pub(crate) fn accept(&mut self, id: Id) {
+        if let Some(end) = &mut self.end {
+            end.accept(id);
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, RefuseReason, Role,
+    CloseReason, Control, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, RefuseReason, Role,
 };
 use spillway_transport::{Chunk, Time};
 
@@ -24,6 +24,13 @@ pub struct Virtual {
     held: usize,
 }
 
+/// What came on a connection that is relayed, as those that carry sessions are.
+#[derive(Debug)]
+pub enum Relayed {
+    Control(Control),
+    Data(Vec<u8>),
+}
+
 /// A link over a blocking stream.
 pub struct Driver {
     pub stream: TcpStream,
@@ -32,6 +39,8 @@ pub struct Driver {
     pub established: bool,
     /// The server closed the link, or it broke.
     pub lost: Option<String>,
+    /// Of relayed connections, in order.
+    pub relayed: Vec<(Id, Relayed)>,
     /// Bytes that `send` could not place yet.
     unsent: HashMap<Id, Vec<u8>>,
     buffer: Vec<u8>,
@@ -81,13 +90,14 @@ impl Driver {
             connections: HashMap::new(),
             established: false,
             lost: None,
+            relayed: Vec::new(),
             unsent: HashMap::new(),
             buffer: vec![0; 256 * 1024],
             began: Instant::now(),
         })
     }
 
-    fn now(&self) -> Time {
+    pub fn now(&self) -> Time {
         Time(self.began.elapsed().as_nanos() as u64)
     }
 
@@ -191,7 +201,10 @@ impl Driver {
                 self.link.close(id, CloseReason::Normal);
             }
             OpenerEvent::Drain { .. } => {}
-            OpenerEvent::RelayedData { .. } | OpenerEvent::RelayedControl { .. } => unreachable!(),
+            OpenerEvent::RelayedControl { id, control } => self.relayed.push((id, Relayed::Control(control))),
+            OpenerEvent::RelayedData { id, bytes, .. } => {
+                self.relayed.push((id, Relayed::Data(bytes.to_vec())));
+            }
         }
     }
 
@@ -223,6 +236,13 @@ impl Driver {
             self.receive(Duration::from_millis(100));
             self.flush();
         }
+    }
+
+    /// What comes next on a relayed connection.
+    pub fn next_relayed(&mut self, id: Id) -> Relayed {
+        self.run(|driver| driver.relayed.iter().any(|(of, _)| *of == id));
+        let position = self.relayed.iter().position(|(of, _)| *of == id).expect("it has come");
+        self.relayed.remove(position).1
     }
 
     /// One request and its whole reply, which ends with `end`.

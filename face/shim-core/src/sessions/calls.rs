@@ -1,0 +1,130 @@
+//! What the application does with connections that came by sessions. Called with no lock held.
+
+use core::sync::atomic::Ordering;
+
+use libc::{c_int, iovec};
+use spillway_batch::{CloseReason, Info, RefuseReason, Role};
+use spillway_session::SessionHandle;
+
+use super::{Name, Shard, TABLES, expiry, shard, shard_of};
+use crate::connections::{self, Connection};
+use crate::parts::put;
+use crate::ready::Wakes;
+use crate::sys::{self, Errno};
+use crate::{links, lock, status};
+
+/// Acts on a connection's session, then gives its carrier what it is to have. `None`: it has none any more.
+fn with<T>(
+    connection: &Connection,
+    wakes: &mut Wakes,
+    act: impl FnOnce(&mut Shard, SessionHandle) -> T,
+) -> Option<T> {
+    let name = name_of(connection)?;
+    let (outcome, carrier) = {
+        let mut guard = shard(name.shard);
+        let shard = guard.as_mut()?;
+        let session = shard.of(connection)?;
+        let outcome = act(shard, session);
+        (outcome, shard.table.carrier(session))
+    };
+    if let Some(carrier) = carrier {
+        links::carry(carrier, name, wakes);
+    }
+    Some(outcome)
+}
+
+fn name_of(connection: &Connection) -> Option<Name> {
+    Some(Name { shard: shard_of(connection)?, slot: connection.id.load(Ordering::Relaxed) })
+}
+
+/// Sends on a connection: the length taken, or EAGAIN.
+///
+/// # Safety
+/// `parts` describe readable memory.
+pub(crate) unsafe fn send(
+    fd: c_int,
+    connection: &Connection,
+    parts: &[iovec],
+    wakes: &mut Wakes,
+) -> Result<usize, Errno> {
+    let write = |shard: &mut Shard, session| {
+        if !connection.is_named(fd) {
+            return Err(libc::EBADF); // closed by another thread; it may be another client's by now
+        }
+        // SAFETY: the caller vouches for the parts.
+        let (taken, wanted) = unsafe { put(parts, |bytes| shard.table.write(session, bytes)) };
+        if taken < wanted {
+            connection.source.can_send(false);
+        }
+        if taken == 0 && wanted > 0 { Err(libc::EAGAIN) } else { Ok(taken) }
+    };
+    with(connection, wakes, write).unwrap_or(Err(libc::EPIPE))
+}
+
+/// The application has read bytes.
+pub(crate) fn consumed(connection: &Connection, bytes: usize, wakes: &mut Wakes) {
+    with(connection, wakes, |shard, session| shard.table.consumed(session, bytes));
+}
+
+/// The application sends no more.
+pub(crate) fn finish(connection: &Connection, wakes: &mut Wakes) {
+    with(connection, wakes, |shard, session| shard.table.finish(session));
+}
+
+/// The application has accepted the connection.
+pub(crate) fn accept(connection: &Connection, wakes: &mut Wakes) {
+    let accepted = with(connection, wakes, |shard, session| shard.table.accept(session));
+    if let (Some(Some(carrier)), Some(name)) = (accepted, name_of(connection)) {
+        links::accept_carrier(carrier, name, wakes);
+    }
+}
+
+/// Nobody will accept the connection: it has been taken out of the queue.
+pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
+    let refuse = |shard: &mut Shard, session: SessionHandle| {
+        let carrier = shard.table.refuse(session);
+        shard.vacate_if_over(session.slot(), session);
+        status::connection_ended(connection);
+        carrier
+    };
+    if let (Some(Some(carrier)), Some(name)) = (with(connection, wakes, refuse), name_of(connection)) {
+        links::refuse_carrier(carrier, name, RefuseReason::Unavailable, wakes);
+    }
+}
+
+/// The application has closed the connection: no delivery can meet it after this. The session lingers.
+pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
+    let reason = if abort { CloseReason::Reset } else { CloseReason::Normal };
+    with(connection, wakes, |shard, session| {
+        shard.table.close(sys::now(), session, reason);
+        if let Some(place) = shard.place(session.slot()) {
+            place.connection = None;
+        }
+        status::connection_ended(connection);
+        expiry::note(shard.table.poll_timeout());
+    });
+}
+
+/// By which link a connection is reached now.
+pub(crate) fn link_of(connection: &Connection) -> Option<u32> {
+    let guard = shard(shard_of(connection)?);
+    let shard = guard.as_ref()?;
+    shard.table.carrier(shard.of(connection)?).map(|(link, _)| link)
+}
+
+/// Tells what each session that the application has not closed is doing.
+pub(crate) fn each_connection(tell: &mut impl FnMut(u32, Info)) {
+    for table in &TABLES {
+        let guard = lock(table);
+        let Some(shard) = guard.as_ref() else { continue };
+        for place in &shard.places {
+            let known = place.session.and_then(|session| shard.table.info(session));
+            if let (Some(connection), Some(info)) = (place.connection, known)
+                && let Some(client) = connections::get(connection).and_then(|one| one.lock().client)
+            {
+                let (bytes_received, bytes_sent) = (info.bytes_received, info.bytes_sent);
+                tell(connection, Info { client, role: Role::Client, bytes_received, bytes_sent });
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What links bring to sessions, and what they are given. Called with the link's lock held.
+
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+
+use spillway_auth::KeyRing;
+use spillway_batch::{Control, RefuseReason};
+use spillway_session::{Carrier, FirstWords, Opened, SessionHandle, StreamEvent, TableLimits};
+use spillway_transport::Time;
+
+use super::{BY_SESSION, CarrierName, Name, SHARDS, Shard, expiry, shard};
+use crate::connections::{self, Connection};
+use crate::listeners::{self, Offer};
+use crate::ready::Wakes;
+use crate::status::{self, Counter};
+use crate::sys;
+
+/// What becomes of a session's first words.
+pub(crate) enum Words {
+    /// It waits to be accepted.
+    New(Name, Control),
+    /// It goes on.
+    Resumed {
+        name: Name,
+        answer: Control,
+        is_accepted: bool,
+        connection: Option<&'static Connection>,
+        /// The connection whose sets are to be told that it has room again.
+        raised: Option<u32>,
+    },
+    Refused(RefuseReason),
+}
+
+/// What a message of a session leaves to do on the link that it came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Nothing,
+    /// The session may have something for it.
+    Carry,
+    /// It carries the session no more: the virtual connection is to be closed.
+    Leave,
+}
+
+/// A session's first words on a link whose socket has the address `local`.
+pub(crate) fn open(
+    ring: &KeyRing,
+    limits: TableLimits,
+    words: &FirstWords<CarrierName>,
+    local: Option<SocketAddr>,
+    wakes: &mut Wakes,
+) -> Words {
+    let shards = limits.sessions_max.min(SHARDS);
+    if shards == 0 {
+        return Words::Refused(RefuseReason::Unavailable);
+    }
+    let limits = TableLimits { sessions_max: limits.sessions_max / shards, ..limits };
+    let index = (usize::from(words.opening.session.0[0]) % shards) as u8;
+    let mut guard = shard(index);
+    let shard = guard.get_or_insert_with(|| Shard::new(limits));
+    let now = sys::now();
+    match shard.table.open(now, ring, words) {
+        Opened::New { session, answer } => match shard.begin(index, session, words, local, wakes) {
+            Ok(()) => Words::New(Name { shard: index, slot: session.slot() }, answer),
+            Err(reason) => {
+                shard.table.refuse(session);
+                Words::Refused(reason)
+            }
+        },
+        Opened::Resumed { session, answer, is_accepted, room, replaced } => {
+            status::count(Counter::SessionsResumed);
+            let name = Name { shard: index, slot: session.slot() };
+            if let Some(replaced) = replaced {
+                wakes.leave(replaced, name);
+            }
+            let connection = shard.connection(session.slot());
+            if let Some(connection) = connection {
+                status::connection_moved(connection, words.carrier);
+            }
+            let raised = if room { shard.tell(now, session.slot(), StreamEvent::Room) } else { None };
+            Words::Resumed { name, answer, is_accepted, connection, raised }
+        }
+        Opened::Refused(reason) => Words::Refused(reason),
+    }
+}
+
+impl Shard {
+    /// A new session's connection waits to be accepted.
+    fn begin(
+        &mut self,
+        index: u8,
+        session: SessionHandle,
+        words: &FirstWords<CarrierName>,
+        local: Option<SocketAddr>,
+        wakes: &mut Wakes,
+    ) -> Result<(), RefuseReason> {
+        let connection = connections::take().ok_or(RefuseReason::Full)?;
+        connection.link.store(BY_SESSION + u32::from(index), Ordering::Relaxed);
+        connection.id.store(session.slot(), Ordering::Relaxed);
+        {
+            let mut inner = connection.lock();
+            (inner.client, inner.local) = (Some(words.client), local);
+        }
+        match listeners::offer(connection, words.client, wakes) {
+            Offer::Queued => {
+                self.settle(session, connection);
+                status::connection_began(connection, words.client, words.carrier);
+                Ok(())
+            }
+            Offer::Refused(reason) => {
+                connections::give_back(connection);
+                Err(reason)
+            }
+        }
+    }
+}
+
+/// Bytes came. The connection whose sets are to be told.
+pub(crate) fn data(now: Time, name: Name, carrier: CarrierName, bytes: &[u8]) -> Option<u32> {
+    let mut guard = shard(name.shard);
+    let shard = guard.as_mut()?;
+    let session = shard.session(name.slot)?;
+    match shard.table.handle_data(now, session, carrier, bytes.len()) {
+        Ok(false) => None,
+        Ok(true) => {
+            shard.owe(name.slot, session);
+            // With the shard's lock held: another link may have the session next, and bytes for it.
+            let connection = shard.connection(name.slot)?;
+            if connection.deliver(bytes) {
+                return Some(connection.index);
+            }
+            shard.table.consumed(session, bytes.len());
+            None
+        }
+        Err(event) => shard.tell(now, name.slot, event),
+    }
+}
+
+/// A control message came. The connection whose sets are to be told, and what is left to do.
+pub(crate) fn control(now: Time, name: Name, carrier: CarrierName, control: &Control) -> (Option<u32>, Next) {
+    let mut guard = shard(name.shard);
+    let Some(shard) = guard.as_mut() else { return (None, Next::Nothing) };
+    let Some(session) = shard.session(name.slot) else { return (None, Next::Nothing) };
+    let event = shard.table.handle_control(now, session, carrier, control);
+    let raised = event.and_then(|event| shard.tell(now, name.slot, event));
+    if matches!(control, Control::Acknowledge(acknowledge) if !acknowledge.answer) {
+        // Comes with nearly every request, and makes room in memory. Only a session that ends waits for that.
+        let is_ending = shard.connection(name.slot).is_none_or(|open| open.finished.load(Ordering::Relaxed));
+        return (raised, if is_ending { Next::Carry } else { Next::Nothing });
+    }
+    shard.owe(name.slot, session);
+    let is_left = matches!(control, Control::Close(_)) && shard.table.carrier(session) != Some(carrier);
+    shard.vacate_if_over(name.slot, session);
+    expiry::note(shard.table.poll_timeout());
+    (raised, if is_left { Next::Leave } else { Next::Carry })
+}
+
+/// Gives the carrier what its session has for it. Whether the session is over.
+pub(crate) fn transmit(now: Time, name: Name, carrier: CarrierName, on: &mut impl Carrier) -> bool {
+    let mut guard = shard(name.shard);
+    let Some(shard) = guard.as_mut() else { return false };
+    let Some(session) = shard.session(name.slot) else { return false };
+    if shard.table.carrier(session) != Some(carrier) {
+        return false;
+    }
+    shard.table.transmit(now, session, on);
+    shard.vacate_if_over(name.slot, session)
+}
+
+/// Whether this is what carries the session now.
+pub(crate) fn is_carried_by(name: Name, carrier: CarrierName) -> bool {
+    let guard = shard(name.shard);
+    guard.as_ref().is_some_and(|shard| {
+        shard.session(name.slot).and_then(|session| shard.table.carrier(session)) == Some(carrier)
+    })
+}
+
+/// The link is lost: the session waits for another.
+pub(crate) fn detach(now: Time, name: Name, carrier: CarrierName) {
+    let mut guard = shard(name.shard);
+    let Some(shard) = guard.as_mut() else { return };
+    if let Some(session) = shard.session(name.slot) {
+        shard.table.detach(now, session, carrier);
+        expiry::note(shard.table.poll_timeout());
+    }
+}
