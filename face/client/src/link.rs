@@ -7,11 +7,8 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
-use spillway_batch::{
-    CloseReason, Id, Limits, LinkError, OpenerConfig, OpenerLink, PolicyKind, RefuseReason, Role,
-};
+use spillway_batch::{CloseReason, Id, Limits, LinkError, OpenerLink, RefuseReason};
 use spillway_transport::Time;
 
 use crate::outbox::Outbox;
@@ -82,20 +79,11 @@ impl Link {
         nonce: [u8; spillway_batch::NONCE_BYTES],
     ) -> io::Result<Link> {
         let socket = socket::start(target.address)?;
-        let config = OpenerConfig {
-            role: Role::Client,
-            key: target.key.clone(),
-            limits: Limits {
-                window_bytes: settings.window_bytes.max(1),
-                pending_bytes_max: PENDING_BYTES_MAX,
-                connections_max: 1,
-                // The connection has deadlines of its own, which count phases apart.
-                handshake_timeout: Duration::MAX,
-                ..Limits::default()
-            },
-            // One virtual connection: nothing to wait for.
-            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
-        };
+        let config = target.opener(Limits {
+            window_bytes: settings.window_bytes.max(1),
+            pending_bytes_max: PENDING_BYTES_MAX,
+            ..Limits::default()
+        });
         Ok(Link {
             socket,
             target: target.address,

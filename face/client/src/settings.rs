@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_auth::Key;
+use spillway_batch::{Limits, OpenerConfig, PolicyKind, Role};
 
 /// A link port: a helper's, or the server's own.
 #[derive(Clone, Debug)]
@@ -14,6 +15,18 @@ pub struct LinkTarget {
     pub key: Key,
     /// Which server is wanted, where a helper's link port serves several; `None` for the only one.
     pub server: Option<SocketAddr>,
+}
+
+impl LinkTarget {
+    /// A link of one connection's own: nothing to wait for, and whoever uses it has deadlines of its own.
+    pub(crate) fn opener(&self, limits: Limits) -> OpenerConfig {
+        OpenerConfig {
+            role: Role::Client,
+            key: self.key.clone(),
+            limits: Limits { connections_max: 1, handshake_timeout: Duration::MAX, ..limits },
+            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+        }
+    }
 }
 
 /// How a connection's bytes shall travel.

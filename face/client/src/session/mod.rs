@@ -5,7 +5,9 @@
 //! order. For applications that recover by themselves a [`Connection`](crate::Connection) is enough.
 
 mod blocking;
+mod carriers;
 mod event;
+mod settings;
 mod way;
 
 use std::collections::VecDeque;
@@ -13,16 +15,17 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_batch::{CloseReason, OpenerEvent};
-use spillway_session::{ClientEvent, ClientSession, Doubt, Routes, StreamEvent, Vigil};
+use spillway_session::{ClientEvent, ClientSession, Routes, StreamEvent, Vigil};
 use spillway_transport::Time;
 use spillway_wire::session::SessionId;
 
 pub use blocking::BlockingSession;
 pub use event::{CarrierLoss, Gone, SessionEvent};
+pub use settings::SessionSettings;
 pub use spillway_session::{Pace, Patience, StreamLimits};
 
 use self::way::Way;
@@ -33,37 +36,6 @@ use crate::socket;
 const RECEIVE_BYTES: usize = 64 * 1024;
 /// After so many pieces the caller gets its turn again.
 const PIECES_PER_TURN: usize = 16;
-
-/// Bounds of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionSettings {
-    /// Of both directions.
-    pub stream: StreamLimits,
-    /// How long a carrier may be silent.
-    pub patience: Patience,
-    /// How long a carrier may take until the server has answered on it.
-    pub attach_timeout: Duration,
-    /// Without a carrier for so long, the session is given up.
-    pub give_up_after: Duration,
-    /// Which of the routes is the server's own link port. The others are helpers', and are tried first; when none is
-    /// left, sessions return to this one spread over time.
-    pub server_port: Option<SocketAddr>,
-    /// Over how much time.
-    pub pace: Pace,
-}
-
-impl Default for SessionSettings {
-    fn default() -> SessionSettings {
-        SessionSettings {
-            stream: StreamLimits::default(),
-            patience: Patience::default(),
-            attach_timeout: Duration::from_secs(1),
-            give_up_after: Duration::from_secs(60),
-            server_port: None,
-            pace: Pace::default(),
-        }
-    }
-}
 
 /// One stream of bytes in each direction, and whatever carries it now.
 ///
@@ -359,39 +331,6 @@ impl Session {
         }
     }
 
-    /// Another carrier is wanted: the next route is tried.
-    fn lose(&mut self, now: Instant, why: CarrierLoss) {
-        self.leave(now, why);
-        if self.machine.is_over() {
-            return;
-        }
-        let (time, jitter) = (self.time(now), &mut self.jitter);
-        let next = self.routes.lost(time, || random(jitter));
-        self.retry_at = Some(self.instant(next.at));
-    }
-
-    fn leave(&mut self, now: Instant, why: CarrierLoss) {
-        if let Some(way) = self.way.take() {
-            self.tell(SessionEvent::CarrierLost { address: way.target, why });
-        }
-        self.leave_at = None;
-        self.machine.detach();
-        self.detached_since.get_or_insert(now);
-    }
-
-    /// The carrier wants to go away within this time.
-    fn drained(&mut self, now: Instant, deadline_ms: u32) -> Result<(), CarrierLoss> {
-        let deadline = Duration::from_millis(deadline_ms.into());
-        let time = self.time(now);
-        match self.routes.drained(time, deadline, random(&mut self.jitter)) {
-            Some(until) if self.machine.is_attached() => {
-                self.leave_at = Some(self.instant(until));
-                Ok(())
-            }
-            _ => Err(CarrierLoss::Drain),
-        }
-    }
-
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.is_over() {
@@ -430,51 +369,6 @@ impl Session {
         self.push(now);
     }
 
-    /// It is this session's turn to return to the server: no helper has answered meanwhile.
-    fn take_turn(&mut self, now: Instant) {
-        let time = self.time(now);
-        if self.machine.is_attached() || self.routes.take_turn(time).is_none() {
-            return;
-        }
-        if let Some(way) = &self.way {
-            let silent =
-                self.settings.attach_timeout.saturating_sub(way.deadline.saturating_duration_since(now));
-            self.leave(now, CarrierLoss::Silent(silent));
-        }
-        self.retry_at = Some(now);
-    }
-
-    fn start(&mut self, now: Instant) {
-        let started =
-            Way::start((now, self.time(now)), &self.targets[self.routes.at()], self.settings.attach_timeout);
-        match started {
-            Ok(way) => {
-                self.way = Some(way);
-                // On loopback it may be there already.
-                self.handle_ready(now);
-            }
-            Err(error) => self.lose(now, CarrierLoss::Socket(error)),
-        }
-    }
-
-    /// Leaves a carrier that is silent for too long.
-    fn look_after(&mut self, now: Instant) {
-        let time = self.time(now);
-        let Some(way) = &mut self.way else { return };
-        if !self.machine.is_attached() {
-            if way.deadline <= now {
-                self.lose(now, CarrierLoss::Silent(self.settings.attach_timeout));
-            }
-            return;
-        }
-        let silent = self.vigil.timeout();
-        match self.vigil.poll(time) {
-            Some(Doubt::Ask) => way.ask(&mut self.machine),
-            Some(Doubt::Leave) => self.lose(now, CarrierLoss::Silent(silent)),
-            None => {}
-        }
-    }
-
     fn time(&self, now: Instant) -> Time {
         Time::ZERO + now.saturating_duration_since(self.epoch)
     }
@@ -482,14 +376,6 @@ impl Session {
     fn instant(&self, time: Time) -> Instant {
         self.epoch + time.since(Time::ZERO)
     }
-}
-
-/// From 0 to 1, by Marsaglia's xorshift.
-fn random(state: &mut u64) -> f64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state >> 11) as f64 / (1u64 << 53) as f64
 }
 
 impl End {

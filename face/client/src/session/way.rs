@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use spillway_batch::{Id, Limits, OpenerConfig, OpenerLink, PolicyKind, Role};
+use spillway_batch::{Id, Limits, OpenerLink};
 use spillway_session::{ClientSession, OnOpenerLink};
 use spillway_transport::Time;
 
@@ -34,14 +34,7 @@ pub(super) struct Way {
 impl Way {
     /// Starts to connect.
     pub(super) fn start(now: (Instant, Time), target: &LinkTarget, within: Duration) -> io::Result<Way> {
-        let config = OpenerConfig {
-            role: Role::Client,
-            key: target.key.clone(),
-            // The way has a deadline of its own.
-            limits: Limits { connections_max: 1, handshake_timeout: Duration::MAX, ..Limits::default() },
-            // One connection: nothing to wait for.
-            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
-        };
+        let config = target.opener(Limits::default());
         Ok(Way {
             socket: socket::start(target.address)?,
             target: target.address,

@@ -1,0 +1,96 @@
+//! Which carrier a session has: coming to one, looking after it, leaving it for the next.
+
+use std::time::{Duration, Instant};
+
+use spillway_session::Doubt;
+
+use super::way::Way;
+use super::{CarrierLoss, Session, SessionEvent};
+
+impl Session {
+    /// Another carrier is wanted: the next route is tried.
+    pub(super) fn lose(&mut self, now: Instant, why: CarrierLoss) {
+        self.leave(now, why);
+        if self.machine.is_over() {
+            return;
+        }
+        let (time, jitter) = (self.time(now), &mut self.jitter);
+        let next = self.routes.lost(time, || random(jitter));
+        self.retry_at = Some(self.instant(next.at));
+    }
+
+    pub(super) fn leave(&mut self, now: Instant, why: CarrierLoss) {
+        if let Some(way) = self.way.take() {
+            self.tell(SessionEvent::CarrierLost { address: way.target, why });
+        }
+        self.leave_at = None;
+        self.machine.detach();
+        self.detached_since.get_or_insert(now);
+    }
+
+    /// The carrier wants to go away within this time.
+    pub(super) fn drained(&mut self, now: Instant, deadline_ms: u32) -> Result<(), CarrierLoss> {
+        let deadline = Duration::from_millis(deadline_ms.into());
+        let time = self.time(now);
+        match self.routes.drained(time, deadline, random(&mut self.jitter)) {
+            Some(until) if self.machine.is_attached() => {
+                self.leave_at = Some(self.instant(until));
+                Ok(())
+            }
+            _ => Err(CarrierLoss::Drain),
+        }
+    }
+
+    /// It is this session's turn to return to the server: no helper has answered meanwhile.
+    pub(super) fn take_turn(&mut self, now: Instant) {
+        let time = self.time(now);
+        if self.machine.is_attached() || self.routes.take_turn(time).is_none() {
+            return;
+        }
+        if let Some(way) = &self.way {
+            let silent =
+                self.settings.attach_timeout.saturating_sub(way.deadline.saturating_duration_since(now));
+            self.leave(now, CarrierLoss::Silent(silent));
+        }
+        self.retry_at = Some(now);
+    }
+
+    pub(super) fn start(&mut self, now: Instant) {
+        let started =
+            Way::start((now, self.time(now)), &self.targets[self.routes.at()], self.settings.attach_timeout);
+        match started {
+            Ok(way) => {
+                self.way = Some(way);
+                // On loopback it may be there already.
+                self.handle_ready(now);
+            }
+            Err(error) => self.lose(now, CarrierLoss::Socket(error)),
+        }
+    }
+
+    /// Leaves a carrier that is silent for too long.
+    pub(super) fn look_after(&mut self, now: Instant) {
+        let time = self.time(now);
+        let Some(way) = &mut self.way else { return };
+        if !self.machine.is_attached() {
+            if way.deadline <= now {
+                self.lose(now, CarrierLoss::Silent(self.settings.attach_timeout));
+            }
+            return;
+        }
+        let silent = self.vigil.timeout();
+        match self.vigil.poll(time) {
+            Some(Doubt::Ask) => way.ask(&mut self.machine),
+            Some(Doubt::Leave) => self.lose(now, CarrierLoss::Silent(silent)),
+            None => {}
+        }
+    }
+}
+
+/// From 0 to 1, by Marsaglia's xorshift.
+fn random(state: &mut u64) -> f64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as f64 / (1u64 << 53) as f64
+}

@@ -1,0 +1,37 @@
+//! Bounds of sessions.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use spillway_session::{Pace, Patience, StreamLimits};
+
+/// Bounds of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionSettings {
+    /// Of both directions.
+    pub stream: StreamLimits,
+    /// How long a carrier may be silent.
+    pub patience: Patience,
+    /// How long a carrier may take until the server has answered on it.
+    pub attach_timeout: Duration,
+    /// Without a carrier for so long, the session is given up.
+    pub give_up_after: Duration,
+    /// Which of the routes is the server's own link port. The others are helpers', and are tried first; when none is
+    /// left, sessions return to this one spread over time.
+    pub server_port: Option<SocketAddr>,
+    /// Over how much time.
+    pub pace: Pace,
+}
+
+impl Default for SessionSettings {
+    fn default() -> SessionSettings {
+        SessionSettings {
+            stream: StreamLimits::default(),
+            patience: Patience::default(),
+            attach_timeout: Duration::from_secs(1),
+            give_up_after: Duration::from_secs(60),
+            server_port: None,
+            pace: Pace::default(),
+        }
+    }
+}
