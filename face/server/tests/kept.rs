@@ -3,24 +3,19 @@
 mod support;
 
 use std::io::Read;
-use std::mem::MaybeUninit;
 use std::net::TcpStream;
-use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags};
 use spillway_helper::{Helper, HelperConfig, Service};
-use spillway_server::{Client, Event, KeyRing, Limits, Links, Role, Settings};
+use spillway_server::{Client, Event, KeyRing, Limits, Role, Settings};
 use support::Keys;
+use support::port::{Port, Serve, until};
 
-const MARK: u32 = 3;
 const KEPT_BYTES_MAX: usize = 100_000;
 
 /// A server in the test's own loop.
 struct Server {
-    links: Links,
-    epoll: OwnedFd,
+    port: Port,
     client: Option<Client>,
 }
 
@@ -30,46 +25,31 @@ impl Server {
         ring.accept(Role::Helper, keys.helper.clone());
         let limits = Limits { kept_bytes_max: KEPT_BYTES_MAX, ..Limits::default() };
         let settings = Settings { ring, limits, ..Settings::default() };
-        let links = Links::bind(Instant::now(), "127.0.0.1:0".parse().unwrap(), settings).unwrap();
-        Server { links, epoll: epoll::create(CreateFlags::CLOEXEC).unwrap(), client: None }
+        let port = Port::bind(Instant::now(), "127.0.0.1:0".parse().unwrap(), settings);
+        Server { port, client: None }
     }
 
-    fn turn(&mut self) {
-        let now = Instant::now();
-        self.links.watch_in(&self.epoll, MARK).unwrap();
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 64];
-        let timeout = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-        let (events, _) = epoll::wait(&self.epoll, &mut space, Some(&timeout)).unwrap();
-        let mut buffer = [0; 65536];
-        for event in events {
-            let ready = self.links.handle_ready(now, event.data.u64(), event.flags);
-            let Some(link) = ready else { continue };
-            let received = self.links.receive(link, &mut buffer);
-            let mut input = &buffer[..received];
-            while let Some(event) = self.links.decompose(now, link, &mut input) {
-                if let Event::Connected { client, .. } = event {
-                    self.client = Some(client);
-                    self.links.accept(client);
-                }
-            }
-        }
-        self.links.handle_timeout(now);
-        while self.links.poll_event().is_some() {}
-        self.links.flush(now);
-    }
-
-    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Server) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !done(self) {
-            assert!(Instant::now() < deadline, "no sign of {what}");
-            self.turn();
-        }
+    fn until(&mut self, what: &str, done: impl FnMut(&mut Server) -> bool) {
+        until(self, what, |server| server.turn_at(Instant::now(), &mut [0; 65536]), done);
     }
 
     /// Up to where the client's TCP has acknowledged, and what is kept.
     fn kept(&self) -> (u64, Vec<u8>) {
-        let all = self.links.unacknowledged(self.client.unwrap()).expect("the helper tells");
+        let all = self.port.links.unacknowledged(self.client.unwrap()).expect("the helper tells");
         (all.acknowledged, [all.bytes.0, all.bytes.1].concat())
+    }
+}
+
+impl Serve for Server {
+    fn port(&mut self) -> &mut Port {
+        &mut self.port
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        if let Event::Connected { client, .. } = event {
+            self.client = Some(client);
+            self.port.links.accept(client);
+        }
     }
 }
 
@@ -81,7 +61,7 @@ fn byte(at: usize) -> u8 {
 fn replies_are_kept_until_the_client_s_tcp_has_them() {
     let keys = Keys::new();
     let mut server = Server::start(&keys);
-    let mut service = Service::new("kept", server.links.address());
+    let mut service = Service::new("kept", server.port.links.address());
     service.listen.push("127.0.0.1:0".parse().unwrap());
     service.keys = vec![keys.helper.clone()];
     service.acknowledges_replies = true;
@@ -91,13 +71,13 @@ fn replies_are_kept_until_the_client_s_tcp_has_them() {
     let mut client = TcpStream::connect(plain).unwrap();
     server.until("the client", |server| server.client.is_some());
     let name = server.client.unwrap();
-    server.until("the helper's word", |server| server.links.unacknowledged(name).is_some());
+    server.until("the helper's word", |server| server.port.links.unacknowledged(name).is_some());
 
     // The client reads nothing: its TCP takes what its buffers hold, and the server keeps the rest, and no more.
     let mut composed = 0;
     server.until("a full buffer", |server| {
         let bytes: Vec<u8> = (composed..composed + 30_000).map(byte).collect();
-        composed += server.links.compose(name, &bytes);
+        composed += server.port.links.compose(name, &bytes);
         let (acknowledged, kept) = server.kept();
         assert!(kept.len() <= KEPT_BYTES_MAX);
         assert_eq!(acknowledged as usize + kept.len(), composed);

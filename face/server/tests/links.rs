@@ -3,25 +3,19 @@
 mod support;
 
 use std::io::{ErrorKind, Write};
-use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags};
 use spillway_batch::{CloseReason, Id, Limits, Role};
 use spillway_server::{BindError, Client, Event, Key, KeyRing, LinkEnd, Links, Settings};
 use spillway_transport::Time;
 use spillway_wire::{Connect, Control};
+use support::port::{Port, Serve, until};
 use support::raw::{Heard, RawLink};
-
-const MARK: u32 = 9;
 
 /// A link port in the test's own loop, which echoes.
 struct Server {
-    links: Links,
-    epoll: OwnedFd,
+    port: Port,
     now: Instant,
     clients: Vec<Client>,
     opened: usize,
@@ -40,68 +34,21 @@ impl Server {
         ring.accept(Role::Client, keys().1);
         let now = Instant::now();
         let address = "127.0.0.1:0".parse().unwrap();
-        let links = Links::bind(now, address, Settings { ring, ..settings }).unwrap();
-        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
-        Server { links, epoll, now, clients: Vec::new(), opened: 0, closed: Vec::new(), lost: Vec::new() }
+        let port = Port::bind(now, address, Settings { ring, ..settings });
+        Server { port, now, clients: Vec::new(), opened: 0, closed: Vec::new(), lost: Vec::new() }
     }
 
     fn turn(&mut self) {
-        self.links.watch_in(&self.epoll, MARK).unwrap();
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 64];
-        let due = self.links.poll_timeout().is_some_and(|at| at <= self.now);
-        let timeout = Timespec { tv_sec: 0, tv_nsec: if due { 0 } else { 5_000_000 } };
-        let (events, _) = epoll::wait(&self.epoll, &mut space, Some(&timeout)).unwrap();
-        let mut buffer = [0; 65536];
-        for event in events {
-            assert!(Links::owns(MARK, event.data.u64()));
-            let Some(link) = self.links.handle_ready(self.now, event.data.u64(), event.flags) else {
-                continue;
-            };
-            let received = self.links.receive(link, &mut buffer);
-            let mut input = &buffer[..received];
-            while let Some(event) = self.links.decompose(self.now, link, &mut input) {
-                self.handle(event);
-            }
-        }
-        self.links.handle_timeout(self.now);
-        while let Some(event) = self.links.poll_event() {
-            self.handle(event);
-        }
-        self.links.flush(self.now);
+        self.turn_at(self.now, &mut [0; 65536]);
     }
 
-    fn handle(&mut self, event: Event<'_>) {
-        match event {
-            Event::Connected { client, .. } => {
-                self.clients.push(client);
-                self.links.accept(client);
-            }
-            Event::Data { client, bytes } => {
-                assert_eq!(self.links.compose(client, bytes), bytes.len());
-                self.links.consumed(client, bytes.len());
-            }
-            Event::Closed { client, reason } => {
-                self.links.close(client, reason);
-                self.closed.push(client);
-            }
-            Event::LinkOpened { .. } => self.opened += 1,
-            Event::LinkLost { why, .. } => self.lost.push(why),
-            _ => {}
-        }
-    }
-
-    fn until(&mut self, what: &str, mut done: impl FnMut(&Server) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !done(self) {
-            assert!(Instant::now() < deadline, "no sign of {what}");
-            self.turn();
-        }
+    fn until(&mut self, what: &str, done: impl FnMut(&mut Server) -> bool) {
+        until(self, what, Server::turn, done);
     }
 
     /// What the server says next to the other end of a link.
     fn hear(&mut self, link: &mut RawLink) -> Heard {
-        let stream = link.stream.try_clone().unwrap();
-        self.until("an answer", |_| has_something(&stream));
+        self.until("an answer", |_| link.has_something());
         link.hear()
     }
 
@@ -111,7 +58,7 @@ impl Server {
     }
 
     fn establish(&mut self, role: Role, key: Key) -> RawLink {
-        let mut link = RawLink::open(self.links.address(), role, key);
+        let mut link = RawLink::open(self.port.links.address(), role, key);
         assert_eq!(self.hear(&mut link), Heard::Established);
         link.flush();
         let opened = self.opened;
@@ -120,11 +67,30 @@ impl Server {
     }
 }
 
-fn has_something(stream: &TcpStream) -> bool {
-    stream.set_nonblocking(true).unwrap();
-    let peeked = stream.peek(&mut [0]);
-    stream.set_nonblocking(false).unwrap();
-    !matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
+impl Serve for Server {
+    fn port(&mut self) -> &mut Port {
+        &mut self.port
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        match event {
+            Event::Connected { client, .. } => {
+                self.clients.push(client);
+                self.port.links.accept(client);
+            }
+            Event::Data { client, bytes } => {
+                assert_eq!(self.port.links.compose(client, bytes), bytes.len());
+                self.port.links.consumed(client, bytes.len());
+            }
+            Event::Closed { client, reason } => {
+                self.port.links.close(client, reason);
+                self.closed.push(client);
+            }
+            Event::LinkOpened { .. } => self.opened += 1,
+            Event::LinkLost { why, .. } => self.lost.push(why),
+            _ => {}
+        }
+    }
 }
 
 fn address(text: &str) -> SocketAddr {
@@ -157,12 +123,12 @@ fn threads_can_share_a_port() {
 fn one_link_too_many_is_told_so_and_there_is_room_again() {
     let mut server = Server::start(Settings { links_max: 1, ..Settings::default() });
     let first = server.establish(Role::Helper, keys().0);
-    let mut second = RawLink::open(server.links.address(), Role::Helper, keys().0);
+    let mut second = RawLink::open(server.port.links.address(), Role::Helper, keys().0);
     let refused = server.hear(&mut second);
     assert!(matches!(&refused, Heard::Broken(error) if error.to_string().contains("no room")), "{refused:?}");
-    assert_eq!(server.links.len(), 1);
+    assert_eq!(server.port.links.len(), 1);
     drop(first);
-    server.until("the end of the first", |server| server.links.is_empty());
+    server.until("the end of the first", |server| server.port.links.is_empty());
     server.establish(Role::Helper, keys().0);
 }
 
@@ -171,10 +137,10 @@ fn strangers_cannot_shut_helpers_out() {
     let mut server = Server::start(Settings { unauthenticated_max: 3, ..Settings::default() });
     let mut helper = server.establish(Role::Helper, keys().0);
     let strangers: Vec<TcpStream> =
-        (0..10).map(|_| TcpStream::connect(server.links.address()).unwrap()).collect();
+        (0..10).map(|_| TcpStream::connect(server.port.links.address()).unwrap()).collect();
     server.until("strangers", |server| server.lost.len() == 7);
     assert!(server.lost.iter().all(|why| matches!(why, LinkEnd::Crowded)), "{:?}", server.lost);
-    assert_eq!(server.links.len(), 4, "the helper, and the last three");
+    assert_eq!(server.port.links.len(), 4, "the helper, and the last three");
     server.establish(Role::Helper, keys().0);
     let id = helper.end.open(address("127.0.0.1:5"), None).unwrap();
     helper.flush();
@@ -186,13 +152,13 @@ fn strangers_cannot_shut_helpers_out() {
 fn who_does_not_authenticate_in_time_is_dropped() {
     let mut server = Server::start(Settings::default());
     let _helper = server.establish(Role::Helper, keys().0);
-    let _silent = TcpStream::connect(server.links.address()).unwrap();
-    server.until("the silent one", |server| server.links.len() == 2);
+    let _silent = TcpStream::connect(server.port.links.address()).unwrap();
+    server.until("the silent one", |server| server.port.links.len() == 2);
     assert!(server.lost.is_empty());
     server.now += Limits::default().handshake_timeout;
     server.until("its end", |server| !server.lost.is_empty());
     assert!(matches!(server.lost[..], [LinkEnd::Broken(_)]), "{:?}", server.lost);
-    assert_eq!((server.links.len(), server.links.poll_timeout()), (1, None));
+    assert_eq!((server.port.links.len(), server.port.links.poll_timeout()), (1, None));
 }
 
 #[test]
@@ -209,15 +175,15 @@ fn a_lost_link_closes_what_was_open_and_nothing_twice() {
     helper.end.close(ids[0], CloseReason::Normal);
     helper.flush();
     server.until("the first end", |server| server.closed.len() == 1);
-    server.links.close(clients[1], CloseReason::Normal);
+    server.port.links.close(clients[1], CloseReason::Normal);
     drop(helper);
     server.until("the end of the link", |server| !server.lost.is_empty());
     let mut closed = server.closed.clone();
     closed.sort();
     assert_eq!(closed, [clients[0], clients[2], clients[3]]);
     for client in clients {
-        assert_eq!((server.links.info(client), server.links.compose(client, b"x")), (None, 0));
-        server.links.close(client, CloseReason::Normal);
+        assert_eq!((server.port.links.info(client), server.port.links.compose(client, b"x")), (None, 0));
+        server.port.links.close(client, CloseReason::Normal);
     }
 }
 
@@ -234,7 +200,7 @@ fn get_info_tells_helpers_and_clients_apart() {
         link.flush();
         assert_eq!(server.hear(link), Heard::Accepted(id));
     }
-    let info = |index: usize| server.links.info(server.clients[index]).unwrap();
+    let info = |index: usize| server.port.links.info(server.clients[index]).unwrap();
     assert_eq!((info(0).role, info(0).client), (Role::Helper, address("10.9.8.7:6")));
     assert_eq!((info(1).role, info(1).client), (Role::Client, own));
     assert_eq!((info(0).bytes_received, info(0).bytes_sent), (5, 5));
@@ -287,9 +253,8 @@ fn answers_that_nobody_reads_do_not_pile_up() {
 fn drain_is_told_to_every_link() {
     let mut server = Server::start(Settings::default());
     let mut helper = server.establish(Role::Helper, keys().0);
-    server.links.drain(1500);
-    let stream = helper.stream.try_clone().unwrap();
-    server.until("the word", |_| has_something(&stream));
+    server.port.links.drain(1500);
+    server.until("the word", |_| helper.has_something());
     let mut buffer = [0; 256];
     let received = std::io::Read::read(&mut helper.stream, &mut buffer).unwrap();
     let mut input = &buffer[..received];

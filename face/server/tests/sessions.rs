@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use spillway_client::session::{BlockingSession, CarrierLoss, Gone, Pace, SessionEvent, SessionSettings};
 use spillway_client::{Key, LinkTarget, Session};
 use support::helper::Relief;
+use support::streams::stream_and_move;
 use support::{Echo, Keys, round_trip};
 
 fn open(routes: Vec<LinkTarget>) -> BlockingSession {
@@ -58,36 +59,7 @@ fn sessions_move_under_traffic_and_every_byte_is_right() {
     std::thread::scope(|scope| {
         for number in 0..8 {
             let routes = routes.to_vec();
-            scope.spawn(move || {
-                let mut session = open(routes);
-                // More than a round trip at a time is under way at each move.
-                let total = 600_000;
-                let byte = |at: usize| ((at * 31 + number * 17) % 251) as u8;
-                let (mut written, mut read) = (0, 0);
-                let mut turn = 0;
-                while read < total {
-                    let now = Instant::now();
-                    let bytes: Vec<u8> = (written..total.min(written + 3_000)).map(byte).collect();
-                    written += session.session().send(now, &bytes).unwrap_or(0);
-                    let mut buffer = [0; 10_000];
-                    let count = match session.session().receive(now, &mut buffer) {
-                        Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                            session.read(&mut buffer).unwrap()
-                        }
-                        outcome => outcome.unwrap(),
-                    };
-                    for got in &buffer[..count] {
-                        assert_eq!(*got, byte(read), "byte {read}");
-                        read += 1;
-                    }
-                    turn += 1;
-                    if turn % 20 == number {
-                        session.session().move_to(now, turn / 20 % 3).unwrap();
-                    }
-                }
-                assert!(moves(&mut session).len() > 1);
-                session.close().unwrap();
-            });
+            scope.spawn(move || assert!(stream_and_move(routes, number, 600_000) > 1));
         }
     });
 }

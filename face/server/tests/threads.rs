@@ -4,33 +4,28 @@
 mod support;
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags};
-use spillway_batch::{CloseReason, Control, Role};
-use spillway_client::session::{BlockingSession, Gone, SessionEvent, SessionSettings};
+use spillway_batch::{CloseReason, Control, Id, Role};
+use spillway_client::session::{BlockingSession, Gone, SessionSettings};
 use spillway_client::{Key, LinkTarget};
-use spillway_server::{Client, Event, KeyRing, Links, Settings, Threads};
+use spillway_server::{Client, Event, KeyRing, Settings, Threads};
 use spillway_session::{ClientEvent, ClientSession, StreamLimits};
 use spillway_transport::Time;
 use spillway_wire::RefuseReason;
 use spillway_wire::session::SessionId;
 use support::helper::Relief;
+use support::port::{Port, Serve, until};
 use support::raw::{Heard, RawLink};
+use support::streams::stream_and_move;
 use support::{Keys, round_trip};
-
-const MARK: u32 = 9;
 
 /// One thread's link port, which echoes.
 struct Worker {
-    links: Links,
-    epoll: OwnedFd,
+    port: Port,
     /// Replies that wait for room, and whether the client sends no more.
     clients: HashMap<Client, (Vec<u8>, bool)>,
     opened: usize,
@@ -48,9 +43,8 @@ fn settings(keys: &Keys, threads: &Threads) -> Settings {
 
 impl Worker {
     fn bind(address: SocketAddr, settings: Settings) -> Worker {
-        let links = Links::bind(Instant::now(), address, settings).unwrap();
-        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
-        Worker { links, epoll, clients: HashMap::new(), opened: 0, closed: 0, far: 0 }
+        let port = Port::bind(Instant::now(), address, settings);
+        Worker { port, clients: HashMap::new(), opened: 0, closed: 0, far: 0 }
     }
 
     /// On a port of its own, so that the test chooses which thread gets a link.
@@ -59,32 +53,28 @@ impl Worker {
     }
 
     fn target(&self, keys: &Keys) -> LinkTarget {
-        LinkTarget { address: self.links.address(), key: keys.client.clone(), server: None }
+        LinkTarget { address: self.port.links.address(), key: keys.client.clone(), server: None }
     }
 
     fn turn(&mut self) {
-        self.links.watch_in(&self.epoll, MARK).unwrap();
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 64];
-        let now = Instant::now();
-        let due = self.links.poll_timeout().is_some_and(|at| at <= now);
-        let timeout = Timespec { tv_sec: 0, tv_nsec: if due { 0 } else { 1_000_000 } };
-        let (events, _) = epoll::wait(&self.epoll, &mut space, Some(&timeout)).unwrap();
-        let now = Instant::now();
         // Small, so that posts are cut.
-        let mut buffer = [0; 1000];
-        for event in events {
-            let Some(link) = self.links.handle_ready(now, event.data.u64(), event.flags) else { continue };
-            let received = self.links.receive(link, &mut buffer);
-            let mut input = &buffer[..received];
-            while let Some(event) = self.links.decompose(now, link, &mut input) {
-                self.handle(event);
-            }
+        self.turn_at(Instant::now(), &mut [0; 1000]);
+    }
+
+    fn reply(&mut self, client: Client) {
+        let Some((waiting, finished)) = self.clients.get_mut(&client) else { return };
+        let composed = self.port.links.compose(client, waiting);
+        waiting.drain(..composed);
+        self.port.links.consumed(client, composed);
+        if *finished && waiting.is_empty() {
+            self.port.links.finish(client);
         }
-        self.links.handle_timeout(now);
-        while let Some(event) = self.links.poll_event() {
-            self.handle(event);
-        }
-        self.links.flush(now);
+    }
+}
+
+impl Serve for Worker {
+    fn port(&mut self) -> &mut Port {
+        &mut self.port
     }
 
     fn handle(&mut self, event: Event<'_>) {
@@ -92,11 +82,11 @@ impl Worker {
             Event::Connected { client, .. } => {
                 self.opened += 1;
                 self.clients.insert(client, Default::default());
-                self.links.accept(client);
+                self.port.links.accept(client);
             }
             Event::Data { client, bytes } => {
-                let link = self.links.link(client).expect("bytes came by it");
-                self.far += usize::from(self.links.counters(link).is_none());
+                let link = self.port.links.link(client).expect("bytes came by it");
+                self.far += usize::from(self.port.links.counters(link).is_none());
                 self.clients.get_mut(&client).unwrap().0.extend_from_slice(bytes);
                 self.reply(client);
             }
@@ -107,19 +97,9 @@ impl Worker {
             }
             Event::Closed { client, reason } => {
                 self.closed += usize::from(self.clients.remove(&client).is_some());
-                self.links.close(client, reason);
+                self.port.links.close(client, reason);
             }
             _ => {}
-        }
-    }
-
-    fn reply(&mut self, client: Client) {
-        let Some((waiting, finished)) = self.clients.get_mut(&client) else { return };
-        let composed = self.links.compose(client, waiting);
-        waiting.drain(..composed);
-        self.links.consumed(client, composed);
-        if *finished && waiting.is_empty() {
-            self.links.finish(client);
         }
     }
 }
@@ -158,45 +138,11 @@ fn run(workers: Vec<Worker>, test: impl FnOnce()) -> Vec<Worker> {
     })
 }
 
-/// Streams bytes both ways while the session moves from route to route, and checks every byte.
-fn stream_and_move(routes: Vec<LinkTarget>, number: usize, total: usize) -> usize {
-    let routes_max = routes.len();
-    let mut session = open(routes);
-    let byte = |at: usize| ((at * 31 + number * 17) % 251) as u8;
-    let (mut written, mut read, mut turn) = (0, 0, 0);
-    while read < total {
-        let now = Instant::now();
-        let bytes: Vec<u8> = (written..total.min(written + 3_000)).map(byte).collect();
-        written += session.session().send(now, &bytes).unwrap_or(0);
-        let mut buffer = [0; 10_000];
-        let count = match session.session().receive(now, &mut buffer) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => session.read(&mut buffer).unwrap(),
-            outcome => outcome.unwrap(),
-        };
-        for got in &buffer[..count] {
-            assert_eq!(*got, byte(read), "session {number}, byte {read}");
-            read += 1;
-        }
-        turn += 1;
-        if turn % 20 == number {
-            session.session().move_to(now, (turn / 20 + number) % routes_max).unwrap();
-        }
-    }
-    let mut moves = 0;
-    while let Some(event) = session.poll_event() {
-        moves += usize::from(matches!(event, SessionEvent::Moved(_)));
-    }
-    session.finish();
-    assert_eq!(session.read(&mut [0; 9]).unwrap(), 0, "nothing but the end");
-    session.close().unwrap();
-    moves
-}
-
 #[test]
 fn sessions_move_between_the_links_of_all_threads() {
     let (keys, threads) = (Keys::new(), Threads::default());
     let workers: Vec<Worker> = (0..3).map(|_| Worker::alone(&keys, &threads)).collect();
-    let addresses: Vec<SocketAddr> = workers.iter().map(|worker| worker.links.address()).collect();
+    let addresses: Vec<SocketAddr> = workers.iter().map(|worker| worker.port.links.address()).collect();
     let mut routes: Vec<LinkTarget> = workers.iter().map(|worker| worker.target(&keys)).collect();
     let moves = AtomicUsize::new(0);
     let workers = run(workers, || {
@@ -230,7 +176,7 @@ fn sessions_move_between_the_links_of_all_threads() {
 fn the_kernel_may_choose_the_thread() {
     let (keys, threads) = (Keys::new(), Threads::default());
     let first = Worker::alone(&keys, &threads);
-    let address = first.links.address();
+    let address = first.port.links.address();
     let mut workers = vec![first];
     workers.extend((0..3).map(|_| Worker::bind(address, settings(&keys, &threads))));
     let target = workers[0].target(&keys);
@@ -295,21 +241,14 @@ impl Pair {
         self.there.turn();
     }
 
-    fn until(&mut self, what: &str, mut done: impl FnMut(&Pair) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !done(self) {
-            assert!(Instant::now() < deadline, "no sign of {what}");
-            self.turn();
-        }
+    fn until(&mut self, what: &str, done: impl FnMut(&mut Pair) -> bool) {
+        until(self, what, Pair::turn, done);
     }
 
     fn hear(&mut self, link: &mut RawLink) -> Heard {
-        let stream = link.stream.try_clone().unwrap();
-        stream.set_nonblocking(true).unwrap();
         if link.is_used_up() {
-            self.until("an answer", |_| stream.peek(&mut [0]).is_ok());
+            self.until("an answer", |_| link.has_something());
         }
-        stream.set_nonblocking(false).unwrap();
         link.hear()
     }
 
@@ -329,6 +268,22 @@ impl Pair {
             other => panic!("{other:?}"),
         }
     }
+
+    /// A session that begins here and goes on there: both links, and which connection of the second carries it.
+    fn carry_there(&mut self) -> (RawLink, RawLink, Id) {
+        let mut one = self.establish(self.here.port.links.address());
+        let mut session = session(&self.keys.client);
+        let connect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
+        let answer = self.say(&mut one, connect);
+        session.handle_control(Time::ZERO, &answer).unwrap();
+        let mut other = self.establish(self.there.port.links.address());
+        let reconnect = session.open(Time::ZERO, other.stream.local_addr().unwrap(), None);
+        let id = other.end.open_relayed(reconnect).unwrap();
+        other.flush();
+        let heard = self.hear(&mut other);
+        assert!(matches!(heard, Heard::Control(_, Control::Resumed(_))), "{heard:?}");
+        (one, other, id)
+    }
 }
 
 fn session(key: &Key) -> ClientSession {
@@ -339,7 +294,7 @@ fn session(key: &Key) -> ClientSession {
 fn words_that_two_threads_hear_begin_one_session() {
     let mut pair = Pair::new();
     let (mut one, mut other) =
-        (pair.establish(pair.here.links.address()), pair.establish(pair.there.links.address()));
+        (pair.establish(pair.here.port.links.address()), pair.establish(pair.there.port.links.address()));
     let mut session = session(&pair.keys.client);
     let connect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
     let again = session.open(Time::ZERO, other.stream.local_addr().unwrap(), None);
@@ -350,7 +305,7 @@ fn words_that_two_threads_hear_begin_one_session() {
     assert_eq!((pair.here.opened, pair.there.opened), (0, 1));
     // The next carrier meets the thread that it did not begin at, and the old one is closed.
     drop(one);
-    let mut one = pair.establish(pair.here.links.address());
+    let mut one = pair.establish(pair.here.port.links.address());
     let reconnect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
     let answer = pair.say(&mut one, reconnect);
     assert_eq!(session.handle_control(Time::ZERO, &answer), Ok(Some(ClientEvent::Attached { room: false })));
@@ -362,19 +317,12 @@ fn words_that_two_threads_hear_begin_one_session() {
 #[test]
 fn a_lost_link_of_another_thread_leaves_the_session_waiting() {
     let mut pair = Pair::new();
-    let mut one = pair.establish(pair.here.links.address());
-    let mut session = session(&pair.keys.client);
-    let connect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
-    let answer = pair.say(&mut one, connect);
-    session.handle_control(Time::ZERO, &answer).unwrap();
-    let mut other = pair.establish(pair.there.links.address());
-    let reconnect = session.open(Time::ZERO, other.stream.local_addr().unwrap(), None);
-    pair.say(&mut other, reconnect);
+    let (_one, other, _) = pair.carry_there();
     let client = *pair.here.clients.keys().next().unwrap();
-    assert!(pair.here.links.link(client).is_some());
+    assert!(pair.here.port.links.link(client).is_some());
     drop(other);
-    pair.until("the loss", |pair| pair.here.links.link(client).is_none());
-    assert!(pair.here.links.info(client).is_some(), "it waits for its client");
+    pair.until("the loss", |pair| pair.here.port.links.link(client).is_none());
+    assert!(pair.here.port.links.info(client).is_some(), "it waits for its client");
     assert_eq!(pair.here.closed, 0);
 }
 
@@ -382,17 +330,7 @@ fn a_lost_link_of_another_thread_leaves_the_session_waiting() {
 #[test]
 fn what_is_posted_is_bounded() {
     let mut pair = Pair::new();
-    let mut one = pair.establish(pair.here.links.address());
-    let mut session = session(&pair.keys.client);
-    let connect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
-    let answer = pair.say(&mut one, connect);
-    session.handle_control(Time::ZERO, &answer).unwrap();
-    let mut other = pair.establish(pair.there.links.address());
-    let reconnect = session.open(Time::ZERO, other.stream.local_addr().unwrap(), None);
-    let id = other.end.open_relayed(reconnect).unwrap();
-    other.flush();
-    let heard = pair.hear(&mut other);
-    assert!(matches!(heard, Heard::Control(_, Control::Resumed(_))), "{heard:?}");
+    let (_one, mut other, id) = pair.carry_there();
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut sent = 0;
     other.stream.set_nonblocking(true).unwrap();
@@ -418,6 +356,6 @@ fn what_is_posted_is_bounded() {
     }
     assert_eq!(heard, Heard::Control(id, Control::Close(CloseReason::OverCredit)));
     pair.until("the loss", |pair| {
-        pair.here.clients.keys().all(|client| pair.here.links.link(*client).is_none())
+        pair.here.clients.keys().all(|client| pair.here.port.links.link(*client).is_none())
     });
 }

@@ -2,7 +2,9 @@
 #![allow(dead_code)] // each test program uses a part of it
 
 pub mod helper;
+pub mod port;
 pub mod raw;
+pub mod streams;
 pub mod swarm;
 
 use std::io::{BufRead, BufReader, Read, Write};

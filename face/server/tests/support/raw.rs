@@ -66,6 +66,14 @@ impl RawLink {
         self.buffer.is_empty()
     }
 
+    /// Whether something has come since.
+    pub fn has_something(&self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).unwrap();
+        !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// What the other side says next.
     pub fn hear(&mut self) -> Heard {
         loop {

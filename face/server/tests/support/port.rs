@@ -1,0 +1,70 @@
+//! A link port in a test's own loop.
+
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags};
+use spillway_server::{Event, Links, Settings};
+
+const MARK: u32 = 9;
+
+pub struct Port {
+    pub links: Links,
+    epoll: OwnedFd,
+}
+
+/// Whoever has one.
+pub trait Serve {
+    fn port(&mut self) -> &mut Port;
+    fn handle(&mut self, event: Event<'_>);
+
+    /// A turn of the loop, which waits a moment at most.
+    fn turn_at(&mut self, now: Instant, buffer: &mut [u8]) {
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 64];
+        for event in self.port().wait(now, &mut space) {
+            assert!(Links::owns(MARK, event.data.u64()));
+            let ready = self.port().links.handle_ready(now, event.data.u64(), event.flags);
+            let Some(link) = ready else { continue };
+            let received = self.port().links.receive(link, buffer);
+            let mut input = &buffer[..received];
+            while let Some(event) = self.port().links.decompose(now, link, &mut input) {
+                self.handle(event);
+            }
+        }
+        self.port().links.handle_timeout(now);
+        while let Some(event) = self.port().links.poll_event() {
+            self.handle(event);
+        }
+        self.port().links.flush(now);
+    }
+}
+
+impl Port {
+    pub fn bind(now: Instant, address: SocketAddr, settings: Settings) -> Port {
+        let links = Links::bind(now, address, settings).unwrap();
+        Port { links, epoll: epoll::create(CreateFlags::CLOEXEC).unwrap() }
+    }
+
+    fn wait<'a>(
+        &mut self,
+        now: Instant,
+        space: &'a mut [MaybeUninit<epoll::Event>],
+    ) -> &'a mut [epoll::Event] {
+        self.links.watch_in(&self.epoll, MARK).unwrap();
+        let due = self.links.poll_timeout().is_some_and(|at| at <= now);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: if due { 0 } else { 1_000_000 } };
+        epoll::wait(&self.epoll, space, Some(&timeout)).unwrap().0
+    }
+}
+
+/// Goes on turning until something is so.
+pub fn until<T>(it: &mut T, what: &str, turn: impl Fn(&mut T), mut done: impl FnMut(&mut T) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done(it) {
+        assert!(Instant::now() < deadline, "no sign of {what}");
+        turn(it);
+    }
+}
