@@ -2,14 +2,16 @@
 
 mod support;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spillway_client::session::{BlockingSession, CarrierLoss, Gone, Pace, SessionEvent, SessionSettings};
 use spillway_client::{Key, LinkTarget, Session};
+use spillway_server::{CloseReason, Event, KeyRing, Role, Settings};
 use support::helper::Relief;
+use support::port::{Port, Serve, until};
 use support::streams::stream_and_move;
 use support::{Echo, Keys, round_trip};
 
@@ -208,6 +210,7 @@ fn a_server_that_was_restarted_is_told_as_gone() {
     let gone = error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()).copied();
     assert!(gone.is_some_and(|gone| gone.acknowledged <= 100 && gone.written == 104), "{error}");
     assert!(session.write(b"more").is_err());
+    assert!(session.close().is_err(), "it has not all arrived");
 }
 
 #[test]
@@ -218,12 +221,61 @@ fn the_end_of_both_directions_is_told_once() {
     let mut session = open(vec![relief.target(&keys), echo.target(&keys)]);
     session.write_all(b"last words").unwrap();
     session.finish();
+    assert_eq!(session.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
     session.session().move_to(Instant::now(), 1).unwrap();
     let mut reply = Vec::new();
     session.read_to_end(&mut reply).unwrap();
     assert_eq!(reply, b"last words");
     session.close().unwrap();
     relief.await_that("the end of its client", || relief.library_clients() == 0);
+}
+
+#[test]
+fn who_has_closed_is_told_of_the_end() {
+    let keys = Keys::new();
+    let echo = Echo::start(&keys, "127.0.0.1");
+    let mut session = open(vec![echo.target(&keys)]);
+    round_trip(&mut session, 100, 1);
+    session.session().close(Instant::now());
+    assert_eq!(session.read(&mut [0; 9]).unwrap(), 0);
+    assert_eq!(session.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    session.close().unwrap();
+}
+
+/// A server that closes when it has heard something.
+struct Curt(Port);
+
+impl Serve for Curt {
+    fn port(&mut self) -> &mut Port {
+        &mut self.0
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        match event {
+            Event::Connected { client, .. } => self.0.links.accept(client),
+            Event::Data { client, .. } => self.0.links.close(client, CloseReason::Normal),
+            _ => {}
+        }
+    }
+}
+
+/// Else it would wait for room that never comes.
+#[test]
+fn who_writes_to_a_server_that_has_closed_is_told_so() {
+    let keys = Keys::new();
+    let mut ring = KeyRing::new();
+    ring.accept(Role::Client, keys.client.clone());
+    let now = Instant::now();
+    let settings = Settings { ring, ..Settings::default() };
+    let mut server = Curt(Port::bind(now, "127.0.0.1:0".parse().unwrap(), settings));
+    let target = LinkTarget { address: server.0.links.address(), key: keys.client.clone(), server: None };
+    let mut session = Session::open(now, vec![target], SessionSettings::default()).unwrap();
+    assert_eq!(session.send(now, b"heard").unwrap(), 5);
+    let turn = |server: &mut Curt| server.turn_at(now, &mut [0; 1000]);
+    until(&mut server, "the end", turn, |_| {
+        session.receive(now, &mut [0; 9]).is_ok_and(|received| received == 0)
+    });
+    assert_eq!(session.send(now, b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
 }
 
 #[test]

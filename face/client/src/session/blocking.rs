@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::{Session, SessionEvent, SessionSettings};
+use super::{End, Session, SessionEvent, SessionSettings};
 use crate::settings::LinkTarget;
 
 /// A [`Session`] whose calls wait. Reads and writes as a `TcpStream` does.
@@ -42,13 +42,17 @@ impl BlockingSession {
         self.session.finish(Instant::now());
     }
 
-    /// Closes, and waits until the server has everything and has closed too.
+    /// Closes, and waits until the server has everything and has closed too. An error when it may not have everything:
+    /// as [`Session::receive`] tells it.
     pub fn close(mut self) -> io::Result<()> {
         self.session.close(Instant::now());
         while !self.session.is_over() {
             self.wait()?;
         }
-        Ok(())
+        match self.session.end {
+            None | Some(End::InOrder) => Ok(()),
+            Some(end) => Err(end.as_error()),
+        }
     }
 
     /// What happened since it was last asked.

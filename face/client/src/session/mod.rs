@@ -60,6 +60,8 @@ pub struct Session {
     /// What has arrived and the application has not received. At most the window.
     arrived: VecDeque<u8>,
     end: Option<End>,
+    /// Nothing more is taken: the application has said so, or the server has closed.
+    is_finished: bool,
     wants_room: bool,
     poller: OwnedFd,
     events: VecDeque<SessionEvent>,
@@ -102,6 +104,7 @@ impl Session {
             detached_since: Some(now),
             arrived: VecDeque::new(),
             end: None,
+            is_finished: false,
             wants_room: false,
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             events: VecDeque::new(),
@@ -118,9 +121,10 @@ impl Session {
 
     /// Sends a prefix of `bytes` and returns its length. `WouldBlock` when too much is not acknowledged yet;
     /// [`SessionEvent::Room`] tells when it is worth trying again. Taken is not yet sent: it is kept until the server
-    /// has it, on whatever carrier.
+    /// has it, on whatever carrier. `BrokenPipe` after [`finish`](Self::finish), and when the server has closed.
     pub fn send(&mut self, now: Instant, bytes: &[u8]) -> io::Result<usize> {
         match self.end {
+            None | Some(End::InOrder) if self.is_finished => return Err(End::InOrder.as_error()),
             None | Some(End::InOrder) => {}
             Some(end) => return Err(end.as_error()),
         }
@@ -150,6 +154,7 @@ impl Session {
             return Ok(taken);
         }
         match self.end {
+            None if self.is_over() => Ok(0), // we have closed, and want nothing more
             None => Err(io::ErrorKind::WouldBlock.into()),
             Some(End::InOrder) => Ok(0),
             Some(end) => Err(end.as_error()),
@@ -158,11 +163,12 @@ impl Session {
 
     /// Whether [`receive`](Self::receive) has something without asking the kernel: bytes, the end, or an error.
     pub fn has_arrived(&self) -> bool {
-        !self.arrived.is_empty() || self.end.is_some()
+        !self.arrived.is_empty() || self.end.is_some() || self.is_over()
     }
 
     /// Sends no more; replies still come.
     pub fn finish(&mut self, now: Instant) {
+        self.is_finished = true;
         self.machine.finish();
         self.push(now);
     }
@@ -170,6 +176,7 @@ impl Session {
     /// Closes. What was sent still reaches the server if the session is kept in its loop until it
     /// [is over](Self::is_over).
     pub fn close(&mut self, now: Instant) {
+        self.is_finished = true;
         self.machine.close(CloseReason::Normal);
         self.push(now);
     }
@@ -284,6 +291,7 @@ impl Session {
             ClientEvent::Stream(StreamEvent::Closed(reason)) => {
                 let end = if reason == CloseReason::Normal { End::InOrder } else { End::Reset };
                 self.end = Some(end);
+                self.is_finished = true;
                 self.machine.close(CloseReason::Normal);
             }
         }
