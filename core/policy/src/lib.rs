@@ -1,0 +1,10 @@
+//! When to help, and which helper (PostMan §5.2, §5.3): decisions without I/O.
+//!
+//! Time and randomness come from outside, so that the same course of events gives the same decisions: in production, in
+//! the simulator, in a test that reads like a trace.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod word;
+
+pub use word::{Standing, Word};
