@@ -7,6 +7,8 @@ pub mod loss;
 pub mod server_cost;
 pub mod session_cost;
 
+mod rates;
+
 use std::io::Write;
 
 use crate::error::Error;

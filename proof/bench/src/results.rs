@@ -9,7 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::machine::Machine;
-use crate::stats::{Spread, upper95};
+use crate::stats::{Spread, paired_ratios, upper95};
+
+/// Rounds that a ratio needs: with fewer it has no upper bound either.
+const ROUNDS_MIN: usize = 5;
 
 /// Everything that one experiment found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,6 +142,13 @@ impl Ratio {
             valid: spread.is_some(),
             why: if spread.is_some() { String::new() } else { "no valid round".into() },
         }
+    }
+
+    /// Of what two systems have in the same rounds; void with fewer than five of them.
+    pub fn paired(name: &str, ours: &[Option<f64>], theirs: &[Option<f64>]) -> Ratio {
+        let rounds = paired_ratios(ours, theirs);
+        let few = (rounds.len() < ROUNDS_MIN).then(|| format!("{} rounds, not {ROUNDS_MIN}", rounds.len()));
+        Ratio::new(name, &rounds).void_if(few)
     }
 
     /// Says what to know about it; it stays as valid as it was.

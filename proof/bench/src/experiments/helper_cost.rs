@@ -12,59 +12,40 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::rates::{Course, Series, Way, find};
 use crate::generator::Traffic;
-use crate::goodput::Tally;
-use crate::results::{Ratio, Results, Row, left_out};
+use crate::results::{Ratio, Results};
 use crate::scene::Setting;
 use crate::stage::{Cost, Helper, Stage};
 use crate::stats::paired_ratios;
+
+pub use crate::experiments::rates::Effort;
 
 /// Plain clients.
 const CONNECTIONS: u32 = 200;
 /// How long our helper waits for a fuller batch: its default.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-/// Rounds that a ratio needs.
-const ROUNDS_MIN: usize = 5;
 
-/// How much is measured.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Effort {
-    /// Rounds.
-    pub rounds: usize,
-    /// Offered rates, in requests a second; ratios carry the name of the issue at [`Effort::main_per_s`].
-    pub rates: Vec<f64>,
-    /// The rate of the ratios that are looked at first; one of `rates`.
-    pub main_per_s: f64,
-    /// After each change of rate.
-    pub settle: Duration,
-    /// Of each measurement.
-    pub length: Duration,
-    /// A spoilt measurement is done so many times in all.
-    pub tries: u32,
+/// What figures need.
+fn full() -> Effort {
+    Effort {
+        rounds: 7,
+        rates: vec![2_000.0, 5_000.0, 10_000.0, 15_000.0],
+        main_per_s: 10_000.0,
+        settle: Duration::from_millis(400),
+        length: Duration::from_millis(2_000),
+        tries: 3,
+    }
 }
 
-impl Effort {
-    /// What figures need.
-    pub fn full() -> Effort {
-        Effort {
-            rounds: 7,
-            rates: vec![2_000.0, 5_000.0, 10_000.0, 15_000.0],
-            main_per_s: 10_000.0,
-            settle: Duration::from_millis(400),
-            length: Duration::from_millis(2_000),
-            tries: 3,
-        }
-    }
-
-    /// What two minutes allow.
-    pub fn quick() -> Effort {
-        Effort {
-            rounds: 3,
-            rates: vec![5_000.0, 10_000.0],
-            length: Duration::from_millis(1_000),
-            tries: 2,
-            ..Effort::full()
-        }
+/// What two minutes allow.
+fn quick() -> Effort {
+    Effort {
+        rounds: 3,
+        rates: vec![5_000.0, 10_000.0],
+        length: Duration::from_millis(1_000),
+        tries: 2,
+        ..full()
     }
 }
 
@@ -82,7 +63,7 @@ enum Middle {
 const MIDDLES: [Middle; 5] =
     [Middle::Helper, Middle::Nginx, Middle::Haproxy, Middle::Nutcracker, Middle::Nobody];
 
-impl Middle {
+impl Way for Middle {
     fn name(self) -> &'static str {
         match self {
             Middle::Nobody => "direct",
@@ -92,15 +73,6 @@ impl Middle {
             Middle::Nutcracker => "nutcracker",
         }
     }
-}
-
-/// One system at one rate, a round each; `None` where nothing could be had.
-#[derive(Clone, Debug)]
-struct Series {
-    middle: Middle,
-    rate_per_s: f64,
-    costs: Vec<Option<Cost>>,
-    spoilt: Vec<String>,
 }
 
 /// Whoever stands in the middle, running.
@@ -124,7 +96,7 @@ impl Cast {
 
 /// Runs the experiment.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
-    let effort = if options.quick { Effort::quick() } else { Effort::full() };
+    let effort = if options.quick { quick() } else { full() };
     run_with(&options.setting, &effort, out)
 }
 
@@ -143,29 +115,15 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         ],
         server: plain,
     };
-    let mut series: Vec<Series> = Vec::new();
-    for middle in MIDDLES {
-        let one = |&rate_per_s: &f64| Series { middle, rate_per_s, costs: Vec::new(), spoilt: Vec::new() };
-        series.extend(effort.rates.iter().map(one));
-    }
-    let mut tally = Tally::default();
-    for round in 0..effort.rounds {
-        for turn in 0..MIDDLES.len() {
-            let at = (turn + round) % MIDDLES.len();
-            let middle = MIDDLES[at];
-            let helper = (middle == Middle::Helper).then_some(&cast.helper);
-            let mut session = stage.session(cast.address(middle), &Traffic::default(), CONNECTIONS)?;
-            for (n, &rate) in effort.rates.iter().enumerate() {
-                let cost = session.measure_again(rate, effort.settle, effort.length, helper, effort.tries)?;
-                tell(out, round, middle, rate, &cost);
-                let series = &mut series[at * effort.rates.len() + n];
-                series.spoilt.extend(cost.spoilt.clone());
-                series.costs.push(cost.spoilt.is_none().then_some(cost));
-            }
-            tally.add(&session.finish()?);
-            pair.check()?;
-        }
-    }
+    let mut course = Course { effort, pair: &mut pair, out };
+    let (series, tally) = course.run(
+        &MIDDLES,
+        |_, middle| {
+            let session = stage.session(cast.address(middle), &Traffic::default(), CONNECTIONS)?;
+            Ok((session, (middle == Middle::Helper).then_some(&cast.helper)))
+        },
+        |cost| format!("{:.1} µs in the middle, {:.1} µs at the server", cost.middle_us(), cost.server_us()),
+    )?;
     let machine =
         stage.machine(&[("memcached", "-V"), ("haproxy", "-v"), ("nutcracker", "-V"), ("nginx", "-v")])?;
     drop(cast);
@@ -177,14 +135,11 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     Ok(results)
 }
 
-fn rows(series: &Series, results: &mut Results) {
-    let spoilt = left_out(&series.spoilt, series.costs.len());
+fn rows(series: &Series<Middle>, results: &mut Results) {
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>| {
-        let values: Vec<f64> = series.costs.iter().flatten().filter_map(value).collect();
-        let row = Row::new(series.middle.name(), metric, unit, &values);
-        results.rows.push(row.param("offered_per_s", series.rate_per_s).note(&spoilt));
+        results.rows.push(series.row(metric, unit, value, ""));
     };
-    if series.middle != Middle::Nobody {
+    if series.way != Middle::Nobody {
         row("middle_cpu_us_per_round_trip", "µs", &|cost| Some(cost.middle_us()));
         row("middle_cpu", "% of a core", &|cost| Some(cost.used.percent(cost.used.helper_s)));
     }
@@ -192,50 +147,28 @@ fn rows(series: &Series, results: &mut Results) {
     row("total_cpu_us_per_request", "µs", &|cost| Some(cost.total_us()));
     row("p50_us", "µs", &|cost| cost.span.quantile_us(0.5).map(|us| us as f64));
     row("p99_us", "µs", &|cost| cost.span.quantile_us(0.99).map(|us| us as f64));
-    if series.middle == Middle::Helper {
+    if series.way == Middle::Helper {
         row("messages_per_batch", "messages", &|cost| cost.used.messages_per_batch());
     }
 }
 
-fn ratios(series: &[Series], effort: &Effort, results: &mut Results) {
-    let find = |middle: Middle, rate: f64| series.iter().find(|s| s.middle == middle && s.rate_per_s == rate);
-    let middle_us =
-        |s: &Series| s.costs.iter().map(|c| c.as_ref().map(Cost::middle_us)).collect::<Vec<Option<f64>>>();
-    let server_us =
-        |s: &Series| s.costs.iter().map(|c| c.as_ref().map(Cost::server_us)).collect::<Vec<Option<f64>>>();
+fn ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results) {
     for &rate in &effort.rates {
-        let Some(ours) = find(Middle::Helper, rate) else { continue };
+        let Some(ours) = find(series, Middle::Helper, rate) else { continue };
         for other in [Middle::Nginx, Middle::Haproxy, Middle::Nutcracker] {
-            let Some(theirs) = find(other, rate) else { continue };
+            let Some(theirs) = find(series, other, rate) else { continue };
             let main = rate == effort.main_per_s;
-            let at = if main { String::new() } else { format!("_at_{rate}") };
-            let rounds = paired_ratios(&middle_us(ours), &middle_us(theirs));
-            let few =
-                (rounds.len() < ROUNDS_MIN).then(|| format!("{} rounds, not {ROUNDS_MIN}", rounds.len()));
-            let ratio = Ratio::new(&format!("kernel_over_{}{at}", other.name()), &rounds).void_if(few);
+            let name = format!("kernel_over_{}{}", other.name(), effort.suffix(rate));
+            let ratio = Ratio::paired(&name, &ours.each(Cost::middle_us), &theirs.each(Cost::middle_us));
             let expected = if main { "; expected ≤ 1.0" } else { "" };
             results.ratios.push(ratio.note(format!("CPU in the middle at {rate}/s{expected}")));
             if main {
-                let rounds = paired_ratios(&server_us(ours), &server_us(theirs));
+                let rounds = paired_ratios(&ours.each(Cost::server_us), &theirs.each(Cost::server_us));
                 let ratio = Ratio::new(&format!("server_behind_helper_over_{}", other.name()), &rounds);
                 results.ratios.push(ratio.note(format!("CPU of the server behind, at {rate}/s")));
             }
         }
     }
-}
-
-fn tell(out: &mut dyn Write, round: usize, middle: Middle, rate: f64, cost: &Cost) {
-    let spoilt = cost.spoilt.as_ref().map_or(String::new(), |why| format!(" (spoilt: {why})"));
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(
-        out,
-        "round {}: {} at {rate}/s: {:.1} µs in the middle, {:.1} µs at the server{spoilt}",
-        round + 1,
-        middle.name(),
-        cost.middle_us(),
-        cost.server_us()
-    )
-    .and_then(|()| out.flush());
 }
 
 #[cfg(test)]
@@ -244,12 +177,12 @@ mod tests {
     use crate::machine::Machine;
     use crate::measure::Used;
 
-    fn series(middle: Middle, rate_per_s: f64, us: &[f64]) -> Series {
+    fn series(middle: Middle, rate_per_s: f64, us: &[f64]) -> Series<Middle> {
         let cost = |&us: &f64| {
             let used = Used { seconds: 1.0, helper_s: us * 0.01, server_process_s: 0.05, ..Used::default() };
             (us > 0.0).then(|| Cost { used, requests: 10_000, ..Cost::default() })
         };
-        Series { middle, rate_per_s, costs: us.iter().map(cost).collect(), spoilt: Vec::new() }
+        Series { way: middle, rate_per_s, costs: us.iter().map(cost).collect(), spoilt: Vec::new() }
     }
 
     #[test]
@@ -262,7 +195,7 @@ mod tests {
         ];
         let mut results = Results::new("helper-cost", Machine::default());
         all.iter().for_each(|series| rows(series, &mut results));
-        ratios(&all, &Effort::full(), &mut results);
+        ratios(&all, &full(), &mut results);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
         let main = ratio("kernel_over_nginx");
         assert!(main.valid && main.runs == 5 && (main.median.unwrap() - 0.8).abs() < 1e-9, "{main:?}");

@@ -9,8 +9,6 @@ use crate::stats::{median, paired_ratios};
 
 /// Pairs that differences of a few percent need.
 const PAIRS_MIN: usize = 15;
-/// Rounds that a ratio needs.
-const ROUNDS_MIN: usize = 5;
 
 /// What is expected of the shim on plain connections.
 const SHIM_EXPECTED: &str = "expected ≤ 1.05 (upper95); PostMan's library up to 1.5";
@@ -133,9 +131,6 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
         let batches = effort.batches.iter().map(|&batch| (batch, Way::Batch(batch), ""));
         for (batch, way, suffix) in batches.chain(alone) {
             let Some(helped) = find(speech, "batches", way) else { continue };
-            let rounds = paired_ratios(&plain.server_us(), &helped.server_us());
-            let few =
-                (rounds.len() < ROUNDS_MIN).then(|| format!("{} rounds, not {ROUNDS_MIN}", rounds.len()));
             let expected = EXPECTED.iter().find(|(of, size, _)| (*of, *size) == (speech, batch));
             let expected = if suffix.is_empty() {
                 expected.map_or("", |(_, _, words)| words)
@@ -143,7 +138,8 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
                 "one link, one batch at a time, beside 200 plain clients"
             };
             let name = format!("{speech}_direct_over_helped_{batch}{suffix}");
-            results.ratios.push(Ratio::new(&name, &rounds).void_if(few).note(expected));
+            let ratio = Ratio::paired(&name, &plain.server_us(), &helped.server_us());
+            results.ratios.push(ratio.note(expected));
         }
     }
 }
