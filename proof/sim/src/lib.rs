@@ -39,5 +39,6 @@ mod settings;
 mod socket;
 mod storm;
 mod turns;
+mod violations;
 
 pub use run::{Report, run};

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use crate::pattern::{Token, first_wrong, reply_word, request_word};
+use crate::violations::Violations;
 
 /// What is kept of one virtual connection.
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ pub struct Stream {
 #[derive(Debug, Default)]
 pub struct Oracle {
     streams: BTreeMap<Token, Stream>,
-    violations: Vec<String>,
+    violations: Violations<String>,
     /// Clients that the server refused, perhaps before they have begun.
     refused: BTreeSet<SocketAddr>,
     /// Bytes delivered, both ways.
@@ -52,9 +53,6 @@ pub struct Oracle {
 pub type Shared = Rc<RefCell<Oracle>>;
 
 impl Oracle {
-    /// Violations kept, at most.
-    const VIOLATIONS_MAX: usize = 20;
-
     /// Empty books. `calm`: nothing breaks a stream but its own ends.
     pub fn new(calm: bool) -> Oracle {
         Oracle { calm, ..Oracle::default() }
@@ -62,14 +60,12 @@ impl Oracle {
 
     /// Books a violation.
     pub fn violation(&mut self, what: String) {
-        if self.violations.len() < Oracle::VIOLATIONS_MAX {
-            self.violations.push(what);
-        }
+        self.violations.push(what);
     }
 
     /// All violations so far.
     pub fn violations(&self) -> &[String] {
-        &self.violations
+        self.violations.as_slice()
     }
 
     /// Streams that neither side has ended.

@@ -11,6 +11,7 @@ use spillway_wire::session::{Resumed, SessionId};
 
 use super::check::{Check, Violation};
 use crate::pattern::{bytes_of, first_wrong, reply_word, request_word};
+use crate::violations::Violations;
 
 /// One session, as both applications know it.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +57,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct Books {
     sessions: BTreeMap<SessionId, Entry>,
-    violations: Vec<Violation>,
+    violations: Violations<Violation>,
     /// This is not looked at.
     blind: Option<Check>,
     clients: StreamLimits,
@@ -86,13 +87,11 @@ fn token_of(id: SessionId) -> u64 {
 }
 
 impl Books {
-    const VIOLATIONS_MAX: usize = 20;
-
     /// Empty books. The bounds are those of each end of a session; `blind` is not looked at.
     pub fn new(clients: StreamLimits, server: StreamLimits, blind: Option<Check>) -> Books {
         Books {
             sessions: BTreeMap::new(),
-            violations: Vec::new(),
+            violations: Violations::default(),
             blind,
             clients,
             server,
@@ -108,14 +107,14 @@ impl Books {
 
     /// Notes something that must not be.
     pub fn violation(&mut self, check: Check, what: String) {
-        if self.violations.len() < Books::VIOLATIONS_MAX && self.blind != Some(check) {
+        if self.blind != Some(check) {
             self.violations.push(Violation { check, what });
         }
     }
 
     /// Everything that must not have been.
     pub fn violations(&self) -> &[Violation] {
-        &self.violations
+        self.violations.as_slice()
     }
 
     /// Sessions there have been.
@@ -128,7 +127,7 @@ impl Books {
         self.open
     }
 
-    /// Grows whenever a byte is delivered or a session ends.
+    /// Grows whenever a byte is delivered, or a session ends or goes on elsewhere.
     pub fn progress(&self) -> u64 {
         self.delivered + self.completed + self.gone + self.moves
     }
