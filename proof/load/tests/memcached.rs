@@ -4,11 +4,9 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
-use std::thread;
 use std::time::Duration;
 
-use common::{Lines, Memcached, config, run};
+use common::{Memcached, Steered, config, run};
 use spillway_load::config::{Config, Fill, Loop};
 use spillway_load::control::Order;
 use spillway_load::report::{Bins, Event};
@@ -65,25 +63,17 @@ fn closed_loop_and_other_sizes() {
 #[test]
 fn events_add_up_to_the_report() {
     let Some(memcached) = Memcached::start() else { return };
-    let (mut control, theirs) = UnixStream::pair().unwrap();
-    let lines = Lines::default();
     let mut config = config(memcached.address);
     (config.duration, config.hold) = (None, true);
-    let surroundings = Surroundings {
-        control: Some(theirs.into()),
-        events: Some(Box::new(lines.clone())),
-        ..Surroundings::default()
-    };
-    let run = thread::spawn(move || spillway_load::run(&config, surroundings).unwrap());
-    let mut say = |word: &str| control.write_all(word.as_bytes()).unwrap();
+    let mut steered = Steered::start(&config);
+    let lines = steered.lines.clone();
     lines.wait_for("ready", |event| matches!(event, Event::Ready { connections: 40 }));
-    say("rate 5\nstart\n");
+    steered.say("rate 5\nstart\n");
     lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
-    say("rate 2000\nma");
-    say("rk half\nmove helper\n");
+    steered.say("rate 2000\nma");
+    steered.say("rk half\nmove helper\n");
     lines.wait_for("bins", |event| matches!(event, Event::Bins { bins, .. } if bins[0].direct.answered > 50));
-    say("stop\n");
-    let report = run.join().unwrap();
+    let report = steered.stop();
     let events = lines.events();
     let mut told = Bins::default();
     for event in &events {
@@ -111,31 +101,18 @@ fn two_generators_share_a_key_space_and_merge() {
         (config.share, config.get_ratio, config.seed) = ((index, 2), 0.5, 1);
         // One fills, then both set and get at the same time, each its own keys.
         config.fill = if index == 0 { Fill::Set } else { Fill::Verify };
-        let (mut control, theirs) = UnixStream::pair().unwrap();
-        let lines = Lines::default();
         config.hold = true;
-        let surroundings = Surroundings {
-            control: Some(theirs.into()),
-            events: Some(Box::new(lines.clone())),
-            ..Surroundings::default()
-        };
-        let run = thread::spawn(move || {
-            let report = spillway_load::run(&config, surroundings).unwrap();
-            assert_flawless(&config, &report);
-            report
-        });
-        lines.wait_for("ready", |event| matches!(event, Event::Ready { .. }));
-        parts.push((run, move |zero: u64| control.write_all(format!("start {zero}\n").as_bytes()).unwrap()));
+        let steered = Steered::start(&config);
+        steered.lines.wait_for("ready", |event| matches!(event, Event::Ready { .. }));
+        parts.push((config, steered));
     }
     let zero = spillway_load::monotonic_ns() + 50_000_000;
-    let runs: Vec<_> = parts
-        .into_iter()
-        .map(|(run, mut start)| {
-            start(zero);
-            run
-        })
-        .collect();
-    let mut reports = runs.into_iter().map(|run| run.join().unwrap());
+    parts.iter_mut().for_each(|(_, steered)| steered.say(&format!("start {zero}\n")));
+    let mut reports = parts.into_iter().map(|(config, steered)| {
+        let report = steered.report();
+        assert_flawless(&config, &report);
+        report
+    });
     let (mut merged, other) = (reports.next().unwrap(), reports.next().unwrap());
     assert_eq!((merged.zero_monotonic_ns, other.zero_monotonic_ns), (zero, zero));
     let both = merged.total.offered + other.total.offered;
@@ -180,19 +157,12 @@ fn a_value_changed_behind_our_back_is_caught() {
 #[test]
 fn a_server_that_dies_costs_resets_and_one_that_returns_is_used_again() {
     let Some(mut memcached) = Memcached::start() else { return };
-    let lines = Lines::default();
-    let (mut control, theirs) = UnixStream::pair().unwrap();
     let mut config = config(memcached.address);
     (config.duration, config.pacing) = (None, Loop::Closed);
     // What returns is empty: only the connections count here, not the values.
     config.keys = 1;
-    let run_config = config.clone();
-    let surroundings = Surroundings {
-        control: Some(theirs.into()),
-        events: Some(Box::new(lines.clone())),
-        ..Surroundings::default()
-    };
-    let run = thread::spawn(move || spillway_load::run(&run_config, surroundings).unwrap());
+    let steered = Steered::start(&config);
+    let lines = &steered.lines;
     let answered = |wrong| {
         move |event: &Event| match event {
             Event::Bins { bins, .. } => {
@@ -207,8 +177,7 @@ fn a_server_that_dies_costs_resets_and_one_that_returns_is_used_again() {
     let address = memcached.address;
     let _memcached = Memcached::start_on(address).unwrap();
     lines.wait_for("(missing) answers by the new server", answered(true));
-    control.write_all(b"stop\n").unwrap();
-    let report = run.join().unwrap();
+    let report = steered.stop();
     assert!(report.total.resets >= 40, "{:?}", report.total);
     assert!(report.total.lost <= report.total.resets, "{:?}", report.total);
     assert!(failed(&config, &report));

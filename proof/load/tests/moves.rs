@@ -2,19 +2,16 @@
 
 mod common;
 
-use std::io::Write;
 use std::net::{Shutdown, SocketAddr};
-use std::os::unix::net::UnixStream;
-use std::thread;
 use std::time::Duration;
 
 use common::link::link_port;
-use common::{Lines, config, echo_back, run, server};
+use common::{Steered, config, echo_back, run, server};
 use spillway_auth::Key;
 use spillway_load::config::{Config, Helpers, Loop, Speech};
 use spillway_load::control::Order;
 use spillway_load::report::{Event, Target};
-use spillway_load::{Report, Surroundings, failed};
+use spillway_load::{Report, failed};
 
 fn key() -> Key {
     Key::from_secret([5; 32])
@@ -113,19 +110,10 @@ fn a_helper_that_dies_costs_its_pending_replies_and_all_go_direct() {
     let (helper, cut) = link_port(key());
     let mut config = echo_config(&[helper]);
     (config.duration, config.pacing, config.allow_resets) = (None, Loop::Closed, true);
-    let (mut control, theirs) = UnixStream::pair().unwrap();
-    let lines = Lines::default();
-    let surroundings = Surroundings {
-        control: Some(theirs.into()),
-        events: Some(Box::new(lines.clone())),
-        ..Surroundings::default()
-    };
-    let run = {
-        let config = config.clone();
-        thread::spawn(move || spillway_load::run(&config, surroundings).unwrap())
-    };
+    let mut steered = Steered::start(&config);
+    let lines = steered.lines.clone();
     lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
-    control.write_all(b"move helper\n").unwrap();
+    steered.say("move helper\n");
     lines.wait_for("all helped", |event| matches!(event, Event::Bins { helped_now: 40, .. }));
     for stream in cut.lock().unwrap().iter() {
         let _ = stream.shutdown(Shutdown::Both);
@@ -133,7 +121,7 @@ fn a_helper_that_dies_costs_its_pending_replies_and_all_go_direct() {
     lines.wait_for("all direct", |event| {
         matches!(event, Event::Bins { helped_now: 0, bins, .. } if bins.iter().any(|b| b.direct.resets + b.helped.resets > 0))
     });
-    control.write_all(b"mark after\n").unwrap();
+    steered.say("mark after\n");
     lines
         .wait_for("mark", |event| matches!(event, Event::Command { command, .. } if command == "mark after"));
     let after = lines.events().len();
@@ -142,8 +130,7 @@ fn a_helper_that_dies_costs_its_pending_replies_and_all_go_direct() {
             .iter()
             .any(|e| matches!(e, Event::Bins { bins, .. } if bins.iter().any(|b| b.direct.answered > 0)))
     });
-    control.write_all(b"stop\n").unwrap();
-    let report = run.join().unwrap();
+    let report = steered.stop();
     assert_eq!((report.total.resets, report.total.wrong), (40, 0), "{:?}", report.troubles);
     assert!(report.total.lost <= 40);
     assert!(!failed(&config, &report), "resets were allowed");

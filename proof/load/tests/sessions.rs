@@ -2,13 +2,10 @@
 
 mod common;
 
-use std::io::Write;
-use std::os::unix::net::UnixStream;
-use std::thread;
 use std::time::Duration;
 
 use common::sessions::{Relief, client_key, server};
-use common::{Lines, config, run};
+use common::{Lines, Steered, config, run};
 use spillway_auth::Key;
 use spillway_load::config::{Config, Helpers, Loop, Sessions, Speech};
 use spillway_load::control::Order;
@@ -96,29 +93,19 @@ fn helpers_come_and_go_and_no_request_fails() {
         let mut config = sessions(&[&helpers[0], &helpers[1]], None);
         config.sessions = Some(Sessions { link: None, standby });
         (config.duration, config.pacing, config.threads) = (None, pacing, 2);
-        let (mut control, theirs) = UnixStream::pair().unwrap();
-        let lines = Lines::default();
-        let surroundings = Surroundings {
-            control: Some(theirs.into()),
-            events: Some(Box::new(lines.clone())),
-            ..Surroundings::default()
-        };
-        let run = {
-            let config = config.clone();
-            thread::spawn(move || spillway_load::run(&config, surroundings).unwrap())
-        };
+        let steered = Steered::start(&config);
+        let lines = &steered.lines;
         lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
         for turn in 0..4 {
             let at = turn % 2;
-            let before = carried_on(&lines);
+            let before = carried_on(lines);
             helpers.remove(at).stop();
             // Those it carried: all of them, but for the first turn of those that are spread.
             let moved = u64::from(if standby || turn > 0 { CONNECTIONS } else { CONNECTIONS / 2 });
-            lines.wait_for("sessions by the other helper", |_| carried_on(&lines) >= before + moved);
+            lines.wait_for("sessions by the other helper", |_| carried_on(lines) >= before + moved);
             helpers.insert(at, Relief::start_at(link, ports[at]));
         }
-        control.write_all(b"stop\n").unwrap();
-        let report = run.join().unwrap();
+        let report = steered.stop();
         assert_flawless(&config, &report);
         assert!(report.total.helped == report.total.answered && report.total.answered > 0);
         assert!(report.troubles.iter().any(|what| what.contains("not carried any more")));

@@ -6,8 +6,10 @@ pub mod sessions;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spillway_load::report::{Event, Report};
@@ -126,6 +128,42 @@ impl Lines {
             assert!(Instant::now() < deadline, "no event: {what}");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+/// A run that is told things meanwhile.
+pub struct Steered {
+    control: UnixStream,
+    pub lines: Lines,
+    run: JoinHandle<Report>,
+}
+
+impl Steered {
+    pub fn start(config: &Config) -> Steered {
+        let (control, theirs) = UnixStream::pair().unwrap();
+        let lines = Lines::default();
+        let surroundings = Surroundings {
+            control: Some(theirs.into()),
+            events: Some(Box::new(lines.clone())),
+            ..Surroundings::default()
+        };
+        let config = config.clone();
+        let run = std::thread::spawn(move || spillway_load::run(&config, surroundings).unwrap());
+        Steered { control, lines, run }
+    }
+
+    pub fn say(&mut self, words: &str) {
+        self.control.write_all(words.as_bytes()).unwrap();
+    }
+
+    pub fn stop(mut self) -> Report {
+        self.say("stop\n");
+        self.report()
+    }
+
+    /// Waits for a run that ends by itself.
+    pub fn report(self) -> Report {
+        self.run.join().unwrap()
     }
 }
 
