@@ -67,7 +67,7 @@ pub struct Bin {
     /// bytes while no reply was awaited.
     #[serde(default)]
     pub unasked: u64,
-    /// Sessions that lost what carried them and were carried on within the span, by whatever link port.
+    /// How often sessions went on by another carrier within the span: they had lost theirs, or were told to move.
     #[serde(default)]
     pub carried_on: u64,
 }
