@@ -218,7 +218,7 @@ impl Generators {
 
     /// Milliseconds since time zero; 0 before.
     pub fn now_ms(&self) -> u64 {
-        monotonic_ns().saturating_sub(self.zero_ns) / 1_000_000
+        self.ms_at(monotonic_ns())
     }
 
     /// Milliseconds from time zero to a moment of the monotonic clock; 0 before.
