@@ -127,10 +127,11 @@ fn swarm(args: &Args) -> u64 {
                         return;
                     }
                     let report = run_one(seed, args);
+                    // Told under the lock: what is wrong with a seed and how to replay it stay together.
                     if let Ok(mut sum) = sum.lock() {
                         sum.add(&report);
+                        args.tell_violations(&report);
                     }
-                    args.tell_violations(&report);
                 }
             });
         }
