@@ -217,8 +217,14 @@ impl OpenerLink {
         self.ends.assembler.frame(Kind::Request, id, bytes, !last);
     }
 
-    /// Forwards a control message of a relayed connection.
+    /// Forwards a control message of a relayed connection. An old server would end the whole link for a word of
+    /// sessions: it does not hear of them, whoever says them.
     pub fn relay_control(&mut self, id: Id, control: Control) {
+        let control = match control {
+            _ if !control.is_of_sessions() || self.carries_sessions() => control,
+            Control::Close(_) => Control::Close(CloseReason::Reset),
+            _ => return,
+        };
         self.ends.assembler.control(id, control);
     }
 

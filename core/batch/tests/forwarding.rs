@@ -4,10 +4,8 @@
 mod pair;
 
 use proptest::prelude::*;
-use spillway_batch::{CloseReason, Id, Limits, LinkError, Opening, Received, ServerEvent};
+use spillway_batch::{CloseReason, Id, Limits, LinkError, Received, ServerEvent};
 use spillway_transport::Time;
-use spillway_wire::preamble::{KeyId, PROOF_BYTES};
-use spillway_wire::session::{Position, Reconnect, SessionId};
 use spillway_wire::{Control, Disassembler, HEADER_BYTES, Header, Kind, Piece};
 
 const NOW: Time = Time::ZERO;
@@ -121,17 +119,8 @@ fn rules_hold_for_runs_too() {
 #[test]
 fn sessions_come_by_their_own_events() {
     let mut server = server(Limits::default());
-    let opening = Opening {
-        session: SessionId([1; 16]),
-        key: KeyId([2; 8]),
-        epoch: 1,
-        life: 1,
-        position: Position::default(),
-        proof: [3; PROOF_BYTES],
-    };
-    let reconnect = Reconnect { client: "10.0.0.3:5009".parse().unwrap(), server: None, opening };
-    let bytes =
-        [control(4, Control::Reconnect(reconnect)), frame(1, b"plain"), frame(4, b"session")].concat();
+    let reconnect = pair::reconnect_control("10.0.0.3:5009".parse().unwrap());
+    let bytes = [control(4, reconnect), frame(1, b"plain"), frame(4, b"session")].concat();
     let mut input = bytes.as_slice();
     let mut next = || server.decompose_run(NOW, &mut input).unwrap();
     assert!(matches!(next(), Some(Received::Event(ServerEvent::Session { id: Id(4), .. }))));

@@ -5,26 +5,18 @@ mod pair;
 
 use spillway_auth::{Key, Prover, prove};
 use spillway_batch::{
-    Id, KeyId, Limits, LinkError, OpenError, OpenerConfig, OpenerEvent, OpenerLink, Opening, PolicyKind,
-    Reconnect, Role, ServerEvent, ServerLink, Verdict,
+    CloseReason, Id, Limits, LinkError, OpenError, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role,
+    ServerEvent, ServerLink, Verdict,
 };
 use spillway_transport::Time;
+use spillway_wire::Control;
 use spillway_wire::preamble::{HELLO_BYTES, Hello, PROOF_BYTES, WELCOME_BYTES, Welcome, transcript};
-use spillway_wire::session::{Position, SessionId};
-use spillway_wire::{Connect, Control};
+use spillway_wire::session::Acknowledge;
 
 const CLIENT: &str = "10.0.0.3:5000";
 
 fn session() -> Control {
-    let opening = Opening {
-        session: SessionId([1; 16]),
-        key: KeyId([2; 8]),
-        epoch: 1,
-        life: 1,
-        position: Position::default(),
-        proof: [3; PROOF_BYTES],
-    };
-    Control::Reconnect(Reconnect { client: CLIENT.parse().unwrap(), server: None, opening })
+    pair::reconnect_control(CLIENT.parse().unwrap())
 }
 
 fn emitted(control: Control) -> Vec<u8> {
@@ -52,18 +44,19 @@ fn server_of_an_old_opener() -> ServerLink {
 
 #[test]
 fn an_old_opener_is_served_and_may_not_speak_of_sessions() {
-    let mut server = server_of_an_old_opener();
     let client = CLIENT.parse().unwrap();
-    let connect = Control::Connect(Connect { client, server: None, credit: 9, session: None });
-    let bytes = emitted(connect);
-    let event = server.decompose(Time(2), &mut &bytes[..]).unwrap();
-    assert_eq!(event, Some(ServerEvent::Connect { id: Id(1), client, server: None }));
-    let error = server.decompose(Time(2), &mut &emitted(session())[..]).unwrap_err();
-    assert_eq!(error, LinkError::Sessions);
+    for words in [session(), Control::Close(CloseReason::Lost)] {
+        let mut server = server_of_an_old_opener();
+        let bytes = emitted(pair::connect_control(client));
+        let event = server.decompose(Time(2), &mut &bytes[..]).unwrap();
+        assert_eq!(event, Some(ServerEvent::Connect { id: Id(1), client, server: None }));
+        let error = server.decompose(Time(2), &mut &emitted(words)[..]).unwrap_err();
+        assert_eq!(error, LinkError::Sessions);
+    }
 }
 
-#[test]
-fn an_old_server_is_used_and_not_told_of_sessions() {
+/// An opener whose server speaks version 1 only.
+fn opener_of_an_old_server() -> OpenerLink {
     let key = Key::from_secret([2; 32]);
     let config = OpenerConfig {
         role: Role::Client,
@@ -86,6 +79,26 @@ fn an_old_server_is_used_and_not_told_of_sessions() {
     let bytes = welcome.emit();
     let established = opener.decompose(Time(1), &mut &bytes[..]).unwrap();
     assert!(matches!(established, Some(OpenerEvent::Established { .. })));
+    opener.flush(Time(1));
+    opener
+}
+
+#[test]
+fn an_old_server_is_used_and_not_told_of_sessions() {
+    let mut opener = opener_of_an_old_server();
     assert_eq!(opener.open_relayed(session()), Err(OpenError::Sessions));
     assert_eq!(opener.open(CLIENT.parse().unwrap(), None), Ok(Id(1)));
+}
+
+#[test]
+fn an_old_server_hears_nothing_of_sessions_whatever_a_relayed_client_says() {
+    let mut opener = opener_of_an_old_server();
+    let connect = pair::connect_control(CLIENT.parse().unwrap());
+    let id = opener.open_relayed(connect).unwrap();
+    let acknowledge = Acknowledge { received: 0, finish_received: false, answer: false };
+    for words in [Control::Acknowledge(acknowledge), Control::Finish(0), Control::Close(CloseReason::Lost)] {
+        opener.relay_control(id, words);
+    }
+    let expected = [connect, Control::Finish(0), Control::Close(CloseReason::Reset)].map(emitted).concat();
+    assert_eq!(opener.flush(Time(2)).unwrap().as_slice(), expected);
 }

@@ -216,6 +216,10 @@ impl Control {
         match self {
             Control::Connect(connect) => connect.session.is_some(),
             Control::Acknowledge(_) | Control::Reconnect(_) | Control::Resumed(_) => true,
+            Control::Refused(reason) => {
+                matches!(reason, RefuseReason::Gone | RefuseReason::Stale | RefuseReason::Mismatch)
+            }
+            Control::Close(reason) => matches!(reason, CloseReason::Moved | CloseReason::Lost),
             _ => false,
         }
     }

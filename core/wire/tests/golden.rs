@@ -181,6 +181,15 @@ fn version_1_has_no_word_of_sessions() {
 }
 
 #[test]
+fn version_2_has_only_words_of_sessions() {
+    for (name, said) in version_2() {
+        for frame in said {
+            assert!(matches!(frame, Said::Control(_, control) if control.is_of_sessions()), "{name}");
+        }
+    }
+}
+
+#[test]
 fn every_message_has_a_vector() {
     let all: Vec<u8> = VERSIONS.collect();
     let vectors: Vec<Vectors> = all.iter().map(|version| frames_of(*version).0).collect();

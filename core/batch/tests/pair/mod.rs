@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{
-    CloseReason, Control, Forbidden, Id, Kind, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink,
-    PolicyKind, RefuseReason, Role, ServerConfig, ServerEvent, ServerLink,
+    CloseReason, Control, Forbidden, Id, KeyId, Kind, Limits, LinkError, OpenerConfig, OpenerEvent,
+    OpenerLink, Opening, PolicyKind, Reconnect, RefuseReason, Role, ServerConfig, ServerEvent, ServerLink,
 };
 use spillway_transport::Time;
 use spillway_wire::Connect;
+use spillway_wire::preamble::PROOF_BYTES;
+use spillway_wire::session::{Position, SessionId};
 
 pub const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
 const HELPER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 40_000);
@@ -30,6 +32,19 @@ pub fn server_config(limits: Limits) -> Arc<ServerConfig> {
 
 pub fn connect_control(client: SocketAddr) -> Control {
     Control::Connect(Connect { client, server: None, credit: 1000, session: None })
+}
+
+/// First words of a session, as a link sees them: it does not look at the proof.
+pub fn reconnect_control(client: SocketAddr) -> Control {
+    let opening = Opening {
+        session: SessionId([1; 16]),
+        key: KeyId([2; 8]),
+        epoch: 1,
+        life: 1,
+        position: Position::default(),
+        proof: [3; PROOF_BYTES],
+    };
+    Control::Reconnect(Reconnect { client, server: None, opening })
 }
 
 /// Events of either end, owned.
