@@ -30,7 +30,7 @@ pub(crate) struct NeverSent;
 /// What a server keeps of a plain connection, see [`ServerLink::unacknowledged`](crate::ServerLink::unacknowledged).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unacknowledged<'a> {
-    /// The client's TCP has acknowledged all replies up to this offset.
+    /// The client's TCP has acknowledged all replies up to this offset; or keeping them began here.
     pub acknowledged: u64,
     /// What follows, in two pieces.
     pub bytes: (&'a [u8], &'a [u8]),

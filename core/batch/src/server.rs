@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 use spillway_auth::KeyRing;
 use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{NONCE_BYTES, Role, SESSIONS_SINCE};
-use spillway_wire::session::Reconnect;
+use spillway_wire::session::{Acknowledge, Reconnect};
 use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
 use crate::addresses::AddressRules;
@@ -45,7 +45,7 @@ pub struct ServerLink {
     stage: Stage,
     pub(crate) ends: Ends,
     clients: Vec<Option<SocketAddr>>,
-    /// Replies of this connection are to be kept, if it is the next that is opened.
+    /// Replies of this connection are to be kept, if it is the next that is opened. Whichever is, this is forgotten.
     keep_next: Option<Id>,
 }
 
@@ -205,7 +205,7 @@ impl ServerLink {
                     // Also after our own *close*: the session waits for this answer.
                     return Ok(Some(ServerEvent::CarriedControl { id, control }));
                 }
-                Control::Acknowledge(_) if self.ends.get(id).is_none() => {
+                Control::Acknowledge(Acknowledge { received: 0, .. }) if self.ends.get(id).is_none() => {
                     self.keep_next = Some(id);
                     return Ok(None);
                 }
@@ -243,7 +243,7 @@ impl ServerLink {
             None => {
                 let limits = self.config.limits;
                 let mut connection = Connection::new(credit, limits.window_bytes);
-                if self.keep_next.take() == Some(id) && limits.kept_bytes_max > 0 {
+                if self.keep_next == Some(id) && limits.kept_bytes_max > 0 {
                     connection.outgoing.kept = Some(Box::new(Kept::new(0, limits.kept_bytes_max)));
                 }
                 (connection, ServerEvent::Connect { id, client, server })
@@ -264,6 +264,7 @@ impl ServerLink {
         connection: Connection,
         event: ServerEvent<'a>,
     ) -> Result<ServerEvent<'a>, LinkError> {
+        self.keep_next = None;
         let connections_max = self.config.limits.connections_max;
         if id == Id::LINK || id.0 > connections_max || self.ends.get(id).is_some() {
             return Err(LinkError::Id(id));

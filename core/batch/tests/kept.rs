@@ -5,7 +5,8 @@ mod pair;
 
 use pair::{Pair, Seen};
 use proptest::prelude::*;
-use spillway_batch::{CloseReason, Id, Limits};
+use spillway_batch::{CloseReason, Control, Id, Limits, RefuseReason};
+use spillway_wire::session::Acknowledge;
 
 fn kept(pair: &Pair, id: Id) -> Option<(u64, Vec<u8>)> {
     let all = pair.server.unacknowledged(id)?;
@@ -48,6 +49,36 @@ fn the_first_reply_is_kept_where_that_is_asked_for_with_connect() {
     pair.server.compose(id, b"welcome");
     pair.server.compose(other, b"welcome");
     assert_eq!((kept(&pair, id), kept(&pair, other)), (Some((0, b"welcome".to_vec())), None));
+}
+
+#[test]
+fn words_before_connect_are_about_the_next_connection_only() {
+    let client = "10.0.0.9:7".parse().unwrap();
+    let asks =
+        |received| Control::Acknowledge(Acknowledge { received, finish_received: false, answer: false });
+    let (plain, session) = (pair::connect_control(client), pair::reconnect_control(client));
+    let plays: [(&[(u32, Control)], bool); 6] = [
+        (&[(5, asks(0)), (5, plain)], true),
+        (&[(6, asks(0)), (5, asks(0)), (5, plain)], true),
+        (&[(5, asks(0)), (6, asks(0)), (5, plain)], false),
+        (&[(5, asks(0)), (6, plain), (5, plain)], false),
+        (&[(5, asks(0)), (5, session), (5, plain)], false),
+        // Of a connection that has ended, late.
+        (&[(5, asks(9)), (5, plain)], false),
+    ];
+    for (words, is_kept) in plays {
+        let mut pair = Pair::established();
+        for (id, control) in words {
+            let mut bytes = Vec::new();
+            control.emit(Id(*id), &mut bytes);
+            pair.server.decompose(pair.now, &mut bytes.as_slice()).unwrap();
+            if *control == session {
+                pair.server.refuse(Id(*id), RefuseReason::Gone);
+            }
+        }
+        assert!(pair.server.is_open(Id(5)));
+        assert_eq!(kept(&pair, Id(5)).is_some(), is_kept, "{words:?}");
+    }
 }
 
 #[test]
