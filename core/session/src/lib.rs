@@ -19,13 +19,16 @@ mod identity;
 mod incoming;
 mod outgoing;
 mod routes;
+mod slots;
 mod stream;
 mod table;
 mod vigil;
+mod waits;
 
 pub use carriers::{OnOpenerLink, OnServerLink};
 pub use client::{CarrierError, ClientEvent, ClientSession};
 pub use routes::{Attempt, Pace, Routes};
+pub use slots::SessionHandle;
 pub use stream::{Carrier, StreamEvent, StreamLimits};
-pub use table::{Expired, FirstWords, Opened, SessionHandle, SessionInfo, Sessions, TableLimits};
+pub use table::{Expired, FirstWords, Opened, SessionInfo, Sessions, TableLimits};
 pub use vigil::{Doubt, Patience, Vigil};

@@ -1,7 +1,5 @@
 //! A server's sessions.
 
-use alloc::collections::{BTreeMap, VecDeque};
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
@@ -12,7 +10,9 @@ use spillway_wire::session::{Opening, SessionId};
 use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
 
 use crate::identity::Identity;
+use crate::slots::{Identified, Place, SessionHandle, Slots};
 use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits};
+use crate::waits::Waits;
 
 /// Bounds of a server's sessions. The table needs at most `sessions_max` × (`stream.kept_bytes_max` + about 400)
 /// bytes.
@@ -36,20 +36,6 @@ impl Default for TableLimits {
             detached_max: Duration::from_secs(60),
             linger: Duration::from_secs(30),
         }
-    }
-}
-
-/// Names a session in its table. Not reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionHandle {
-    slot: u32,
-    generation: u32,
-}
-
-impl SessionHandle {
-    /// Where it is, for tables beside this one: below the number of sessions that there may be. Reused.
-    pub fn slot(self) -> u32 {
-        self.slot
     }
 }
 
@@ -113,29 +99,12 @@ pub struct Sessions<C> {
     limits: TableLimits,
     /// The next session's.
     next_life: u64,
-    slots: Vec<Slot<C>>,
-    free: VecDeque<u32>,
-    by_id: BTreeMap<SessionId, Place>,
-    /// Sessions that have ended, oldest first: words of theirs that come late begin nothing.
-    ended: VecDeque<(Time, SessionId)>,
+    slots: Slots<Session<C>>,
     /// The time that was last told.
     now: Time,
-    /// Ends of waiting, in order: those without a carrier, and those closed. Stale ones are passed over.
-    detached: VecDeque<(Time, SessionHandle)>,
-    closed: VecDeque<(Time, SessionHandle)>,
-}
-
-/// Where a session is.
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    Slot(u32),
-    Ended,
-}
-
-#[derive(Debug)]
-struct Slot<C> {
-    generation: u32,
-    session: Option<Session<C>>,
+    /// Those without a carrier, and the epoch of the one they lost: no two have the same.
+    detached: Waits<(SessionHandle, u32)>,
+    closed: Waits<SessionHandle>,
 }
 
 #[derive(Debug)]
@@ -144,11 +113,14 @@ struct Session<C> {
     epoch: u32,
     life: u64,
     carrier: Option<C>,
-    /// When it lost its carrier.
-    detached_at: Option<Time>,
-    closed_at: Option<Time>,
     is_accepted: bool,
     stream: Stream,
+}
+
+impl<C> Identified for Session<C> {
+    fn id(&self) -> SessionId {
+        self.identity.id
+    }
 }
 
 impl<C> Session<C> {
@@ -156,6 +128,11 @@ impl<C> Session<C> {
     fn answer(&mut self, now: Time) -> Control {
         let position = self.stream.position(now);
         Control::Resumed(self.identity.resumed((self.epoch, self.life), position))
+    }
+
+    /// Whether it still waits for another carrier, since it lost the one of this epoch.
+    fn is_detached_since(&self, epoch: u32) -> bool {
+        self.carrier.is_none() && self.epoch == epoch
     }
 }
 
@@ -176,15 +153,12 @@ impl<C: Copy + PartialEq> Sessions<C> {
     /// An empty table. `random`: not the same in two lives of a server.
     pub fn new(limits: TableLimits, random: u64) -> Sessions<C> {
         Sessions {
-            limits,
             next_life: random,
-            slots: Vec::new(),
-            free: VecDeque::new(),
-            by_id: BTreeMap::new(),
-            ended: VecDeque::new(),
+            slots: Slots::new(limits.sessions_max, limits.linger),
             now: Time::ZERO,
-            detached: VecDeque::new(),
-            closed: VecDeque::new(),
+            detached: Waits::new(limits.detached_max),
+            closed: Waits::new(limits.linger),
+            limits,
         }
     }
 
@@ -195,8 +169,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
         let Some(key) = ring.find(Role::Client, words.opening.key) else {
             return Opened::Refused(RefuseReason::Forbidden);
         };
-        match self.by_id.get(&words.opening.session) {
-            Some(&Place::Slot(slot)) => self.resume(now, slot, words),
+        match self.slots.place(words.opening.session) {
+            Some(Place::Here(session)) => self.resume(now, session, words),
             Some(Place::Ended) => Opened::Refused(RefuseReason::Gone),
             None => self.begin(now, key, words),
         }
@@ -218,38 +192,18 @@ impl<C: Copy + PartialEq> Sessions<C> {
             epoch: opening.epoch,
             life: self.next_life,
             carrier: Some(words.carrier),
-            detached_at: None,
-            closed_at: None,
             is_accepted: false,
             stream: Stream::new(self.limits.stream, opening.position.credit),
         };
         let answer = session.answer(now);
-        match self.insert(session) {
+        match self.slots.insert(session) {
             Some(session) => Opened::New { session, answer },
             None => Opened::Refused(RefuseReason::Full),
         }
     }
 
-    fn insert(&mut self, session: Session<C>) -> Option<SessionHandle> {
-        let slot = match self.free.pop_front() {
-            Some(slot) => slot,
-            None if self.slots.len() < self.limits.sessions_max => {
-                let slot = u32::try_from(self.slots.len()).ok()?;
-                self.slots.push(Slot { generation: 0, session: None });
-                slot
-            }
-            None => return None,
-        };
-        self.by_id.insert(session.identity.id, Place::Slot(slot));
-        let place = &mut self.slots[slot as usize];
-        place.session = Some(session);
-        Some(SessionHandle { slot, generation: place.generation })
-    }
-
-    fn resume(&mut self, now: Time, slot: u32, words: &FirstWords<C>) -> Opened<C> {
-        let place = &mut self.slots[slot as usize];
-        let session = SessionHandle { slot, generation: place.generation };
-        let Some(known) = &mut place.session else { return Opened::Refused(RefuseReason::Gone) };
+    fn resume(&mut self, now: Time, session: SessionHandle, words: &FirstWords<C>) -> Opened<C> {
+        let Some(known) = self.slots.get_mut(session) else { return Opened::Refused(RefuseReason::Gone) };
         let opening = &words.opening;
         if !known.identity.proves(opening, words.kind, words.client) {
             return Opened::Refused(RefuseReason::Forbidden);
@@ -264,7 +218,6 @@ impl<C: Copy + PartialEq> Sessions<C> {
             return Opened::Refused(RefuseReason::Mismatch);
         };
         known.epoch = opening.epoch;
-        known.detached_at = None;
         let replaced = known.carrier.replace(words.carrier);
         let is_accepted = known.is_accepted;
         Opened::Resumed { session, answer: known.answer(now), is_accepted, room, replaced }
@@ -272,7 +225,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// The application accepts a session. The carrier on which to say *accepted*, if it has one.
     pub fn accept(&mut self, session: SessionHandle) -> Option<C> {
-        let known = self.get_mut(session)?;
+        let known = self.slots.get_mut(session)?;
         known.is_accepted = true;
         known.carrier
     }
@@ -280,8 +233,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
     /// The application refuses a session that it has not accepted. It is no more. The carrier on which to say
     /// *refused*, if it has one.
     pub fn refuse(&mut self, session: SessionHandle) -> Option<C> {
-        let carrier = self.get(session)?.carrier;
-        self.remove(session);
+        let carrier = self.slots.get(session)?.carrier;
+        self.slots.end(self.now, session);
         carrier
     }
 
@@ -314,70 +267,67 @@ impl<C: Copy + PartialEq> Sessions<C> {
             return None;
         }
         let event = self.on(session, carrier)?.stream.handle(now, control);
-        self.reap(session);
+        self.reap(now, session);
         event
     }
 
     /// A carrier is lost. Its session waits for another.
     pub fn detach(&mut self, now: Time, session: SessionHandle, carrier: C) {
-        let until = now + self.limits.detached_max;
         if let Some(known) = self.on(session, carrier) {
             known.carrier = None;
-            known.detached_at = Some(now);
-            self.detached.push_back((until, session));
-            self.prune();
+            let epoch = known.epoch;
+            let slots = &self.slots;
+            self.detached.start(now, (session, epoch), slots.len(), |(session, epoch)| {
+                slots.get(*session).is_some_and(|known| known.is_detached_since(*epoch))
+            });
         }
     }
 
     /// Takes a prefix of what the application sends, and returns its length. When it is less than all,
     /// [`StreamEvent::Room`] tells when it is worth trying again.
     pub fn write(&mut self, session: SessionHandle, bytes: &[u8]) -> usize {
-        self.get_mut(session).map_or(0, |known| known.stream.write(bytes))
+        self.slots.get_mut(session).map_or(0, |known| known.stream.write(bytes))
     }
 
     /// How many bytes [`write`](Self::write) would take now.
     pub fn room(&self, session: SessionHandle) -> usize {
-        self.get(session).map_or(0, |known| known.stream.room())
+        self.slots.get(session).map_or(0, |known| known.stream.room())
     }
 
     /// The application has read so many bytes.
     pub fn consumed(&mut self, session: SessionHandle, bytes: usize) {
-        if let Some(known) = self.get_mut(session) {
+        if let Some(known) = self.slots.get_mut(session) {
             known.stream.consume(bytes);
         }
     }
 
     /// The application sends no more, but still reads.
     pub fn finish(&mut self, session: SessionHandle) {
-        if let Some(known) = self.get_mut(session) {
+        if let Some(known) = self.slots.get_mut(session) {
             known.stream.finish();
         }
     }
 
     /// The application has closed. The session lingers until its client has the rest and has closed too.
     pub fn close(&mut self, now: Time, session: SessionHandle, reason: CloseReason) {
-        let until = now + self.limits.linger;
-        if let Some(known) = self.get_mut(session) {
+        if let Some(known) = self.slots.get_mut(session).filter(|known| !known.stream.is_closed_here()) {
             known.stream.close(reason);
-            if known.closed_at.is_none() {
-                known.closed_at = Some(now);
-                self.closed.push_back((until, session));
-                self.prune();
-            }
+            let slots = &self.slots;
+            self.closed.start(now, session, slots.len(), |session| slots.get(*session).is_some());
         }
     }
 
     /// Gives a session's carrier what it is to have now.
     pub fn transmit(&mut self, now: Time, session: SessionHandle, carrier: &mut impl Carrier) {
-        if let Some(known) = self.get_mut(session) {
+        if let Some(known) = self.slots.get_mut(session) {
             known.stream.transmit(now, carrier);
         }
-        self.reap(session);
+        self.reap(now, session);
     }
 
     /// What is known about a session.
     pub fn info(&self, session: SessionHandle) -> Option<SessionInfo<C>> {
-        let known = self.get(session)?;
+        let known = self.slots.get(session)?;
         Some(SessionInfo {
             id: known.identity.id,
             carrier: known.carrier,
@@ -390,43 +340,41 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// What carries a session now.
     pub fn carrier(&self, session: SessionHandle) -> Option<C> {
-        self.get(session)?.carrier
+        self.slots.get(session)?.carrier
     }
 
     /// Whether the session still is.
     pub fn contains(&self, session: SessionHandle) -> bool {
-        self.get(session).is_some()
+        self.slots.get(session).is_some()
     }
 
     /// When [`transmit`](Self::transmit) has something for this session even if nothing happens. Never, as long as the
     /// session has no carrier.
     pub fn poll_transmit_timeout(&self, session: SessionHandle) -> Option<Time> {
-        self.get(session).filter(|known| known.carrier.is_some())?.stream.poll_timeout()
+        self.slots.get(session).filter(|known| known.carrier.is_some())?.stream.poll_timeout()
     }
 
     /// When to call [`poll_expired`](Self::poll_expired) next.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let first = |queue: &VecDeque<(Time, SessionHandle)>| queue.front().map(|(at, _)| *at);
-        first(&self.detached).into_iter().chain(first(&self.closed)).min()
+        self.detached.next().into_iter().chain(self.closed.next()).min()
     }
 
     /// A session that has waited too long. Ask until `None`.
     pub fn poll_expired(&mut self, now: Time) -> Option<Expired<C>> {
         self.pass(now);
-        while let Some((_, session)) = pop_due(&mut self.closed, now) {
-            if let Some(known) = self.get(session) {
+        while let Some(session) = self.closed.pop(now) {
+            if let Some(known) = self.slots.get(session) {
                 let carrier = known.carrier;
-                self.remove(session);
+                self.slots.end(now, session);
                 return Some(Expired::Lingered(session, carrier));
             }
         }
-        while let Some((at, session)) = pop_due(&mut self.detached, now) {
-            let detached_max = self.limits.detached_max;
-            let Some(known) = self.get(session) else { continue };
+        while let Some((session, epoch)) = self.detached.pop(now) {
+            let Some(known) = self.slots.get(session) else { continue };
             // It may have had a carrier since, and lost it again.
-            if known.detached_at.is_some_and(|since| since + detached_max == at) {
+            if known.is_detached_since(epoch) {
                 let was_closed = known.stream.is_closed_here();
-                self.remove(session);
+                self.slots.end(now, session);
                 return Some(if was_closed {
                     Expired::Lingered(session, None)
                 } else {
@@ -439,12 +387,12 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// Whether a session of this id is here, or has ended and is remembered.
     pub fn knows(&self, id: SessionId) -> bool {
-        self.by_id.contains_key(&id)
+        self.slots.place(id).is_some()
     }
 
     /// How many there are, closed ones that linger included.
     pub fn len(&self) -> usize {
-        self.by_id.len() - self.ended.len()
+        self.slots.len()
     }
 
     /// Whether there are none.
@@ -452,69 +400,21 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.len() == 0
     }
 
-    /// Time goes on: sessions that ended long ago are forgotten, and as many as there may be sessions are remembered.
     fn pass(&mut self, now: Time) {
         self.now = now;
-        let most = self.limits.sessions_max;
-        while self.ended.len() > most || self.ended.front().is_some_and(|(until, _)| *until <= now) {
-            if let Some((_, id)) = self.ended.pop_front() {
-                self.by_id.remove(&id);
-            }
-        }
+        self.slots.forget(now);
     }
 
     /// A session that both ends have closed is no more when its carrier has our *close*.
-    fn reap(&mut self, session: SessionHandle) {
-        if self.get(session).is_some_and(|known| known.stream.is_said_and_done()) {
-            self.remove(session);
+    fn reap(&mut self, now: Time, session: SessionHandle) {
+        self.now = now;
+        if self.slots.get(session).is_some_and(|known| known.stream.is_said_and_done()) {
+            self.slots.end(now, session);
         }
-    }
-
-    fn remove(&mut self, session: SessionHandle) {
-        let Some(place) = self.slots.get_mut(session.slot as usize) else { return };
-        if place.generation == session.generation
-            && let Some(known) = place.session.take()
-        {
-            self.by_id.insert(known.identity.id, Place::Ended);
-            self.ended.push_back((self.now + self.limits.linger, known.identity.id));
-            // A slot whose generations are used up stays empty.
-            if let Some(generation) = place.generation.checked_add(1) {
-                place.generation = generation;
-                self.free.push_back(session.slot);
-            }
-        }
-    }
-
-    /// Timers that nobody waits for any more never outnumber the others by much.
-    fn prune(&mut self) {
-        let most = 64 + 2 * self.len();
-        for queue in [&mut self.detached, &mut self.closed] {
-            if queue.len() > most {
-                let slots = &self.slots;
-                queue.retain(|(_, session)| {
-                    let place = &slots[session.slot as usize];
-                    place.generation == session.generation && place.session.is_some()
-                });
-            }
-        }
-    }
-
-    fn get(&self, session: SessionHandle) -> Option<&Session<C>> {
-        let place = self.slots.get(session.slot as usize)?;
-        if place.generation == session.generation { place.session.as_ref() } else { None }
-    }
-
-    fn get_mut(&mut self, session: SessionHandle) -> Option<&mut Session<C>> {
-        let place = self.slots.get_mut(session.slot as usize)?;
-        if place.generation == session.generation { place.session.as_mut() } else { None }
     }
 
     /// The session, if this is the carrier it has now.
     fn on(&mut self, session: SessionHandle, carrier: C) -> Option<&mut Session<C>> {
-        self.get_mut(session).filter(|known| known.carrier == Some(carrier))
+        self.slots.get_mut(session).filter(|known| known.carrier == Some(carrier))
     }
-}
-
-fn pop_due(queue: &mut VecDeque<(Time, SessionHandle)>, now: Time) -> Option<(Time, SessionHandle)> {
-    if queue.front()?.0 <= now { queue.pop_front() } else { None }
 }

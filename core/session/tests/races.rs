@@ -340,15 +340,40 @@ fn a_full_table_refuses_and_the_others_go_on() {
 
 #[test]
 fn words_that_come_after_the_end_begin_nothing() {
+    // Also where the session was the only one, and a long one.
+    for lasted in [Duration::ZERO, Duration::from_secs(3600)] {
+        let mut world = begun();
+        let late = world.said[0];
+        world.now = world.now + lasted;
+        world.client_closes(CloseReason::Normal);
+        world.settle();
+        assert!(world.table.is_empty() && world.client.is_over());
+        let path = world.replay(late);
+        world.settle();
+        assert!(world.paths[path].is_closed && world.table.is_empty());
+        assert_eq!(world.refused, [RefuseReason::Gone]);
+    }
+}
+
+#[test]
+fn who_loses_carriers_without_end_costs_one_timer() {
     let mut world = begun();
-    let late = world.said[0];
-    world.client_closes(CloseReason::Normal);
-    world.settle();
-    assert!(world.table.is_empty() && world.client.is_over());
-    let path = world.replay(late);
-    world.settle();
-    assert!(world.paths[path].is_closed && world.table.is_empty());
-    assert_eq!(world.refused, [RefuseReason::Gone]);
+    for _ in 0..1000 {
+        world.now = world.now + Duration::from_millis(1);
+        let path = world.connect();
+        while world.server_hears(path) {}
+        world.cut(path);
+    }
+    // One hundred are within the bound whatever they are about.
+    let mut wakes = 0;
+    while let Some(at) = world.table.poll_timeout() {
+        world.now = world.now.max(at);
+        wakes += 1;
+        if world.table.poll_expired(world.now).is_some() {
+            break;
+        }
+    }
+    assert!(world.table.is_empty() && wakes < 100, "{wakes} timers");
 }
 
 #[test]
