@@ -90,6 +90,16 @@ impl Routes {
         self.at
     }
 
+    /// Other routes from now on. `at`: which of them is the present one, if it is still among them; it stays in use
+    /// anyhow, until it is lost.
+    pub fn replace(&mut self, count: usize, own: Option<usize>, at: Option<usize>) {
+        self.count = count.max(1);
+        self.own = own.filter(|own| *own < self.count);
+        // One beyond the last: the next one is the first.
+        self.at = at.filter(|at| *at < self.count).unwrap_or(self.count);
+        (self.failed, self.helpers_failed) = (0, 0);
+    }
+
     /// The application wants this route.
     pub fn choose(&mut self, route: usize) {
         (self.at, self.turn) = (route.min(self.count - 1), None);
@@ -110,7 +120,7 @@ impl Routes {
         let was_carried = self.failed == 0;
         self.failed = self.failed.saturating_add(1);
         let Some(own) = self.own.filter(|_| self.was_helped) else {
-            self.at = (self.at + 1) % self.count;
+            self.at = self.after(self.at);
             return Attempt { route: self.at, at };
         };
         if self.at == own {
@@ -129,11 +139,28 @@ impl Routes {
         match self.turn.filter(|turn| *turn <= at) {
             Some(turn) => self.take(own, turn),
             None => {
-                let next = (self.at + 1) % self.count;
-                self.at = if next == own { (next + 1) % self.count } else { next };
+                self.at = self.helper_after(self.at, own);
                 Attempt { route: self.at, at }
             }
         }
+    }
+
+    fn after(&self, route: usize) -> usize {
+        if route + 1 >= self.count { 0 } else { route + 1 }
+    }
+
+    fn helper_after(&self, route: usize, own: usize) -> usize {
+        let next = self.after(route);
+        if next == own { self.after(next) } else { next }
+    }
+
+    /// The server wants the session elsewhere within this time: away from its own port to a helper, or back from a helper
+    /// to its own port. When to go, and where; `None` where there is no such way.
+    pub fn sent_away(&mut self, now: Time, deadline: Duration, random: f64) -> Option<Attempt> {
+        let own = self.own?;
+        let route = if self.at == own { self.helper_after(own, own) } else { own };
+        // The last quarter is for whoever is late.
+        (route != self.at).then(|| Attempt { route, at: now + deadline.mul_f64(random * 0.75) })
     }
 
     fn draw(&self, now: Time, random: f64) -> Time {
@@ -272,6 +299,32 @@ mod tests {
         // At once, where it says so or there is another one.
         assert_eq!(helped(2).drained(at(0), Duration::ZERO, 0.5), None);
         assert_eq!(helped(3).drained(at(0), Duration::from_secs(9), 0.5), None);
+    }
+
+    #[test]
+    fn a_server_sends_sessions_to_helpers_and_back() {
+        let mut routes = helped(3);
+        let back = routes.sent_away(at(0), Duration::from_secs(20), 0.5).unwrap();
+        assert_eq!(back, Attempt { route: 2, at: at(7_500) });
+        routes.choose(back.route);
+        routes.attached();
+        let helper = routes.sent_away(at(8_000), Duration::ZERO, 0.5).unwrap();
+        assert_eq!(helper, Attempt { route: 0, at: at(8_000) });
+        assert_eq!(Routes::new(1, Some(0), Pace::default()).sent_away(at(0), Duration::ZERO, 0.5), None);
+        assert_eq!(Routes::new(2, None, Pace::default()).sent_away(at(0), Duration::ZERO, 0.5), None);
+    }
+
+    #[test]
+    fn other_routes_leave_the_present_one_in_use() {
+        let mut routes = helped(3);
+        routes.replace(4, Some(0), Some(2));
+        assert_eq!(routes.at(), 2);
+        assert_eq!(routes.lost(at(0), || 1.0).route, 3, "the next of the new ones");
+        routes.attached();
+        routes.replace(2, Some(0), None);
+        assert_eq!(routes.lost(at(0), || 1.0).route, 1, "one that is no longer among them: the first helper");
+        routes.replace(0, None, None);
+        assert_eq!(routes.lost(at(0), || 1.0).route, 0);
     }
 
     #[test]

@@ -43,5 +43,6 @@ pub use spillway_batch::{
     Role, Unacknowledged,
 };
 pub use spillway_keys::{KeyFileError, read_key_file};
+pub use spillway_policy::Word;
 pub use spillway_session::{StreamLimits, TableLimits};
 pub use threads::Threads;

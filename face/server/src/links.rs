@@ -2,6 +2,7 @@
 
 mod far;
 pub(crate) mod forwarding;
+mod relief;
 mod sessions;
 mod turn;
 mod verbs;
@@ -16,6 +17,7 @@ use spillway_batch::ServerConfig;
 use spillway_transport::Time;
 
 use self::far::Member;
+use self::relief::Wanted;
 use self::sessions::Carried;
 use crate::event::{Client, LinkId};
 use crate::link::Link;
@@ -43,6 +45,8 @@ pub struct Links {
     /// Connections that have room again.
     room: VecDeque<Client>,
     carried: Carried,
+    /// Where its sessions are to be.
+    wanted: Wanted,
     /// The port is one of several that do not know of each other, see [`Settings::reuse_port`].
     shares_port: bool,
     /// The port is one of several threads', see [`Settings::threads`].
@@ -81,6 +85,7 @@ impl Links {
             lost: VecDeque::new(),
             room: VecDeque::new(),
             carried: Carried::new(settings.sessions, u64::from_le_bytes(random)),
+            wanted: Wanted::default(),
             shares_port: settings.reuse_port && member.is_none(),
             member,
             window_bytes: settings.sessions.stream.window_bytes,

@@ -23,7 +23,7 @@ impl Session {
         if let Some(way) = self.way.take() {
             self.tell(SessionEvent::CarrierLost { address: way.target, why });
         }
-        self.leave_at = None;
+        self.departure = None;
         self.machine.detach();
         self.detached_since.get_or_insert(now);
     }
@@ -34,11 +34,28 @@ impl Session {
         let time = self.time(now);
         match self.routes.drained(time, deadline, random(&mut self.jitter)) {
             Some(until) if self.machine.is_attached() => {
-                self.leave_at = Some(self.instant(until));
+                self.departure = Some((self.instant(until), None));
                 Ok(())
             }
             _ => Err(CarrierLoss::Drain),
         }
+    }
+
+    /// The server wants the session elsewhere within this time: with a helper, or without.
+    pub(super) fn sent_away(&mut self, now: Instant, deadline_ms: u32) {
+        let deadline = Duration::from_millis(deadline_ms.into());
+        let (time, chance) = (self.time(now), random(&mut self.jitter));
+        if let Some(away) = self.routes.sent_away(time, deadline, chance) {
+            self.departure = Some((self.instant(away.at), Some(away.route)));
+        }
+    }
+
+    /// It is time to leave a carrier that is still there.
+    pub(super) fn depart(&mut self, now: Instant, route: Option<usize>) {
+        let Some(route) = route else { return self.lose(now, CarrierLoss::Drain) };
+        self.leave(now, CarrierLoss::SentAway);
+        self.routes.choose(route);
+        self.retry_at = Some(now);
     }
 
     /// It is this session's turn to return to the server: no helper has answered meanwhile.

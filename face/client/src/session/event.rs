@@ -45,6 +45,8 @@ pub enum CarrierLoss {
     Refused(RefuseReason),
     /// It wants to go away.
     Drain,
+    /// The server wants the session elsewhere: with a helper, or without.
+    SentAway,
     /// The application asked for another one, or closed.
     Asked,
 }
@@ -60,6 +62,7 @@ impl fmt::Display for CarrierLoss {
             CarrierLoss::Carrier(error) => error.fmt(f),
             CarrierLoss::Refused(reason) => write!(f, "refused: {reason}"),
             CarrierLoss::Drain => f.write_str("it wants to go away"),
+            CarrierLoss::SentAway => f.write_str("the server wants the session elsewhere"),
             CarrierLoss::Asked => f.write_str("left on purpose"),
         }
     }

@@ -15,7 +15,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_batch::{CloseReason, OpenerEvent};
@@ -53,8 +53,9 @@ pub struct Session {
     vigil: Vigil,
     way: Option<Way>,
     retry_at: Option<Instant>,
-    /// The carrier is to be left then: it wants to go away.
-    leave_at: Option<Instant>,
+    /// When the carrier is to be left, because it goes away or the server asks for it, and for which route if that is
+    /// known.
+    departure: Option<(Instant, Option<usize>)>,
     /// Since when no server has answered on any carrier.
     detached_since: Option<Instant>,
     /// What has arrived and the application has not received. At most the window.
@@ -90,7 +91,7 @@ impl Session {
         let machine = ClientSession::new(first.key.clone(), SessionId(id), settings.stream);
         let mut jitter = [0; 8];
         jitter.copy_from_slice(&seed[..8]);
-        let own = routes.iter().position(|route| Some(route.address) == settings.server_port);
+        let own = own_of(&routes, &settings);
         let mut session = Session {
             epoch: now,
             routes: Routes::new(routes.len(), own, settings.pace),
@@ -100,7 +101,7 @@ impl Session {
             machine,
             way: None,
             retry_at: Some(now),
-            leave_at: None,
+            departure: None,
             detached_since: Some(now),
             arrived: VecDeque::new(),
             end: None,
@@ -198,6 +199,25 @@ impl Session {
         Ok(())
     }
 
+    /// Other link ports from now on, in the order in which they are to be tried. The one that carries the session goes on
+    /// doing so, be it among them or not.
+    pub fn set_routes(&mut self, routes: Vec<LinkTarget>) -> io::Result<()> {
+        if routes.is_empty() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let tried = self.targets.get(self.routes.at()).map(|target| target.address);
+        let present = self.way.as_ref().map(|way| way.target).or(tried);
+        let at = routes.iter().position(|route| Some(route.address) == present);
+        self.routes.replace(routes.len(), own_of(&routes, &self.settings), at);
+        if let Some((_, route)) = &mut self.departure
+            && route.is_some()
+        {
+            *route = self.routes.sent_away(Time::ZERO, Duration::ZERO, 0.0).map(|away| away.route);
+        }
+        self.targets = routes;
+        Ok(())
+    }
+
     /// Something came, or can be sent. A word too many does no harm.
     pub fn handle_ready(&mut self, now: Instant) {
         let mut space = [MaybeUninit::uninit(); RECEIVE_BYTES];
@@ -281,7 +301,7 @@ impl Session {
                 self.end = Some(End::Gone(Gone { acknowledged, written: self.machine.written() }));
                 return Err(CarrierLoss::Refused(spillway_batch::RefuseReason::Gone));
             }
-            ClientEvent::Drain { deadline_ms } => self.drained(now, deadline_ms)?,
+            ClientEvent::Drain { deadline_ms } => self.sent_away(now, deadline_ms),
             ClientEvent::Stream(StreamEvent::Room) => {
                 if std::mem::take(&mut self.wants_room) {
                     self.tell(SessionEvent::Room);
@@ -351,7 +371,8 @@ impl Session {
         });
         let owed = self.machine.poll_timeout().map(|at| self.instant(at));
         let turn = self.routes.turn().filter(|_| !self.machine.is_attached()).map(|at| self.instant(at));
-        [self.retry_at, self.leave_at, turn, give_up, carrier, owed].into_iter().flatten().min()
+        let departure = self.departure.map(|(at, _)| at);
+        [self.retry_at, departure, turn, give_up, carrier, owed].into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -365,8 +386,8 @@ impl Session {
             self.retry_at = None;
             return;
         }
-        if self.leave_at.is_some_and(|at| at <= now) {
-            self.lose(now, CarrierLoss::Drain);
+        if let Some((_, route)) = self.departure.filter(|(at, _)| *at <= now) {
+            self.depart(now, route);
         }
         self.take_turn(now);
         if self.retry_at.is_some_and(|at| at <= now) {
@@ -384,6 +405,11 @@ impl Session {
     fn instant(&self, time: Time) -> Instant {
         self.epoch + time.since(Time::ZERO)
     }
+}
+
+/// Which of the routes is the server's own.
+fn own_of(routes: &[LinkTarget], settings: &SessionSettings) -> Option<usize> {
+    routes.iter().position(|route| Some(route.address) == settings.server_port)
 }
 
 impl End {

@@ -67,7 +67,25 @@ impl Carried {
         self.by_connection.get(&carrier).map(|reached| reached.session)
     }
 
-    fn serial(&self, carrier: CarrierName) -> u64 {
+    /// The sessions that have a carrier, by whom it comes, and the carrier.
+    pub(super) fn carriers(&self) -> impl Iterator<Item = (SessionHandle, Role, CarrierName)> + '_ {
+        let carried = |(session, record): (&SessionHandle, &Record)| {
+            Some((*session, record.role, self.carrier(*session)?))
+        };
+        self.records.iter().filter_map(carried)
+    }
+
+    /// By whom a session comes now.
+    fn role(&self, session: SessionHandle) -> Option<Role> {
+        self.records.get(&session).map(|record| record.role)
+    }
+
+    /// What carries a session now.
+    pub(super) fn carrier(&self, session: SessionHandle) -> Option<CarrierName> {
+        self.table.info(session)?.carrier
+    }
+
+    pub(super) fn serial(&self, carrier: CarrierName) -> u64 {
         self.by_connection.get(&carrier).map_or(0, Reached::serial)
     }
 
@@ -155,7 +173,7 @@ impl Carried {
 
     /// The link that carries a session now.
     pub(super) fn link(&self, session: SessionHandle) -> Option<LinkId> {
-        self.table.info(session)?.carrier.map(|(link, _)| link)
+        self.carrier(session).map(|(link, _)| link)
     }
 }
 
@@ -217,6 +235,7 @@ impl Links {
                 self.on_carrier(carrier, serial, What::Say(answer));
                 if is_accepted {
                     self.on_carrier(carrier, serial, What::Say(Control::Accepted));
+                    self.greet(session, role);
                 }
                 self.carried.mark(session);
                 room.then_some(Event::Room { client: Client(Name::Session(session)) })
@@ -275,6 +294,8 @@ impl Links {
         if let Some(carrier) = self.carried.table.accept(session) {
             let serial = self.carried.serial(carrier);
             self.on_carrier(carrier, serial, What::Say(Control::Accepted));
+            let role = self.carried.role(session);
+            role.into_iter().for_each(|role| self.greet(session, role));
         }
     }
 

@@ -1,0 +1,171 @@
+//! A server that sends its sessions to helpers and back, while they are in use.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use spillway_client::LinkTarget;
+use spillway_client::session::{BlockingSession, SessionSettings};
+
+use spillway_server::{Event, KeyRing, Links, Role, Settings, Word};
+use support::helper::Relief;
+use support::port::{Port, Serve};
+use support::{Keys, round_trip};
+
+type Order = Box<dyn FnOnce(&mut Links) + Send>;
+
+/// An echo server on a thread, which can be told something.
+struct Server {
+    link: SocketAddr,
+    orders: Option<Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Echo(Port);
+
+impl Serve for Echo {
+    fn port(&mut self) -> &mut Port {
+        &mut self.0
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        let links = &mut self.0.links;
+        match event {
+            Event::Connected { client, .. } => links.accept(client),
+            Event::Data { client, bytes } => {
+                assert_eq!(links.compose(client, bytes), bytes.len(), "small replies always fit");
+                links.consumed(client, bytes.len());
+            }
+            Event::Closed { client, reason } => links.close(client, reason),
+            _ => {}
+        }
+    }
+}
+
+impl Server {
+    fn start(keys: &Keys) -> Server {
+        let mut ring = KeyRing::new();
+        ring.accept(Role::Client, keys.client.clone());
+        ring.accept(Role::Helper, keys.helper.clone());
+        let settings = Settings { ring, ..Settings::default() };
+        let mut echo = Echo(Port::bind(Instant::now(), "127.0.0.1:0".parse().unwrap(), settings));
+        let link = echo.0.links.address();
+        let (orders, ordered): (Sender<Order>, Receiver<Order>) = channel();
+        let thread = std::thread::spawn(move || {
+            let mut buffer = vec![0; 64 * 1024];
+            loop {
+                match ordered.try_recv() {
+                    Ok(order) => order(&mut echo.0.links),
+                    Err(std::sync::mpsc::TryRecvError::Empty) => {}
+                    Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
+                }
+                echo.turn_at(Instant::now(), &mut buffer);
+            }
+        });
+        Server { link, orders: Some(orders), thread: Some(thread) }
+    }
+
+    fn target(&self, keys: &Keys) -> LinkTarget {
+        LinkTarget { address: self.link, key: keys.client.clone(), server: None }
+    }
+
+    /// What comes of it.
+    fn ask<T: Send + 'static>(&self, order: impl FnOnce(&mut Links) -> T + Send + 'static) -> T {
+        let (answer, answered) = channel();
+        let order = move |links: &mut Links| answer.send(order(links)).unwrap();
+        self.orders.as_ref().unwrap().send(Box::new(order)).unwrap();
+        answered.recv().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.orders = None;
+        let ended = self.thread.take().unwrap().join();
+        assert!(ended.is_ok() || std::thread::panicking());
+    }
+}
+
+/// Goes on until all of them are carried by this link port.
+fn use_until_on(sessions: &mut [BlockingSession], port: SocketAddr) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut round = 0;
+    while !sessions.iter_mut().all(|session| session.session().carrier() == Some(port)) {
+        assert!(Instant::now() < deadline, "they stay away from {port}");
+        sessions.iter_mut().for_each(|session| round_trip(session, 1 + round % 900, round));
+        round += 1;
+    }
+    sessions.iter_mut().for_each(|session| round_trip(session, 500, round));
+}
+
+fn settings(server: &Server) -> SessionSettings {
+    SessionSettings { server_port: Some(server.link), ..SessionSettings::default() }
+}
+
+#[test]
+fn sessions_go_where_the_operator_wants_them() {
+    let keys = Keys::new();
+    let server = Server::start(&keys);
+    let relief = Relief::start(&keys, server.link);
+    let routes = vec![server.target(&keys), relief.target(&keys)];
+    let open = || BlockingSession::open(routes.clone(), settings(&server)).unwrap();
+    let mut sessions: Vec<BlockingSession> = (0..20).map(|_| open()).collect();
+    use_until_on(&mut sessions, server.link);
+
+    let within = Duration::from_millis(50);
+    assert_eq!(server.ask(move |links| links.say(Word::On, within)), 20);
+    use_until_on(&mut sessions, relief.link);
+    // Whoever comes later is told, too.
+    sessions.push(open());
+    use_until_on(&mut sessions, relief.link);
+    assert_eq!(relief.library_clients(), 21);
+
+    assert_eq!(server.ask(move |links| links.say(Word::Off, within)), 21);
+    use_until_on(&mut sessions, server.link);
+    assert_eq!(server.ask(move |links| links.say(Word::Auto, within)), 0);
+    for session in &mut sessions {
+        session.session().move_to(Instant::now(), 1).unwrap();
+    }
+    use_until_on(&mut sessions, relief.link);
+
+    // It has become calm: once, and whoever comes later may stay.
+    assert_eq!(server.ask(move |links| links.release(within)), 21);
+    use_until_on(&mut sessions, server.link);
+    sessions[0].session().move_to(Instant::now(), 1).unwrap();
+    use_until_on(&mut sessions[..1], relief.link);
+    sessions.into_iter().for_each(|session| session.close().unwrap());
+}
+
+#[test]
+fn who_knows_no_such_way_stays() {
+    let keys = Keys::new();
+    let server = Server::start(&keys);
+    let mut alone = BlockingSession::open(vec![server.target(&keys)], settings(&server)).unwrap();
+    round_trip(&mut alone, 100, 1);
+    assert_eq!(server.ask(|links| links.say(Word::On, Duration::ZERO)), 1);
+    (0..20).for_each(|round| round_trip(&mut alone, 100, round));
+    assert_eq!(alone.session().carrier(), Some(server.link));
+    alone.close().unwrap();
+}
+
+#[test]
+fn a_session_goes_on_with_other_routes() {
+    let keys = Keys::new();
+    let server = Server::start(&keys);
+    let (one, other) = (Relief::start(&keys, server.link), Relief::start(&keys, server.link));
+    let routes = vec![one.target(&keys), server.target(&keys)];
+    let mut session = BlockingSession::open(routes, settings(&server)).unwrap();
+    round_trip(&mut session, 100, 1);
+    assert!(session.session().set_routes(Vec::new()).is_err());
+    // The one that carries it is no longer in the list: it serves all the same, until it goes.
+    session.session().set_routes(vec![server.target(&keys), other.target(&keys)]).unwrap();
+    round_trip(&mut session, 100, 2);
+    assert_eq!(session.session().carrier(), Some(one.link));
+    one.stop();
+    round_trip(&mut session, 100, 3);
+    assert_eq!(session.session().carrier(), Some(other.link));
+    session.close().unwrap();
+}
