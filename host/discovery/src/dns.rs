@@ -1,0 +1,43 @@
+//! All addresses of a name, looked up again and again by the system's resolver.
+
+use std::io;
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+use crate::backoff::spread;
+use crate::watcher::Sender;
+use crate::{Entry, is_target, tidy};
+
+/// After a name that was not found, sooner: a resolver that has just started, a service that is just being made.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Looks up until it is told to end.
+pub(crate) fn watch(host: &str, port: u16, interval: Duration, sender: &Sender) {
+    let name = format!("dns:{host}:{port}");
+    loop {
+        let wait = match look_up(host, port) {
+            Ok(list) => {
+                sender.fine(&name);
+                sender.list(list);
+                interval
+            }
+            Err(why) => {
+                sender.failed(&name, why);
+                interval.min(AGAIN)
+            }
+        };
+        if sender.stop().wait(spread(wait)) {
+            return;
+        }
+    }
+}
+
+fn look_up(host: &str, port: u16) -> Result<Vec<Entry>, String> {
+    let found = (host, port).to_socket_addrs().map_err(|error: io::Error| error.to_string())?;
+    let mut list: Vec<Entry> = found.filter(|address| is_target(*address)).map(Entry::at).collect();
+    if list.is_empty() {
+        return Err("the name has no address".to_owned());
+    }
+    tidy(&mut list);
+    Ok(list)
+}
