@@ -1,0 +1,64 @@
+//! memcached, in either of its protocols (its `doc/protocol.txt`, `doc/protocol-binary.txt`).
+
+mod binary;
+mod commands;
+mod matching;
+mod text;
+
+use spillway_transport::Time;
+
+use self::binary::Binary;
+use self::text::Text;
+use crate::outstanding::Outstanding;
+use crate::tracker::GaveUp;
+
+/// The first byte of a request of the binary protocol.
+const BINARY_REQUEST: u8 = 0x80;
+
+/// One connection. The first byte that its client sends says which protocol it speaks.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Memcached {
+    #[default]
+    Unknown,
+    Text(Text),
+    Binary(Binary),
+}
+
+impl Memcached {
+    pub fn requests(&mut self, now: Time, bytes: &[u8], outstanding: &mut Outstanding) -> Result<(), GaveUp> {
+        if let (Memcached::Unknown, Some(first)) = (&*self, bytes.first()) {
+            *self = match *first {
+                BINARY_REQUEST => Memcached::Binary(Binary::default()),
+                _ => Memcached::Text(Text::default()),
+            };
+        }
+        match self {
+            Memcached::Unknown => Ok(()),
+            Memcached::Text(text) => text.requests(now, bytes, outstanding),
+            Memcached::Binary(binary) => binary.requests(now, bytes, outstanding),
+        }
+    }
+
+    pub fn replies(
+        &mut self,
+        bytes: &[u8],
+        outstanding: &mut Outstanding,
+        answered: impl FnMut(Option<Time>),
+    ) -> Result<(), GaveUp> {
+        match self {
+            Memcached::Unknown if bytes.is_empty() => Ok(()),
+            // Such as the refusal of a server that is full.
+            Memcached::Unknown => Err(GaveUp::Unasked),
+            Memcached::Text(text) => text.replies(bytes, outstanding, answered),
+            Memcached::Binary(binary) => binary.replies(bytes, outstanding, answered),
+        }
+    }
+
+    pub fn is_between(&self) -> bool {
+        match self {
+            Memcached::Unknown => true,
+            Memcached::Text(text) => text.is_between(),
+            Memcached::Binary(binary) => binary.is_between(),
+        }
+    }
+}

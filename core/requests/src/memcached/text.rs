@@ -1,0 +1,200 @@
+//! The text protocol: the classic commands and the meta commands, in lines; some are followed by a value.
+
+use spillway_transport::Time;
+
+use super::commands::{Command, Shape};
+use super::matching::{Answer, find};
+use crate::number::Number;
+use crate::outstanding::Outstanding;
+use crate::tracker::GaveUp;
+use crate::words::{Line, Piece, Word};
+
+/// Both directions of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Text {
+    requests: Lines,
+    command: Command,
+    replies: Lines,
+    reply: ReplyLine,
+}
+
+impl Default for Text {
+    fn default() -> Text {
+        Text {
+            requests: Lines::new(),
+            command: Command::EMPTY,
+            replies: Lines::new(),
+            reply: ReplyLine::Empty,
+        }
+    }
+}
+
+impl Text {
+    pub fn requests(
+        &mut self,
+        now: Time,
+        mut bytes: &[u8],
+        outstanding: &mut Outstanding,
+    ) -> Result<(), GaveUp> {
+        while let Some(found) = self.requests.next(&mut bytes)? {
+            match found {
+                Found::Word(word) => self.command.word(&word)?,
+                Found::LineEnd => match self.command.value()? {
+                    Some(value) => self.requests.expect_value(value),
+                    None => self.complete(now, outstanding)?,
+                },
+                Found::ValueEnd => self.complete(now, outstanding)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, now: Time, outstanding: &mut Outstanding) -> Result<(), GaveUp> {
+        let command = core::mem::replace(&mut self.command, Command::EMPTY);
+        outstanding.push(now, command.kind())
+    }
+
+    pub fn replies(
+        &mut self,
+        mut bytes: &[u8],
+        outstanding: &mut Outstanding,
+        mut answered: impl FnMut(Option<Time>),
+    ) -> Result<(), GaveUp> {
+        while let Some(found) = self.replies.next(&mut bytes)? {
+            let answer = match found {
+                Found::Word(word) => {
+                    self.reply.word(&word)?;
+                    continue;
+                }
+                Found::LineEnd => match core::mem::replace(&mut self.reply, ReplyLine::Empty) {
+                    ReplyLine::Empty | ReplyLine::Value(None) | ReplyLine::MetaValue(None) => {
+                        return Err(GaveUp::Syntax);
+                    }
+                    ReplyLine::Value(Some(bytes)) => {
+                        self.replies.expect_value(bytes);
+                        continue;
+                    }
+                    ReplyLine::MetaValue(Some(bytes)) => {
+                        self.replies.expect_value(bytes);
+                        self.reply = ReplyLine::Answer(Answer::Of(Shape::Meta));
+                        continue;
+                    }
+                    ReplyLine::Statistic => continue,
+                    ReplyLine::Answer(answer) => answer,
+                },
+                Found::ValueEnd => match core::mem::replace(&mut self.reply, ReplyLine::Empty) {
+                    ReplyLine::Answer(answer) => answer,
+                    _ => continue, // others, or `END`, follow
+                },
+            };
+            if let Some(since) = find(answer, outstanding)? {
+                answered(since);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn is_between(&self) -> bool {
+        self.requests.is_between() && self.replies.is_between()
+    }
+}
+
+/// What a line of a reply is, as far as it has come.
+#[derive(Clone, Copy, Debug)]
+enum ReplyLine {
+    Empty,
+    /// `VALUE key flags bytes`, with the bytes.
+    Value(Option<u64>),
+    /// `VA bytes`.
+    MetaValue(Option<u64>),
+    /// One of several lines.
+    Statistic,
+    Answer(Answer),
+}
+
+impl ReplyLine {
+    fn word(&mut self, word: &Word) -> Result<(), GaveUp> {
+        if word.index == 0 {
+            *self = match word.text() {
+                b"VALUE" => ReplyLine::Value(None),
+                b"VA" => ReplyLine::MetaValue(None),
+                b"STAT" | b"ITEM" | b"PREFIX" => ReplyLine::Statistic,
+                b"END" => ReplyLine::Answer(Answer::End),
+                b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" => ReplyLine::Answer(Answer::Error),
+                b"RESET" => ReplyLine::Answer(Answer::Of(Shape::Statistics)),
+                b"HD" | b"EN" | b"NS" | b"EX" | b"NF" | b"ME" => ReplyLine::Answer(Answer::Of(Shape::Meta)),
+                b"MN" => ReplyLine::Answer(Answer::Of(Shape::MetaNoop)),
+                // STORED, DELETED, OK, a number, VERSION …
+                _ => ReplyLine::Answer(Answer::Of(Shape::Line)),
+            };
+            return Ok(());
+        }
+        match self {
+            ReplyLine::Value(bytes) if word.index == 3 => *bytes = Some(Number::of(word.text())?),
+            ReplyLine::MetaValue(bytes) if word.index == 1 => *bytes = Some(Number::of(word.text())?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// One direction: lines, and values between them.
+#[derive(Clone, Copy, Debug)]
+struct Lines {
+    line: Line,
+    value: Option<Value>,
+}
+
+/// What is still to come of a value.
+#[derive(Clone, Copy, Debug)]
+struct Value {
+    bytes: u64,
+    /// Of the line end behind it.
+    has_return: bool,
+}
+
+enum Found {
+    Word(Word),
+    LineEnd,
+    ValueEnd,
+}
+
+impl Lines {
+    const fn new() -> Lines {
+        Lines { line: Line::new(), value: None }
+    }
+
+    fn expect_value(&mut self, bytes: u64) {
+        self.value = Some(Value { bytes, has_return: false });
+    }
+
+    fn is_between(&self) -> bool {
+        self.value.is_none() && self.line.is_empty()
+    }
+
+    fn next(&mut self, input: &mut &[u8]) -> Result<Option<Found>, GaveUp> {
+        let Some(value) = &mut self.value else {
+            return Ok(self.line.next(input)?.map(|piece| match piece {
+                Piece::Word(word) => Found::Word(word),
+                Piece::End => Found::LineEnd,
+            }));
+        };
+        let taken = input.len().min(usize::try_from(value.bytes).unwrap_or(usize::MAX));
+        value.bytes -= taken as u64;
+        *input = &input[taken..];
+        while value.bytes == 0 {
+            let Some((byte, rest)) = input.split_first() else { return Ok(None) };
+            *input = rest;
+            match byte {
+                b'\r' if !value.has_return => value.has_return = true,
+                b'\n' if value.has_return => {
+                    self.value = None;
+                    return Ok(Some(Found::ValueEnd));
+                }
+                // The value is longer or shorter than was said: the server answers an error and looks for commands in it.
+                _ => return Err(GaveUp::Syntax),
+            }
+        }
+        Ok(None)
+    }
+}

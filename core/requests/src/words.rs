@@ -1,0 +1,150 @@
+//! Lines of words that come in pieces.
+
+use crate::tracker::GaveUp;
+
+/// Bytes of a word that are kept: no command, number or option that matters is longer.
+const KEPT_BYTES: usize = 24;
+
+/// One word of a line, as far as it is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Word {
+    /// Its place in the line, from 0.
+    pub index: u32,
+    /// All its bytes.
+    pub length: u64,
+    kept: [u8; KEPT_BYTES],
+}
+
+impl Word {
+    pub const fn new(index: u32) -> Word {
+        Word { index, length: 0, kept: [0; KEPT_BYTES] }
+    }
+
+    /// The word, or nothing when it is too long to be one that matters.
+    pub fn text(&self) -> &[u8] {
+        usize::try_from(self.length).ok().and_then(|length| self.kept.get(..length)).unwrap_or_default()
+    }
+
+    /// In capital letters.
+    pub fn capitals(&self) -> Word {
+        Word { kept: self.kept.map(|byte| byte.to_ascii_uppercase()), ..*self }
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        if let Some(space) = usize::try_from(self.length).ok().and_then(|at| self.kept.get_mut(at..)) {
+            let kept = bytes.len().min(space.len());
+            space[..kept].copy_from_slice(&bytes[..kept]);
+        }
+        self.length = self.length.saturating_add(bytes.len() as u64);
+    }
+}
+
+/// What comes next in a line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Piece {
+    Word(Word),
+    End,
+}
+
+/// A line that ends in a line feed, with or without a carriage return before it; its words are separated by spaces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line {
+    word: Word,
+    has_return: bool,
+    /// The word before the end was given out.
+    is_ending: bool,
+}
+
+impl Line {
+    pub const fn new() -> Line {
+        Line { word: Word::new(0), has_return: false, is_ending: false }
+    }
+
+    /// Whether nothing of it has come.
+    pub fn is_empty(&self) -> bool {
+        self.word.index == 0 && self.word.length == 0 && !self.has_return
+    }
+
+    /// Whether its end has come and was not given out.
+    pub fn is_ending(&self) -> bool {
+        self.is_ending
+    }
+
+    /// Takes from the input until a word or the line ends. `None`: there is more to come.
+    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Piece>, GaveUp> {
+        loop {
+            if self.is_ending {
+                *self = Line::new();
+                return Ok(Some(Piece::End));
+            }
+            let end = input.iter().position(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
+            let (of_word, rest) = input.split_at(end.unwrap_or(input.len()));
+            if self.has_return && !(of_word.is_empty() && rest.first().is_none_or(|byte| *byte == b'\n')) {
+                return Err(GaveUp::Syntax);
+            }
+            self.word.push(of_word);
+            let Some((separator, rest)) = rest.split_first() else {
+                *input = rest;
+                return Ok(None);
+            };
+            *input = rest;
+            match separator {
+                b'\r' => {
+                    self.has_return = true;
+                    continue;
+                }
+                b'\n' => self.is_ending = true,
+                _ => {}
+            }
+            if self.word.length > 0 {
+                let next = Word::new(self.word.index.saturating_add(1));
+                return Ok(Some(Piece::Word(core::mem::replace(&mut self.word, next))));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn words(text: &[u8], cut: usize) -> Result<Vec<Option<(u32, Vec<u8>)>>, GaveUp> {
+        let (mut line, mut all) = (Line::new(), Vec::new());
+        for mut piece in [&text[..cut], &text[cut..]] {
+            while let Some(piece) = line.next(&mut piece)? {
+                all.push(match piece {
+                    Piece::Word(word) => Some((word.index, word.text().to_vec())),
+                    Piece::End => None,
+                });
+            }
+        }
+        assert!(line.is_empty() == text.ends_with(b"\n") || text.is_empty());
+        Ok(all)
+    }
+
+    #[test]
+    fn words_of_lines_cut_anywhere() {
+        let text = b"get  a b\r\n\r\nlong aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\nx \r\n";
+        let word = |index, text: &[u8]| Some((index, text.to_vec()));
+        let expected = [
+            word(0, b"get"),
+            word(1, b"a"),
+            word(2, b"b"),
+            None,
+            None,
+            word(0, b"long"),
+            word(1, b""),
+            None,
+            word(0, b"x"),
+            None,
+        ];
+        for cut in 0..=text.len() {
+            assert_eq!(words(text, cut).unwrap(), expected, "cut at {cut}");
+        }
+        for cut in 0..3 {
+            assert_eq!(words(b"a\rb\n", cut), Err(GaveUp::Syntax));
+        }
+    }
+}
