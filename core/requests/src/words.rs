@@ -110,7 +110,10 @@ mod tests {
 
     use super::*;
 
-    fn words(text: &[u8], cut: usize) -> Result<Vec<Option<(u32, Vec<u8>)>>, GaveUp> {
+    /// Words with their places, and where lines end.
+    type Found = Vec<Option<(u32, Vec<u8>)>>;
+
+    fn words(text: &[u8], cut: usize) -> Result<Found, GaveUp> {
         let (mut line, mut all) = (Line::new(), Vec::new());
         for mut piece in [&text[..cut], &text[cut..]] {
             while let Some(piece) = line.next(&mut piece)? {
