@@ -1,22 +1,29 @@
 //! Where lists of helpers come from.
 //!
-//! A [`Source`] is one text: addresses, or a DNS name. A [`Watcher`] gives the list that a source has
+//! A [`Source`] is one text: addresses, a DNS name, or a prefix in etcd. A [`Watcher`] gives the list that a source has
 //! now, and again each time that it changes; a loop waits for its descriptor. Whatever goes wrong with a source, the
 //! last list stays: helpers that serve are worth more than a directory that does not.
+//!
+//! A [`Registrar`] keeps a helper registered in etcd.
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod body;
 mod dns;
+mod etcd;
+mod http;
 mod notice;
 mod source;
 mod stop;
+mod stream;
 mod watcher;
 
 use std::fmt;
 use std::net::SocketAddr;
 
+pub use etcd::{Registrar, RegistrarNotice, RegistrarStatus, Registration};
 pub use notice::Notice;
-pub use source::{Source, SourceError};
+pub use source::{EtcdPlace, Source, SourceError};
 pub use watcher::{Settings, Watcher};
 
 /// Helpers in a list, at most; more are left out, and told.

@@ -30,7 +30,7 @@ pub enum Notice {
     TooMany,
     /// Another cluster answers, or the same one with its data lost.
     OtherCluster,
-    /// Helpers are missing from an answer, although nobody has removed them. They stay in the list for a while.
+    /// Helpers are missing from an answer whose removal was not seen. They stay in the list for a while.
     Missing {
         /// How many.
         helpers: usize,
@@ -63,7 +63,7 @@ impl fmt::Display for Notice {
             Notice::Missing { helpers } => {
                 write!(
                     f,
-                    "{helpers} helpers are missing that nobody has removed: they stay in the list for a while"
+                    "{helpers} helpers are missing whose removal was not seen: they stay in the list for a while"
                 )
             }
         }

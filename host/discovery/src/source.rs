@@ -6,11 +6,15 @@ use std::str::FromStr;
 
 use crate::{Entry, HELPERS_MAX, is_target, tidy};
 
+/// Members of an etcd cluster that are named; three or five are usual.
+const ENDPOINTS_MAX: usize = 16;
 const HOST_BYTES_MAX: usize = 253; // RFC 1035, §2.3.4
+const PREFIX_BYTES_MAX: usize = 256;
 
 /// Where a list of helpers comes from. Written and read as one text:
 /// - `10.0.0.9:11411,[2001:db8::9]:11411`: these;
-/// - `dns:helpers.cache.svc:11411`: all addresses of a name.
+/// - `dns:helpers.cache.svc:11411`: all addresses of a name;
+/// - `etcd:http://10.0.0.1:2379,http://10.0.0.2:2379/spillway/cache/`: what has registered under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// These, sorted, each once.
@@ -22,6 +26,17 @@ pub enum Source {
         /// The link port of all of them.
         port: u16,
     },
+    /// What has registered under a prefix.
+    Etcd(EtcdPlace),
+}
+
+/// A prefix in an etcd cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdPlace {
+    /// `HOST:PORT` of the members' client ports; at least one.
+    pub(crate) endpoints: Vec<String>,
+    /// Begins and ends with a slash.
+    pub(crate) prefix: String,
 }
 
 /// A text that names no source. Its text tells the operator the next step.
@@ -38,13 +53,26 @@ enum Problem {
     NotATarget(String),
     TooMany,
     Dns,
+    Scheme,
+    Https,
+    Password,
+    Endpoint(String),
+    Endpoints,
+    Prefix,
 }
 
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A password does not belong into a log.
+        if self.problem == Problem::Password {
+            return f.write_str(
+                "etcd with a password is not supported: give endpoints as http://HOST:PORT, and keep the \
+                 client port where only those who may read it can reach it",
+            );
+        }
         write!(f, "{:?} names no helpers: ", self.text)?;
         match &self.problem {
-            Problem::Empty => f.write_str("give ADDRESS:PORT,… or dns:NAME:PORT"),
+            Problem::Empty => f.write_str("give ADDRESS:PORT,…, dns:NAME:PORT, or etcd:http://HOST:PORT/PREFIX/"),
             Problem::NotAnAddress(part) => {
                 write!(f, "{part:?} is no ADDRESS:PORT; for a name write dns:NAME:PORT")
             }
@@ -53,6 +81,18 @@ impl fmt::Display for SourceError {
             }
             Problem::TooMany => write!(f, "more than {HELPERS_MAX} helpers"),
             Problem::Dns => f.write_str("write dns:NAME:PORT, with the port of the helpers' link_listen"),
+            Problem::Scheme => f.write_str("write etcd:http://HOST:PORT/PREFIX/"),
+            Problem::Https => f.write_str(
+                "https to etcd is not supported: use a client port for http that only trusted hosts reach, or \
+                 an etcd proxy on this host",
+            ),
+            // Told above.
+            Problem::Password => Ok(()),
+            Problem::Endpoint(part) => write!(f, "{part:?} is no endpoint: write http://HOST:PORT"),
+            Problem::Endpoints => write!(f, "at most {ENDPOINTS_MAX} endpoints"),
+            Problem::Prefix => {
+                write!(f, "the prefix after the last endpoint is missing or too long, such as /spillway/cache/")
+            }
         }
     }
 }
@@ -64,7 +104,13 @@ impl FromStr for Source {
 
     fn from_str(text: &str) -> Result<Source, SourceError> {
         let text = text.trim();
-        let source = if let Some(name) = text.strip_prefix("dns:") { dns(name) } else { addresses(text) };
+        let source = if let Some(name) = text.strip_prefix("dns:") {
+            dns(name)
+        } else if let Some(place) = text.strip_prefix("etcd:") {
+            etcd(place).map(Source::Etcd)
+        } else {
+            addresses(text)
+        };
         source.map_err(|problem| SourceError { text: text.to_owned(), problem })
     }
 }
@@ -79,7 +125,34 @@ impl fmt::Display for Source {
                 Ok(())
             }
             Source::Dns { host, port } => write!(f, "dns:{host}:{port}"),
+            Source::Etcd(place) => write!(f, "{place}"),
         }
+    }
+}
+
+impl EtcdPlace {
+    /// Where the helper of this name registers.
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+}
+
+impl FromStr for EtcdPlace {
+    type Err = SourceError;
+
+    /// As a [`Source`] that is one of etcd.
+    fn from_str(text: &str) -> Result<EtcdPlace, SourceError> {
+        match text.parse()? {
+            Source::Etcd(place) => Ok(place),
+            _ => Err(SourceError { text: text.to_owned(), problem: Problem::Scheme }),
+        }
+    }
+}
+
+impl fmt::Display for EtcdPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoints: Vec<String> = self.endpoints.iter().map(|one| format!("http://{one}")).collect();
+        write!(f, "etcd:{}{}", endpoints.join(","), self.prefix)
     }
 }
 
@@ -109,6 +182,54 @@ fn dns(text: &str) -> Result<Source, Problem> {
     }
 }
 
+fn etcd(text: &str) -> Result<EtcdPlace, Problem> {
+    let mut endpoints = Vec::new();
+    let mut rest = text;
+    loop {
+        if rest.starts_with("https://") {
+            return Err(Problem::Https);
+        }
+        rest = rest.strip_prefix("http://").ok_or(Problem::Scheme)?;
+        let end = rest.find([',', '/']).unwrap_or(rest.len());
+        let endpoint = &rest[..end];
+        if endpoint.contains('@') {
+            return Err(Problem::Password);
+        }
+        if !is_endpoint(endpoint) {
+            return Err(Problem::Endpoint(endpoint.to_owned()));
+        }
+        endpoints.push(endpoint.to_owned());
+        if endpoints.len() > ENDPOINTS_MAX {
+            return Err(Problem::Endpoints);
+        }
+        match rest[end..].strip_prefix("/,").or_else(|| rest[end..].strip_prefix(',')) {
+            Some(next) => rest = next,
+            None => {
+                let prefix = prefix(&rest[end..])?;
+                return Ok(EtcdPlace { endpoints, prefix });
+            }
+        }
+    }
+}
+
+/// With a slash at its end, so that it does not hold its neighbours.
+fn prefix(text: &str) -> Result<String, Problem> {
+    let named = text.trim_end_matches('/');
+    let plain = named.bytes().all(|byte| byte.is_ascii_graphic());
+    if named.is_empty() || named.len() >= PREFIX_BYTES_MAX || !plain {
+        return Err(Problem::Prefix);
+    }
+    Ok(format!("{named}/"))
+}
+
+fn is_endpoint(text: &str) -> bool {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return is_target(address);
+    }
+    let port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
+    text.rsplit_once(':').is_some_and(|(host, given)| is_host(host) && port(given))
+}
+
 fn is_host(text: &str) -> bool {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=HOST_BYTES_MAX).contains(&text.len()) && text.bytes().all(fine)
@@ -132,6 +253,14 @@ mod tests {
             "10.0.0.9:1,10.0.0.9:2,[2001:db8::9]:11411"
         );
         assert_eq!(round("dns:helpers.cache.svc:11411"), "dns:helpers.cache.svc:11411");
+        assert_eq!(
+            round("etcd:http://10.0.0.1:2379/spillway/cache"),
+            "etcd:http://10.0.0.1:2379/spillway/cache/"
+        );
+        let two = "etcd:http://10.0.0.1:2379,http://etcd-2:2379/spillway/cache/";
+        assert_eq!(round(two), two);
+        assert_eq!(round(&two.replace("2379,", "2379/,")), two);
+        assert_eq!(round("etcd:http://[::1]:2379/a//"), "etcd:http://[::1]:2379/a/");
     }
 
     #[test]
@@ -148,10 +277,20 @@ mod tests {
             ("dns::11411", "write dns:NAME:PORT"),
             ("dns:helpers:0", "write dns:NAME:PORT"),
             ("dns:a b:1", "write dns:NAME:PORT"),
+            ("etcd:10.0.0.1:2379/a/", "write etcd:http://"),
+            ("etcd:https://10.0.0.1:2379/a/", "https to etcd is not supported"),
+            ("etcd:http://10.0.0.1/a/", "is no endpoint"),
+            ("etcd:http://:2379/a/", "is no endpoint"),
+            ("etcd:http://10.0.0.1:2379", "prefix"),
+            ("etcd:http://10.0.0.1:2379/", "prefix"),
+            ("etcd:http://10.0.0.1:2379/ä/", "prefix"),
         ] {
             let error = text.parse::<Source>().expect_err(text).to_string();
             assert!(error.contains(step), "{text}: {error}");
         }
+        let secret = "etcd:http://root:hunter2@10.0.0.1:2379/a/".parse::<Source>().unwrap_err().to_string();
+        assert!(secret.contains("password") && !secret.contains("hunter2"), "{secret}");
+        assert!("10.0.0.1:1".parse::<EtcdPlace>().is_err());
         let many: Vec<String> = (0..=HELPERS_MAX).map(|n| format!("10.0.0.1:{}", n + 1)).collect();
         assert!(many.join(",").parse::<Source>().unwrap_err().to_string().contains("more than 4096"));
         assert!(many[1..].join(",").parse::<Source>().is_ok());

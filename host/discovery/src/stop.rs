@@ -1,7 +1,7 @@
 //! Telling a thread to end, whatever it waits for.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -35,6 +35,12 @@ impl Stop {
                 Err(_) => return true,
             }
         }
+    }
+}
+
+impl AsFd for Stop {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.told.as_fd()
     }
 }
 

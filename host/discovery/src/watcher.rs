@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::stop::{Stop, wake};
-use crate::{Entry, Notice, Source, dns, tidy};
+use crate::{Entry, Notice, Source, dns, etcd, tidy};
 
 /// Notices that wait to be polled; when more come, the oldest go.
 const NOTICES_MAX: usize = 64;
@@ -20,11 +20,26 @@ const NOTICES_MAX: usize = 64;
 pub struct Settings {
     /// How often a name is looked up, spread by a quarter.
     pub dns_interval: Duration,
+    /// How long a member of etcd may take to answer.
+    pub request_timeout: Duration,
+    /// How often a watch of etcd that says nothing is checked, spread by a quarter.
+    pub check_interval: Duration,
+    /// The longest pause between attempts while etcd is not to be had.
+    pub retry_max: Duration,
+    /// How long helpers stay that are missing from etcd without having been removed, and the last of a list that has
+    /// become empty. Longer than helpers take to register again.
+    pub grace: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { dns_interval: Duration::from_secs(10) }
+        Settings {
+            dns_interval: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(3),
+            check_interval: Duration::from_secs(10),
+            retry_max: Duration::from_secs(5),
+            grace: Duration::from_secs(15),
+        }
     }
 }
 
@@ -52,6 +67,7 @@ impl Watcher {
             Source::Dns { host, port } => {
                 start_thread(move || dns::watch(&host, port, settings.dns_interval, &sender))?;
             }
+            Source::Etcd(place) => start_thread(move || etcd::watch(&place, settings, &sender))?,
         }
         Ok(Watcher { shared })
     }
@@ -178,6 +194,13 @@ impl Sender {
 }
 
 #[cfg(test)]
+impl Watcher {
+    pub(crate) fn sender(&self) -> Sender {
+        Sender { shared: Arc::clone(&self.shared) }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -189,7 +212,7 @@ mod tests {
 
     fn pair() -> (Watcher, Sender) {
         let watcher = Watcher::start("10.0.0.1:1".parse().unwrap(), Settings::default()).unwrap();
-        let sender = Sender { shared: Arc::clone(&watcher.shared) };
+        let sender = watcher.sender();
         (watcher, sender)
     }
 

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const INSIDE: &str = "SPILLWAY_TEST_HOSTS";
 
 fn watch(source: &str) -> Watcher {
-    let settings = Settings { dns_interval: Duration::from_millis(50) };
+    let settings = Settings { dns_interval: Duration::from_millis(50), ..Settings::default() };
     Watcher::start(source.parse().unwrap(), settings).unwrap()
 }
 

@@ -1,0 +1,346 @@
+//! Keeps a helper registered: a key that lives as long as its lease, which lives as long as the helper says so.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::messages::{Lease, Registered, Transaction, encoded};
+use crate::EtcdPlace;
+use crate::backoff::Backoff;
+use crate::stop::Stop;
+use crate::stream::Failed;
+use crate::watcher::start_thread;
+
+/// How long taking the key away may take, when the helper goes. If it fails, the key goes with its lease.
+const WITHDRAW: Duration = Duration::from_secs(1);
+const REQUEST: Duration = Duration::from_secs(3);
+/// gRPC's code for what is not there.
+const NOT_FOUND: u32 = 5;
+
+/// What is registered, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// Under which prefix.
+    pub place: EtcdPlace,
+    /// The helper's name: the key's last part. One that is there already is taken over.
+    pub name: String,
+    /// The address that clients connect to.
+    pub link: SocketAddr,
+    /// Of the program, for whoever reads it.
+    pub version: String,
+    /// How long the key outlives a helper that was killed. etcd may make it longer; at least 3 s.
+    pub ttl: Duration,
+}
+
+impl Registration {
+    /// With the default time of 10 s.
+    pub fn new(place: EtcdPlace, name: impl Into<String>, link: SocketAddr) -> Registration {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Registration { place, name: name.into(), link, version, ttl: Duration::from_secs(10) }
+    }
+}
+
+/// How a registration stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegistrarStatus {
+    /// Since when the key is there, as far as is known.
+    pub since: Option<SystemTime>,
+    /// Why the last attempt failed, if it did.
+    pub trouble: Option<String>,
+    /// How often the key was written.
+    pub registrations: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+}
+
+/// What an operator may want to know of a registration. Its text is a line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegistrarNotice {
+    /// The key is there.
+    Registered,
+    /// It was gone, or another's, and was written again.
+    Restored {
+        /// Why.
+        why: &'static str,
+    },
+    /// An attempt has failed, and is made again. Told again only when the reason is another.
+    Failed {
+        /// What happened.
+        why: String,
+    },
+    /// The key was taken away.
+    Withdrawn,
+    /// The key could not be taken away: it goes with its lease.
+    Left {
+        /// What happened.
+        why: String,
+    },
+}
+
+impl std::fmt::Display for RegistrarNotice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RegistrarNotice::Registered => f.write_str("registered"),
+            RegistrarNotice::Restored { why } => write!(f, "registered again: {why}"),
+            RegistrarNotice::Failed { why } => write!(f, "cannot be registered ({why}): trying again"),
+            RegistrarNotice::Withdrawn => f.write_str("no longer registered"),
+            RegistrarNotice::Left { why } => {
+                write!(f, "the registration could not be taken away ({why}): it goes when its time is over")
+            }
+        }
+    }
+}
+
+/// Keeps a helper registered, on a thread of its own, until it is withdrawn or dropped.
+#[derive(Debug)]
+pub struct Registrar {
+    shared: Arc<Shared>,
+}
+
+impl Registrar {
+    /// Begins to register; `tell` is called on the registrar's thread.
+    ///
+    /// # Errors
+    /// The host has no descriptors or threads left.
+    pub fn start(
+        registration: Registration,
+        tell: impl FnMut(&RegistrarNotice) + Send + 'static,
+    ) -> io::Result<Registrar> {
+        let shared =
+            Arc::new(Shared { stop: Stop::new()?, state: Mutex::default(), changed: Condvar::new() });
+        let (keeping, end) = (Arc::clone(&shared), End(Arc::clone(&shared)));
+        start_thread(move || {
+            Keeper::new(registration, &keeping, Box::new(tell)).run();
+            drop(end);
+        })?;
+        Ok(Registrar { shared })
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> RegistrarStatus {
+        self.shared.state().status.clone()
+    }
+
+    /// Begins to take the key away. Nothing is registered again.
+    pub fn withdraw(&self) {
+        self.shared.stop.tell();
+    }
+
+    /// Waits until the key was taken away, after [`withdraw`](Self::withdraw); false when it takes longer than this.
+    pub fn wait_withdrawn(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut state = self.shared.state();
+        while !state.over {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+/// Withdraws, without waiting for it.
+impl Drop for Registrar {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    stop: Stop,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    status: RegistrarStatus,
+    over: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whoever waits for the thread is told of its end, however it ends.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.over = true;
+        state.status.since = None;
+        self.0.changed.notify_all();
+    }
+}
+
+type Tell = Box<dyn FnMut(&RegistrarNotice) + Send>;
+
+struct Keeper<'a> {
+    client: Client,
+    key: String,
+    value: String,
+    ttl: Duration,
+    lease: Option<u64>,
+    /// When the lease has run out, should nobody be heard until then.
+    lease_ends: Instant,
+    shared: &'a Shared,
+    tell: Tell,
+}
+
+impl<'a> Keeper<'a> {
+    fn new(registration: Registration, shared: &'a Shared, tell: Tell) -> Keeper<'a> {
+        let Registration { place, name, link, version, ttl } = registration;
+        let ttl = ttl.max(Duration::from_secs(3));
+        let value = json!(Registered { link: link.to_string(), version }).to_string();
+        Keeper {
+            client: Client::new(&place, REQUEST.min(ttl / 3)),
+            key: encoded(place.key(&name).as_bytes()),
+            value: encoded(value.as_bytes()),
+            ttl,
+            lease: None,
+            lease_ends: Instant::now(),
+            shared,
+            tell,
+        }
+    }
+
+    fn run(mut self) {
+        let mut backoff = Backoff::new(Duration::from_millis(100), self.ttl / 3);
+        loop {
+            let done = match self.lease {
+                None => self.register(),
+                Some(lease) => self.keep(lease),
+            };
+            let pause = match done {
+                Ok(()) => {
+                    backoff.succeeded();
+                    self.shared.state().status.trouble = None;
+                    self.ttl / 3
+                }
+                Err(Failed::Stopped) => break,
+                Err(failed) => {
+                    self.failed(&failed);
+                    backoff.failed()
+                }
+            };
+            if self.shared.stop.wait(pause) {
+                break;
+            }
+        }
+        self.withdraw();
+    }
+
+    /// A new lease, and the key with it.
+    fn register(&mut self) -> Result<(), Failed> {
+        let stop = &self.shared.stop;
+        let asked = Instant::now();
+        let grant = json!({ "TTL": self.ttl.as_secs().to_string() });
+        let lease: Lease = self.client.ask("/v3/lease/grant", &grant, stop)?;
+        // Kept from now on, so that it is not left behind.
+        self.lease = Some(lease.id);
+        self.lease_ends = asked + self.ttl;
+        let _: Value = self.client.ask("/v3/kv/put", &self.put(lease.id), stop)?;
+        self.registered(RegistrarNotice::Registered);
+        Ok(())
+    }
+
+    /// The lease lives on, and the key is still ours.
+    fn keep(&mut self, id: u64) -> Result<(), Failed> {
+        let stop = &self.shared.stop;
+        let asked = Instant::now();
+        let alive = json!({ "ID": id.to_string() });
+        let lease: Lease = self.client.ask_streamed("/v3/lease/keepalive", &alive, stop)?;
+        if lease.ttl == 0 {
+            self.lease = None;
+            self.shared.state().status.since = None;
+            return self.register();
+        }
+        self.lease_ends = asked + self.ttl;
+        let transaction = json!({
+            "compare": [{ "key": self.key, "target": "LEASE", "result": "EQUAL", "lease": id.to_string() }],
+            "failure": [{ "request_range": { "key": self.key } }, { "request_put": self.put(id) }],
+        });
+        let looked: Transaction = self.client.ask("/v3/kv/txn", &transaction, stop)?;
+        if !looked.succeeded {
+            let before = looked.responses.first().and_then(|response| response.response_range.as_ref());
+            let why = match before {
+                Some(range) if range.count > 0 => "another helper has registered under the same name",
+                _ => "the key had been removed",
+            };
+            self.registered(RegistrarNotice::Restored { why });
+        } else if self.shared.state().status.since.is_none() {
+            // The lease has outlived a time in which nobody was heard.
+            self.shared.state().status.since = Some(SystemTime::now());
+            (self.tell)(&RegistrarNotice::Registered);
+        }
+        Ok(())
+    }
+
+    fn put(&self, lease: u64) -> Value {
+        json!({ "key": self.key, "value": self.value, "lease": lease.to_string() })
+    }
+
+    fn registered(&mut self, notice: RegistrarNotice) {
+        {
+            let status = &mut self.shared.state().status;
+            status.registrations += 1;
+            status.since.get_or_insert_with(SystemTime::now);
+        }
+        (self.tell)(&notice);
+    }
+
+    fn failed(&mut self, failed: &Failed) {
+        // Between two requests the lease has run out.
+        if matches!(failed, Failed::Refused { code: NOT_FOUND, .. }) {
+            self.lease = None;
+        }
+        let why = self.client.blame(failed);
+        self.client.turn();
+        let is_news = {
+            let status = &mut self.shared.state().status;
+            status.failures += 1;
+            if Instant::now() >= self.lease_ends {
+                status.since = None;
+            }
+            status.trouble.replace(why.clone()).as_ref() != Some(&why)
+        };
+        if is_news {
+            (self.tell)(&RegistrarNotice::Failed { why });
+        }
+    }
+
+    /// With the lease goes the key.
+    fn withdraw(mut self) {
+        let Some(lease) = self.lease else { return };
+        let Ok(never) = Stop::new() else { return };
+        self.client.set_timeout(WITHDRAW / 2);
+        let mut failure = String::new();
+        // Another member, where the first one does not answer.
+        for _ in 0..2 {
+            let revoked =
+                self.client.ask::<Value>("/v3/lease/revoke", &json!({ "ID": lease.to_string() }), &never);
+            match revoked {
+                Ok(_) | Err(Failed::Refused { code: NOT_FOUND, .. }) => {
+                    (self.tell)(&RegistrarNotice::Withdrawn);
+                    return;
+                }
+                Err(failed) => {
+                    failure = self.client.blame(&failed);
+                    self.client.turn();
+                }
+            }
+        }
+        (self.tell)(&RegistrarNotice::Left { why: failure });
+    }
+}

@@ -1,0 +1,191 @@
+//! Debian's etcd on loopback, with a directory of its own, and what tests ask it.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+/// Generous: machines that run tests are slow and shared.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Until there is something.
+#[track_caller]
+pub fn next<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = poll() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A member of a cluster; ends when dropped.
+pub struct Etcd {
+    directory: PathBuf,
+    name: String,
+    client: u16,
+    peer: u16,
+    cluster: String,
+    process: Option<Child>,
+}
+
+impl Etcd {
+    /// A cluster of one, ready; none where etcd is not installed.
+    pub fn start() -> Option<Etcd> {
+        Etcd::cluster(1).map(|mut all| all.remove(0))
+    }
+
+    /// A cluster, ready.
+    pub fn cluster(members: usize) -> Option<Vec<Etcd>> {
+        if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("skipped: etcd does not run here; it is in Debian's etcd-server");
+            return None;
+        }
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let mut all: Vec<Etcd> = (0..members)
+            .map(|_| {
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                let name = format!("spillway-etcd-{}-{number}", std::process::id());
+                let (client, peer) = (spillway_ports::free_port(), spillway_ports::free_port());
+                let directory = std::env::temp_dir().join(&name);
+                Etcd { directory, name, client, peer, cluster: String::new(), process: None }
+            })
+            .collect();
+        let list: Vec<String> =
+            all.iter().map(|one| format!("{}=http://127.0.0.1:{}", one.name, one.peer)).collect();
+        for one in &mut all {
+            one.cluster = list.join(",");
+            one.run();
+        }
+        all.iter().for_each(Etcd::wait);
+        Some(all)
+    }
+
+    fn run(&mut self) {
+        let (client, peer) =
+            (format!("http://127.0.0.1:{}", self.client), format!("http://127.0.0.1:{}", self.peer));
+        fs::create_dir_all(&self.directory).unwrap();
+        let child = Command::new("etcd")
+            .args(["--name", &self.name, "--logger", "zap", "--log-level", "fatal"])
+            .arg("--data-dir")
+            .arg(self.directory.join("data"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &self.cluster, "--initial-cluster-token", &self.cluster])
+            .args(["--heartbeat-interval", "100", "--election-timeout", "1000"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        self.process = Some(child.unwrap());
+    }
+
+    /// Until it answers.
+    pub fn wait(&self) {
+        next("etcd answers", || self.try_ask("/v3/kv/range", &json!({ "key": "eA==" })));
+    }
+
+    pub fn stop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Again, with the data that it had.
+    pub fn start_again(&mut self) {
+        self.run();
+        self.wait();
+    }
+
+    pub fn lose_data(&mut self) {
+        assert!(self.process.is_none());
+        fs::remove_dir_all(&self.directory).unwrap();
+        // Another token: another cluster.
+        self.name.push('x');
+        self.cluster = self.cluster.replacen('=', "x=", 1);
+    }
+
+    /// It answers nothing any more, and connections to it stay.
+    pub fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    pub fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.process.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.client)
+    }
+
+    pub fn source(&self, prefix: &str) -> String {
+        format!("etcd:{}{prefix}", self.endpoint())
+    }
+
+    pub fn put(&self, key: &str, value: &str) {
+        self.put_bytes(key, value.as_bytes());
+    }
+
+    pub fn put_bytes(&self, key: &str, value: &[u8]) {
+        self.ask("/v3/kv/put", &json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) }));
+    }
+
+    pub fn remove(&self, key: &str) {
+        self.ask("/v3/kv/deleterange", &json!({ "key": STANDARD.encode(key) }));
+    }
+
+    /// What is under a key.
+    pub fn value(&self, key: &str) -> Option<String> {
+        let range = self.ask("/v3/kv/range", &json!({ "key": STANDARD.encode(key) }));
+        let value = range["kvs"][0]["value"].as_str()?;
+        Some(String::from_utf8(STANDARD.decode(value).unwrap()).unwrap())
+    }
+
+    /// Forgets all revisions but the newest.
+    pub fn compact(&self) {
+        let range = self.ask("/v3/kv/range", &json!({ "key": "eA==" }));
+        self.ask("/v3/kv/compaction", &json!({ "revision": range["header"]["revision"], "physical": true }));
+    }
+
+    #[track_caller]
+    fn ask(&self, path: &str, body: &Value) -> Value {
+        self.try_ask(path, body).unwrap_or_else(|| panic!("{path} {body}"))
+    }
+
+    fn try_ask(&self, path: &str, body: &Value) -> Option<Value> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.client)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let body = body.to_string();
+        let length = body.len();
+        // Of version 1.0: the answer comes in one piece.
+        write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let fine = head.starts_with("HTTP/1.0 200") || head.starts_with("HTTP/1.1 200");
+        if fine { serde_json::from_str(body).ok() } else { None }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
