@@ -5,6 +5,15 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
+pub mod activation;
+pub mod histogram;
+pub mod limiter;
+pub mod window;
+
+mod random;
 mod word;
 
+pub use activation::{Activation, ActivationSettings, Carrier, Member, Order};
 pub use word::{Standing, Word};

@@ -1,0 +1,161 @@
+//! Those that moved first beside the others, over the same time.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::member::{Carrier, Members};
+use crate::histogram::Histogram;
+
+/// Fewer samples than this on either side say nothing.
+const SAMPLES_MIN: u64 = 5;
+
+/// Requests that began after the comparison did, answered or not.
+#[derive(Clone, Debug)]
+pub(super) struct Comparison {
+    pub began: Time,
+    /// All replies since then, those to earlier requests too.
+    pub replies: u64,
+    helped: Histogram,
+    direct: Histogram,
+    helped_late: u64,
+    direct_late: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Compared {
+    /// The highest quantile that so many samples carry.
+    pub permille: u32,
+    pub helped: Option<Duration>,
+    pub direct: Option<Duration>,
+    pub is_worse: bool,
+    pub is_better: bool,
+    /// The others are within the SLA without help.
+    pub is_calm: bool,
+}
+
+impl Comparison {
+    pub fn new(now: Time) -> Comparison {
+        let (helped, direct) = (Histogram::default(), Histogram::default());
+        Comparison { began: now, replies: 0, helped, direct, helped_late: 0, direct_late: 0 }
+    }
+
+    /// A reply that came now, on a carrier that has been in use since then.
+    pub fn measured(&mut self, now: Time, latency: Duration, on: (Carrier, Time), sla: Duration) {
+        self.replies += 1;
+        let (carrier, since) = on;
+        if now.since(self.began.max(since)) < latency {
+            return; // asked before
+        }
+        match carrier {
+            Carrier::Helped => {
+                self.helped_late += u64::from(latency > sla);
+                self.helped.record(latency);
+            }
+            Carrier::Direct => {
+                self.direct_late += u64::from(latency > sla);
+                self.direct.record(latency);
+            }
+        }
+    }
+
+    /// Replies to direct requests that were asked since it began.
+    pub fn answered_direct(&self) -> u64 {
+        self.direct.count()
+    }
+
+    /// What still waits counts with the time that it has waited within the comparison.
+    pub fn judge(&self, now: Time, members: &Members, sla: Duration) -> Compared {
+        let (mut helped, mut direct) = (self.helped.clone(), self.direct.clone());
+        let (mut helped_late, mut direct_late) = (self.helped_late, self.direct_late);
+        for (_, standing) in members.iter() {
+            let Some(asked_at) = standing.waits_since else { continue };
+            let waits = now.since(asked_at.max(standing.since).max(self.began));
+            match standing.carrier {
+                _ if waits <= sla => {}
+                Carrier::Helped => {
+                    helped_late += 1;
+                    helped.record(waits);
+                }
+                Carrier::Direct => {
+                    direct_late += 1;
+                    direct.record(waits);
+                }
+            }
+        }
+        let helped_count = helped.count();
+        let permille = carried_by(helped_count.min(direct.count()));
+        let of = |side: &Histogram| side.quantile(permille).filter(|_| side.count() >= SAMPLES_MIN);
+        let (helped_at, direct_at) = (of(&helped), of(&direct));
+        let (is_worse, is_better) = match (helped_at, direct_at) {
+            // A helper and its batches take a while themselves; within the SLA that is what was agreed.
+            (Some(helped), Some(direct)) => {
+                let is_late = helped_late * 100 > helped_count;
+                (is_late && helped > direct + direct / 4 + sla / 2, helped <= direct / 5 * 4)
+            }
+            _ => (false, false),
+        };
+        let is_calm = direct.count() >= SAMPLES_MIN && direct_late * 100 <= direct.count();
+        Compared { permille, helped: helped_at, direct: direct_at, is_worse, is_better, is_calm }
+    }
+}
+
+/// The highest quantile that so many samples carry, per mille.
+pub(super) fn carried_by(samples: u64) -> u32 {
+    match samples {
+        500.. => 990,
+        50..500 => 900,
+        _ => 500,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(ms: u64) -> Time {
+        Time(ms * 1_000_000)
+    }
+
+    /// So many replies each, of so many ms.
+    fn compared(replies: u64, helped: Duration, direct: Duration) -> Compared {
+        let mut comparison = Comparison::new(at(1000));
+        for _ in 0..replies {
+            comparison.measured(at(1200), helped, (Carrier::Helped, at(1010)), MS);
+            comparison.measured(at(1200), direct, (Carrier::Direct, at(0)), MS);
+        }
+        comparison.judge(at(1250), &Members::default(), MS)
+    }
+
+    #[test]
+    fn worse_better_and_neither() {
+        let worse = |helped, direct| compared(20, helped, direct).is_worse;
+        assert!(worse(10 * MS, 5 * MS) && !worse(6 * MS, 5 * MS));
+        assert!(!worse(MS, MS / 10), "within the SLA nothing is worse");
+        let better = |helped, direct| compared(20, helped, direct).is_better;
+        assert!(better(4 * MS, 6 * MS) && !better(5 * MS, 5 * MS));
+        assert!(compared(20, MS, MS).is_calm && !compared(20, MS, 2 * MS).is_calm);
+        let few = compared(4, 10 * MS, MS);
+        assert!(!few.is_worse && !few.is_calm && few.helped.is_none(), "too few to say anything");
+    }
+
+    #[test]
+    fn requests_of_before_do_not_count_but_those_that_wait_do() {
+        let too_long = compared(20, 195 * MS, 201 * MS);
+        assert_eq!((too_long.helped, too_long.direct), (None, None), "asked before");
+        let mut members = Members::default();
+        for _ in 0..10 {
+            let member = members.join(at(1010), Carrier::Helped).unwrap();
+            members.at_mut(member).unwrap().waits_since = Some(at(900));
+        }
+        let mut comparison = Comparison::new(at(1000));
+        for _ in 0..10 {
+            comparison.measured(at(1200), 5 * MS, (Carrier::Direct, at(0)), MS);
+        }
+        let swallowed = comparison.judge(at(1250), &members, MS);
+        assert!(swallowed.is_worse, "a helper that answers nothing is worse: {swallowed:?}");
+    }
+}

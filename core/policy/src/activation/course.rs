@@ -1,0 +1,450 @@
+//! The course of a group: what it is about, and what comes next.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::comparison::{Compared, Comparison};
+use super::member::{Carrier, Member};
+use super::notice::{BackOff, Notice, ReleasedBy};
+use super::{Activation, Verdict, view};
+use crate::word::Word;
+
+/// Looks in a row that find help to be worse than none, before it is given up: two seconds, by default.
+const WORSE_LOOKS: u32 = 20;
+/// Calm looks in a row after which lateness is a new one: five seconds, by default.
+const CALM_LOOKS: u32 = 50;
+/// A trial during which latency falls is prolonged so many times.
+const PROLONGED_MAX: u32 = 5;
+
+/// What the group is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stage {
+    /// Watching; some may be helped.
+    Direct,
+    /// Late: a random time before the first move.
+    Jitter { until: Time },
+    /// Late, and none of this group goes first.
+    OthersFirst { until: Time },
+    /// A few have been sent. The comparison begins when they have arrived, or at `until`.
+    Canaries { until: Time },
+    /// They are compared with the others.
+    Comparing { until: Time, latest: Time },
+    /// A random time before the rest moves.
+    Spread { until: Time },
+    /// The rest moves.
+    Moving,
+    /// All have moved: is it better than before?
+    Trial { until: Time, prolonged: u32, level: Option<Duration> },
+    /// It is.
+    Helped,
+}
+
+impl Stage {
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Direct => "direct",
+            Stage::Jitter { .. } | Stage::OthersFirst { .. } => "late",
+            Stage::Canaries { .. } | Stage::Comparing { .. } | Stage::Spread { .. } => "comparing",
+            Stage::Moving => "moving",
+            Stage::Trial { .. } => "trial",
+            Stage::Helped => "helped",
+        }
+    }
+
+    pub fn until(self) -> Option<Time> {
+        match self {
+            Stage::Jitter { until }
+            | Stage::OthersFirst { until }
+            | Stage::Canaries { until }
+            | Stage::Comparing { until, .. }
+            | Stage::Spread { until }
+            | Stage::Trial { until, .. } => Some(until),
+            Stage::Direct | Stage::Moving | Stage::Helped => None,
+        }
+    }
+
+    /// The whole group is helped, or on its way.
+    pub fn is_for_all(self) -> bool {
+        matches!(self, Stage::Moving | Stage::Trial { .. } | Stage::Helped)
+    }
+
+    fn is_on_trial(self) -> bool {
+        !matches!(self, Stage::Direct | Stage::Helped)
+    }
+}
+
+/// What the group looked like before it was helped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before {
+    p99: Option<Duration>,
+    high: Option<Duration>,
+    /// Replies while it was late, and the time they took; nothing if that was not measured.
+    replies: Option<(u64, Duration)>,
+    /// Replies in a window, when help was called.
+    per_window: u64,
+}
+
+impl Activation {
+    /// A group that is direct, with nothing asked, needs none.
+    pub(super) fn needs_looks(&self) -> bool {
+        let is_at_rest = matches!(self.stage, Stage::Direct) && self.members.helped() == 0;
+        !is_at_rest
+            || self.window.count() > 0
+            || !self.seen.is_idle()
+            || self.is_moving()
+            || self.members.waiting() > 0
+    }
+
+    /// All that is due.
+    pub(super) fn run(&mut self, now: Time) {
+        if self.standing.at(now) != self.word {
+            self.follow_word(now, None);
+        }
+        if now >= self.next_look {
+            self.look(now);
+        }
+        // A stage leads to at most three others in a moment.
+        for _ in 0..4 {
+            let due = self.stage.until().is_some_and(|until| until <= now);
+            let arrived = matches!(self.stage, Stage::Canaries { .. } | Stage::Moving) && !self.is_moving();
+            if !due && !arrived {
+                break;
+            }
+            self.go_on(now);
+        }
+    }
+
+    fn look(&mut self, now: Time) {
+        let slice = u64::try_from(self.settings.slice.as_nanos()).unwrap_or(u64::MAX);
+        let shifted = now + self.phase;
+        let passed = shifted.as_nanos() % slice;
+        self.next_look = now + Duration::from_nanos(slice - passed);
+        self.window.advance(shifted);
+        self.expire_orders(now);
+        self.seen = view(now, &self.window, &self.members, &self.settings);
+        (self.late_looks, self.calm_looks) = match self.seen.verdict {
+            Verdict::Late => (self.late_looks.saturating_add(1), 0),
+            Verdict::Silent => (self.late_looks, 0),
+            Verdict::Calm => (0, self.calm_looks.saturating_add(1)),
+            Verdict::Easing | Verdict::Unknown => (0, self.calm_looks),
+        };
+        if self.calm_looks >= CALM_LOOKS {
+            self.memory.calm();
+        }
+        if self.moves.is_empty() {
+            self.line_up(now);
+        }
+        if self.word != Word::Auto {
+            return;
+        }
+        match self.stage {
+            Stage::Direct => self.watch(now),
+            Stage::Helped => self.watch_helped(now),
+            _ => {}
+        }
+        if matches!(self.stage, Stage::Direct | Stage::Helped) {
+            self.watch_calm(now);
+        }
+    }
+
+    fn watch(&mut self, now: Time) {
+        if self.late_looks < self.settings.late_looks || self.memory.is_barred(now) {
+            return;
+        }
+        let (members, helped) = (self.members.count(), self.members.helped());
+        if members == helped {
+            self.stage = if members == 0 { Stage::Direct } else { Stage::Helped };
+        } else if !self.available {
+            if !core::mem::replace(&mut self.has_said_none, true) {
+                self.notice(Notice::NoHelpers { retry_in: None });
+            }
+        } else {
+            self.memory.called(now, &self.settings);
+            self.stage = if helped > 0 && !self.memory.is_wary(&self.settings) {
+                // Some are helped already, and were found to be no worse off.
+                self.remember_before(None);
+                Stage::Spread { until: now + self.spread(self.settings.spread) }
+            } else {
+                Stage::Jitter { until: now + self.random.time(self.settings.jitter) }
+            };
+        }
+    }
+
+    /// Help that is worse than what was before it, by latency and by throughput, is given up, however long it was of use.
+    fn watch_helped(&mut self, now: Time) {
+        if self.members.helped() == 0 && !self.is_moving() && self.members.count() > 0 {
+            return self.nobody_takes(now); // all were lost, and none is taken again
+        }
+        let is_worse = self.before.is_some_and(|before| {
+            let slower = self.seen.high > before.high.map(|high| high + high / 4);
+            let (now_count, over) = (self.seen.figures.replies, self.window.length());
+            let fewer =
+                before.replies.is_some_and(|(count, time)| is_more((count, time), (now_count, over), 85));
+            slower && fewer && before.high.is_some()
+        });
+        self.worse_looks = if self.seen.is_late() && is_worse { self.worse_looks + 1 } else { 0 };
+        if self.worse_looks >= WORSE_LOOKS {
+            let before = self.before.and_then(|before| before.p99);
+            self.back_off(now, BackOff::NoCure { before, after: self.seen.figures.p99 });
+        }
+    }
+
+    /// Back by itself: after a long calm with little load.
+    fn watch_calm(&mut self, now: Time) {
+        let Some(helped_since) = self.helped_since else {
+            self.calm_since = None;
+            return;
+        };
+        let is_little = self.before.is_some_and(|before| {
+            let percent = u64::from(self.settings.calm_percent);
+            self.seen.figures.replies * 100 <= before.per_window * percent
+        });
+        let is_calm = match self.seen.verdict {
+            Verdict::Calm | Verdict::Unknown => {
+                self.seen.figures.waiting == 0 && (is_little || self.seen.is_idle())
+            }
+            Verdict::Late | Verdict::Easing | Verdict::Silent => false,
+        };
+        if !is_calm {
+            self.calm_since = None;
+            return;
+        }
+        let lasted = now.since(*self.calm_since.get_or_insert(now));
+        let needed = self.memory.calm_needed(&self.settings);
+        if lasted >= needed && now.since(helped_since) >= self.settings.stay_min {
+            self.release(now, ReleasedBy::Calm(lasted));
+            self.want_all(now, Carrier::Direct);
+        }
+    }
+
+    fn release(&mut self, now: Time, by: ReleasedBy) {
+        self.notice(Notice::Released { by, helped: self.members.helped() });
+        self.counters.releases += 1;
+        self.memory.returned(now);
+        self.calm_since = None;
+        self.begin_direct();
+    }
+
+    fn begin_direct(&mut self) {
+        self.stage = Stage::Direct;
+        self.comparison = None;
+        (self.late_looks, self.worse_looks) = (0, 0);
+        self.want_direct_to_stay();
+    }
+
+    /// The present stage has come to its end.
+    fn go_on(&mut self, now: Time) {
+        match self.stage {
+            Stage::Jitter { .. } => self.begin_canaries(now),
+            Stage::OthersFirst { .. } => {
+                if self.late_looks == 0 || self.memory.is_wary(&self.settings) {
+                    self.begin_direct();
+                } else {
+                    self.remember_before(None);
+                    self.stage = Stage::Spread { until: now + self.spread(self.settings.spread) };
+                }
+            }
+            Stage::Canaries { .. } => {
+                self.comparison = Some(Comparison::new(now));
+                let compare = self.settings.compare;
+                self.stage = Stage::Comparing { until: now + compare, latest: now + compare * 4 };
+            }
+            Stage::Comparing { latest, .. } => self.compare(now, latest),
+            Stage::Spread { .. } => self.begin_rest(now),
+            Stage::Moving => self.begin_trial(now),
+            Stage::Trial { prolonged, level, .. } => self.judge_trial(now, prolonged, level),
+            Stage::Direct | Stage::Helped => {}
+        }
+    }
+
+    /// A share of the group; of one that is too small for that one member, by chance.
+    fn begin_canaries(&mut self, now: Time) {
+        let direct = self.members.count() - self.members.helped();
+        let share = u64::from(direct) * u64::from(self.settings.canary_percent);
+        let canaries = u32::try_from((share + self.random.below(100)) / 100).unwrap_or(u32::MAX).min(direct);
+        let (members, figures) = (self.members.count(), self.seen.figures);
+        self.remember_before(None);
+        if self.settings.canary_percent == 100 && !self.memory.is_wary(&self.settings) {
+            self.stage = Stage::Spread { until: now };
+        } else if canaries == 0 {
+            self.notice(Notice::OthersFirst { members, figures });
+            self.stage = Stage::OthersFirst { until: now + self.settings.compare };
+        } else {
+            self.notice(Notice::CanariesMove { canaries, members, figures });
+            self.counters.canaries += 1;
+            self.send_canaries(now, canaries);
+            // Whoever waits for an answer of a server that is late must not wait for ever.
+            self.stage = Stage::Canaries { until: now + self.settings.compare / 2 };
+        }
+    }
+
+    fn compare(&mut self, now: Time, latest: Time) {
+        let Some(comparison) = self.comparison.take() else { return self.begin_direct() };
+        let compared = comparison.judge(now, &self.members, self.settings.sla);
+        let Compared { permille, helped, direct, .. } = compared;
+        let all_are_helped = self.members.helped() == self.members.count();
+        if self.members.helped() == 0 {
+            if now < latest && self.is_moving() {
+                self.comparison = Some(comparison);
+                self.stage = Stage::Comparing { until: now + self.settings.compare / 4, latest };
+            } else if self.is_moving() && comparison.answered_direct() > 0 {
+                self.back_off(now, BackOff::Worse { permille, helped, direct });
+            } else {
+                self.nobody_takes(now);
+            }
+        } else if compared.is_worse {
+            self.back_off(now, BackOff::Worse { permille, helped, direct });
+        } else if !all_are_helped && compared.is_calm {
+            self.notice(Notice::CalmAgain { helped: self.members.helped(), members: self.members.count() });
+            self.begin_direct();
+        } else if !all_are_helped && self.memory.is_wary(&self.settings) && !compared.is_better {
+            self.back_off(now, BackOff::NotBetter { permille, helped, direct });
+        } else {
+            self.remember_before(Some((comparison.replies, now.since(comparison.began))));
+            self.stage = Stage::Spread { until: now + self.spread(self.settings.spread) };
+        }
+    }
+
+    /// No helper took anybody.
+    fn nobody_takes(&mut self, now: Time) {
+        let retry_in = self.memory.refused(now, &self.settings, &mut self.random);
+        self.notice(Notice::NoHelpers { retry_in: Some(retry_in) });
+        self.begin_direct();
+    }
+
+    fn begin_rest(&mut self, now: Time) {
+        let (members, helped) = (self.members.count(), self.members.helped());
+        if !self.available || (self.late_looks == 0 && helped < members) {
+            self.notice(Notice::CalmAgain { helped, members });
+            return self.begin_direct();
+        }
+        let figures = self.seen.figures;
+        let moving = self.want_all(now, Carrier::Helped);
+        self.counters.activations += 1;
+        self.comparison = None;
+        self.notice(Notice::RestMoves { moving, members, figures });
+        self.stage = Stage::Moving;
+    }
+
+    fn begin_trial(&mut self, now: Time) {
+        if self.members.helped() == 0 {
+            return self.nobody_takes(now);
+        }
+        self.window.clear();
+        self.stage = Stage::Trial { until: now + self.settings.trial, prolonged: 0, level: None };
+    }
+
+    /// Whether help was of use: within the SLA, or clearly faster than before, or clearly more replies.
+    fn judge_trial(&mut self, now: Time, prolonged: u32, level: Option<Duration>) {
+        self.seen = view(now, &self.window, &self.members, &self.settings);
+        let figures = self.seen.figures;
+        let (helped, members) = (self.members.helped(), self.members.count());
+        if self.word != Word::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
+            self.stage = Stage::Helped; // not all could move: there is nothing to be said of it
+            return;
+        }
+        let before = self.before.unwrap_or(Before { p99: None, high: None, replies: None, per_window: 0 });
+        let length = self.window.length();
+        let is_faster = self.seen.high < before.high.map(|high| high / 5 * 4);
+        let has_more = before.replies.is_some_and(|earlier| is_more((figures.replies, length), earlier, 87));
+        let is_falling = level.zip(figures.p50).is_some_and(|(level, p50)| p50 < level / 10 * 9);
+        if self.seen.verdict == Verdict::Unknown && figures.waiting == 0 {
+            // Too little is asked to say anything.
+            let (until, prolonged) = (now + self.settings.window, prolonged + 1);
+            let longer = Stage::Trial { until, prolonged, level: figures.p50 };
+            self.stage = if prolonged < PROLONGED_MAX { longer } else { Stage::Helped };
+        } else if !self.seen.is_late() || (is_faster && before.high.is_some()) || has_more {
+            self.memory.cured();
+            self.counters.cures += 1;
+            let per_s = |count: u64, time: Duration| {
+                count.saturating_mul(1_000_000) / u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
+            };
+            let (count, time) = before.replies.unwrap_or((before.per_window, length));
+            self.notice(Notice::Cured {
+                before: before.p99,
+                after: figures.p99,
+                replies_per_s_before: per_s(count, time),
+                replies_per_s_after: per_s(figures.replies, length),
+            });
+            self.stage = Stage::Helped;
+        } else if level.is_none() || (is_falling && prolonged < PROLONGED_MAX) {
+            let prolonged = prolonged + 1;
+            self.stage = Stage::Trial { until: now + self.settings.window, prolonged, level: figures.p50 };
+        } else {
+            self.back_off(now, BackOff::NoCure { before: before.p99, after: figures.p99 });
+        }
+    }
+
+    /// All come back, and the group remembers.
+    fn back_off(&mut self, now: Time, why: BackOff) {
+        let all_had_moved = matches!(why, BackOff::NoCure { .. } | BackOff::NotBetter { .. });
+        let lasts = self.memory.fail(now, all_had_moved, &self.settings, &mut self.random);
+        self.counters.back_offs += 1;
+        self.begin_direct();
+        let returning = self.want_all(now, Carrier::Direct);
+        let failures = self.memory.failures();
+        self.notice(Notice::BacksOff { why, returning, lasts, failures });
+    }
+
+    fn remember_before(&mut self, replies: Option<(u64, Duration)>) {
+        let figures = self.seen.figures;
+        let per_window = self.before.filter(|_| replies.is_some()).map_or(figures.replies, |b| b.per_window);
+        self.before = Some(Before { p99: figures.p99, high: self.seen.high, replies, per_window });
+    }
+
+    pub(super) fn follow_server(&mut self, now: Time, member: Member) {
+        let Some(standing) = self.members.at_mut(member) else { return };
+        match standing.carrier {
+            Carrier::Helped => {
+                (standing.wanted, standing.not_before) = (Carrier::Direct, Time::ZERO);
+                if self.seen.is_late() && self.stage.is_on_trial() {
+                    self.back_off(now, BackOff::ServerRefuses);
+                } else if !matches!(self.stage, Stage::Direct) {
+                    self.release(now, ReleasedBy::Server);
+                }
+            }
+            Carrier::Direct if self.available => {
+                (standing.wanted, standing.not_before) = (Carrier::Helped, Time::ZERO);
+                if !self.stage.is_for_all() {
+                    self.comparison = None;
+                    self.stage = Stage::Helped;
+                    self.before = None;
+                    self.notice(Notice::ServerAsks);
+                }
+            }
+            Carrier::Direct => {}
+        }
+        self.line_up(now);
+    }
+
+    pub(super) fn follow_word(&mut self, now: Time, lasts: Option<Duration>) {
+        let word = self.standing.at(now);
+        self.word = word;
+        let moving = match word {
+            Word::On => {
+                self.begin_direct();
+                (self.stage, self.before) = (Stage::Helped, None);
+                self.want_all(now, Carrier::Helped)
+            }
+            Word::Off => {
+                self.begin_direct();
+                self.want_all(now, Carrier::Direct)
+            }
+            Word::Auto => 0,
+        };
+        (self.late_looks, self.worse_looks) = (0, 0);
+        self.notice(Notice::Word { word, lasts, moving });
+    }
+}
+
+/// Whether one rate is so much greater than the other that the other is at most so many percent of it, and chance does
+/// not explain it: three standard deviations, for counts that are random.
+fn is_more(one: (u64, Duration), other: (u64, Duration), percent: u32) -> bool {
+    let ms = |time: Duration| time.as_millis().max(1);
+    // Both as if counted for as long as both together.
+    let (one_n, other_n) = (u128::from(one.0) * ms(other.1), u128::from(other.0) * ms(one.1));
+    let variance = u128::from(one.0) * ms(other.1).pow(2) + u128::from(other.0) * ms(one.1).pow(2);
+    let more = one_n.saturating_sub(other_n);
+    other_n * 100 <= one_n * u128::from(percent) && more.saturating_mul(more) > variance.saturating_mul(9)
+}

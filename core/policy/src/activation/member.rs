@@ -1,0 +1,199 @@
+//! A group's connections: where each one stands, and where it is to go.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+/// How a connection's bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Carrier {
+    /// On a link of its own to the server.
+    Direct,
+    /// Through a helper.
+    Helped,
+}
+
+/// One connection of a group. The name of one that has left means nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Member {
+    slot: u32,
+    generation: u32,
+}
+
+/// Connections of a group, at most.
+pub const MEMBERS_MAX: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    pub carrier: Carrier,
+    /// Since when it is there.
+    pub since: Time,
+    pub wanted: Carrier,
+    /// The order that is under way, and when it was given.
+    pub order: Option<(Carrier, Time)>,
+    /// No order sooner than this.
+    pub not_before: Time,
+    /// The oldest request without a reply.
+    pub waits_since: Option<Time>,
+}
+
+impl Standing {
+    /// It is to be somewhere else, and nobody sees to it.
+    pub fn is_to_move(&self) -> bool {
+        self.wanted != self.carrier && self.order.is_none()
+    }
+
+    /// How long its oldest request has waited.
+    pub fn waits(&self, now: Time) -> Option<Duration> {
+        self.waits_since.map(|since| now.since(since))
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    standing: Option<Standing>,
+}
+
+/// All connections of a group.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    count: u32,
+    helped: u32,
+    /// With an order under way.
+    ordered: u32,
+    /// With a request that waits.
+    waiting: u32,
+}
+
+impl Members {
+    /// Nothing when there are too many.
+    pub fn join(&mut self, now: Time, carrier: Carrier) -> Option<Member> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < MEMBERS_MAX => {
+                self.slots.push(Slot { generation: 0, standing: None });
+                u32::try_from(self.slots.len() - 1).ok()?
+            }
+            None => return None,
+        };
+        let place = &mut self.slots[slot as usize];
+        place.standing = Some(Standing {
+            carrier,
+            since: now,
+            wanted: carrier,
+            order: None,
+            not_before: Time::ZERO,
+            waits_since: None,
+        });
+        self.count += 1;
+        self.helped += u32::from(carrier == Carrier::Helped);
+        Some(Member { slot, generation: place.generation })
+    }
+
+    pub fn leave(&mut self, member: Member) -> Option<Standing> {
+        let slot = self.slots.get_mut(member.slot as usize)?;
+        let left = slot.standing.take_if(|_| slot.generation == member.generation)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(member.slot);
+        self.count -= 1;
+        self.helped -= u32::from(left.carrier == Carrier::Helped);
+        self.ordered -= u32::from(left.order.is_some());
+        self.waiting -= u32::from(left.waits_since.is_some());
+        Some(left)
+    }
+
+    /// An order is given, or ended: the one that was under way.
+    pub fn set_order(&mut self, member: Member, order: Option<(Carrier, Time)>) -> Option<(Carrier, Time)> {
+        let standing = self.at_mut(member)?;
+        let before = core::mem::replace(&mut standing.order, order);
+        self.ordered = self.ordered + u32::from(order.is_some()) - u32::from(before.is_some());
+        before
+    }
+
+    /// Since when its oldest request waits.
+    pub fn set_waits_since(&mut self, member: Member, since: Option<Time>) -> Option<Option<Time>> {
+        let standing = self.at_mut(member)?;
+        let before = core::mem::replace(&mut standing.waits_since, since);
+        self.waiting = self.waiting + u32::from(since.is_some()) - u32::from(before.is_some());
+        Some(before)
+    }
+
+    pub fn at(&self, member: Member) -> Option<&Standing> {
+        let slot = self.slots.get(member.slot as usize)?;
+        slot.standing.as_ref().filter(|_| slot.generation == member.generation)
+    }
+
+    pub fn at_mut(&mut self, member: Member) -> Option<&mut Standing> {
+        let slot = self.slots.get_mut(member.slot as usize)?;
+        slot.standing.as_mut().filter(|_| slot.generation == member.generation)
+    }
+
+    /// It stands somewhere else now. What it was before, if that is so.
+    pub fn carried(&mut self, now: Time, member: Member, carrier: Carrier) -> Option<Carrier> {
+        let standing = self.at_mut(member)?;
+        if standing.carrier == carrier {
+            return None;
+        }
+        let before = core::mem::replace(&mut standing.carrier, carrier);
+        standing.since = now;
+        match carrier {
+            Carrier::Helped => self.helped += 1,
+            Carrier::Direct => self.helped -= 1,
+        }
+        Some(before)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Member, &Standing)> {
+        self.slots.iter().enumerate().filter_map(|(slot, place)| {
+            let member = Member { slot: slot as u32, generation: place.generation }; // at most MEMBERS_MAX
+            place.standing.as_ref().map(|standing| (member, standing))
+        })
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Member, &mut Standing)> {
+        self.slots.iter_mut().enumerate().filter_map(|(slot, place)| {
+            let member = Member { slot: slot as u32, generation: place.generation }; // at most MEMBERS_MAX
+            place.standing.as_mut().map(|standing| (member, standing))
+        })
+    }
+
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    pub fn helped(&self) -> u32 {
+        self.helped
+    }
+
+    pub fn ordered(&self) -> u32 {
+        self.ordered
+    }
+
+    pub fn waiting(&self) -> u32 {
+        self.waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_one_that_has_left_means_nobody() {
+        let mut members = Members::default();
+        let first = members.join(Time(1), Carrier::Helped).unwrap();
+        assert_eq!((members.count(), members.helped()), (1, 1));
+        assert!(members.leave(first).is_some() && members.leave(first).is_none());
+        let second = members.join(Time(2), Carrier::Direct).unwrap();
+        assert_eq!((second.slot, members.helped()), (first.slot, 0), "its place is used again");
+        assert!(members.at(first).is_none() && members.at_mut(first).is_none());
+        assert_eq!(members.carried(Time(3), first, Carrier::Helped), None);
+        assert_eq!(members.carried(Time(3), second, Carrier::Helped), Some(Carrier::Direct));
+        assert_eq!(members.carried(Time(3), second, Carrier::Helped), None);
+        assert_eq!(members.iter().map(|(member, _)| member).collect::<Vec<_>>(), [second]);
+    }
+}

@@ -1,0 +1,111 @@
+//! Who is to move where, one after the other.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::member::{Carrier, Member, Standing};
+use super::{Activation, Order};
+
+impl Activation {
+    /// The next order, if the pace allows one.
+    pub(super) fn next_move(&mut self, now: Time) -> Option<Order> {
+        while let Some(member) = self.moves.front().copied() {
+            let available = self.available;
+            let standing = self.members.at_mut(member).filter(|standing| {
+                let can = available || standing.wanted == Carrier::Direct;
+                standing.is_to_move() && standing.not_before <= now && can
+            });
+            let Some(standing) = standing else {
+                self.moves.pop_front();
+                continue;
+            };
+            if !self.limiter.take_at_random(now, &mut self.random) {
+                return None;
+            }
+            self.moves.pop_front();
+            let wanted = standing.wanted;
+            self.members.set_order(member, Some((wanted, now)));
+            self.counters.ordered(wanted);
+            return Some(match wanted {
+                Carrier::Helped => Order::Help(member),
+                Carrier::Direct => Order::Direct(member),
+            });
+        }
+        None
+    }
+
+    /// All that are to move and may, in a random order.
+    pub(super) fn line_up(&mut self, now: Time) {
+        let ready = |(member, standing): (Member, &Standing)| {
+            (standing.is_to_move() && standing.not_before <= now).then_some(member)
+        };
+        let mut ready: Vec<Member> = self.members.iter().filter_map(ready).collect();
+        self.random.shuffle(&mut ready);
+        self.moves = ready.into();
+    }
+
+    /// All are to be there. How many have to move for it.
+    pub(super) fn want_all(&mut self, now: Time, wanted: Carrier) -> u32 {
+        let mut moving = 0;
+        for (_, standing) in self.members.iter_mut() {
+            standing.wanted = wanted;
+            standing.not_before = Time::ZERO;
+            moving += u32::from(standing.carrier != wanted);
+        }
+        self.line_up(now);
+        moving
+    }
+
+    /// Those that are direct stay so, whatever was meant for them.
+    pub(super) fn want_direct_to_stay(&mut self) {
+        for (_, standing) in self.members.iter_mut() {
+            if standing.carrier == Carrier::Direct {
+                standing.wanted = Carrier::Direct;
+            }
+        }
+    }
+
+    /// So many of those that are direct go first, at random.
+    pub(super) fn send_canaries(&mut self, now: Time, canaries: u32) {
+        let direct = self.members.iter().filter(|(_, standing)| standing.carrier == Carrier::Direct);
+        let mut chosen: Vec<Member> = direct.map(|(member, _)| member).collect();
+        self.random.shuffle(&mut chosen);
+        chosen.truncate(canaries as usize);
+        for member in chosen {
+            if let Some(standing) = self.members.at_mut(member) {
+                (standing.wanted, standing.not_before) = (Carrier::Helped, Time::ZERO);
+            }
+        }
+        self.line_up(now);
+    }
+
+    /// Orders that nobody reported on have failed.
+    pub(super) fn expire_orders(&mut self, now: Time) {
+        let timeout = self.settings.order_timeout;
+        if self.members.ordered() == 0 {
+            return;
+        }
+        let expired = |(member, standing): (Member, &Standing)| {
+            standing.order.filter(|(_, given)| now.since(*given) >= timeout).map(|_| member)
+        };
+        let expired: Vec<Member> = self.members.iter().filter_map(expired).collect();
+        for member in expired {
+            self.not_moved(now, member);
+        }
+    }
+
+    /// Somebody is on the way, or about to be.
+    pub(super) fn is_moving(&self) -> bool {
+        !self.moves.is_empty() || self.members.ordered() > 0
+    }
+
+    /// A random time up to this, less for groups that pace themselves.
+    pub(super) fn spread(&mut self, longest: Duration) -> Duration {
+        const PACED: u32 = 20;
+        let members = self.members.count().max(1);
+        let longest = if members > PACED { longest * PACED / members } else { longest };
+        self.random.time(longest)
+    }
+}

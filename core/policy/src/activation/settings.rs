@@ -1,0 +1,177 @@
+//! What can be set, in which bounds.
+
+use core::fmt;
+use core::ops::RangeInclusive;
+use core::time::Duration;
+
+/// When a group of connections asks for help, and how carefully.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActivationSettings {
+    /// The service level agreement: 99 of 100 replies come within this time. 10 µs to 10 s; 1 ms.
+    pub sla: Duration,
+    /// Latencies of the last while are looked at. 100 ms to 60 s; 1 s.
+    pub window: Duration,
+    /// The window forgets in slices, and is looked at after each. 10 ms to 10 s, and at most a hundredth of the window at
+    /// least; 100 ms.
+    pub slice: Duration,
+    /// So many looks in a row must find p99 over the SLA. 1 to 100; 2.
+    pub late_looks: u32,
+    /// A look needs so many requests to judge by. 1 to 1,000,000; 5.
+    pub samples_min: u32,
+    /// Of which so many were late: one alone is nothing. 1 to 1,000,000; 2.
+    pub late_min: u32,
+    /// So many of a hundred connections move first. 100: all at once, without a comparison. 1 to 100; 5.
+    pub canary_percent: u32,
+    /// For so long those are compared with the others. 10 ms to 60 s; 250 ms.
+    pub compare: Duration,
+    /// Before the first move a random time up to this passes, so that many who see the same do not act as one. Up to
+    /// 10 s; 50 ms.
+    pub jitter: Duration,
+    /// The same before the others move; groups of more than twenty wait less, for they pace themselves. Up to 60 s;
+    /// 200 ms.
+    pub spread: Duration,
+    /// So long after the last move it is asked whether moving was of use. At least twice the window, up to 10 min; 2 s.
+    pub trial: Duration,
+    /// A group that is helped does not return by itself sooner than this. Up to a day; 30 s.
+    pub stay_min: Duration,
+    /// It must have been calm, with little load, for so long. 1 s to a day; 30 s. Doubles, up to `backoff_max`, each time
+    /// that the group had to come back soon.
+    pub calm: Duration,
+    /// Little: requests a second, in percent of when help was called. 1 to 90; 50.
+    pub calm_percent: u32,
+    /// After help was of no use the next attempt is so far away, 25 % more or less. Doubles each time. 100 ms to a day;
+    /// 30 s.
+    pub backoff_min: Duration,
+    /// But not beyond this. From `backoff_min` to a week; 10 min.
+    pub backoff_max: Duration,
+    /// So much time without another failure makes one doubling forgotten. 1 s to a week; 10 min.
+    pub forget: Duration,
+    /// Moves a second, at most. 1 to 1,000,000; 5,000.
+    pub moves_per_s_max: u32,
+    /// A member that was not taken by any helper, or did not move within this time, is told again after it. 10 ms to
+    /// 10 min; 1 s for the first time, doubled up to 30 s while none is taken.
+    pub retry: Duration,
+    /// An order that nobody reported on for so long has failed. 10 ms to 10 min; 5 s.
+    pub order_timeout: Duration,
+}
+
+impl Default for ActivationSettings {
+    fn default() -> ActivationSettings {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        ActivationSettings {
+            sla: ms(1),
+            window: s(1),
+            slice: ms(100),
+            late_looks: 2,
+            samples_min: 5,
+            late_min: 2,
+            canary_percent: 5,
+            compare: ms(250),
+            jitter: ms(50),
+            spread: ms(200),
+            trial: s(2),
+            stay_min: s(30),
+            calm: s(30),
+            calm_percent: 50,
+            backoff_min: s(30),
+            backoff_max: s(600),
+            forget: s(600),
+            moves_per_s_max: 5_000,
+            retry: s(1),
+            order_timeout: s(5),
+        }
+    }
+}
+
+/// A setting is out of its bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfBounds {
+    /// Which.
+    pub setting: &'static str,
+    /// Its bounds, as one writes them.
+    pub bounds: &'static str,
+}
+
+impl fmt::Display for OutOfBounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} must be {}", self.setting, self.bounds)
+    }
+}
+
+impl core::error::Error for OutOfBounds {}
+
+const US: Duration = Duration::from_micros(1);
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+
+impl ActivationSettings {
+    /// Whether all are in their bounds; the first that is not.
+    pub fn check(&self) -> Result<(), OutOfBounds> {
+        let times: [(&str, Duration, RangeInclusive<Duration>, &str); 13] = [
+            ("sla", self.sla, US * 10..=SECOND * 10, "10us to 10s"),
+            ("window", self.window, MS * 100..=SECOND * 60, "100ms to 60s"),
+            ("slice", self.slice, MS * 10..=SECOND * 10, "10ms to 10s"),
+            (
+                "slice",
+                self.slice,
+                self.window / 100..=self.window,
+                "a hundredth of the window, up to the window",
+            ),
+            ("compare", self.compare, MS * 10..=SECOND * 60, "10ms to 60s"),
+            ("jitter", self.jitter, Duration::ZERO..=SECOND * 10, "up to 10s"),
+            ("spread", self.spread, Duration::ZERO..=SECOND * 60, "up to 60s"),
+            ("trial", self.trial, self.window * 2..=SECOND * 600, "twice the window, up to 10min"),
+            ("stay_min", self.stay_min, Duration::ZERO..=DAY, "up to a day"),
+            ("calm", self.calm, SECOND..=DAY, "1s to a day"),
+            ("backoff_min", self.backoff_min, MS * 100..=DAY, "100ms to a day"),
+            ("backoff_max", self.backoff_max, self.backoff_min..=DAY * 7, "backoff_min, up to a week"),
+            ("forget", self.forget, SECOND..=DAY * 7, "1s to a week"),
+        ];
+        let more: [(&str, Duration, RangeInclusive<Duration>, &str); 2] = [
+            ("retry", self.retry, MS * 10..=SECOND * 600, "10ms to 10min"),
+            ("order_timeout", self.order_timeout, MS * 10..=SECOND * 600, "10ms to 10min"),
+        ];
+        let numbers: [(&str, u32, RangeInclusive<u32>, &str); 6] = [
+            ("late_looks", self.late_looks, 1..=100, "1 to 100"),
+            ("samples_min", self.samples_min, 1..=1_000_000, "1 to 1,000,000"),
+            ("late_min", self.late_min, 1..=1_000_000, "1 to 1,000,000"),
+            ("canary_percent", self.canary_percent, 1..=100, "1 to 100"),
+            ("calm_percent", self.calm_percent, 1..=90, "1 to 90"),
+            ("moves_per_s_max", self.moves_per_s_max, 1..=1_000_000, "1 to 1,000,000"),
+        ];
+        let times = times
+            .into_iter()
+            .chain(more)
+            .map(|(name, value, bounds, words)| (name, bounds.contains(&value), words));
+        let numbers =
+            numbers.into_iter().map(|(name, value, bounds, words)| (name, bounds.contains(&value), words));
+        match times.chain(numbers).find(|(_, holds, _)| !holds) {
+            Some((setting, _, bounds)) => Err(OutOfBounds { setting, bounds }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn defaults_hold_and_what_does_not_is_named() {
+        assert_eq!(ActivationSettings::default().check(), Ok(()));
+        let wrong = |change: fn(&mut ActivationSettings)| {
+            let mut settings = ActivationSettings::default();
+            change(&mut settings);
+            settings.check().unwrap_err().to_string()
+        };
+        assert_eq!(wrong(|s| s.sla = US), "sla must be 10us to 10s");
+        assert_eq!(wrong(|s| s.trial = SECOND), "trial must be twice the window, up to 10min");
+        assert_eq!(wrong(|s| s.canary_percent = 0), "canary_percent must be 1 to 100");
+        assert_eq!(wrong(|s| s.backoff_max = SECOND), "backoff_max must be backoff_min, up to a week");
+    }
+}
