@@ -1,4 +1,4 @@
-//! Proving a key to the other end of a link.
+//! Proving a key to the other end of a link, or of a question of load.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -6,13 +6,17 @@ use spillway_wire::preamble::PROOF_BYTES;
 
 use crate::key::{Key, SECRET_BYTES};
 
-/// Who proves. The label keeps one end's proof from being sent back as the other's.
+/// Who proves, and what. The label keeps one end's proof from being sent back as the other's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prover {
     /// The end that opened the link.
     Opener,
     /// The server's end.
     Server,
+    /// A client that asks a helper for its load.
+    Asker,
+    /// A helper that says its load.
+    Answerer,
 }
 
 /// HMAC-SHA256 of a label, which ends with a zero byte, and what follows it.
@@ -30,6 +34,8 @@ fn mac(key: &Key, prover: Prover, transcript: &[u8]) -> Hmac<Sha256> {
     let label: &[u8] = match prover {
         Prover::Opener => b"spillway link 1 opener\0",
         Prover::Server => b"spillway link 1 server\0",
+        Prover::Asker => b"spillway load 1 ask\0",
+        Prover::Answerer => b"spillway load 1 answer\0",
     };
     keyed_hash(key, label, transcript)
 }

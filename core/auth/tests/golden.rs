@@ -3,7 +3,8 @@
 #[path = "../../wire/tests/vectors/mod.rs"]
 mod vectors;
 
-use spillway_auth::{Key, Prover, prove, verify};
+use spillway_auth::{Key, KeyRing, Prover, prove, prove_ask, prove_load, verify, verify_ask, verify_load};
+use spillway_wire::preamble::Role;
 use vectors::{Vectors, hex};
 
 #[test]
@@ -31,4 +32,22 @@ fn a_key_file_is_this_text() {
     let key = Key::parse(&text).unwrap();
     assert_eq!(key.id().0, vectors.array("its name"));
     assert_eq!(*key.to_text(), text);
+}
+
+#[test]
+fn load_datagrams_are_proven_like_this() {
+    let vectors = Vectors::read(include_str!("../../wire/golden/load.hex"));
+    let key = Key::from_secret(std::array::from_fn(|at| 0x20 + at as u8));
+    let nonce = std::array::from_fn(|at| 0x10 + at as u8);
+    let mut ring = KeyRing::new();
+    ring.accept(Role::Client, key.clone());
+    for (name, bytes) in vectors.iter() {
+        if name.starts_with("ask") {
+            let (ask, _) = verify_ask(&ring, bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
+            assert_eq!(prove_ask(&key, ask).as_slice(), bytes, "{name}");
+        } else {
+            let load = verify_load(&key, &nonce, bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
+            assert_eq!(prove_load(&key, &load).as_slice(), bytes, "{name}");
+        }
+    }
 }

@@ -12,8 +12,15 @@ pub mod histogram;
 pub mod limiter;
 pub mod window;
 
+mod choice;
+mod gauge;
+mod lots;
 mod random;
+mod shedding;
 mod word;
 
 pub use activation::{Activation, ActivationSettings, Carrier, Member, Order};
+pub use choice::{ASKED_DEFAULT, ASKED_MAX, Choice, Decision};
+pub use gauge::{Capacity, Gauge, Used};
+pub use shedding::{Shedding, SheddingSettings};
 pub use word::{Standing, Word};

@@ -5,6 +5,7 @@
 //! - [`disassemble`]: a batch taken apart, piece by piece
 //! - [`preamble`]: how a link begins
 //! - [`session`]: what sessions say when they begin and move
+//! - [`load`]: what helpers are asked by datagram before a client comes
 //! - [`proxy`]: what load balancers say about their clients
 //!
 //! Parsers take any bytes. Whatever is wrong with them is an error that says what, never a panic.
@@ -19,6 +20,7 @@ mod cursor;
 pub mod control;
 pub mod disassemble;
 pub mod frame;
+pub mod load;
 pub mod preamble;
 pub mod proxy;
 pub mod session;

@@ -1,0 +1,239 @@
+//! Which of many helpers a client goes to (PostMan §5.2): it asks a few at random and takes the least loaded of them.
+
+use spillway_wire::load::Load;
+
+/// Helpers that can be asked at the same time. More than a few gain nothing (Mitzenmacher 2001, "The power of two
+/// choices in randomized load balancing").
+pub const ASKED_MAX: usize = 8;
+
+/// How many are asked when nobody says otherwise.
+pub const ASKED_DEFAULT: usize = 2;
+
+/// What has come of asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The one in this place, of those that were asked, is the least loaded.
+    Lowest(usize),
+    /// None has answered: datagrams may not get through, so it is one at random of those that were asked.
+    Unheard(usize),
+    /// Those that have answered take no more clients, and the others are no better (§5.2: no answer counts as full).
+    AllFull,
+    /// There is no helper.
+    NoHelpers,
+}
+
+/// A few helpers, and what they have answered.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    asked: [Asked; ASKED_MAX],
+    count: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    helper: usize,
+    answer: Option<Load>,
+}
+
+impl Choice {
+    /// Chooses `d` of so many helpers, all different, each as likely as the others; all of them where there are not more.
+    /// `random` is from 0 to 1, less than 1.
+    pub fn new(helpers: usize, d: usize, random: &mut impl FnMut() -> f64) -> Choice {
+        let count = d.clamp(1, ASKED_MAX).min(helpers);
+        let mut choice = Choice { asked: [Asked::default(); ASKED_MAX], count: 0 };
+        // Floyd's way of choosing without a list of all: one that was chosen already makes room for the newest.
+        for newest in helpers - count..helpers {
+            let drawn = below(newest + 1, random());
+            let is_taken = choice.asked().any(|helper| helper == drawn);
+            choice.asked[choice.count].helper = if is_taken { newest } else { drawn };
+            choice.count += 1;
+        }
+        choice
+    }
+
+    /// The helpers to ask, by index, in the order of their places.
+    pub fn asked(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
+        self.asked[..self.count].iter().map(|asked| asked.helper)
+    }
+
+    /// The helper in this place.
+    pub fn helper(&self, place: usize) -> Option<usize> {
+        self.asked().nth(place)
+    }
+
+    /// The one in this place has answered. Only its first answer counts.
+    pub fn answered(&mut self, place: usize, load: Load) {
+        if let Some(asked) = self.asked[..self.count].get_mut(place) {
+            asked.answer.get_or_insert(load);
+        }
+    }
+
+    /// Whether all have answered, so that waiting gains nothing.
+    pub fn is_complete(&self) -> bool {
+        self.asked[..self.count].iter().all(|asked| asked.answer.is_some())
+    }
+
+    /// What to do with the answers that there are. Ties are decided at random.
+    pub fn decide(&self, random: &mut impl FnMut() -> f64) -> Decision {
+        if self.count == 0 {
+            return Decision::NoHelpers;
+        }
+        let asked = &self.asked[..self.count];
+        if asked.iter().all(|asked| asked.answer.is_none()) {
+            return Decision::Unheard(below(self.count, random()));
+        }
+        let mut lowest: Option<(usize, f64)> = None;
+        let mut ties = 1;
+        for (place, asked) in asked.iter().enumerate() {
+            let Some(load) = asked.answer.filter(Load::takes_clients) else { continue };
+            let weight = guess(&load);
+            match lowest {
+                Some((_, least)) if weight > least => {}
+                Some((_, least)) if weight == least => {
+                    ties += 1;
+                    if below(ties, random()) == 0 {
+                        lowest = Some((place, weight));
+                    }
+                }
+                _ => {
+                    ties = 1;
+                    lowest = Some((place, weight));
+                }
+            }
+        }
+        lowest.map_or(Decision::AllFull, |(place, _)| Decision::Lowest(place))
+    }
+}
+
+/// What a helper's load will be, as far as it can be known: many clients may have asked at the same moment, and nobody
+/// knows yet where they go. Would all take the figures at their word, then all would go to the helper that was ahead by a
+/// hair. So the guess is spread wider than the ignorance: around what is expected, two and a half times as far as all
+/// coming, or none.
+fn guess(load: &Load) -> f64 {
+    let lot = f64::from(load.lot) / f64::from(u16::MAX);
+    f64::from(load.load) + f64::from(load.tentative) * (5.0 * lot - 1.5)
+}
+
+/// From 0 to `count - 1`. A random number of 1 or more is taken as just less than 1.
+fn below(count: usize, random: f64) -> usize {
+    let index = (random.clamp(0.0, 1.0) * count as f64) as usize;
+    index.min(count.saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    /// The same numbers again and again.
+    fn script(numbers: &[f64]) -> impl FnMut() -> f64 + '_ {
+        let mut all = numbers.iter().cycle();
+        move || *all.next().unwrap()
+    }
+
+    /// Any sequence will do.
+    fn sequence() -> impl FnMut() -> f64 {
+        let mut state = 1_u64;
+        move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1_u64 << 53) as f64
+        }
+    }
+
+    fn load(load: u32) -> Load {
+        Load { load, ..Load::default() }
+    }
+
+    fn two(first: Option<Load>, second: Option<Load>) -> Choice {
+        let mut choice = Choice::new(2, 2, &mut || 0.0);
+        for (place, answer) in [first, second].into_iter().enumerate() {
+            answer.into_iter().for_each(|answer| choice.answered(place, answer));
+        }
+        choice
+    }
+
+    #[test]
+    fn asks_different_helpers_each_as_often_as_the_others() {
+        let mut random = sequence();
+        let mut times = [0; 5];
+        for _ in 0..5000 {
+            let asked: Vec<usize> = Choice::new(5, 2, &mut random).asked().collect();
+            assert!(asked.len() == 2 && asked[0] != asked[1], "{asked:?}");
+            asked.iter().for_each(|helper| times[*helper] += 1);
+        }
+        assert!(times.iter().all(|times| (1850..2150).contains(times)), "{times:?}");
+        for (helpers, d, expected) in [(1, 2, 1), (3, 9, 3), (100, 100, ASKED_MAX), (4, 0, 1), (0, 2, 0)] {
+            for extreme in [0.0, 0.999_999, 1.0] {
+                let choice = Choice::new(helpers, d, &mut || extreme);
+                let mut asked: Vec<usize> = choice.asked().collect();
+                asked.sort_unstable();
+                asked.dedup();
+                assert_eq!(asked.len(), expected, "{helpers} helpers, d = {d}");
+                assert!(asked.iter().all(|helper| *helper < helpers));
+            }
+        }
+    }
+
+    #[test]
+    fn the_lowest_that_takes_clients_wins() {
+        let decide = |choice: &Choice| choice.decide(&mut script(&[0.5]));
+        assert_eq!(decide(&two(Some(load(10)), Some(load(9)))), Decision::Lowest(1));
+        assert_eq!(decide(&two(Some(load(900_000)), None)), Decision::Lowest(0), "silent is full");
+        for idle_but in [
+            Load { full: true, ..load(0) },
+            Load { draining: true, ..load(0) },
+            Load { down: true, ..load(0) },
+        ] {
+            assert_eq!(decide(&two(Some(idle_but), Some(load(999_999)))), Decision::Lowest(1));
+            assert_eq!(decide(&two(Some(idle_but), None)), Decision::AllFull);
+            assert_eq!(decide(&two(Some(idle_but), Some(idle_but))), Decision::AllFull);
+        }
+        assert_eq!(decide(&Choice::new(0, 2, &mut || 0.0)), Decision::NoHelpers);
+    }
+
+    #[test]
+    fn where_nobody_answers_it_is_one_of_those_asked() {
+        let choice = two(None, None);
+        assert!(!choice.is_complete());
+        assert_eq!(choice.decide(&mut || 0.2), Decision::Unheard(0));
+        assert_eq!(choice.decide(&mut || 0.8), Decision::Unheard(1));
+    }
+
+    #[test]
+    fn ties_are_decided_at_random_and_a_second_answer_does_not_count() {
+        let mut choice = two(Some(load(5)), Some(load(5)));
+        choice.answered(1, load(0));
+        choice.answered(7, load(0));
+        assert!(choice.is_complete());
+        let (mut random, mut times) = (sequence(), [0; 2]);
+        for _ in 0..1000 {
+            match choice.decide(&mut random) {
+                Decision::Lowest(place) => times[place] += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(times.iter().all(|times| (430..570).contains(times)), "{times:?}");
+    }
+
+    /// With a hundred clients under way, one that is ahead by a hair is hardly preferred; one far ahead is.
+    #[test]
+    fn what_is_not_known_is_not_taken_at_its_word() {
+        let mut random = sequence();
+        let mut share = |ahead: u32| {
+            let mut lot = || (random() * f64::from(u16::MAX)) as u16;
+            let mut wins = 0;
+            for _ in 0..1000 {
+                let second = Load { load: 10_000, tentative: 1_000, lot: lot(), ..Load::default() };
+                let first = Load { load: 10_000 - ahead, lot: lot(), ..second };
+                wins += u32::from(two(Some(first), Some(second)).decide(&mut || 0.5) == Decision::Lowest(0));
+            }
+            wins
+        };
+        assert!((450..560).contains(&share(10)));
+        assert!((610..760).contains(&share(1_000)));
+        assert_eq!(share(5_000), 1000);
+    }
+}

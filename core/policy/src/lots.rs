@@ -1,0 +1,49 @@
+//! Random numbers that are spread evenly also over few draws.
+
+use crate::random::Random;
+
+/// Each sixteen in a row have one in each sixteenth, in a random order: among clients that cannot know better, those that
+/// come to a helper are then fewer off from their expected number than by chance alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Lots {
+    random: Random,
+    order: [u8; 16],
+    drawn: usize,
+}
+
+impl Lots {
+    pub(crate) fn new(seed: u64) -> Lots {
+        Lots { random: Random::new(seed), order: core::array::from_fn(|index| index as u8), drawn: 16 }
+    }
+
+    pub(crate) fn draw(&mut self) -> u16 {
+        if self.drawn == self.order.len() {
+            self.drawn = 0;
+            self.random.shuffle(&mut self.order);
+        }
+        let part = self.order[self.drawn];
+        self.drawn += 1;
+        u16::from(part) << 12 | (self.random.word() as u16 & 0xfff)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lots_are_spread_evenly_and_differ_between_helpers() {
+        let (mut one, mut other) = (Lots::new(1), Lots::new(2));
+        let mut wins = 0;
+        for _ in 0..100 {
+            let mut parts = [0; 16];
+            for _ in 0..16 {
+                let lot = one.draw();
+                parts[usize::from(lot >> 12)] += 1;
+                wins += u32::from(lot < other.draw());
+            }
+            assert_eq!(parts, [1; 16]);
+        }
+        assert!((740..860).contains(&wins), "{wins} of 1600");
+    }
+}
