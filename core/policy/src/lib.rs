@@ -10,6 +10,7 @@ extern crate alloc;
 pub mod activation;
 pub mod histogram;
 pub mod limiter;
+pub mod release;
 pub mod window;
 
 mod choice;
@@ -22,5 +23,6 @@ mod word;
 pub use activation::{Activation, ActivationSettings, Carrier, Member, Order};
 pub use choice::{ASKED_DEFAULT, ASKED_MAX, Choice, Decision};
 pub use gauge::{Capacity, Gauge, Used};
+pub use release::{Release, ReleaseSettings, Sample};
 pub use shedding::{Shedding, SheddingSettings};
 pub use word::{Standing, Word};

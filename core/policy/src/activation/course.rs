@@ -98,6 +98,9 @@ impl Activation {
 
     /// All that is due.
     pub(super) fn run(&mut self, now: Time) {
+        if self.standing.until().is_some_and(|until| until <= now) {
+            self.standing.say(now, Word::Auto, None);
+        }
         if self.standing.at(now) != self.word {
             self.follow_word(now, None);
         }

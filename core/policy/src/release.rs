@@ -1,0 +1,392 @@
+//! When a server needs no help any more: the server's side (PostMan §5.3).
+//!
+//! It sends its helped sessions back, spread over time, when throughput has been low *and* latency low for a while. One
+//! of the two is not enough: latency is low because helpers help, and throughput is low as well when clients have given
+//! up. Low is what direct load would be low at: batches hide what packets cost, so the measure is the rate at which help
+//! began, or a configured capacity, not what a helped server can do. Each look while sessions return may stop it; and
+//! when load comes back soon after, the next release waits longer.
+
+use core::fmt;
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use crate::limiter::Limiter;
+use crate::random::Random;
+use crate::word::Word;
+
+/// When to release, and how carefully.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReleaseSettings {
+    /// Requests a second, in percent of the rate at which help began (or of `capacity_per_s`), below which throughput is
+    /// low. 1 to 95; 60.
+    pub low_percent: u32,
+    /// What the server can serve direct, requests a second, if that is known: used instead of the rate at which help
+    /// began. Nothing.
+    pub capacity_per_s: Option<u64>,
+    /// Latency is low up to here: from a request's arrival at the server's end of the link to its reply. 500 µs.
+    pub service_max: Duration,
+    /// Where the CPU is known, it must not be busier than this, neither now nor as direct load is estimated to make it,
+    /// in percent. 1 to 100; 60.
+    pub busy_percent_max: u32,
+    /// Both must be low for so long. 1 s to a day; 10 s. Doubles each time that load comes back soon.
+    pub low_for: Duration,
+    /// But not beyond this. 10 min.
+    pub low_for_max: Duration,
+    /// Sessions are sent back over this time. Up to 10 min; 5 s.
+    pub spread: Duration,
+    /// Soon: within this time after a release. 60 s.
+    pub soon: Duration,
+    /// So long without that makes one doubling forgotten. 10 min.
+    pub forget: Duration,
+}
+
+impl Default for ReleaseSettings {
+    fn default() -> ReleaseSettings {
+        let s = Duration::from_secs;
+        ReleaseSettings {
+            low_percent: 60,
+            capacity_per_s: None,
+            service_max: Duration::from_micros(500),
+            busy_percent_max: 60,
+            low_for: s(10),
+            low_for_max: s(600),
+            spread: s(5),
+            soon: s(60),
+            forget: s(600),
+        }
+    }
+}
+
+/// What a server saw since the last look. Looks are about a second apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Requests served, helped and direct.
+    pub requests: u64,
+    /// Of those, helped.
+    pub helped: u64,
+    /// From a request's arrival to its reply: p99, or the mean if that is all that is known. Nothing when none came.
+    pub service: Option<Duration>,
+    /// How busy the server's CPU was, in percent of what it may use, if that is known.
+    pub busy_percent: Option<u32>,
+    /// Sessions that are helped now.
+    pub helped_sessions: u32,
+}
+
+/// Why a release stops half way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Throughput is not low any more.
+    Throughput,
+    /// Latency is not.
+    Latency,
+    /// The CPU is busy.
+    Busy,
+}
+
+/// A decision, for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseNotice {
+    /// Throughput and latency were low for a while: sessions return.
+    Begins {
+        /// Sessions.
+        sessions: u32,
+        /// Requests a second,
+        per_s: u64,
+        /// of so many at which that were not low any more.
+        low_per_s: u64,
+        /// From arrival to reply.
+        service: Option<Duration>,
+        /// For so long.
+        lasted: Duration,
+    },
+    /// They stop returning.
+    Stops {
+        /// Why.
+        why: Stop,
+        /// Sessions that are helped still.
+        sessions: u32,
+        /// The next release needs it to be low for so long.
+        low_for: Duration,
+    },
+    /// None is helped any more.
+    Ends,
+    /// Help was called again soon after.
+    TooSoon {
+        /// After so long.
+        after: Duration,
+        /// The next release needs it to be low for so long.
+        low_for: Duration,
+    },
+}
+
+impl fmt::Display for ReleaseNotice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            ReleaseNotice::Begins { sessions, per_s, low_per_s, service, lasted } => {
+                write!(f, "throughput and latency were low for {lasted:.0?} ({per_s} requests/s, at most ")?;
+                write!(
+                    f,
+                    "{low_per_s} would be; {:.1?} from arrival to reply): ",
+                    service.unwrap_or_default()
+                )?;
+                write!(f, "{sessions} helped sessions are sent back")
+            }
+            ReleaseNotice::Stops { why, sessions, low_for } => {
+                let why = match why {
+                    Stop::Throughput => "throughput is not low any more",
+                    Stop::Latency => "latency is not low any more",
+                    Stop::Busy => "the CPU is busy",
+                };
+                write!(
+                    f,
+                    "{why}: {sessions} sessions stay helped; next time it must be low for {low_for:.0?}"
+                )
+            }
+            ReleaseNotice::Ends => f.write_str("no session is helped any more"),
+            ReleaseNotice::TooSoon { after, low_for } => {
+                write!(f, "help was called again {after:.1?} after the release: ")?;
+                write!(f, "next time it must be low for {low_for:.0?}")
+            }
+        }
+    }
+}
+
+/// What has happened since the beginning; each only rises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReleaseCounters {
+    /// Releases begun.
+    pub releases: u64,
+    /// Of those, stopped half way.
+    pub stopped: u64,
+    /// Of those, after which help was called again soon.
+    pub too_soon: u64,
+    /// Sessions that were to be sent back.
+    pub drains: u64,
+}
+
+/// Looks that are remembered for the rate at which help began.
+const RATES: usize = 10;
+/// Help has begun when more than one request in so many is helped.
+const HELPED_ONE_IN: u64 = 10;
+/// Without a measure of its own, low is this share of the highest helped rate.
+const QUIET_ONE_IN: u64 = 10;
+/// What a direct request costs is learned from looks with so many.
+const COST_REQUESTS_MIN: u64 = 100;
+
+/// Decides for one server. Give it a [`Sample`] about every second; then [`poll`](Self::poll) until there is nothing.
+#[derive(Clone, Debug)]
+pub struct Release {
+    settings: ReleaseSettings,
+    random: Random,
+    word: Word,
+    last_look: Time,
+    /// Rates of the last looks at which hardly anybody was helped, in turn.
+    rates: [u64; RATES],
+    next_rate: usize,
+    /// The rate at which help began.
+    began_at: Option<u64>,
+    helped_most: u64,
+    is_helped: bool,
+    /// CPU that a direct request costs, ns of what the server may use.
+    direct_ns: Option<u64>,
+    low_since: Option<Time>,
+    low_for: Duration,
+    /// When the wait was last made longer, or one doubling forgotten.
+    changed_at: Time,
+    released_at: Option<Time>,
+    /// Sessions yet to be sent back, at this pace.
+    draining: Option<(u32, Limiter)>,
+    notice: Option<ReleaseNotice>,
+    counters: ReleaseCounters,
+}
+
+impl Release {
+    /// A server that nobody helps yet. `seed`: sessions return at distances that differ a little.
+    pub fn new(now: Time, settings: ReleaseSettings, seed: u64) -> Release {
+        Release {
+            settings,
+            random: Random::new(seed),
+            word: Word::Auto,
+            last_look: now,
+            rates: [0; RATES],
+            next_rate: 0,
+            began_at: None,
+            helped_most: 0,
+            is_helped: false,
+            direct_ns: None,
+            low_since: None,
+            low_for: settings.low_for,
+            changed_at: now,
+            released_at: None,
+            draining: None,
+            notice: None,
+            counters: ReleaseCounters::default(),
+        }
+    }
+
+    /// The operator's word: *on* keeps everybody helped, *off* sends all back now.
+    pub fn say(&mut self, word: Word) {
+        self.word = word;
+        self.low_since = None;
+        self.draining = None;
+    }
+
+    /// What the server saw since the last look.
+    pub fn look(&mut self, now: Time, sample: Sample) {
+        let passed_ms = u64::try_from(now.since(self.last_look).as_millis()).unwrap_or(u64::MAX).max(1);
+        self.last_look = now;
+        let per_s = sample.requests.saturating_mul(1000) / passed_ms;
+        self.learn(now, per_s, passed_ms, &sample);
+        if self.low_for > self.settings.low_for && now.since(self.changed_at) >= self.settings.forget {
+            (self.low_for, self.changed_at) = ((self.low_for / 2).max(self.settings.low_for), now);
+        }
+        match self.word {
+            Word::On => {}
+            Word::Off => self.drain(&sample),
+            Word::Auto if self.draining.is_some() => self.go_on(now, per_s, &sample),
+            Word::Auto => self.consider(now, per_s, &sample),
+        }
+    }
+
+    /// Whether one helped session, any of them, is to be told *drain* now. Call until it is not, after each look and at
+    /// [`poll_timeout`](Self::poll_timeout).
+    pub fn poll(&mut self, now: Time) -> bool {
+        let Some((left, limiter)) = &mut self.draining else { return false };
+        if *left == 0 || !limiter.take_at_random(now, &mut self.random) {
+            return false;
+        }
+        *left -= 1;
+        self.counters.drains += 1;
+        true
+    }
+
+    /// When to call [`poll`](Self::poll). Nothing: after the next look.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.draining.as_ref().filter(|(left, _)| *left > 0).map(|(_, limiter)| limiter.next_at())
+    }
+
+    /// The last decision, for the log.
+    pub fn poll_notice(&mut self) -> Option<ReleaseNotice> {
+        self.notice.take()
+    }
+
+    /// What has happened since the beginning.
+    pub fn counters(&self) -> &ReleaseCounters {
+        &self.counters
+    }
+
+    /// Requests a second up to which throughput is low. Nothing if there is no measure.
+    pub fn low_per_s(&self) -> Option<u64> {
+        let percent = u64::from(self.settings.low_percent);
+        match self.settings.capacity_per_s.or(self.began_at) {
+            Some(measure) => Some(measure.saturating_mul(percent) / 100),
+            None => (self.helped_most > 0).then_some(self.helped_most / QUIET_ONE_IN),
+        }
+    }
+
+    fn learn(&mut self, now: Time, per_s: u64, passed_ms: u64, sample: &Sample) {
+        let is_helped = sample.helped > sample.requests / HELPED_ONE_IN;
+        if is_helped && !self.is_helped {
+            self.began_at = self.rates.into_iter().max().filter(|most| *most > 0);
+            self.helped_most = 0;
+            if let Some(after) = self.released_at.take().map(|at| now.since(at))
+                && after < self.settings.soon
+            {
+                self.counters.too_soon += 1;
+                self.wait_longer(now);
+                self.notice = Some(ReleaseNotice::TooSoon { after, low_for: self.low_for });
+            }
+        }
+        self.is_helped = is_helped || (self.is_helped && sample.helped_sessions > 0);
+        if self.is_helped {
+            self.helped_most = self.helped_most.max(per_s);
+            return;
+        }
+        self.rates[self.next_rate] = per_s;
+        self.next_rate = (self.next_rate + 1) % RATES;
+        if let Some(busy) = sample.busy_percent.filter(|_| sample.requests >= COST_REQUESTS_MIN) {
+            let busy_ns = u64::from(busy).saturating_mul(passed_ms).saturating_mul(10_000);
+            let cost = busy_ns / sample.requests;
+            self.direct_ns = Some(self.direct_ns.map_or(cost, |known| known / 8 * 7 + cost / 8));
+        }
+    }
+
+    /// What is not low, if anything.
+    fn not_low(&self, per_s: u64, sample: &Sample) -> Option<Stop> {
+        let busy_max = u64::from(self.settings.busy_percent_max);
+        let estimated = self.direct_ns.map_or(0, |ns| per_s.saturating_mul(ns) / 10_000_000);
+        if self.low_per_s().is_none_or(|low| per_s > low) {
+            Some(Stop::Throughput)
+        } else if sample.service.is_some_and(|service| service > self.settings.service_max) {
+            Some(Stop::Latency)
+        } else if sample.busy_percent.is_some_and(|busy| u64::from(busy).max(estimated) > busy_max) {
+            Some(Stop::Busy)
+        } else {
+            None
+        }
+    }
+
+    fn consider(&mut self, now: Time, per_s: u64, sample: &Sample) {
+        if sample.helped_sessions == 0 || self.not_low(per_s, sample).is_some() {
+            self.low_since = None;
+            return;
+        }
+        let lasted = now.since(*self.low_since.get_or_insert(now));
+        if lasted < self.low_for {
+            return;
+        }
+        self.low_since = None;
+        self.counters.releases += 1;
+        self.notice = Some(ReleaseNotice::Begins {
+            sessions: sample.helped_sessions,
+            per_s,
+            low_per_s: self.low_per_s().unwrap_or(0),
+            service: sample.service,
+            lasted,
+        });
+        self.drain(sample);
+    }
+
+    /// Sends back whoever is helped, at a pace that takes the whole spread.
+    fn drain(&mut self, sample: &Sample) {
+        let sessions = sample.helped_sessions;
+        match &mut self.draining {
+            Some((left, _)) => *left = (*left).min(sessions),
+            None if sessions > 0 => {
+                let spread_ms = self.settings.spread.as_millis().max(1);
+                let per_s = (u128::from(sessions) * 1000).div_ceil(spread_ms);
+                let limiter = Limiter::new(u32::try_from(per_s).unwrap_or(u32::MAX));
+                self.draining = Some((sessions, limiter));
+            }
+            None => {}
+        }
+        if self.word == Word::Off && self.draining.as_ref().is_some_and(|(left, _)| *left == 0) {
+            self.draining = None; // whoever is helped still is sent back at the next look
+        }
+    }
+
+    fn go_on(&mut self, now: Time, per_s: u64, sample: &Sample) {
+        if sample.helped_sessions == 0 {
+            self.draining = None;
+            self.released_at = Some(now);
+            self.is_helped = false;
+            self.notice = Some(ReleaseNotice::Ends);
+        } else if let Some(why) = self.not_low(per_s, sample) {
+            self.draining = None;
+            self.counters.stopped += 1;
+            self.wait_longer(now);
+            let sessions = sample.helped_sessions;
+            self.notice = Some(ReleaseNotice::Stops { why, sessions, low_for: self.low_for });
+        } else if self.draining.as_ref().is_some_and(|(left, _)| *left == 0) {
+            // Told, and still there, or new: again.
+            self.draining = None;
+            self.drain(sample);
+        }
+    }
+
+    fn wait_longer(&mut self, now: Time) {
+        let longest = self.settings.low_for_max.max(self.settings.low_for);
+        (self.low_for, self.changed_at) = (self.low_for.saturating_mul(2).min(longest), now);
+    }
+}
