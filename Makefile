@@ -2,14 +2,17 @@
 # make test   lints and all tests
 # make bench  every experiment, quickly; BENCH=name for one of them
 # make lint   formatting and lints only
+# make install-capi   the C library, into PREFIX=/usr/local (DESTDIR=... for packages)
 # make setup  the Debian packages that the others need (they call it themselves; the demo needs fewer)
 
 CARGO   ?= cargo
 BENCH   ?=
 DEMO    ?=
+PREFIX  ?= /usr/local
+DESTDIR ?=
 DIST    := target/dist/spillway
 
-.PHONY: demo test bench lint setup setup-demo build dist clean
+.PHONY: demo test bench lint setup setup-demo build dist install-capi clean
 
 demo: dist
 	$(DIST) demo $(DEMO)
@@ -30,6 +33,10 @@ build:
 
 dist: setup-demo
 	$(CARGO) build --profile dist -p spillway-cli -p spillway-shim
+
+install-capi:
+	$(CARGO) build --profile dist -p spillway-capi
+	tools/install-capi --from target/dist --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
 
 setup:
 	@tools/setup all

@@ -1,0 +1,205 @@
+/* A client of an echo server whose session goes on when a helper that carries it is killed.
+ *
+ *     client --server 10.0.0.5:7400 [--helpers 10.0.0.9:7411,10.0.0.10:7411] [--key FILE] [--count N]
+ *
+ * --server is the server's link port. Without --count it sends the lines of its standard input and prints what comes
+ * back. With it, it plays ping-pong with N messages, or, when N is 0, until standard input ends; it looks at every byte of
+ * every reply, and tells where the session is carried, and every 100 messages how many there were. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <spillway.h>
+
+/* Messages under way at a time, and their lengths. */
+enum { UNDER_WAY = 8, LENGTH_MAX = 3000, CLOSE_TURNS = 1000 };
+
+struct client {
+    pm_session *session;
+    long count; /* messages to send; 0: until standard input ends; -1: its lines */
+    int input_ended;
+    long sent, received; /* messages */
+    size_t sent_bytes, received_bytes; /* of the message that is being sent, or received */
+    char line[64 * 1024]; /* a line, of which a part is sent */
+    size_t line_length, line_sent;
+    int moves, finished, is_at_end;
+};
+
+static void die(const char *what, const char *why) {
+    fprintf(stderr, "client: %s: %s\n", what, why);
+    exit(EXIT_FAILURE);
+}
+
+static void check(const char *what, ptrdiff_t status) {
+    if (status < 0)
+        die(what, pm_last_error());
+}
+
+/* Message `number` has this length, and this byte at `place`: both ends of the test know them. */
+static size_t message_length(long number) {
+    return 1 + (size_t)number * 397 % LENGTH_MAX;
+}
+
+static unsigned char message_byte(long number, size_t place) {
+    return (unsigned char)((size_t)number * 31 + place * 7 + place / 251);
+}
+
+static void tell_events(struct client *client) {
+    pm_session_event event;
+    while (pm_next_event(client->session, &event) == 1) {
+        if (event.kind == PM_SESSION_MOVED) {
+            client->moves++;
+            if (event.route == PM_DIRECT)
+                printf("carried by the server at %s\n", event.address);
+            else
+                printf("carried by helper %u at %s\n", (unsigned)event.route, event.address);
+        } else if (event.kind == PM_SESSION_CARRIER_LOST) {
+            fprintf(stderr, "client: %s: %s\n", event.address, event.why);
+        }
+    }
+    fflush(stdout);
+}
+
+static int is_more_to_send(const struct client *client) {
+    if (client->count < 0)
+        return client->line_sent < client->line_length;
+    if (client->sent_bytes > 0)
+        return 1; /* a message is never cut */
+    return client->count == 0 ? !client->input_ended : client->sent < client->count;
+}
+
+static int is_everything_sent(const struct client *client) {
+    return !is_more_to_send(client) && (client->count > 0 || client->input_ended);
+}
+
+/* Sends until there is no room, or nothing to send now. */
+static void send_more(struct client *client) {
+    unsigned char message[LENGTH_MAX];
+    while (is_more_to_send(client)) {
+        const void *bytes = client->line + client->line_sent;
+        size_t length = client->line_length - client->line_sent;
+        if (client->count >= 0) {
+            if (client->sent - client->received >= UNDER_WAY)
+                return;
+            size_t whole = message_length(client->sent);
+            for (size_t place = client->sent_bytes; place < whole; place++)
+                message[place] = message_byte(client->sent, place);
+            bytes = message + client->sent_bytes;
+            length = whole - client->sent_bytes;
+        }
+        ptrdiff_t taken = pm_send(client->session, bytes, length);
+        if (taken == PM_AGAIN)
+            return; /* PM_SESSION_ROOM comes, and with it the next turn */
+        check("pm_send", taken);
+        if (client->count < 0) {
+            client->line_sent += (size_t)taken;
+            continue;
+        }
+        client->sent_bytes += (size_t)taken;
+        if ((size_t)taken == length) {
+            client->sent++;
+            client->sent_bytes = 0;
+        }
+    }
+    if (is_everything_sent(client) && !client->finished) {
+        check("pm_finish", pm_finish(client->session));
+        client->finished = 1;
+    }
+}
+
+static void look_at(struct client *client, const unsigned char *bytes, size_t length) {
+    for (size_t at = 0; at < length; at++) {
+        if (client->received >= client->sent + (client->sent_bytes > 0))
+            die("reply", "more than was sent");
+        if (bytes[at] != message_byte(client->received, client->received_bytes))
+            die("reply", "not what was sent");
+        if (++client->received_bytes == message_length(client->received)) {
+            client->received_bytes = 0;
+            if (++client->received % 100 == 0)
+                printf("%ld messages\n", client->received);
+        }
+    }
+}
+
+/* Receives until there is nothing. */
+static void receive_all(struct client *client) {
+    unsigned char buffer[16 * 1024];
+    for (;;) {
+        ptrdiff_t received = pm_receive(client->session, buffer, sizeof buffer);
+        if (received == PM_AGAIN)
+            return;
+        check("pm_receive", received);
+        if (received == 0) {
+            client->is_at_end = 1;
+            return;
+        }
+        if (client->count < 0)
+            fwrite(buffer, 1, (size_t)received, stdout);
+        else
+            look_at(client, buffer, (size_t)received);
+    }
+}
+
+/* One turn of the loop: the session's descriptor and standard input. */
+static void turn(struct client *client) {
+    int reads_lines = client->count < 0 && client->line_sent == client->line_length;
+    int reads_input = !client->input_ended && (client->count == 0 || reads_lines);
+    struct pollfd watched[2] = {
+        {.fd = pm_poll_descriptor(client->session), .events = POLLIN},
+        {.fd = reads_input ? STDIN_FILENO : -1, .events = POLLIN},
+    };
+    if (poll(watched, 2, pm_next_timeout_ms(client->session)) < 0 && errno != EINTR)
+        die("poll", strerror(errno));
+    if (reads_input && watched[1].revents != 0) {
+        ssize_t length = read(STDIN_FILENO, client->line, sizeof client->line);
+        if (length <= 0)
+            client->input_ended = 1;
+        client->line_length = length > 0 ? (size_t)length : 0;
+        client->line_sent = 0;
+    }
+    check("pm_handle", pm_handle(client->session));
+    receive_all(client);
+    send_more(client);
+    tell_events(client);
+}
+
+int main(int count, char **arguments) {
+    static struct client client = {.count = -1};
+    pm_settings *settings = pm_settings_new();
+    for (int at = 1; at < count; at += 2) {
+        const char *name = arguments[at], *value = arguments[at + 1]; /* the last one is null */
+        if (value == NULL)
+            die(name, "needs a value");
+        if (strcmp(name, "--server") == 0)
+            check(name, pm_settings_server(settings, value));
+        else if (strcmp(name, "--helpers") == 0)
+            check(name, pm_settings_helpers(settings, value));
+        else if (strcmp(name, "--key") == 0)
+            check(name, pm_settings_key_file(settings, value));
+        else if (strcmp(name, "--count") == 0)
+            client.count = atol(value);
+        else
+            die(name, "unknown argument");
+    }
+    check("pm_connect", pm_connect(settings, &client.session));
+    pm_settings_free(settings);
+
+    send_more(&client);
+    while (!client.is_at_end)
+        turn(&client);
+    if (client.count >= 0 && (client.received != client.sent || client.received_bytes != 0))
+        die("replies", "the stream ended too early");
+
+    /* Both directions are at their end: the server is told, and has its time to hear it. */
+    check("pm_close", pm_close(client.session));
+    for (int turns = 0; turns < CLOSE_TURNS && !pm_is_over(client.session); turns++)
+        check("pm_wait", pm_wait(client.session, 10));
+    if (client.count >= 0)
+        printf("%ld messages, every byte right, %d carriers\n", client.received, client.moves);
+    pm_free(client.session);
+    return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,148 @@
+//! What C gives: texts, bytes, addresses.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::time::Duration;
+
+use spillway_client::Key;
+
+use crate::status::{Fault, pm_status, write_text};
+
+/// A text.
+///
+/// # Safety
+/// The pointer is null, or to bytes that end with a zero and stay for the call.
+pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Fault> {
+    if text.is_null() {
+        return Err(Fault::invalid(format!("{name} is null")));
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    let bytes = unsafe { CStr::from_ptr(text) };
+    bytes.to_str().map_err(|_| Fault::invalid(format!("{name} is not UTF-8")))
+}
+
+/// Bytes to read.
+///
+/// # Safety
+/// The pointer is null, or to so many bytes that stay for the call.
+pub(crate) unsafe fn bytes<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], Fault> {
+    match check(data, length)? {
+        // SAFETY: not null, not longer than anything is, and the caller vouches for the rest.
+        true => Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) }),
+        false => Ok(&[]),
+    }
+}
+
+/// Bytes to write. What they are before is C's business: memory that comes from outside has some value.
+///
+/// # Safety
+/// The pointer is null, or to room for so many bytes that nobody else uses for the call.
+pub(crate) unsafe fn room<'a>(data: *mut c_void, length: usize) -> Result<&'a mut [u8], Fault> {
+    if !check(data, length)? {
+        return Ok(&mut []);
+    }
+    // SAFETY: not null, not longer than anything is, and the caller vouches for the rest.
+    Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), length) })
+}
+
+/// Whether there is anything.
+fn check(data: *const c_void, length: usize) -> Result<bool, Fault> {
+    if length == 0 {
+        return Ok(false);
+    }
+    if data.is_null() {
+        return Err(Fault::invalid("data is null, and its length is not 0"));
+    }
+    if isize::try_from(length).is_err() {
+        return Err(Fault::invalid(format!("nothing is {length} bytes long: is it a negative number?")));
+    }
+    Ok(true)
+}
+
+/// An address for C: a text with its final zero.
+///
+/// # Safety
+/// As of [`room`].
+pub(crate) unsafe fn write_address(
+    address: SocketAddr,
+    buffer: *mut c_char,
+    size: usize,
+) -> Result<(), Fault> {
+    // SAFETY: the caller vouches for it.
+    let buffer = unsafe { room(buffer.cast(), size) }?;
+    let text = address.to_string();
+    if !buffer.is_empty() && buffer.len() <= text.len() {
+        return Err(Fault::invalid("the buffer is too short for an address: PM_ADDRESS_BYTES are enough"));
+    }
+    write_text(&text, buffer);
+    Ok(())
+}
+
+/// `HOST:PORT`. A host's name is looked up, which may wait; its first address is taken.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, Fault> {
+    let wrong = |why: &dyn std::fmt::Display| {
+        Fault::invalid(format!("{text:?} is no address: {why}; write HOST:PORT, as in 10.0.0.5:11411"))
+    };
+    let mut addresses = text.to_socket_addrs().map_err(|error| wrong(&error))?;
+    addresses.next().ok_or_else(|| wrong(&"the name has no address"))
+}
+
+pub(crate) fn key_file(path: &str) -> Result<Key, Fault> {
+    spillway_server::read_key_file(Path::new(path))
+        .map_err(|error| Fault::new(pm_status::PM_KEY, error.to_string()))
+}
+
+/// Never repeats the text: it may be a secret with one digit wrong.
+pub(crate) fn key_text(text: &str) -> Result<Key, Fault> {
+    Key::parse(text).map_err(|error| {
+        Fault::new(pm_status::PM_KEY, format!("{error}; make one with: spillway key new FILE"))
+    })
+}
+
+pub(crate) fn milliseconds(ms: u32) -> Duration {
+    Duration::from_millis(ms.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null;
+
+    use super::*;
+
+    #[test]
+    fn texts_and_bytes_are_checked() {
+        // SAFETY: null, or literals.
+        unsafe {
+            assert!(text(null(), "it").is_err());
+            assert!(text(c"\xff".as_ptr(), "it").is_err());
+            assert_eq!(text(c"word".as_ptr(), "it").unwrap(), "word");
+            assert_eq!(bytes(null(), 0).unwrap(), b"");
+            assert!(bytes(null(), 1).is_err());
+            assert!(bytes(c"x".as_ptr().cast(), usize::MAX).is_err());
+            assert_eq!(bytes(c"xy".as_ptr().cast(), 2).unwrap(), b"xy");
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_and_written() {
+        assert_eq!(address("10.0.0.5:11411").unwrap(), SocketAddr::from(([10, 0, 0, 5], 11411)));
+        assert_eq!(address("[::1]:1").unwrap().to_string(), "[::1]:1");
+        for wrong in ["", "10.0.0.5", "10.0.0.5:99999", "no such host:1"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+        let mut short = [1 as c_char; 13];
+        // SAFETY: so long are the buffers.
+        unsafe {
+            assert!(write_address(([10, 0, 0, 5], 114).into(), short.as_mut_ptr(), short.len()).is_ok());
+            assert!(write_address(([10, 0, 0, 5], 1141).into(), short.as_mut_ptr(), short.len()).is_err());
+            assert!(write_address(([10, 0, 0, 5], 1).into(), std::ptr::null_mut(), 0).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_wrong_key_is_not_repeated() {
+        let fault = key_text("spillway-key-1 secret").unwrap_err();
+        assert!(!format!("{fault:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,197 @@
+//! A link port with its own epoll set, so that the application's loop has one descriptor to watch.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventFlags};
+use rustix::io::Errno;
+use spillway_server::{BindError, Client, CloseReason, Event, LinkId, Links, RefuseReason, Settings};
+
+use super::clients::Clients;
+use super::event::{Text, pm_event};
+
+/// Received from a link at a time.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// Links that one turn looks at, at most: the others are ready in the next one.
+const READY_MAX: usize = 256;
+/// Nobody but us is in the epoll set.
+const MARK: u32 = 0;
+
+/// A link port, and where its turn is.
+pub(crate) struct Port {
+    pub(super) links: Links,
+    pub(super) clients: Clients,
+    epoll: OwnedFd,
+    /// Of this turn. One clock reading for all of it.
+    now: Instant,
+    /// What the epoll set said and was not looked at yet.
+    ready: VecDeque<(u64, EventFlags)>,
+    /// The link whose bytes are being taken apart, and which of the buffer's they are.
+    current: Option<LinkId>,
+    begin: usize,
+    end: usize,
+    buffer: Box<[u8]>,
+    /// What the last event lent.
+    text: Text,
+    /// Something was composed, or ended, since the last flush.
+    pub(super) is_touched: bool,
+}
+
+impl Port {
+    pub(super) fn listen(address: SocketAddr, settings: Settings) -> Result<Port, BindError> {
+        let now = Instant::now();
+        let failed = |error: io::Error| BindError::Listen(address, error);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let mut links = Links::bind(now, address, settings)?;
+        links.watch_in(&epoll, MARK).map_err(failed)?;
+        Ok(Port {
+            links,
+            clients: Clients::default(),
+            epoll,
+            now,
+            ready: VecDeque::new(),
+            current: None,
+            begin: 0,
+            end: 0,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            text: Text::default(),
+            is_touched: false,
+        })
+    }
+
+    pub(super) fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    /// A new turn: asks the kernel what is ready, without waiting.
+    pub(super) fn handle(&mut self) -> io::Result<()> {
+        if self.is_touched {
+            self.flush()?;
+        }
+        self.now = Instant::now();
+        if self.ready.is_empty() && self.current.is_none() {
+            let mut space = [MaybeUninit::<epoll::Event>::uninit(); READY_MAX];
+            match epoll::wait(&self.epoll, &mut space, Some(&Timespec::default())) {
+                Ok((events, _)) => {
+                    self.ready.extend(events.iter().map(|event| (event.data.u64(), event.flags)));
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.links.handle_timeout(self.now);
+        self.is_touched = true;
+        Ok(())
+    }
+
+    /// The next event of this turn; `None` when there is none any more.
+    pub(super) fn decompose(&mut self) -> Option<pm_event> {
+        loop {
+            // Events of what was received come first; then those of what happened beside it.
+            if let Some(link) = self.current {
+                let mut input = &self.buffer[self.begin..self.end];
+                let event = self.links.decompose(self.now, link, &mut input);
+                self.begin = self.end - input.len();
+                match event {
+                    Some(event) => match tell(&mut self.links, &mut self.clients, &mut self.text, event) {
+                        Some(event) => return Some(event),
+                        None => continue,
+                    },
+                    None => self.current = None,
+                }
+            }
+            if let Some((data, flags)) = self.ready.pop_front() {
+                if let Some(link) = self.links.handle_ready(self.now, data, flags) {
+                    self.begin = 0;
+                    self.end = self.links.receive(link, &mut self.buffer);
+                    // Also when there are no bytes: what other threads have is not in the buffer.
+                    self.current = Some(link);
+                }
+                continue;
+            }
+            let event = self.links.poll_event()?;
+            if let Some(event) = tell(&mut self.links, &mut self.clients, &mut self.text, event) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// Sends what was composed, and has the epoll set wait for the right things.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.is_touched = false;
+        self.links.flush(Instant::now());
+        self.links.watch_in(&self.epoll, MARK)
+    }
+
+    /// When the next turn is due at the latest; in the past when something is left to do.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        if self.is_touched || self.current.is_some() || !self.ready.is_empty() {
+            return Some(self.now);
+        }
+        self.links.poll_timeout()
+    }
+
+    pub(super) fn client(&mut self, number: u64) -> Option<Client> {
+        let client = self.clients.client(number)?;
+        self.is_touched = true;
+        Some(client)
+    }
+}
+
+/// An event for C, unless it is of a client that C has closed already.
+fn tell(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<'_>) -> Option<pm_event> {
+    use super::event::pm_event_kind as K;
+    let known = |clients: &Clients, client| clients.number(client);
+    Some(match event {
+        Event::Connected { client, address } => match clients.add(client) {
+            Some(number) => pm_event { text: text.lend(&address), ..pm_event::of(K::PM_CONNECTED, number) },
+            None => {
+                links.refuse(client, RefuseReason::Full);
+                return None;
+            }
+        },
+        Event::Data { client, bytes } => {
+            let (number, context) = known(clients, client)?;
+            let (data, length) = (bytes.as_ptr(), bytes.len());
+            clients.received(number, length);
+            pm_event { context, data, length, ..pm_event::of(K::PM_DATA, number) }
+        }
+        Event::Finished { client } => {
+            let (number, context) = known(clients, client)?;
+            pm_event { context, ..pm_event::of(K::PM_FINISHED, number) }
+        }
+        Event::Room { client } => {
+            let (number, context) = known(clients, client)?;
+            pm_event { context, ..pm_event::of(K::PM_ROOM, number) }
+        }
+        Event::Closed { client, reason } => {
+            // The answer that is owed; with this the number is nobody's.
+            links.close(client, reason);
+            let (number, context) = known(clients, client)?;
+            clients.remove(number);
+            let reason = if reason == CloseReason::Normal { 0 } else { reason as i32 };
+            pm_event { context, reason, ..pm_event::of(K::PM_CLOSED_BY_CLIENT, number) }
+        }
+        Event::LinkOpened { peer, role, .. } => {
+            pm_event { text: text.lend(&format_args!("{role} {peer}")), ..pm_event::of(K::PM_LINK_OPENED, 0) }
+        }
+        Event::LinkLost { peer, why, .. } => {
+            pm_event { text: text.lend(&format_args!("{peer}: {why}")), ..pm_event::of(K::PM_LINK_LOST, 0) }
+        }
+        Event::Forbidden { address, why, .. } => pm_event {
+            text: text.lend(&format_args!("{address}: {why}")),
+            ..pm_event::of(K::PM_FORBIDDEN, 0)
+        },
+        Event::Drain { deadline_ms, .. } => {
+            let text = text.lend(&format_args!("within {deadline_ms} ms"));
+            pm_event { text, ..pm_event::of(K::PM_LINK_DRAINS, 0) }
+        }
+        // Runs are of `decompose_run` only.
+        Event::Run { .. } => return None,
+    })
+}

@@ -1,0 +1,363 @@
+//! A client's session (PostMan §4.2): one stream of bytes in each direction, direct or through helpers.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::null;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use spillway_client::session::{Gone, SessionEvent};
+use spillway_client::{Session, SessionSettings};
+
+use crate::argument;
+use crate::object::{self, Handle};
+use crate::settings::{Routes, pm_settings};
+use crate::status::{Fault, call, done, of_stream};
+
+/// Bytes that hold the text of any address, `HOST:PORT` with its final zero.
+pub const PM_ADDRESS_BYTES: usize = 64;
+
+/// A session: one ordered stream of bytes in each direction, which goes on by itself when what carries it is lost.
+pub struct pm_session {
+    _opaque: [u8; 0],
+}
+
+pub(crate) struct ClientSide {
+    session: Session,
+    routes: Routes,
+    gone: Option<Gone>,
+    /// What the last event lent.
+    lent: Lent,
+}
+
+#[derive(Default)]
+struct Lent {
+    address: CString,
+    why: CString,
+}
+
+impl Handle for pm_session {
+    type Value = ClientSide;
+    const TAG: u32 = 0x7370_7373;
+    const NAME: &'static str = "pm_session";
+}
+
+/// What happened to a session.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum pm_session_event_kind {
+    /// Another route carries it from now on, or the first one does.
+    PM_SESSION_MOVED = 1,
+    /// A route carries it no more, or did not come to it; `why` tells the reason. Another is tried.
+    PM_SESSION_CARRIER_LOST = 2,
+    /// The server's application accepted it.
+    PM_SESSION_ACCEPTED = 3,
+    /// `pm_send` has room again after it took less than it was given.
+    PM_SESSION_ROOM = 4,
+}
+
+/// An event of a session. None needs an answer.
+#[repr(C)]
+pub struct pm_session_event {
+    /// Which: a `pm_session_event_kind`.
+    pub kind: i32,
+    /// Of *moved* and *carrier lost*: the route, a helper's number or `PM_DIRECT`.
+    pub route: u32,
+    /// Of these two: the route's address. Otherwise empty, never null. Lent until the next call with this session.
+    pub address: *const c_char,
+    /// Of *carrier lost*: why, in words. Otherwise empty, never null. Lent likewise.
+    pub why: *const c_char,
+}
+
+impl ClientSide {
+    fn open(routes: Routes, settings: SessionSettings) -> Result<ClientSide, Fault> {
+        let session = Session::open(Instant::now(), routes.targets(), settings)
+            .map_err(|error| Fault::system("a session cannot be opened", &error))?;
+        Ok(ClientSide { session, routes, gone: None, lent: Lent::default() })
+    }
+
+    fn failed(&mut self, error: &std::io::Error) -> Fault {
+        if let Some(gone) = error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()) {
+            self.gone = Some(*gone);
+        }
+        of_stream(error)
+    }
+
+    /// Does what is due. 1 when there is something to receive.
+    fn handle(&mut self) -> c_int {
+        let now = Instant::now();
+        self.session.handle_ready(now);
+        self.session.handle_timeout(now);
+        c_int::from(self.session.has_arrived())
+    }
+
+    fn wait(&mut self, timeout_ms: c_int) -> Result<c_int, Fault> {
+        if self.session.has_arrived() {
+            return Ok(1);
+        }
+        let asked = u64::try_from(timeout_ms).ok().map(Duration::from_millis); // negative: for ever
+        let due = self.session.poll_timeout().map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = [asked, due].into_iter().flatten().min().map(|left| Timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        match poll(&mut [PollFd::new(&self.session, PollFlags::IN)], timeout.as_ref()) {
+            Ok(_) => Ok(self.handle()),
+            // A signal: its handler may have something to say to the caller's loop.
+            Err(Errno::INTR) => Ok(0),
+            Err(error) => Err(Fault::system("poll", &error)),
+        }
+    }
+
+    fn next_event(&mut self) -> Option<pm_session_event> {
+        use pm_session_event_kind as K;
+        let (kind, address, why) = match self.session.poll_event()? {
+            SessionEvent::Moved(address) => (K::PM_SESSION_MOVED, Some(address), String::new()),
+            SessionEvent::CarrierLost { address, why } => {
+                (K::PM_SESSION_CARRIER_LOST, Some(address), why.to_string())
+            }
+            SessionEvent::Accepted => (K::PM_SESSION_ACCEPTED, None, String::new()),
+            SessionEvent::Room => (K::PM_SESSION_ROOM, None, String::new()),
+        };
+        let c_text = |text: String| CString::new(text).unwrap_or_default(); // no text of ours has a zero in it
+        self.lent.address = address.map_or_else(CString::default, |address| c_text(address.to_string()));
+        self.lent.why = c_text(why);
+        let route = address.map_or(0, |address| self.routes.route(address));
+        Some(pm_session_event {
+            kind: kind as i32,
+            route,
+            address: self.lent.address.as_ptr(),
+            why: self.lent.why.as_ptr(),
+        })
+    }
+}
+
+/// Opens a session and returns at once: the first route is tried from now on. What is sent before a server has answered
+/// waits. `*session` becomes the new session, for the caller to free, or null on an error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_connect(settings: *const pm_settings, session: *mut *mut pm_session) -> c_int {
+    done(|| {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            object::answer(session, "session", std::ptr::null_mut())?;
+            let (routes, bounds) = object::with(settings, |settings| settings.resolve())?;
+            let side = ClientSide::open(routes, bounds)?;
+            object::answer(session, "session", object::give(side))
+        }
+    })
+}
+
+/// Sends a prefix of `length` bytes and returns its length. `PM_AGAIN` when too much is not acknowledged yet:
+/// `PM_SESSION_ROOM` tells when it is worth trying again. What was taken is kept until the server has it, on whatever
+/// route.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_send(session: *mut pm_session, data: *const c_void, length: usize) -> isize {
+    call(|| {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            let bytes = argument::bytes(data, length)?;
+            object::with(session, |side| match side.session.send(Instant::now(), bytes) {
+                Ok(taken) => Ok(taken.cast_signed()),
+                Err(error) => Err(side.failed(&error)),
+            })
+        }
+    })
+}
+
+/// Receives up to `size` bytes and returns how many. 0 is the end of the stream. `PM_AGAIN` when nothing has arrived; all
+/// other errors are for ever.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_receive(session: *mut pm_session, buffer: *mut c_void, size: usize) -> isize {
+    call(|| {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            let room = argument::room(buffer, size)?;
+            if room.is_empty() {
+                return Err(Fault::invalid("a buffer of no size: 0 would look like the end"));
+            }
+            object::with(session, |side| match side.session.receive(Instant::now(), room) {
+                Ok(received) => Ok(received.cast_signed()),
+                Err(error) => Err(side.failed(&error)),
+            })
+        }
+    })
+}
+
+/// The descriptor to watch for reading, in `poll`, `epoll` or anything like it. It never changes, and belongs to the
+/// session: do not close it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_poll_descriptor(session: *const pm_session) -> c_int {
+    // SAFETY: the caller vouches for it.
+    call(|| unsafe { object::with(session, |side| Ok(side.session.as_fd().as_raw_fd())) })
+}
+
+/// How long to wait for the descriptor at most before `pm_handle` is due, in milliseconds, rounded up: as `poll` takes it.
+/// -1: for ever. Ask after the other calls, right before the wait.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_next_timeout_ms(session: *const pm_session) -> c_int {
+    // SAFETY: the caller vouches for it.
+    call(|| unsafe { object::with(session, |side| Ok(timeout_ms(side.session.poll_timeout()))) })
+}
+
+/// As `poll` takes it.
+pub(crate) fn timeout_ms(due: Option<Instant>) -> c_int {
+    let Some(due) = due else { return -1 };
+    let left = due.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000);
+    c_int::try_from(left).unwrap_or(c_int::MAX)
+}
+
+/// Does what there is to do: to be called when the descriptor is ready and when the timeout has passed; once too often does
+/// no harm. Returns 1 when `pm_receive` has something (bytes, the end, or an error), otherwise 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_handle(session: *mut pm_session) -> c_int {
+    // SAFETY: the caller vouches for it.
+    call(|| unsafe { object::with(session, |side| Ok(side.handle())) })
+}
+
+/// For programs without a loop: waits until there is something to do, `timeout_ms` at most (-1: for ever), and does it.
+/// Returns as `pm_handle`. 0 says that something was done, that the time has passed, or that a signal came: call again as
+/// long as what is wanted has not come.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_wait(session: *mut pm_session, timeout_ms: c_int) -> c_int {
+    // SAFETY: the caller vouches for it.
+    call(|| unsafe { object::with(session, |side| side.wait(timeout_ms)) })
+}
+
+/// What happened since it was last asked: 1 and an event, or 0. Ask until 0 after `pm_handle`; of those that nobody asks for
+/// the latest 32 are kept.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_next_event(session: *mut pm_session, event: *mut pm_session_event) -> c_int {
+    call(|| {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            let nothing = pm_session_event { kind: 0, route: 0, address: null(), why: null() };
+            object::answer(event, "event", nothing)?;
+            object::with(session, |side| match side.next_event() {
+                Some(next) => object::answer(event, "event", next).map(|()| 1),
+                None => Ok(0),
+            })
+        }
+    })
+}
+
+/// What carries the session now: `*route` becomes a helper's number or `PM_DIRECT`, and the buffer its address; both may be
+/// null (with a `size` of 0). `PM_AGAIN` while nothing does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_carrier(
+    session: *const pm_session,
+    route: *mut u32,
+    address: *mut c_char,
+    size: usize,
+) -> c_int {
+    done(|| {
+        // SAFETY: the caller vouches for all.
+        unsafe {
+            let (number, carrier) = object::with(session, |side| {
+                let carrier: SocketAddr =
+                    side.session.carrier().ok_or_else(|| Fault::again("no route carries the session now"))?;
+                Ok((side.routes.route(carrier), carrier))
+            })?;
+            if !route.is_null() {
+                object::answer(route, "route", number)?;
+            }
+            argument::write_address(carrier, address, size)
+        }
+    })
+}
+
+/// Moves to a route, a helper's number or `PM_DIRECT`, at once. Requests may be under way: nothing is lost.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_move(session: *mut pm_session, route: u32) -> c_int {
+    done(|| {
+        let move_it = |side: &mut ClientSide| {
+            let place = side.routes.place(route)?;
+            side.session.move_to(Instant::now(), place).map_err(|error| of_stream(&error))
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { object::with(session, move_it) }
+    })
+}
+
+/// Other routes from now on: the server and the helpers of these settings, which may be others than the session was opened
+/// with. What carries it goes on doing so, be it among them or not (`PM_FORMER_ROUTE`). All else in the settings is of no
+/// effect; the key must be the same.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_set_routes(session: *mut pm_session, settings: *const pm_settings) -> c_int {
+    done(|| {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            let (routes, _) = object::with(settings, |settings| settings.resolve())?;
+            object::with(session, |side| {
+                side.session.set_routes(routes.targets()).map_err(|error| of_stream(&error))?;
+                side.routes = routes;
+                Ok(())
+            })
+        }
+    })
+}
+
+/// Sends no more; replies still come.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_finish(session: *mut pm_session) -> c_int {
+    let finish = |side: &mut ClientSide| {
+        side.session.finish(Instant::now());
+        Ok(())
+    };
+    // SAFETY: the caller vouches for it.
+    done(|| unsafe { object::with(session, finish) })
+}
+
+/// Closes. What was sent still reaches the server if the session is handled until it is over (`pm_is_over`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_close(session: *mut pm_session) -> c_int {
+    let close = |side: &mut ClientSide| {
+        side.session.close(Instant::now());
+        Ok(())
+    };
+    // SAFETY: the caller vouches for it.
+    done(|| unsafe { object::with(session, close) })
+}
+
+/// 1 when nothing more comes of the session: it was closed and the server has everything, or it failed for ever, which
+/// `pm_receive` then tells. Otherwise 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_is_over(session: *const pm_session) -> c_int {
+    // SAFETY: the caller vouches for it.
+    call(|| unsafe { object::with(session, |side| Ok(c_int::from(side.session.is_over()))) })
+}
+
+/// After `PM_GONE`: the server is known to have received `*acknowledged` of the `*written` bytes that were sent. Both may be
+/// null. `PM_AGAIN` when no call has returned `PM_GONE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_gone(
+    session: *const pm_session,
+    acknowledged: *mut u64,
+    written: *mut u64,
+) -> c_int {
+    done(|| {
+        // SAFETY: the caller vouches for all.
+        unsafe {
+            let gone = object::with(session, |side| {
+                side.gone.ok_or_else(|| Fault::again("the session is not known to be gone"))
+            })?;
+            for (place, name, value) in
+                [(acknowledged, "acknowledged", gone.acknowledged), (written, "written", gone.written)]
+            {
+                if !place.is_null() {
+                    object::answer(place, name, value)?;
+                }
+            }
+            Ok(())
+        }
+    })
+}
+
+/// Frees a session, with all that it lent; without `pm_close` before, and until it is over, the server may not have
+/// everything. Null is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_free(session: *mut pm_session) {
+    // SAFETY: the caller vouches for it.
+    call(|| unsafe { object::free(session) });
+}

@@ -1,0 +1,303 @@
+//! What a client's session needs to know.
+
+use std::ffi::{c_char, c_int};
+use std::net::SocketAddr;
+
+use spillway_client::session::{Pace, Patience, StreamLimits};
+use spillway_client::{Key, LinkTarget, SessionSettings};
+
+use crate::argument::{self, milliseconds};
+use crate::object::{self, Handle};
+use crate::status::{Fault, call, done};
+
+/// The route to the server's own link port: direct. Helpers have 0, 1, 2 and so on, in the order in which they were given.
+pub const PM_DIRECT: u32 = u32::MAX;
+
+/// The number of a route that is no longer among those of the session (`pm_set_routes`), and still carries it.
+pub const PM_FORMER_ROUTE: u32 = u32::MAX - 1;
+
+/// Helpers of one session.
+const HELPERS_MAX: usize = 256;
+
+/// What sessions need to know. Owned by the caller; sessions keep a copy.
+pub struct pm_settings {
+    _opaque: [u8; 0],
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    server: Option<SocketAddr>,
+    helpers: Vec<SocketAddr>,
+    service: Option<SocketAddr>,
+    key: Option<Key>,
+    begin: Option<u32>,
+    session: SessionSettings,
+}
+
+impl Handle for pm_settings {
+    type Value = Settings;
+    const TAG: u32 = 0x7370_6373;
+    const NAME: &'static str = "pm_settings";
+}
+
+/// Where a session can go, in the order in which it tries: each route with its number in C.
+#[derive(Debug)]
+pub(crate) struct Routes(Vec<(u32, LinkTarget)>);
+
+impl Routes {
+    pub(crate) fn targets(&self) -> Vec<LinkTarget> {
+        self.0.iter().map(|(_, target)| target.clone()).collect()
+    }
+
+    /// The place of a route in the list.
+    pub(crate) fn place(&self, route: u32) -> Result<usize, Fault> {
+        self.0.iter().position(|(number, _)| *number == route).ok_or_else(|| match route {
+            PM_DIRECT => Fault::invalid("no server is given, so that nothing is direct: pm_settings_server"),
+            _ => Fault::invalid(format!("there is no helper {route}; the first one is 0")),
+        })
+    }
+
+    /// The number of the route that has this address.
+    pub(crate) fn route(&self, address: SocketAddr) -> u32 {
+        let found = self.0.iter().find(|(_, target)| target.address == address);
+        found.map_or(PM_FORMER_ROUTE, |(number, _)| *number)
+    }
+}
+
+impl Settings {
+    /// Where a session of these settings can go, and its bounds.
+    pub(crate) fn resolve(&self) -> Result<(Routes, SessionSettings), Fault> {
+        if self.server.is_none() && self.helpers.is_empty() {
+            return Err(Fault::invalid(
+                "no address is given: pm_settings_server, pm_settings_helpers, or both",
+            ));
+        }
+        let addresses = || self.helpers.iter().chain(&self.server);
+        if let Some(far) = addresses().find(|address| !address.ip().to_canonical().is_loopback())
+            && self.key.is_none()
+        {
+            return Err(Fault::invalid(format!(
+                "{far} is on another machine, which needs a key: pm_settings_key_file"
+            )));
+        }
+        let key = self.key.clone().unwrap_or_else(Key::loopback_only);
+        let target = |address, server| LinkTarget { address, key: key.clone(), server };
+        let helpers =
+            (0..).zip(&self.helpers).map(|(number, helper)| (number, target(*helper, self.service)));
+        let direct = self.server.map(|server| (PM_DIRECT, target(server, None)));
+        let mut routes = Routes(helpers.chain(direct).collect());
+        if let Some(begin) = self.begin {
+            let place = routes.place(begin)?;
+            routes.0[..=place].rotate_right(1);
+        }
+        Ok((routes, SessionSettings { server_port: self.server, ..self.session }))
+    }
+}
+
+/// Makes settings with the defaults of everything: no address yet. Null when there is no memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn pm_settings_new() -> *mut pm_settings {
+    call(|| Ok(object::give(Settings::default())))
+}
+
+/// The server's own link port, `HOST:PORT`: the direct route. A host's name is looked up at once, which may wait.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_server(settings: *mut pm_settings, address: *const c_char) -> c_int {
+    done(|| {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            let address = argument::address(argument::text(address, "address")?)?;
+            object::with(settings, |settings| {
+                settings.server = Some(address);
+                Ok(())
+            })
+        }
+    })
+}
+
+/// The helpers' link ports, `HOST:PORT`, separated by commas or white space, 256 at most. They take the place of those
+/// that were given before. Names are looked up at once, which may wait. The first is tried first: give programs that shall
+/// not all meet at one helper different orders.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_helpers(settings: *mut pm_settings, list: *const c_char) -> c_int {
+    done(|| {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            let list = argument::text(list, "list")?.split(|c: char| c == ',' || c.is_whitespace());
+            let texts: Vec<&str> = list.filter(|text| !text.is_empty()).take(HELPERS_MAX + 1).collect();
+            if texts.len() > HELPERS_MAX {
+                return Err(Fault::invalid(format!("more than {HELPERS_MAX} helpers")));
+            }
+            let helpers = texts.into_iter().map(argument::address).collect::<Result<Vec<_>, _>>()?;
+            object::with(settings, |settings| {
+                settings.helpers = helpers;
+                Ok(())
+            })
+        }
+    })
+}
+
+/// The client key, from a key file that only its owner can read (`spillway key new FILE`). Not needed on loopback
+/// when neither server nor helpers have keys.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_key_file(settings: *mut pm_settings, path: *const c_char) -> c_int {
+    done(|| {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            let key = argument::key_file(argument::text(path, "path")?)?;
+            object::with(settings, |settings| {
+                settings.key = Some(key);
+                Ok(())
+            })
+        }
+    })
+}
+
+/// The client key, as the text of a key file. The library keeps a copy, and wipes it at the end; the caller's is the
+/// caller's to wipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_key_text(settings: *mut pm_settings, text: *const c_char) -> c_int {
+    done(|| {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            let key = argument::key_text(argument::text(text, "text")?)?;
+            object::with(settings, |settings| {
+                settings.key = Some(key);
+                Ok(())
+            })
+        }
+    })
+}
+
+/// The server that is wanted of helpers which serve several: its link port, as the helpers' configuration names it. Not
+/// needed where they serve one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_service(settings: *mut pm_settings, address: *const c_char) -> c_int {
+    done(|| {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            let address = argument::address(argument::text(address, "address")?)?;
+            object::with(settings, |settings| {
+                settings.service = Some(address);
+                Ok(())
+            })
+        }
+    })
+}
+
+/// The route on which sessions begin: a helper's number, or `PM_DIRECT`. By default the first helper, or direct where
+/// there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_begin(settings: *mut pm_settings, route: u32) -> c_int {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        change(settings, |settings| {
+            settings.begin = Some(route);
+            Ok(())
+        })
+    }
+}
+
+/// How long a carrier may be silent while something is awaited of it, in milliseconds: what is chosen by measured round
+/// trips is never less than `floor` (100 by default) nor more than `ceiling` (1000). One that is silent for `idle` (5000)
+/// although nothing is awaited is asked for a sign of life.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_patience_ms(
+    settings: *mut pm_settings,
+    floor: u32,
+    ceiling: u32,
+    idle: u32,
+) -> c_int {
+    let change_it = |settings: &mut Settings| {
+        if floor == 0 || ceiling < floor || idle == 0 {
+            return Err(Fault::invalid("patience: 0 < floor <= ceiling, and 0 < idle"));
+        }
+        settings.session.patience =
+            Patience { floor: milliseconds(floor), ceiling: milliseconds(ceiling), idle: milliseconds(idle) };
+        Ok(())
+    };
+    // SAFETY: the caller vouches for it.
+    unsafe { change(settings, change_it) }
+}
+
+/// Over how much time sessions return to the server when no helper is left, in milliseconds: each at random within
+/// `window` (1000 by default), which doubles up to `window_max` (8000) while the server does not take it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_pace_ms(
+    settings: *mut pm_settings,
+    window: u32,
+    window_max: u32,
+) -> c_int {
+    let change_it = |settings: &mut Settings| {
+        if window_max < window {
+            return Err(Fault::invalid("pace: window <= window_max"));
+        }
+        settings.session.pace = Pace { window: milliseconds(window), window_max: milliseconds(window_max) };
+        Ok(())
+    };
+    // SAFETY: the caller vouches for it.
+    unsafe { change(settings, change_it) }
+}
+
+/// How long one route may take until the server has answered on it (1000 by default), and after how long without any the
+/// session is given up (60000), in milliseconds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_give_up_ms(
+    settings: *mut pm_settings,
+    route: u32,
+    session: u32,
+) -> c_int {
+    let change_it = |settings: &mut Settings| {
+        if route == 0 || session < route {
+            return Err(Fault::invalid("times to give up: 0 < route <= session"));
+        }
+        settings.session.attach_timeout = milliseconds(route);
+        settings.session.give_up_after = milliseconds(session);
+        Ok(())
+    };
+    // SAFETY: the caller vouches for it.
+    unsafe { change(settings, change_it) }
+}
+
+/// Bytes that may have arrived and not been received (256 KiB by default), and bytes that may be sent and not
+/// acknowledged, which are kept in memory (256 KiB). From 4 KiB to 64 MiB.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_limits(
+    settings: *mut pm_settings,
+    window_bytes: u32,
+    kept_bytes: u32,
+) -> c_int {
+    let change_it = |settings: &mut Settings| {
+        settings.session.stream = stream_limits(window_bytes, kept_bytes)?;
+        Ok(())
+    };
+    // SAFETY: the caller vouches for it.
+    unsafe { change(settings, change_it) }
+}
+
+pub(crate) fn stream_limits(window_bytes: u32, kept_bytes: u32) -> Result<StreamLimits, Fault> {
+    let fits = |bytes| (4 * 1024..=64 * 1024 * 1024).contains(&bytes);
+    match usize::try_from(kept_bytes) {
+        Ok(kept_bytes_max) if fits(window_bytes) && fits(kept_bytes) => {
+            Ok(StreamLimits { window_bytes, kept_bytes_max })
+        }
+        _ => Err(Fault::invalid("limits: from 4 KiB to 64 MiB each")),
+    }
+}
+
+/// # Safety
+/// As of [`object::with`].
+unsafe fn change(
+    settings: *mut pm_settings,
+    change: impl FnOnce(&mut Settings) -> Result<(), Fault>,
+) -> c_int {
+    // SAFETY: the caller vouches for it.
+    done(|| unsafe { object::with(settings, change) })
+}
+
+/// Frees settings. Sessions that were made of them go on. Null is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_free(settings: *mut pm_settings) {
+    // SAFETY: the caller vouches for it.
+    call(|| unsafe { object::free(settings) });
+}

@@ -1,0 +1,242 @@
+//! What functions return, and the text of the last error.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_int};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What functions return. Errors are negative, with the numbers of Linux's errno, so that `strerror(-status)` fits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum pm_status {
+    /// It is done.
+    PM_OK = 0,
+    /// Not now: nothing has arrived, or there is no room.
+    PM_AGAIN = -11,
+    /// A null pointer, an object of another kind, a text that cannot be read, a number out of range, or an object
+    /// that another thread uses at this moment. Nothing was done.
+    PM_INVALID = -22,
+    /// The system refused: a socket, an address in use, memory.
+    PM_SYSTEM = -5,
+    /// A key file, or a key's text, is not as it must be.
+    PM_KEY = -126,
+    /// No more is taken: it was finished or closed.
+    PM_CLOSED = -32,
+    /// The other end reset the connection: bytes under way are lost.
+    PM_RESET = -104,
+    /// The server refused the session.
+    PM_REFUSED = -111,
+    /// The server does not know the session any more: it was restarted, or the session expired. `pm_gone` tells how
+    /// much it is known to have received; the outcome of the rest is unknown.
+    PM_GONE = -103,
+    /// No server has answered on any route for too long.
+    PM_TIMED_OUT = -110,
+    /// There is no such client (any more).
+    PM_UNKNOWN_CLIENT = -107,
+    /// A fault inside the library. It was told on standard error; the object can only be freed.
+    PM_INTERNAL = -131,
+}
+
+/// Why a call fails.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    status: pm_status,
+    text: Cow<'static, str>,
+}
+
+impl Fault {
+    pub(crate) fn new(status: pm_status, text: impl Into<Cow<'static, str>>) -> Fault {
+        Fault { status, text: text.into() }
+    }
+
+    pub(crate) fn invalid(text: impl Into<Cow<'static, str>>) -> Fault {
+        Fault::new(pm_status::PM_INVALID, text)
+    }
+
+    pub(crate) fn again(text: &'static str) -> Fault {
+        Fault::new(pm_status::PM_AGAIN, text)
+    }
+
+    pub(crate) fn system(what: &str, error: &dyn std::fmt::Display) -> Fault {
+        Fault::new(pm_status::PM_SYSTEM, format!("{what}: {error}"))
+    }
+}
+
+/// What a function returns, and how it says that it failed.
+pub(crate) trait Answer {
+    fn failed(status: pm_status) -> Self;
+}
+
+impl Answer for c_int {
+    fn failed(status: pm_status) -> c_int {
+        status as c_int
+    }
+}
+
+impl Answer for isize {
+    fn failed(status: pm_status) -> isize {
+        status as isize
+    }
+}
+
+impl<T> Answer for *const T {
+    fn failed(_: pm_status) -> *const T {
+        std::ptr::null()
+    }
+}
+
+impl<T> Answer for *mut T {
+    fn failed(_: pm_status) -> *mut T {
+        std::ptr::null_mut()
+    }
+}
+
+impl Answer for () {
+    fn failed(_: pm_status) {}
+}
+
+/// Runs the body of a function that C calls: what fails becomes a status and a text, and a panic goes no further.
+pub(crate) fn call<A: Answer>(body: impl FnOnce() -> Result<A, Fault>) -> A {
+    // Whatever a panic leaves half done is marked by `object`, and not used again.
+    let fault = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(answer)) => return answer,
+        Ok(Err(fault)) => fault,
+        Err(_) => Fault::new(pm_status::PM_INTERNAL, "a fault inside the library, told on standard error"),
+    };
+    keep(&fault.text);
+    A::failed(fault.status)
+}
+
+/// [`call`] for functions that answer nothing but that it is done.
+pub(crate) fn done(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
+    call(|| body().map(|()| pm_status::PM_OK as c_int))
+}
+
+/// Bytes of an error's text, its end included. Longer ones are cut.
+const TEXT_BYTES_MAX: usize = 512;
+
+thread_local! {
+    /// Not on the heap: nothing is left to free when a thread ends.
+    static LAST: RefCell<[u8; TEXT_BYTES_MAX]> = const { RefCell::new([0; TEXT_BYTES_MAX]) };
+}
+
+fn keep(text: &str) {
+    // Fails only when the thread is about to end, or is us.
+    let _ = LAST.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            write_text(text, &mut *last);
+        }
+    });
+}
+
+/// Copies a text and its final zero; one that is too long is cut between two characters.
+pub(crate) fn write_text(text: &str, buffer: &mut [u8]) {
+    let Some(room) = buffer.len().checked_sub(1) else { return };
+    let mut length = room.min(text.len());
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    buffer[..length].copy_from_slice(&text.as_bytes()[..length]);
+    buffer[length] = 0;
+}
+
+/// Says in words why the last call in this thread failed, and what to do about it. Never null; empty when none has.
+/// Good until the next call in this thread that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn pm_last_error() -> *const c_char {
+    LAST.try_with(|last| last.as_ptr().cast::<c_char>().cast_const()).unwrap_or(c"".as_ptr())
+}
+
+/// A short text for a status. Never null, and for ever good.
+#[unsafe(no_mangle)]
+pub extern "C" fn pm_status_text(status: c_int) -> *const c_char {
+    use pm_status as S;
+    let texts: [(pm_status, &'static CStr); 12] = [
+        (S::PM_OK, c"done"),
+        (S::PM_AGAIN, c"not now"),
+        (S::PM_INVALID, c"wrong argument"),
+        (S::PM_SYSTEM, c"the system refused"),
+        (S::PM_KEY, c"the key cannot be used"),
+        (S::PM_CLOSED, c"closed"),
+        (S::PM_RESET, c"reset by the other end"),
+        (S::PM_REFUSED, c"refused by the server"),
+        (S::PM_GONE, c"the server lost the session"),
+        (S::PM_TIMED_OUT, c"no server has answered"),
+        (S::PM_UNKNOWN_CLIENT, c"no such client"),
+        (S::PM_INTERNAL, c"fault inside the library"),
+    ];
+    let text = texts.into_iter().find(|(known, _)| *known as c_int == status);
+    text.map_or(c"unknown status", |(_, text)| text).as_ptr()
+}
+
+/// The library's version, as in "0.1.0". Compare it with `PM_VERSION`, the header's.
+#[unsafe(no_mangle)]
+pub extern "C" fn pm_version() -> *const c_char {
+    const { concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast() }
+}
+
+/// What a session's calls return when the stream has failed.
+pub(crate) fn of_stream(error: &io::Error) -> Fault {
+    let status = match error.kind() {
+        io::ErrorKind::WouldBlock => return Fault::again("not now: pm_handle or pm_wait, then again"),
+        io::ErrorKind::BrokenPipe => pm_status::PM_CLOSED,
+        io::ErrorKind::ConnectionReset => pm_status::PM_RESET,
+        io::ErrorKind::ConnectionRefused => pm_status::PM_REFUSED,
+        io::ErrorKind::ConnectionAborted => pm_status::PM_GONE,
+        io::ErrorKind::TimedOut => pm_status::PM_TIMED_OUT,
+        io::ErrorKind::InvalidInput => pm_status::PM_INVALID,
+        _ => pm_status::PM_SYSTEM,
+    };
+    Fault::new(status, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last() -> String {
+        // SAFETY: the text ends with a zero, and stays until a call fails.
+        unsafe { CStr::from_ptr(pm_last_error()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn what_fails_is_a_status_and_a_text() {
+        assert_eq!(last(), "");
+        assert_eq!(done(|| Err(Fault::invalid("no"))), -22);
+        assert_eq!(last(), "no");
+        assert_eq!(done(|| Ok(())), 0);
+        assert_eq!(last(), "no", "what succeeds changes no text");
+    }
+
+    #[test]
+    fn a_panic_goes_no_further() {
+        let status: isize = call(|| panic!("a fault"));
+        assert_eq!(status, -131);
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let mut buffer = [1; 6];
+        write_text("aäöü", &mut buffer);
+        assert_eq!(&buffer, "aäö\0".as_bytes());
+        write_text("abcdef", &mut buffer);
+        assert_eq!(&buffer, b"abcde\0");
+        write_text("", &mut buffer[..1]);
+        write_text("x", &mut []);
+        assert_eq!(&buffer, b"\0bcde\0");
+        keep(&"x".repeat(2 * TEXT_BYTES_MAX));
+        assert_eq!(last().len(), TEXT_BYTES_MAX - 1);
+    }
+
+    #[test]
+    fn every_status_has_a_text() {
+        for status in [0, -11, -22, -5, -126, -32, -104, -111, -103, -110, -107, -131] {
+            // SAFETY: the texts are literals.
+            let text = unsafe { CStr::from_ptr(pm_status_text(status)) };
+            assert_ne!(text, c"unknown status");
+        }
+        // SAFETY: the same.
+        assert_eq!(unsafe { CStr::from_ptr(pm_status_text(7)) }, c"unknown status");
+    }
+}

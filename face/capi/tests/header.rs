@@ -1,0 +1,45 @@
+//! The header is what the source makes of it.
+
+use std::path::Path;
+
+/// `SPILLWAY_WRITE_HEADER=1 cargo test -p spillway-capi --test header` writes it again.
+const WRITE: &str = "SPILLWAY_WRITE_HEADER";
+
+fn make() -> String {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut config = cbindgen::Config::from_file(here.join("cbindgen.toml")).unwrap();
+    // The order of the header, which is the order in which it is read.
+    let files = ["status", "settings", "session", "listening", "port/event", "port"];
+    let header = include_str!("../header.txt").replace("VERSION", env!("CARGO_PKG_VERSION"));
+    config.header = Some(header.trim_end().to_owned());
+    let version: Vec<&str> = env!("CARGO_PKG_VERSION").split('.').collect();
+    config.after_includes = Some(format!(
+        "\n#define PM_VERSION \"{}\"\n#define PM_VERSION_MAJOR {}\n#define PM_VERSION_MINOR {}\n#define PM_VERSION_PATCH {}",
+        env!("CARGO_PKG_VERSION"),
+        version[0],
+        version[1],
+        version[2],
+    ));
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for file in files {
+        builder = builder.with_src(here.join("src").join(file).with_extension("rs"));
+    }
+    let mut bytes = Vec::new();
+    builder.generate().unwrap().write(&mut bytes);
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn the_header_is_what_the_source_makes_of_it() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/spillway.h");
+    let made = make();
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == made,
+        "include/spillway.h is not what the source makes of it; write it again with\n\
+         {WRITE}=1 cargo test --release -p spillway-capi --test header"
+    );
+}

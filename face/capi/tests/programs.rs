@@ -1,0 +1,146 @@
+//! The C examples against each other, through helpers that are killed: shared, static, under sanitizers and valgrind.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use support::helper::HelperProcess;
+use support::{Flavour, Workbench};
+
+#[test]
+#[ignore = "the other tests run it, as a process of its own"]
+fn a_helper_of_its_own() {
+    support::helper::be_one();
+}
+
+/// A session at the first helper, which is killed; then at the second one, which is killed; then at the server.
+fn a_session_outlives_its_helpers(flavour: Flavour) {
+    let bench = Workbench::get();
+    let echo = bench.echo_server(flavour);
+    let helpers = [0; 2].map(|_| HelperProcess::start(&bench, &echo.links));
+    let list = format!("{}, {}", helpers[0].links, helpers[1].links);
+    let mut client = bench.client(flavour, &echo.links, &list, "0");
+    // Usually the first; where all is slow, it may have been left already.
+    let mut carried = client.line_with("carried by ");
+    // Messages are under way all the time.
+    let mut messages = |client: &mut support::process::Process| {
+        client.line("messages", |line| {
+            if line.starts_with("carried by ") {
+                carried = line.to_owned();
+            }
+            line.ends_with(" messages")
+        });
+        carried.clone()
+    };
+    messages(&mut client);
+    let [first, second] = helpers;
+    for helper in [first, second] {
+        let gone = helper.links.clone();
+        helper.kill();
+        while messages(&mut client).ends_with(&gone) {}
+    }
+    while !messages(&mut client).contains("by the server") {}
+    client.close_input();
+    let lines = client.succeed();
+    assert!(lines.iter().any(|line| line.contains("every byte right")), "{lines:?}");
+    echo.stop();
+}
+
+#[test]
+fn a_session_outlives_its_helpers_with_the_shared_library() {
+    a_session_outlives_its_helpers(Flavour::Shared);
+}
+
+#[test]
+fn a_session_outlives_its_helpers_with_the_static_library() {
+    a_session_outlives_its_helpers(Flavour::Static);
+}
+
+#[test]
+fn a_session_outlives_its_helpers_under_sanitizers() {
+    a_session_outlives_its_helpers(Flavour::Sanitized);
+}
+
+#[test]
+fn a_session_outlives_its_helpers_under_valgrind() {
+    a_session_outlives_its_helpers(Flavour::Valgrind);
+}
+
+#[test]
+fn lines_come_back_through_a_helper_and_directly() {
+    let bench = Workbench::get();
+    let echo = bench.echo_server(Flavour::Shared);
+    let helper = HelperProcess::start(&bench, &echo.links);
+    for helpers in [helper.links.as_str(), ""] {
+        let mut client = bench.client(Flavour::Shared, &echo.links, helpers, "");
+        client.write("one\ntwo\n");
+        client.line_with("two");
+        client.write("three\n");
+        client.close_input();
+        let lines = client.succeed();
+        assert_eq!(lines.iter().filter(|line| ["one", "two", "three"].contains(&line.as_str())).count(), 3);
+    }
+    echo.stop();
+}
+
+#[test]
+fn plain_clients_are_served_directly_and_through_a_helper() {
+    let bench = Workbench::get();
+    let echo = bench.echo_server(Flavour::Sanitized);
+    let helper = HelperProcess::start(&bench, &echo.links);
+    for address in [&echo.plain, &helper.plain] {
+        // Far more than any window or buffer: both directions are under back-pressure at times.
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut writer = stream.try_clone().unwrap();
+        let sent: Vec<u8> = (0..3_000_000_u32).map(|at| (at ^ at >> 9) as u8).collect();
+        let mut received = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                writer.write_all(&sent).unwrap();
+                writer.shutdown(std::net::Shutdown::Write).unwrap();
+            });
+            stream.read_to_end(&mut received).unwrap();
+        });
+        assert!(received == sent, "{} of {} bytes, or others", received.len(), sent.len());
+        // And one that leaves without a word.
+        TcpStream::connect(address).unwrap().write_all(b"not read").unwrap();
+    }
+    echo.stop();
+}
+
+#[test]
+fn the_program_of_the_readme_runs() {
+    let bench = Workbench::get();
+    let echo = bench.echo_server_with(Flavour::Shared, &[]);
+    let readme = include_str!("../README.md");
+    let program = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let nobody = spillway_ports::free_address().to_string();
+    let program = program.replace("127.0.0.1:7400", &echo.links).replace("127.0.0.1:7411", &nobody);
+    bench.write_program("hello", &program);
+    for flavour in [Flavour::Shared, Flavour::Static, Flavour::Sanitized] {
+        assert_eq!(support::succeed(&mut bench.command("hello", flavour)), "hello\n");
+    }
+    echo.stop();
+}
+
+#[test]
+fn a_key_that_is_not_there_is_told() {
+    let bench = Workbench::get();
+    let port = spillway_ports::free_address().to_string();
+    let mut command = bench.command("client", Flavour::Sanitized);
+    command.args(["--server", &port, "--key", "/nonexistent"]);
+    let output = command.output().unwrap();
+    assert!(!output.status.success());
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("does not exist; make one with: spillway key new"), "{told}");
+}
+
+#[test]
+fn every_mistake_is_told() {
+    let bench = Workbench::get();
+    for flavour in [Flavour::Shared, Flavour::Static, Flavour::Sanitized, Flavour::Valgrind] {
+        let mut command = bench.command("misuse", flavour);
+        assert_eq!(support::succeed(&mut command), "every mistake was told\n");
+    }
+}

@@ -1,0 +1,213 @@
+//! The C examples, compiled against an installed library, and processes of them.
+#![allow(dead_code)] // each test program uses a part of it
+
+pub mod helper;
+pub mod process;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use spillway_keys::write_new_key_file;
+
+use self::process::Process;
+
+/// How the C code is compiled, linked and run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flavour {
+    /// With the shared library, as pkg-config says.
+    Shared,
+    /// With the static one.
+    Static,
+    /// With the shared one, the C code under AddressSanitizer, its leak check, and UndefinedBehaviorSanitizer.
+    Sanitized,
+    /// Compiled as [`Flavour::Shared`], run by valgrind with the full leak check.
+    Valgrind,
+}
+
+/// The exit status of valgrind when it has found something.
+const FOUND: &str = "--error-exitcode=99";
+
+/// A directory with the installed library, keys, and the programs compiled so far; removed with its last user.
+pub struct Workbench {
+    directory: PathBuf,
+    compiled: Mutex<Vec<(String, Flavour)>>,
+}
+
+impl Workbench {
+    /// The one of this test program: tests that run at the same time share it.
+    pub fn get() -> Arc<Workbench> {
+        static SHARED: Mutex<Weak<Workbench>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(Workbench::new());
+            *shared = Arc::downgrade(&new);
+            new
+        })
+    }
+
+    fn new() -> Workbench {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("spillway-capi-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        let bench = Workbench { directory, compiled: Mutex::default() };
+        // The libraries are built beside the tests: target/PROFILE/deps.
+        let tests = std::env::current_exe().unwrap();
+        let mut install = Command::new(here().join("../../tools/install-capi"));
+        install.arg("--from").arg(tests.parent().unwrap()).arg("--prefix").arg(bench.prefix());
+        succeed(&mut install);
+        for name in ["helper.key", "client.key"] {
+            write_new_key_file(bench.directory.join(name)).unwrap();
+        }
+        bench
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub fn prefix(&self) -> PathBuf {
+        self.directory.join("usr")
+    }
+
+    pub fn library(&self) -> PathBuf {
+        self.prefix().join("lib/libspillway.so")
+    }
+
+    pub fn key(&self, name: &str) -> String {
+        self.directory.join(name).to_str().unwrap().to_owned()
+    }
+
+    pub fn pkg_config(&self, arguments: &[&str]) -> Vec<String> {
+        let mut command = Command::new("pkg-config");
+        command.env("PKG_CONFIG_PATH", self.prefix().join("lib/pkgconfig")).args(arguments).arg("spillway");
+        succeed(&mut command).split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Writes a program of a test's own.
+    pub fn write_program(&self, name: &str, text: &str) {
+        std::fs::write(self.directory.join(name).with_extension("c"), text).unwrap();
+    }
+
+    /// Where a program's source is: an example, one of `tests/c`, or one that was written.
+    fn source(&self, name: &str) -> PathBuf {
+        let folders = [here().join("examples"), here().join("tests/c"), self.directory.clone()];
+        let sources = folders.map(|folder| folder.join(name).with_extension("c"));
+        sources.into_iter().find(|source| source.exists()).unwrap()
+    }
+
+    /// The path of a program.
+    fn compile(&self, name: &str, flavour: Flavour) -> PathBuf {
+        let flavour = if flavour == Flavour::Valgrind { Flavour::Shared } else { flavour };
+        let program = self.directory.join(format!("{name}-{flavour:?}"));
+        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if compiled.contains(&(name.to_owned(), flavour)) {
+            return program;
+        }
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-pthread"])
+            .arg(self.source(name));
+        gcc.args(self.pkg_config(&["--cflags"])).arg("-o").arg(&program);
+        match flavour {
+            Flavour::Static => {
+                let archive =
+                    |word: String| if word == "-lspillway" { "-l:libspillway.a".to_owned() } else { word };
+                gcc.arg("-O2").args(self.pkg_config(&["--static", "--libs"]).into_iter().map(archive));
+            }
+            Flavour::Sanitized => {
+                gcc.args(["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+                gcc.args(self.pkg_config(&["--libs"]));
+            }
+            Flavour::Shared | Flavour::Valgrind => {
+                gcc.arg("-O2").args(self.pkg_config(&["--libs"]));
+            }
+        }
+        succeed(&mut gcc);
+        compiled.push((name.to_owned(), flavour));
+        program
+    }
+
+    /// A program that is ready to run.
+    pub fn command(&self, name: &str, flavour: Flavour) -> Command {
+        let program = self.compile(name, flavour);
+        let mut command = match flavour {
+            Flavour::Valgrind => {
+                let mut valgrind = Command::new("valgrind");
+                valgrind.args([
+                    "-q",
+                    FOUND,
+                    "--leak-check=full",
+                    "--errors-for-leak-kinds=definite,indirect,possible",
+                ]);
+                let known = self.prefix().join("share/spillway/valgrind.supp");
+                valgrind.arg(format!("--suppressions={}", known.display())).arg(program);
+                valgrind
+            }
+            _ => Command::new(program),
+        };
+        command.env("LD_LIBRARY_PATH", self.prefix().join("lib"));
+        command.env("ASAN_OPTIONS", "detect_leaks=1").env("UBSAN_OPTIONS", "print_stacktrace=1");
+        command
+    }
+
+    /// The echo server on free ports.
+    pub fn echo_server(&self, flavour: Flavour) -> Echo {
+        let (helper, client) = (self.key("helper.key"), self.key("client.key"));
+        self.echo_server_with(flavour, &["--key", &helper, "--client-key", &client])
+    }
+
+    pub fn echo_server_with(&self, flavour: Flavour, keys: &[&str]) -> Echo {
+        let mut command = self.command("echo_server", flavour);
+        command.args(["--listen", "127.0.0.1:0", "--link", "127.0.0.1:0"]).args(keys);
+        let mut process = Process::start(command);
+        let line = process.line_with("listening on ");
+        let (plain, links) = line.trim_start_matches("listening on ").split_once(", links on ").unwrap();
+        Echo { plain: plain.to_owned(), links: links.to_owned(), process }
+    }
+
+    /// The client, for a server and helpers.
+    pub fn client(&self, flavour: Flavour, server: &str, helpers: &str, count: &str) -> Process {
+        let mut command = self.command("client", flavour);
+        command.args(["--server", server, "--helpers", helpers, "--key", &self.key("client.key")]);
+        if !count.is_empty() {
+            command.args(["--count", count]);
+        }
+        Process::start(command)
+    }
+}
+
+impl Drop for Workbench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A running echo server.
+pub struct Echo {
+    pub plain: String,
+    pub links: String,
+    process: Process,
+}
+
+impl Echo {
+    /// Ends it in order: nothing may have been found.
+    pub fn stop(self) {
+        self.process.terminate();
+        self.process.succeed();
+    }
+}
+
+pub fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs a command that must succeed; its standard output.
+pub fn succeed(command: &mut Command) -> String {
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{command:?}: {error}; tools/setup installs it"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{errors}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
