@@ -94,20 +94,34 @@ impl<S: Identified> Slots<S> {
         if place.generation == session.generation { place.session.as_mut() } else { None }
     }
 
-    /// The session has ended.
+    /// The session has ended, and is remembered.
     pub(crate) fn end(&mut self, now: Time, session: SessionHandle) {
-        let Some(place) = self.slots.get_mut(session.slot as usize) else { return };
-        if place.generation == session.generation
-            && let Some(known) = place.session.take()
-        {
-            self.by_id.insert(known.id(), Place::Ended);
-            self.ended.push_back((now + self.remembered_for, known.id()));
-            // A slot whose generations are used up stays empty.
-            if let Some(generation) = place.generation.checked_add(1) {
-                place.generation = generation;
-                self.free.push_back(session.slot);
-            }
+        if let Some(id) = self.remove(session) {
+            self.by_id.insert(id, Place::Ended);
+            self.ended.push_back((now + self.remembered_for, id));
         }
+    }
+
+    /// As if the session had never been.
+    pub(crate) fn take_back(&mut self, session: SessionHandle) {
+        if let Some(id) = self.remove(session) {
+            self.by_id.remove(&id);
+        }
+    }
+
+    /// Frees its slot. Its id stays in its place.
+    fn remove(&mut self, session: SessionHandle) -> Option<SessionId> {
+        let place = self.slots.get_mut(session.slot as usize)?;
+        if place.generation != session.generation {
+            return None;
+        }
+        let known = place.session.take()?;
+        // A slot whose generations are used up stays empty.
+        if let Some(generation) = place.generation.checked_add(1) {
+            place.generation = generation;
+            self.free.push_back(session.slot);
+        }
+        Some(known.id())
     }
 
     /// Time goes on: sessions that ended long ago are forgotten, and as many as there may be sessions are remembered.

@@ -238,6 +238,12 @@ impl<C: Copy + PartialEq> Sessions<C> {
         carrier
     }
 
+    /// Takes back a session that has just begun, and whose answer is not said: say *refused* on its carrier instead. Unlike
+    /// one that has ended it is not remembered: its client's next words may begin it, when there is room for it.
+    pub fn take_back(&mut self, session: SessionHandle) {
+        self.slots.take_back(session);
+    }
+
     /// Bytes came on a carrier. Whether the application is to have them: what comes of a replaced carrier is passed
     /// over. Say [`consumed`](Self::consumed) when it has read them.
     pub fn handle_data(

@@ -5,7 +5,7 @@ mod world;
 use std::time::Duration;
 
 use spillway_auth::Key;
-use spillway_session::{ClientEvent, ClientSession};
+use spillway_session::{ClientEvent, ClientSession, FirstWords, Opened};
 use spillway_wire::session::{Reconnect, Resumed, SessionId};
 use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
 use world::{Frame, LIMITS, World};
@@ -21,6 +21,17 @@ fn begun() -> World {
     assert_eq!((world.server_app.read, world.client_app.read), (100, 100));
     assert!(world.client_app.is_accepted);
     world
+}
+
+/// First words of a client on a carrier of this name.
+fn connects(world: &mut World, client: &mut ClientSession, carrier: usize) -> Opened<usize> {
+    let words = client.open(world.now, world::client_address(), None);
+    let (kind, client, opening) = match words {
+        Control::Connect(connect) => (Kind::Connect, connect.client, connect.session.unwrap()),
+        Control::Reconnect(reconnect) => (Kind::Reconnect, reconnect.client, reconnect.opening),
+        other => panic!("{other:?}"),
+    };
+    world.table.open(world.now, &world.ring, &FirstWords { carrier, kind, client, opening })
 }
 
 #[test]
@@ -320,22 +331,41 @@ fn a_full_table_refuses_and_the_others_go_on() {
     let mut world = begun();
     for n in 0..5 {
         let mut other = ClientSession::new(Key::from_secret([7; 32]), SessionId([100 + n; 16]), LIMITS);
-        let words = other.open(world.now, world::client_address(), None);
-        let Control::Connect(connect) = words else { panic!("a connect") };
-        let opening = connect.session.unwrap();
-        let first = spillway_session::FirstWords {
-            carrier: 1000 + usize::from(n),
-            kind: Kind::Connect,
-            client: connect.client,
-            opening,
-        };
-        let opened = world.table.open(world.now, &world.ring, &first);
-        let is_full = matches!(opened, spillway_session::Opened::Refused(RefuseReason::Full));
+        let opened = connects(&mut world, &mut other, 1000 + usize::from(n));
+        let is_full = matches!(opened, Opened::Refused(RefuseReason::Full));
         assert_eq!(is_full, n >= 3);
     }
     world.client_writes(9);
     world.settle();
     assert_eq!(world.server_app.read, 109);
+}
+
+#[test]
+fn who_is_taken_back_may_begin_later_and_who_is_refused_may_not() {
+    let mut world = World::new();
+    let id = SessionId([100; 16]);
+    let mut client = ClientSession::new(Key::from_secret([7; 32]), id, LIMITS);
+    // More often than there may be sessions: each time the place is free again.
+    for carrier in 0..10 {
+        let Opened::New { session, .. } = connects(&mut world, &mut client, carrier) else {
+            panic!("it is new each time")
+        };
+        world.table.take_back(session);
+        assert!(world.table.is_empty() && !world.table.knows(id) && !world.table.contains(session));
+        let refused = client.handle_control(world.now, &Control::Refused(RefuseReason::Unavailable));
+        assert_eq!(refused, Ok(Some(ClientEvent::Refused(RefuseReason::Unavailable))));
+        assert!(!client.is_over(), "it may try again");
+        // It is no more, and is not taken back twice.
+        world.table.take_back(session);
+    }
+    let Opened::New { session, answer } = connects(&mut world, &mut client, 10) else {
+        panic!("there is room now")
+    };
+    assert_eq!(client.handle_control(world.now, &answer), Ok(Some(ClientEvent::Attached { room: false })));
+    world.table.refuse(session);
+    assert!(world.table.is_empty() && world.table.knows(id));
+    let again = connects(&mut world, &mut client, 11);
+    assert!(matches!(again, Opened::Refused(RefuseReason::Gone)), "{again:?}");
 }
 
 #[test]

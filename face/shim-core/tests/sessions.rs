@@ -7,8 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use spillway_client::session::{BlockingSession, Gone, SessionEvent, SessionSettings};
-use spillway_client::{Key, LinkTarget};
+use spillway_batch::RefuseReason;
+use spillway_client::session::{BlockingSession, CarrierLoss, Gone, SessionEvent, SessionSettings};
+use spillway_client::{Key, LinkTarget, Session};
 use support::driver::PATIENCE;
 use support::memcached::memcached;
 use support::process::Server;
@@ -256,4 +257,75 @@ fn a_client_that_never_returns_is_forgotten_and_others_are_served() {
     let mut session = open(&server);
     exchange(&mut session, b"get key\r\n", b"VALUE key 0 5\r\nvalue\r\nEND\r\n", &[0]);
     session.close().unwrap();
+}
+
+/// Echoes lines, and stops and begins to listen when it is told to.
+const RESTING: &str = r#"
+import asyncio, sys
+
+listener = None
+
+async def listen():
+    global listener
+    listener = await asyncio.start_server(serve, "127.0.0.1", int(sys.argv[1]))
+
+async def serve(reader, writer):
+    async for line in reader:
+        if line == b"rest\n":
+            listener.close()
+        elif line == b"listen\n":
+            await listen()
+        writer.write(line)
+        await writer.drain()
+    writer.close()
+
+async def main():
+    await listen()
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"#;
+
+/// Looks after a session until something is so.
+fn until(session: &mut Session, what: &str, mut done: impl FnMut(&mut Session) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done(session) {
+        assert!(Instant::now() < deadline, "no sign of {what}");
+        std::thread::sleep(Duration::from_millis(1));
+        let now = Instant::now();
+        session.handle_ready(now);
+        session.handle_timeout(now);
+    }
+}
+
+/// Its first words came when nobody listened. Those that it repeats are not taken for words of a session that has ended.
+#[test]
+fn who_comes_while_the_server_does_not_listen_is_served_later() {
+    let server = Server::start(|address| {
+        let mut command = Command::new("python3");
+        command.args(["-c", RESTING, &address.port().to_string()]);
+        command
+    });
+    let mut first = open(&server);
+    exchange(&mut first, b"rest\n", b"rest\n", &[]);
+    let way = LinkTarget { address: server.link, key: Key::loopback_only(), server: None };
+    let mut session = Session::open(Instant::now(), vec![way], SessionSettings::default()).unwrap();
+    session.send(Instant::now(), b"patience\n").unwrap();
+    until(&mut session, "a refusal", |session| {
+        std::iter::from_fn(|| session.poll_event()).any(|event| {
+            let SessionEvent::CarrierLost { why, .. } = event else { return false };
+            matches!(why, CarrierLoss::Refused(RefuseReason::Unavailable))
+        })
+    });
+    exchange(&mut first, b"listen\n", b"listen\n", &[]);
+    let mut reply = Vec::new();
+    until(&mut session, "its reply", |session| {
+        let mut buffer = [0; 64];
+        match session.receive(Instant::now(), &mut buffer) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+            Ok(count) => reply.extend_from_slice(&buffer[..count]),
+        }
+        reply == b"patience\n"
+    });
+    first.close().unwrap();
 }

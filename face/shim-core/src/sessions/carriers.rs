@@ -62,7 +62,8 @@ pub(crate) fn open(
         Opened::New { session, answer } => match shard.begin(index, session, words, local, wakes) {
             Ok(()) => Words::New(Name { shard: index, slot: session.slot() }, answer),
             Err(reason) => {
-                shard.table.refuse(session);
+                // There may be room, or a listener, when the client tries again.
+                shard.table.take_back(session);
                 Words::Refused(reason)
             }
         },
