@@ -28,6 +28,9 @@ impl Relay {
         if self.is_leaving(service) {
             return Err(Refusal::Draining);
         }
+        if self.is_off(service) {
+            return Err(Refusal::Off);
+        }
         if self.clients >= self.config.clients_max {
             return Err(Refusal::ClientsMax);
         }

@@ -73,7 +73,7 @@ impl Relay {
     }
 
     /// A service's clients of both sorts.
-    fn clients_of(&self, service: usize) -> Vec<Conn> {
+    pub(crate) fn clients_of(&self, service: usize) -> Vec<Conn> {
         let is_its = |conn: &Conn| {
             let holder = self.slots.get(*conn);
             holder.and_then(Holder::client_of).is_some_and(|(of, _)| usize::from(of) == service)

@@ -33,6 +33,7 @@ mod clients;
 mod config;
 mod deadlines;
 mod draining;
+mod holding;
 mod library;
 mod links;
 mod notice;

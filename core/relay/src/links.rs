@@ -8,6 +8,7 @@ use spillway_auth::Key;
 use spillway_batch::{
     CloseReason, Id, LinkError, OpenerConfig, OpenerEvent, OpenerLink, RefuseReason, Role, Verdict,
 };
+use spillway_policy::Word;
 use spillway_transport::{Conn, Time, Transport};
 
 use crate::acknowledging::Owed;
@@ -21,7 +22,7 @@ impl Relay {
     pub(crate) fn update_listening<T: Transport>(&mut self, service: usize, out: &mut T) {
         let running = &mut self.services[service];
         let takes = running.upstreams.iter().any(|index| self.upstreams[*index].takes_clients());
-        running.listening = takes && running.drain.is_none();
+        running.listening = takes && running.drain.is_none() && running.standing.at(self.now) != Word::Off;
         let config = &self.config.services[service];
         for index in config.raw_listeners.iter().chain(&config.link_listeners) {
             if let Some(listener) = self.listeners.get_mut(usize::from(*index))

@@ -150,6 +150,8 @@ pub enum Refusal {
     LinkFull,
     /// The relay is going away.
     Draining,
+    /// The operator wants no relief.
+    Off,
     /// A library client that does not authenticate.
     Handshake(LinkError),
     /// A library client that speaks for another address.
@@ -197,6 +199,7 @@ impl Refusal {
             Refusal::LinkDown => "link_down",
             Refusal::LinkFull => "link_full",
             Refusal::Draining => "draining",
+            Refusal::Off => "off",
             Refusal::Handshake(_) => "handshake",
             Refusal::NotItsOwnAddress => "not_its_own_address",
             Refusal::OtherServer => "other_server",
@@ -218,6 +221,7 @@ impl fmt::Display for Refusal {
                 f.write_str("the link to the server carries as many clients as the server lets it")
             }
             Refusal::Draining => f.write_str("the helper is going away"),
+            Refusal::Off => f.write_str("the operator wants no relief (spillway relief)"),
             Refusal::Handshake(error) => error.fmt(f),
             Refusal::NotItsOwnAddress => f.write_str("it speaks for an address that is not its own"),
             Refusal::OtherServer => f.write_str("it wants a server that is not served here"),

@@ -202,6 +202,9 @@ impl Relay {
         if self.is_leaving(service) {
             return Err(Refusal::Draining);
         }
+        if self.is_off(service) {
+            return Err(Refusal::Off);
+        }
         let credit = client.credit;
         let upstream = self.choose_link(service).ok_or(Refusal::LinkDown)?;
         let linked = self.upstreams[upstream].linked_mut().ok_or(Refusal::LinkDown)?;

@@ -59,6 +59,8 @@ pub(crate) struct Service {
     pub(crate) counters: ServiceCounters,
     /// What links that are gone have carried.
     pub(crate) past: Past,
+    /// What the operator wants.
+    pub(crate) standing: spillway_policy::Standing,
     /// It takes no more clients, and ends with those that it has.
     pub(crate) drain: Option<Drain>,
     /// It is no longer configured: with its last client it is gone.
@@ -153,6 +155,7 @@ impl Relay {
             name: config.name.clone(),
             server: config.server,
             listening: service.listening,
+            relief: service.standing,
             drained: service.drain.map(|drain| drain.counts()),
             removed: service.removed,
             links: upstreams().map(link_status).collect(),
@@ -358,6 +361,7 @@ impl Application for Relay {
             self.announcing_timeout(conn, out);
         }
         self.advance_drains(now, out);
+        self.end_words(now, out);
     }
 
     fn handle_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
@@ -385,6 +389,6 @@ impl Application for Relay {
         let links = self.upstreams.iter().filter_map(Upstream::poll_timeout).min();
         let waiting =
             [&self.tellings, &self.lingering, &self.handshakes, &self.announcing].map(Deadlines::next);
-        [links, self.drain_timeout()].into_iter().chain(waiting).flatten().min()
+        [links, self.drain_timeout(), self.words_timeout()].into_iter().chain(waiting).flatten().min()
     }
 }

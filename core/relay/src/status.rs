@@ -33,6 +33,8 @@ pub struct ServiceStatus {
     pub server: SocketAddr,
     /// Whether clients are taken.
     pub listening: bool,
+    /// The operator's word on it.
+    pub relief: spillway_policy::Standing,
     /// It takes no more clients: what has become of those it had.
     pub drained: Option<Drained>,
     /// It is no longer configured, and goes with its last client.
@@ -235,6 +237,7 @@ pub struct Refusals {
     pub link_down: u64,
     pub link_full: u64,
     pub draining: u64,
+    pub off: u64,
     pub handshake: u64,
     pub not_its_own_address: u64,
     pub other_server: u64,
@@ -255,6 +258,7 @@ impl Refusals {
             Refusal::LinkDown => &mut self.link_down,
             Refusal::LinkFull => &mut self.link_full,
             Refusal::Draining => &mut self.draining,
+            Refusal::Off => &mut self.off,
             Refusal::Handshake(_) => &mut self.handshake,
             Refusal::NotItsOwnAddress => &mut self.not_its_own_address,
             Refusal::OtherServer => &mut self.other_server,
@@ -275,7 +279,7 @@ impl Refusals {
     }
 
     /// Each under its name in logs and metrics.
-    pub fn by_reason(&self) -> [(&'static str, u64); 15] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 16] {
         [
             ("address", self.address),
             ("clients_max", self.clients_max),
@@ -283,6 +287,7 @@ impl Refusals {
             ("link_down", self.link_down),
             ("link_full", self.link_full),
             ("draining", self.draining),
+            ("off", self.off),
             ("handshake", self.handshake),
             ("not_its_own_address", self.not_its_own_address),
             ("other_server", self.other_server),

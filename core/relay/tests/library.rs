@@ -9,6 +9,7 @@ use spillway_batch::{
     CloseReason, Control, Id, KeyId, Kind, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, Opening,
     PolicyKind, Reconnect, RefuseReason, Role,
 };
+use spillway_policy::Word;
 use spillway_relay::{Config, Cut, Notice};
 use spillway_transport::{Application, Conn, Event, LostReason};
 use spillway_wire::session::{Position, SessionId};
@@ -361,6 +362,32 @@ fn a_drain_is_told_and_new_connections_are_refused() {
     world.event(client.conn, Event::Finished);
     world.event(client.conn, Event::Lost(LostReason::Closed));
     assert!(world.relay.is_drained());
+}
+
+#[test]
+fn without_relief_library_clients_go_and_plain_ones_stay_until_the_word_is_over() {
+    let mut world = World::new(config());
+    let (mut client, mut late) = (Client::new(&mut world), Client::new(&mut world));
+    client.open();
+    client.exchange(&mut world).unwrap();
+    let (second, off) = (Duration::from_secs(1), (Word::Off, Some(Duration::from_secs(60))));
+    assert!(!world.relay.say(world.now, "no such service", off, second, &mut world.wires));
+    assert!(world.relay.say(world.now, "cache", off, second, &mut world.wires));
+    late.open();
+    late.exchange(&mut world).unwrap();
+    client.exchange(&mut world).unwrap();
+    assert_eq!(client.heard, ["drain 1000"]);
+    assert_eq!(late.heard, ["drain 1000", "refused Unavailable"]);
+    let status = world.relay.status();
+    assert_eq!((status.services[0].counters.refused.off, status.services[0].listening), (1, false));
+    assert!(!world.relay.is_draining() && world.relay.poll_timeout() <= Some(world.now + 60 * second));
+
+    world.now = world.now + 60 * second;
+    world.relay.handle_timeout(world.now, &mut world.wires);
+    assert!(world.relay.status().services[0].listening, "links stayed");
+    late.open();
+    late.exchange(&mut world).unwrap();
+    assert_eq!(world.relay.status().services[0].counters.refused.off, 1);
 }
 
 /// A stalled server's link: a library client gets no new grants, then everything arrives.

@@ -32,6 +32,9 @@
 //! A [`Session`] needs none of that: it has a list of link ports and goes on by itself when the one that carries it is
 //! lost or silent, requests in flight included ([`session`]).
 //!
+//! # Relief that switches itself
+//! With [`relief`], sessions go to helpers when replies are slow, and come back.
+//!
 //! # Example
 //! Two lines more than a `TcpStream` needs:
 //! ```no_run
@@ -59,9 +62,11 @@ mod connection;
 mod direct;
 mod error;
 mod event;
+mod jitter;
 mod link;
 mod moving;
 mod outbox;
+pub mod relief;
 pub mod session;
 mod settings;
 mod socket;
@@ -70,6 +75,7 @@ mod watch;
 pub use connection::Connection;
 pub use error::MoveError;
 pub use event::{Carrier, Event};
+pub use relief::{Relief, ReliefSettings};
 pub use session::{Session, SessionSettings};
 pub use settings::{LinkTarget, Route, Settings};
 pub use spillway_auth::Key;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::Manager;
+use spillway_policy::Word;
 use tracing::{error, info};
 
 use crate::connections::Connections;
@@ -18,6 +19,9 @@ use crate::status::HelperStatus;
 
 /// How long an asker waits: a reload may look up names.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Clients that the operator sends away go at random times within this: their server is not met by all at once.
+const SENT_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a helper can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +46,25 @@ pub enum Request {
         #[serde(default)]
         deadline_ms: Option<u64>,
     },
+    /// The operator's word on a service's relief: answered with [`Said`].
+    Relief {
+        /// The service.
+        service: String,
+        /// `auto`, `on` or `off`.
+        word: String,
+        /// For how long; for ever, if not given.
+        #[serde(default)]
+        lasts_ms: Option<u64>,
+    },
+}
+
+/// What a word of the operator's has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    /// The word that holds now.
+    pub word: String,
+    /// Clients that are to go elsewhere.
+    pub clients: u64,
 }
 
 /// What a reload has done.
@@ -100,6 +123,9 @@ impl Control {
             Request::Drain { target, deadline_ms } => {
                 self.drain(&target, deadline_ms).map(|what| json!(what))
             }
+            Request::Relief { service, word, lasts_ms } => {
+                self.say(&service, &word, lasts_ms).map(|said| json!(said))
+            }
         };
         match answer {
             Ok(document) => document_text(&json!({ "ok": document })),
@@ -136,12 +162,28 @@ impl Control {
     }
 
     fn connections(&self, service: &str, limit: usize) -> Result<Connections, String> {
-        let all = self.running.status().services;
-        if all.iter().any(|one| one.name == service) {
+        if self.running.status().services.iter().any(|one| one.name == service) {
             return Ok(self.running.connections(service, limit));
         }
+        Err(self.unknown(service))
+    }
+
+    fn say(&self, service: &str, word: &str, lasts_ms: Option<u64>) -> Result<Said, String> {
+        let word: Word = word.parse().map_err(|error| format!("{word}: {error}"))?;
+        if !self.running.say(service, (word, lasts_ms.map(Duration::from_millis)), SENT_WITHIN) {
+            return Err(self.unknown(service));
+        }
+        let status = self.running.status();
+        let clients = status.services.iter().find(|one| one.name == service);
+        let clients = clients.filter(|_| word == Word::Off).map_or(0, |one| one.library_clients.into());
+        info!(%service, %word, lasts_ms, clients, "relief: the operator's word");
+        Ok(Said { word: word.name().to_owned(), clients })
+    }
+
+    fn unknown(&self, service: &str) -> String {
+        let all = self.running.status().services;
         let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
-        Err(format!("no service {service} here; there are: {}", names.join(", ")))
+        format!("no service {service} here; there are: {}", names.join(", "))
     }
 
     fn drain(&self, target: &str, deadline_ms: Option<u64>) -> Result<Draining, String> {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use spillway_metrics::process::thread_cpu;
 use spillway_net::Remote;
+use spillway_policy::Word;
 
 use crate::config::HelperConfig;
 use crate::contexts::Threads;
@@ -62,10 +63,10 @@ impl Running {
         let mut status = self.blank_status();
         let mut parts = Vec::with_capacity(self.remotes.len());
         for (thread, remote) in self.remotes.iter().enumerate() {
-            let answer = remote.ask_within(LOOK_PATIENCE, |_, app, _| {
+            let answer = remote.ask_within(LOOK_PATIENCE, |now, app, _| {
                 let mut status = app.relay.status();
                 status.notices_dropped += app.not_logged;
-                Part { status, cpu: thread_cpu() }
+                Part { status, cpu: thread_cpu(), now }
             });
             match answer {
                 Ok(part) => {
@@ -105,6 +106,18 @@ impl Running {
             let left = deadline.saturating_duration_since(Instant::now());
             remote.ask_within(left, |_, _, _| ()).is_ok()
         })
+    }
+
+    /// Tells every thread the operator's word on a service. False where there is no such service.
+    pub fn say(&self, name: &str, word: (Word, Option<Duration>), within: Duration) -> bool {
+        let mut found = false;
+        for remote in &self.remotes {
+            let name = name.to_owned();
+            let say =
+                move |now, app: &mut Relaying, out: &mut _| app.relay.say(now, &name, word, within, out);
+            found |= remote.ask_within(ANSWER_PATIENCE, say).unwrap_or(false);
+        }
+        found
     }
 
     /// Stops taking clients of this service, and lets those that are there finish until the deadline. False where

@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use spillway_policy::Word;
 use spillway_relay::{LinkState, Status};
+use spillway_transport::Time;
 
 use crate::config::Service;
 use crate::distribution::Distribution;
@@ -18,6 +20,8 @@ pub(crate) struct Part {
     pub status: Status,
     /// Of its thread.
     pub cpu: Duration,
+    /// By its clock.
+    pub now: Time,
 }
 
 /// A snapshot of a helper. Its JSON form is what the status socket answers; fields may be added to it.
@@ -78,6 +82,12 @@ pub struct ServiceStatus {
     pub listen: Vec<SocketAddr>,
     /// Where library clients come in.
     pub link_listen: Vec<SocketAddr>,
+    /// The operator's word: `auto`, `on`, `off`.
+    #[serde(default)]
+    pub relief: String,
+    /// For how long it still holds, in milliseconds; for ever, if not given.
+    #[serde(default)]
+    pub relief_left_ms: Option<u64>,
     /// It takes no more clients: what has become of those it had, and how many are left.
     #[serde(default)]
     pub drained: Option<Drained>,
@@ -207,7 +217,7 @@ impl HelperStatus {
 
     /// Adds what one thread does.
     pub(crate) fn add(&mut self, thread: usize, part: &Part) {
-        let Part { status, cpu } = part;
+        let Part { status, cpu, now } = part;
         self.contexts.push(ContextStatus {
             context: thread,
             cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
@@ -219,12 +229,12 @@ impl HelperStatus {
         self.buffered_bytes += status.buffered_bytes as u64;
         for service in &status.services {
             match self.services.iter_mut().find(|total| total.name == service.name) {
-                Some(total) => total.add(thread, service),
+                Some(total) => total.add((thread, *now), service),
                 // Removed, and not gone yet.
                 None => {
                     let (name, server) = (service.name.clone(), service.server.to_string());
                     let mut total = ServiceStatus { name, server, ..ServiceStatus::default() };
-                    total.add(thread, service);
+                    total.add((thread, *now), service);
                     self.services.push(total);
                 }
             }
@@ -255,7 +265,7 @@ impl ServiceStatus {
         self.links.iter().filter(|link| link.state == "up" || link.state == "draining").count()
     }
 
-    fn add(&mut self, thread: usize, service: &spillway_relay::ServiceStatus) {
+    fn add(&mut self, (thread, now): (usize, Time), service: &spillway_relay::ServiceStatus) {
         self.threads_listening += usize::from(service.listening);
         self.links.extend(service.links.iter().map(|link| LinkStatus {
             thread,
@@ -266,6 +276,11 @@ impl ServiceStatus {
             key: link.key.map(|key| key.to_string()),
         }));
         self.removed |= service.removed;
+        // Every thread was told the same.
+        let (word, until) = (service.relief.at(now), service.relief.until());
+        self.relief = word.name().to_owned();
+        let left = until.filter(|_| word != Word::Auto).map(|until| until.since(now));
+        self.relief_left_ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
         if let Some(drained) = service.drained {
             let total = self.drained.get_or_insert_default();
             total.moved += drained.moved;
@@ -372,6 +387,12 @@ impl fmt::Display for ServiceStatus {
         if let Some(Drained { moved, left, failed, remaining }) = self.drained {
             let state = if self.removed { "removed" } else { "draining" };
             write!(f, " ({state}: {moved} moved, {left} left, {failed} failed, {remaining} to go)")?;
+        }
+        if !["", Word::Auto.name()].contains(&self.relief.as_str()) {
+            write!(f, ", relief {}", self.relief)?;
+            if let Some(left) = self.relief_left_ms {
+                write!(f, " for {} s more", left / 1000)?;
+            }
         }
         write!(f, ", {} of {} links up", self.links_that_are_up(), self.links.len())?;
         write!(f, ", {} plain and {} library clients", self.raw_clients, self.library_clients)?;

@@ -11,7 +11,7 @@
 //! - [`poll`], [`select`]: with virtual connections among real descriptors
 //! - [`raw`]: system calls by number; io_uring is refused
 //! - [`turns`]: how long direct connections wait behind virtual ones
-//! - [`status`]: what the server does, in shared memory; and its off switch
+//! - [`status`]: what the server does, in shared memory; its off switch, and the operator's word on relief
 //!
 //! Beneath them: links (one lock each), connections, epoll sets with their ready lists, blocked threads, and the
 //! accept queue. Locks are taken in the order switch, link, accept queue, connection, memberships, set, blocked
@@ -29,6 +29,7 @@ mod log;
 mod parts;
 mod port;
 mod ready;
+mod relief;
 mod rotation;
 mod sessions;
 mod source;

@@ -355,7 +355,10 @@ pub(crate) fn carry(carrier: CarrierName, name: Name, wakes: &mut Wakes) {
 
 /// The application has accepted a session.
 pub(crate) fn accept_carrier(carrier: CarrierName, name: Name, wakes: &mut Wakes) {
-    on_carrier(carrier, name, wakes, |inner, id, _| inner.accept(id));
+    on_carrier(carrier, name, wakes, |inner, id, _| {
+        inner.accept(id);
+        inner.send_away(id);
+    });
 }
 
 /// Nobody will accept a session.
@@ -418,6 +421,20 @@ pub(crate) fn drain(within_ms: u32, wakes: &mut Wakes) -> usize {
             inner.flush_or_lose(wakes);
             count += 1;
         }
+    }
+    count
+}
+
+/// Asks the clients of sessions that are not carried as the operator wants it to go elsewhere: how many they are.
+pub(crate) fn send_elsewhere(wakes: &mut Wakes) -> usize {
+    let mut count = 0;
+    for link in all() {
+        let mut inner = link.lock();
+        let sent = inner.send_elsewhere();
+        if sent > 0 {
+            inner.flush_or_lose(wakes);
+        }
+        count += sent;
     }
     count
 }

@@ -18,13 +18,15 @@ use std::sync::OnceLock;
 
 use libc::c_int;
 use spillway_batch::{LinkCounters, RefuseReason, Role};
+use spillway_policy::Word;
+use spillway_transport::Time;
 
 use crate::config::Config;
 use crate::connections::Connection;
 use crate::log::{self, Reason};
 use crate::sessions::CarrierName;
 use crate::table::{self, Entry};
-use crate::{fork, links, switch, sys};
+use crate::{fork, links, relief, switch, sys};
 
 use layout::header;
 pub use layout::{Counter, Request, State, Traffic};
@@ -121,6 +123,14 @@ pub(crate) fn set_state(state: State) {
     }
 }
 
+/// The operator's word on relief, and until when it holds.
+pub(crate) fn set_relief(word: Word, until: Option<Time>) {
+    if let Some(page) = page() {
+        page.word(header::RELIEF_UNTIL_NS).store(until.map_or(0, Time::as_nanos), Ordering::Relaxed);
+        page.word(header::RELIEF).store(layout::relief_word(word), Ordering::Release);
+    }
+}
+
 /// Carries out what a reader asks for, if one does. Call with no lock held.
 pub(crate) fn look() {
     let Some(page) = page() else { return };
@@ -132,6 +142,7 @@ pub(crate) fn look() {
         Some(Request::Refresh) => refresh(page),
         Some(Request::Off { within_ms }) => switch::off(within_ms),
         Some(Request::On) => switch::on(),
+        Some(Request::Say { word, lasts_s }) => relief::say(word, lasts_s),
         None => {}
     }
     page.word(header::ANSWERED).store(asked, Ordering::Release);

@@ -13,6 +13,7 @@ pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod logging;
 mod output;
+pub(crate) mod relief;
 pub(crate) mod reload;
 pub(crate) mod run;
 pub(crate) mod server;

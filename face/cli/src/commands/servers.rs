@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use spillway_policy::Word;
 use spillway_shim_core::status::{
     ConnectionStatus, Counter, Request, ServerPage, ServerStatus, Traffic, Unreadable, find,
 };
@@ -81,6 +82,8 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
         "pid": page.pid,
         "program": page.program(),
         "state": status.state.name(),
+        "relief": status.relief.name(),
+        "relief_left_ms": status.relief_left.map(millis),
         "age_ms": millis(status.age),
         "helped_port": status.helped_port,
         "link_address": status.link_address,
@@ -145,6 +148,12 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
         connections(status),
         messages as f64 / batches.max(1) as f64,
     );
+    if status.relief != Word::Auto {
+        text += &format!(", relief {}", status.relief);
+        if let Some(left) = status.relief_left {
+            text += &format!(" for {} s more", left.as_secs());
+        }
+    }
     let stalls = of(&status.traffic, Traffic::Stalls);
     if stalls > 0 {
         text += &format!(", {stalls} credit stalls");

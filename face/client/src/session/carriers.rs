@@ -15,7 +15,7 @@ impl Session {
             return;
         }
         let (time, jitter) = (self.time(now), &mut self.jitter);
-        let next = self.routes.lost(time, || random(jitter));
+        let next = self.routes.lost(time, || jitter.fraction());
         self.retry_at = Some(self.instant(next.at));
     }
 
@@ -32,7 +32,7 @@ impl Session {
     pub(super) fn drained(&mut self, now: Instant, deadline_ms: u32) -> Result<(), CarrierLoss> {
         let deadline = Duration::from_millis(deadline_ms.into());
         let time = self.time(now);
-        match self.routes.drained(time, deadline, random(&mut self.jitter)) {
+        match self.routes.drained(time, deadline, self.jitter.fraction()) {
             Some(until) if self.machine.is_attached() => {
                 self.departure = Some((self.instant(until), None));
                 Ok(())
@@ -44,7 +44,7 @@ impl Session {
     /// The server wants the session elsewhere within this time: with a helper, or without.
     pub(super) fn sent_away(&mut self, now: Instant, deadline_ms: u32) {
         let deadline = Duration::from_millis(deadline_ms.into());
-        let (time, chance) = (self.time(now), random(&mut self.jitter));
+        let (time, chance) = (self.time(now), self.jitter.fraction());
         if let Some(away) = self.routes.sent_away(time, deadline, chance) {
             self.departure = Some((self.instant(away.at), Some(away.route)));
         }
@@ -102,12 +102,4 @@ impl Session {
             None => {}
         }
     }
-}
-
-/// From 0 to 1, by Marsaglia's xorshift.
-fn random(state: &mut u64) -> f64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -29,6 +29,7 @@ pub use settings::SessionSettings;
 pub use spillway_session::{Pace, Patience, StreamLimits};
 
 use self::way::Way;
+use crate::jitter::Jitter;
 use crate::settings::LinkTarget;
 use crate::socket;
 
@@ -66,7 +67,7 @@ pub struct Session {
     wants_room: bool,
     poller: OwnedFd,
     events: VecDeque<SessionEvent>,
-    jitter: u64,
+    jitter: Jitter,
 }
 
 /// How the incoming direction has ended.
@@ -87,10 +88,8 @@ impl Session {
     /// them lead to the same server, which must accept the first one's key of clients.
     pub fn open(now: Instant, routes: Vec<LinkTarget>, settings: SessionSettings) -> io::Result<Session> {
         let Some(first) = routes.first() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let (id, seed) = (spillway_keys::fresh_nonce()?, spillway_keys::fresh_nonce()?);
+        let id = spillway_keys::fresh_nonce()?;
         let machine = ClientSession::new(first.key.clone(), SessionId(id), settings.stream);
-        let mut jitter = [0; 8];
-        jitter.copy_from_slice(&seed[..8]);
         let own = own_of(&routes, &settings);
         let mut session = Session {
             epoch: now,
@@ -109,7 +108,7 @@ impl Session {
             wants_room: false,
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             events: VecDeque::new(),
-            jitter: u64::from_le_bytes(jitter) | 1,
+            jitter: Jitter::from_host()?,
         };
         session.handle_timeout(now);
         Ok(session)

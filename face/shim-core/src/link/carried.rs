@@ -7,7 +7,7 @@ use spillway_transport::Time;
 use super::{Inner, Named};
 use crate::ready::{self, Wakes};
 use crate::sessions::{self, CarrierName, Name, Next, Words};
-use crate::{port, status, sys};
+use crate::{port, relief, status, sys};
 
 impl Inner {
     /// A session begins on this link, or goes on.
@@ -24,6 +24,7 @@ impl Inner {
                 self.say(id, answer);
                 if is_accepted {
                     self.accept(id);
+                    self.send_away(id);
                 }
                 self.carry(id, name);
                 self.raised.extend(raised);
@@ -68,6 +69,21 @@ impl Inner {
         if let Some(end) = &mut self.end {
             end.accept(id);
         }
+    }
+
+    /// Asks the clients of all sessions on this link to go elsewhere, if the operator wants that: how many they are.
+    pub(crate) fn send_elsewhere(&mut self) -> usize {
+        let sessions = self.named.iter().enumerate().filter(|(_, named)| matches!(named, Named::Session(_)));
+        let ids: Vec<Id> = sessions.map(|(id, _)| Id(id as u32)).collect(); // as many as the link's ids at most
+        ids.into_iter().filter(|id| self.send_away(*id)).count()
+    }
+
+    /// The same for one of them.
+    pub(crate) fn send_away(&mut self, id: Id) -> bool {
+        let role = self.end.as_ref().and_then(|end| end.role());
+        let within = role.and_then(relief::elsewhere);
+        within.into_iter().for_each(|deadline_ms| self.say(id, Control::Drain { deadline_ms }));
+        within.is_some()
     }
 
     /// The session is not carried here any more.

@@ -5,10 +5,12 @@
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use spillway_policy::Word;
+
 /// The first word of every page.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Which layout this is.
-pub(crate) const LAYOUT: u64 = 2;
+pub(crate) const LAYOUT: u64 = 3;
 
 /// Words of the header.
 pub(crate) const HEADER_WORDS: usize = 512;
@@ -36,6 +38,9 @@ pub(crate) mod header {
     /// Places of the two tables that have memory.
     pub(crate) const LINKS_MADE: usize = 12;
     pub(crate) const CONNECTIONS_MADE: usize = 13;
+    /// The operator's word on relief, and until when it holds, in nanoseconds of the monotonic clock; 0 is for ever.
+    pub(crate) const RELIEF: usize = 14;
+    pub(crate) const RELIEF_UNTIL_NS: usize = 15;
     /// [`super::Counter`]s begin here.
     pub(crate) const COUNTERS: usize = 64;
     /// [`super::Traffic`] of links that are gone begins here.
@@ -148,7 +153,36 @@ pub enum Request {
     },
     /// Take links again.
     On,
+    /// The operator's word on relief.
+    Say {
+        /// What it is.
+        word: Word,
+        /// For how many seconds, less than 2²⁴; 0 is for ever.
+        lasts_s: u32,
+    },
 }
+
+/// A word of the operator's as a number.
+pub(crate) fn relief_word(word: Word) -> u64 {
+    match word {
+        Word::Auto => 0,
+        Word::On => 1,
+        Word::Off => 2,
+    }
+}
+
+/// And back.
+pub(crate) fn relief_of(word: u64) -> Word {
+    match word {
+        1 => Word::On,
+        2 => Word::Off,
+        _ => Word::Auto,
+    }
+}
+
+/// What is left of a request's argument beside the word.
+const SECONDS_BITS: u32 = 24;
+const SECONDS_MAX: u32 = (1 << SECONDS_BITS) - 1;
 
 impl Request {
     /// A word that differs from the one before: `sequence` counts.
@@ -157,6 +191,9 @@ impl Request {
             Request::Refresh => (1, 0),
             Request::Off { within_ms } => (2, within_ms),
             Request::On => (3, 0),
+            Request::Say { word, lasts_s } => {
+                (4, (relief_word(word) as u32) << SECONDS_BITS | lasts_s.min(SECONDS_MAX))
+            }
         };
         kind << 56 | (sequence & 0xff_ffff) << 32 | u64::from(argument)
     }
@@ -166,6 +203,11 @@ impl Request {
             1 => Some(Request::Refresh),
             2 => Some(Request::Off { within_ms: word as u32 }),
             3 => Some(Request::On),
+            4 => {
+                let argument = word as u32;
+                let word = relief_of((argument >> SECONDS_BITS).into());
+                Some(Request::Say { word, lasts_s: argument & SECONDS_MAX })
+            }
             _ => None,
         }
     }
@@ -294,7 +336,9 @@ mod tests {
 
     #[test]
     fn requests_survive_a_round_trip_and_differ_by_sequence() {
-        for request in [Request::Refresh, Request::Off { within_ms: u32::MAX }, Request::On] {
+        let says = [Word::Auto, Word::On, Word::Off].map(|word| Request::Say { word, lasts_s: SECONDS_MAX });
+        let others = [Request::Refresh, Request::Off { within_ms: u32::MAX }, Request::On];
+        for request in others.into_iter().chain(says) {
             let word = request.word(0xff_ffff);
             assert_eq!((Request::of(word), sequence_of(word)), (Some(request), 0xff_ffff));
             assert_ne!(word, request.word(7));

@@ -11,6 +11,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use spillway_policy::Word;
+
 use super::layout::{self, Counter, Request, State, Traffic, header};
 use super::page::{DIRECTORIES, DIRECTORY, PREFIX, start_ticks};
 use crate::sys;
@@ -55,6 +57,10 @@ pub struct Unreadable {
 pub struct ServerStatus {
     /// Whether helpers are served.
     pub state: State,
+    /// The operator's word on relief, as long as it holds.
+    pub relief: Word,
+    /// For how long it still does; `None` is for ever.
+    pub relief_left: Option<Duration>,
     /// Since the link port opened.
     pub age: Duration,
     /// Where helpers connect; `None` for all addresses.
@@ -196,7 +202,13 @@ impl ServerPage {
             let v6 = Ipv6Addr::from_bits(u128::from(address[0]) << 64 | u128::from(address[1]));
             v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
         });
+        let until = words[header::RELIEF_UNTIL_NS];
+        let relief_left = (until > 0).then(|| Duration::from_nanos(until.saturating_sub(now)));
+        let said = layout::relief_of(words[header::RELIEF]);
+        let relief = if relief_left == Some(Duration::ZERO) { Word::Auto } else { said };
         Ok(ServerStatus {
+            relief,
+            relief_left: relief_left.filter(|_| relief != Word::Auto),
             state: State::of(words[header::STATE]),
             age: Duration::from_nanos(now.saturating_sub(words[header::BEGAN_NS])),
             link_address,

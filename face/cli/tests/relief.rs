@@ -1,0 +1,125 @@
+//! `spillway relief`: the operator's word at a real memcached and its helper, while sessions are in use.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Instant;
+
+use spillway_client::LinkTarget;
+use spillway_client::session::{BlockingSession, SessionSettings};
+use support::{Client, PATIENCE, SPILLWAY, Scene, eventually};
+
+fn relief(scene: &Scene, arguments: &[&str]) -> (bool, String, String) {
+    let socket = ["--socket", &scene.status_socket];
+    let output = Command::new(SPILLWAY).arg("relief").args(arguments).args(socket).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+/// Sessions that know the server's own link port and the helper's, in use all the time.
+struct Sessions(Vec<BlockingSession>);
+
+impl Sessions {
+    fn open(scene: &Scene, count: usize) -> Sessions {
+        let target = |address| LinkTarget { address, key: scene.client_key.clone(), server: None };
+        let routes = vec![target(scene.link), target(scene.client_link)];
+        let settings = SessionSettings { server_port: Some(scene.link), ..SessionSettings::default() };
+        Sessions((0..count).map(|_| BlockingSession::open(routes.clone(), settings).unwrap()).collect())
+    }
+
+    /// Every one of them asks for something that only it has.
+    fn use_all(&mut self) {
+        for (number, session) in self.0.iter_mut().enumerate() {
+            let request = format!("set k{number} 0 0 6\r\nv{number:05}\r\nget k{number}\r\n");
+            let reply = format!("STORED\r\nVALUE k{number} 0 6\r\nv{number:05}\r\nEND\r\n");
+            session.write_all(request.as_bytes()).unwrap();
+            let mut got = vec![0; reply.len()];
+            session.read_exact(&mut got).unwrap();
+            assert_eq!(String::from_utf8_lossy(&got), reply);
+        }
+    }
+
+    #[track_caller]
+    fn use_until_on(&mut self, port: SocketAddr) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.0.iter_mut().all(|session| session.session().carrier() == Some(port)) {
+            assert!(Instant::now() < deadline, "they stay away from {port}");
+            self.use_all();
+        }
+        self.use_all();
+    }
+}
+
+#[test]
+fn the_operators_word_moves_sessions_and_overrides_their_choice() {
+    let scene = Scene::start();
+    let pid = scene.server.pid().to_string();
+    let mut sessions = Sessions::open(&scene, 20);
+    sessions.use_until_on(scene.link);
+
+    let (is_fine, text, error) = relief(&scene, &[&pid, "on"]);
+    assert!(is_fine, "{error}");
+    assert_eq!(text, format!("server {pid} memcached: relief on\n"));
+    sessions.use_until_on(scene.client_link);
+
+    // At the helper: nobody else comes in, plain clients that are there stay, library clients go home.
+    let mut plain = Client::new(scene.raw);
+    relief(&scene, &[&pid, "auto"]);
+    let (is_fine, text, error) = relief(&scene, &["cache", "off"]);
+    assert!(is_fine && text.contains(": relief off, 20 clients to go elsewhere"), "{text} {error}");
+    sessions.use_until_on(scene.link);
+    assert!(plain.version().is_some(), "a plain client is served");
+    eventually("nobody else is taken", || {
+        Client::try_new(scene.raw).is_none_or(|mut client| client.version().is_none())
+    });
+    let status = scene.status();
+    let service = &status["services"][0];
+    assert_eq!((service["relief"].as_str(), service["relief_left_ms"].as_u64()), (Some("off"), None));
+    assert!(service["links"].as_array().unwrap().iter().any(|link| link["state"] == "up"), "links stay");
+
+    let (is_fine, text, error) = relief(&scene, &["cache", "auto"]);
+    assert!(is_fine && text.contains(": relief auto"), "{text} {error}");
+    scene.await_helped();
+    for session in &mut sessions.0 {
+        session.session().move_to(Instant::now(), 1).unwrap();
+    }
+    sessions.use_until_on(scene.client_link);
+
+    // The server sends back whoever comes through helpers, also later.
+    let (is_fine, text, error) = relief(&scene, &[&pid, "off"]);
+    assert!(is_fine && text.contains("relief off"), "{text} {error}");
+    sessions.use_until_on(scene.link);
+    sessions.0[0].session().move_to(Instant::now(), 1).unwrap();
+    sessions.use_until_on(scene.link);
+}
+
+#[test]
+fn a_word_for_a_time_is_over_by_itself() {
+    let scene = Scene::start();
+    let pid = scene.server.pid().to_string();
+    let (is_fine, _, error) = relief(&scene, &["cache", "off", "--for", "1s", "--wait"]);
+    assert!(is_fine, "{error}");
+    scene.await_helped();
+    assert_eq!(scene.status()["services"][0]["relief"], "auto");
+
+    let (is_fine, _, error) = relief(&scene, &[&pid, "on", "--for", "1s"]);
+    assert!(is_fine, "{error}");
+    let list = || Command::new(SPILLWAY).args(["status", "--json"]).output().unwrap().stdout;
+    let server = || {
+        let all: serde_json::Value = serde_json::from_slice(&list()).unwrap();
+        let servers = all["servers"].as_array().unwrap().clone();
+        servers.into_iter().find(|server| server["pid"] == scene.server.pid()).unwrap()
+    };
+    eventually("the word is over", || server()["relief"] == "auto");
+}
+
+#[test]
+fn nonsense_is_refused_and_says_what_there_is() {
+    let scene = Scene::start();
+    let (is_fine, _, error) = relief(&scene, &["no-such-service", "off"]);
+    assert!(!is_fine && error.contains("there are: cache") && error.contains("memcached"), "{error}");
+    let (is_fine, _, error) = relief(&scene, &["cache", "maybe"]);
+    assert!(!is_fine && error.contains("expected auto, on or off"), "{error}");
+}

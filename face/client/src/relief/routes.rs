@@ -1,0 +1,75 @@
+//! The link ports that a session is given, in the order in which it tries them.
+
+use crate::settings::LinkTarget;
+
+/// Helpers beside the wanted one that a session knows, so that it goes on at once when that one dies; each session knows
+/// others, so that they spread.
+const STANDBY_HELPERS: usize = 4;
+
+/// The server's own link port and helpers'.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) server: LinkTarget,
+    pub(super) helpers: Vec<LinkTarget>,
+}
+
+impl Known {
+    /// The wanted helper first, then others at random, then the server. Without one: the server first.
+    pub(super) fn routes(&self, wanted: Option<usize>, mut random: impl FnMut() -> f64) -> Vec<LinkTarget> {
+        let mut routes = Vec::with_capacity(STANDBY_HELPERS + 2);
+        match wanted.and_then(|wanted| self.helpers.get(wanted)) {
+            Some(helper) => routes.push(helper.clone()),
+            None => routes.push(self.server.clone()),
+        }
+        // One after the other from a random place on, in steps that meet each of them once at most.
+        let count = self.helpers.len();
+        if count > 0 {
+            let first = (random() * count as f64) as usize;
+            let others = (0..count).map(|step| (first + step) % count).filter(|at| Some(*at) != wanted);
+            routes.extend(others.take(STANDBY_HELPERS).map(|at| self.helpers[at].clone()));
+        }
+        if wanted.is_some() {
+            routes.push(self.server.clone());
+        }
+        routes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use spillway_auth::Key;
+
+    use super::*;
+
+    fn known(helpers: u16) -> Known {
+        let target = |port| LinkTarget {
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            key: Key::loopback_only(),
+            server: None,
+        };
+        Known { server: target(9), helpers: (0..helpers).map(|helper| target(100 + helper)).collect() }
+    }
+
+    fn ports(routes: &[LinkTarget]) -> Vec<u16> {
+        routes.iter().map(|route| route.address.port()).collect()
+    }
+
+    #[test]
+    fn the_wanted_one_comes_first_and_the_server_last_unless_it_is_wanted() {
+        assert_eq!(ports(&known(3).routes(Some(1), || 0.9)), [101, 102, 100, 9]);
+        assert_eq!(ports(&known(3).routes(None, || 0.4)), [9, 101, 102, 100]);
+        assert_eq!(ports(&known(0).routes(None, || 0.4)), [9]);
+        assert_eq!(ports(&known(1).routes(Some(0), || 0.4)), [100, 9]);
+        // One that is no longer known.
+        assert_eq!(ports(&known(1).routes(Some(7), || 0.4))[0], 9);
+    }
+
+    #[test]
+    fn a_session_knows_a_few_of_many_and_each_others() {
+        let many = known(1000);
+        let routes = many.routes(Some(5), || 0.7);
+        assert_eq!(ports(&routes), [105, 800, 801, 802, 803, 9]);
+    }
+}
