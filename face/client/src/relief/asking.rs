@@ -49,8 +49,9 @@ impl Asking {
         self.chosen.retain(|(one, _)| *one != member);
     }
 
-    pub(super) fn cancel_all(&mut self) -> impl Iterator<Item = Member> {
-        std::mem::take(&mut self.chosen).into_iter().map(|(member, _)| member)
+    /// Nobody is asked any more.
+    pub(super) fn take_all(&mut self) -> VecDeque<(Member, Answer)> {
+        std::mem::take(&mut self.chosen)
     }
 
     pub(super) fn poll(&mut self) -> Option<(Member, Answer)> {

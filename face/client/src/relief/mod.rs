@@ -118,7 +118,7 @@ impl Relief {
         self.known.helpers = helpers;
         self.activation.helpers(!self.known.helpers.is_empty());
         // Places of helpers that are asked just now may have changed.
-        for member in self.asking.cancel_all() {
+        for (member, _) in self.asking.take_all() {
             self.not_moved(now, member);
         }
         self.run(now);
