@@ -32,6 +32,8 @@ enum Command {
     Key(commands::key::Args),
     Demo(Box<commands::demo::Args>),
     Bench(commands::bench::Args),
+    #[command(hide = true)]
+    Echo(commands::echo::Args),
     Lab(commands::lab::Args),
     Run(commands::run::Args),
     Assess(commands::assess::Args),
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Key(args) => commands::key::run(args),
         Command::Demo(args) => commands::demo::run(*args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Echo(args) => commands::echo::run(args),
         Command::Lab(args) => commands::lab::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Assess(args) => commands::assess::run(args),

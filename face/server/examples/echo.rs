@@ -33,7 +33,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 
 fn main() -> ExitCode {
-    match Arguments::parse().and_then(|arguments| Server::start(arguments)?.run().map_err(|e| e.to_string()))
+    serve(std::env::args().skip(1))
+}
+
+/// Serves as these arguments say, until it fails or is ended.
+pub fn serve(arguments: impl Iterator<Item = String>) -> ExitCode {
+    match Arguments::parse(arguments)
+        .and_then(|arguments| Server::start(arguments)?.run().map_err(|e| e.to_string()))
     {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -275,10 +281,9 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn parse() -> Result<Arguments, String> {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
         let (mut listen, mut link, mut settings) = (None, None, Settings::default());
         let mut allow = Vec::new();
-        let mut arguments = std::env::args().skip(1);
         while let Some(name) = arguments.next() {
             let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
             let wrong = |error: &dyn std::fmt::Display| format!("{name} {value}: {error}");

@@ -3,10 +3,13 @@
 pub mod burst;
 pub mod failover;
 pub mod helper_cost;
+pub mod load_latency;
 pub mod loss;
+pub mod payload;
 pub mod server_cost;
 pub mod session_cost;
 
+mod curves;
 mod rates;
 
 use std::io::Write;
@@ -39,7 +42,7 @@ pub struct Experiment {
 }
 
 /// All experiments.
-pub const ALL: [Experiment; 6] = [
+pub const ALL: [Experiment; 8] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
@@ -57,6 +60,18 @@ pub const ALL: [Experiment; 6] = [
         question: "what a round trip costs in the middle, beside nginx, haproxy and nutcracker",
         paper: "PostMan, Figure 10: 9.6 M messages/s a helper node, on a user-level stack (DPDK)",
         run: helper_cost::run,
+    },
+    Experiment {
+        name: "load-latency",
+        question: "p99 at which load, GET and SET, direct and with 1 to 3 helpers; from where to where helping pays",
+        paper: "PostMan, Figure 6: GETs from 2 M to 6 M messages/s with up to five helpers; SETs never (bound by locks)",
+        run: load_latency::run,
+    },
+    Experiment {
+        name: "payload",
+        question: "how much goes through at payloads of 64 B to 8 KB, direct and helped; up to which payload helping gives more",
+        paper: "PostMan, Figure 8: helping gives more below 400 B (server of 8 cores) or 1,460 B (one core)",
+        run: payload::run,
     },
     Experiment {
         name: "loss",

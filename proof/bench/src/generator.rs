@@ -48,8 +48,8 @@ pub struct Ways {
 pub struct Clients {
     /// The server's ordinary port.
     pub server: SocketAddr,
-    /// A helper's link port, and the file with the clients' key.
-    pub helper: Option<(SocketAddr, PathBuf)>,
+    /// Helpers' link ports, over which connections are spread when they move, and the file with the clients' key.
+    pub helpers: Option<(Vec<SocketAddr>, PathBuf)>,
     /// Connections are sessions, carried so.
     pub sessions: Option<Ways>,
     /// Of each host's generator.
@@ -415,8 +415,11 @@ fn launch(
             launch = launch.args(["--link", &link.to_string()]);
         }
     }
-    if let Some((helper, key)) = &clients.helper {
-        launch = launch.args(["--helper", &helper.to_string()]).arg("--client-key").arg(key);
+    if let Some((helpers, key)) = &clients.helpers {
+        for helper in helpers {
+            launch = launch.args(["--helper", &helper.to_string()]);
+        }
+        launch = launch.arg("--client-key").arg(key);
     }
     for (at, order) in &clients.schedule {
         launch =

@@ -3,6 +3,10 @@
 pub mod calibrate;
 pub mod demo;
 pub mod driver;
+/// The server library's worked example, which experiments start as a server of their own: the hidden command `echo`.
+#[path = "../../../face/server/examples/echo.rs"]
+#[allow(dead_code, reason = "`main` is the example's own")]
+pub mod echo;
 mod error;
 pub mod experiments;
 pub mod generator;

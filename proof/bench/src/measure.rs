@@ -13,9 +13,9 @@ use crate::relief::Span;
 use crate::table::milliseconds;
 
 /// A server that used more than this share of its quota was not held to it.
-const QUOTA_SHARE_MAX: f64 = 1.05;
+pub(crate) const QUOTA_SHARE_MAX: f64 = 1.05;
 /// A saturated server reaches this share of its quota.
-const QUOTA_SHARE_SATURATED: f64 = 0.95;
+pub(crate) const QUOTA_SHARE_SATURATED: f64 = 0.95;
 /// Helper and clients stay below this, in percent of a core.
 const CORE_PERCENT_MAX: f64 = 80.0;
 /// The clients' own lag stays below this.
@@ -289,17 +289,22 @@ pub fn spoilt_by(used: &Used, lag_p99_us: u64) -> Option<String> {
     if lag_p99_us >= LAG_P99_US_MAX {
         return Some(format!("the clients lagged: p99 {:.1} ms", lag_p99_us as f64 / 1000.0));
     }
-    for (who, seconds) in [("helper", used.helper_s), ("clients", used.clients_s)] {
+    too_busy(used).or_else(|| disturbed(used))
+}
+
+/// Who has so much to do that its core is the limit, not the server: helpers together, or clients.
+pub fn too_busy(used: &Used) -> Option<String> {
+    let busy = |(who, seconds): (&str, f64)| {
         let percent = used.percent(seconds);
-        if percent >= CORE_PERCENT_MAX {
-            return Some(format!("the {who} used {percent:.0} % of a core"));
-        }
-    }
+        (percent >= CORE_PERCENT_MAX).then(|| format!("the {who} used {percent:.0} % of a core"))
+    };
+    [("helper", used.helper_s), ("clients", used.clients_s)].into_iter().find_map(busy)
+}
+
+/// Who else was at work, if it was too much.
+pub fn disturbed(used: &Used) -> Option<String> {
     let others = used.percent(used.others_s);
-    if others > OTHERS_PERCENT_MAX {
-        return Some(format!("other work on this machine used {others:.0} % of a core"));
-    }
-    None
+    (others > OTHERS_PERCENT_MAX).then(|| format!("other work on this machine used {others:.0} % of a core"))
 }
 
 /// Why a course of events in time shows nothing: the machine's own host took too much of it away.

@@ -95,11 +95,34 @@ impl Placement {
         }
     }
 
+    /// The core of one of several helpers, counted from 0: those beyond the first have cores that nobody else uses where
+    /// there are enough, and share the first one's otherwise.
+    pub fn helper_core(&self, number: usize, cores: usize) -> usize {
+        let own = self.server.max(self.helper).max(self.clients).max(self.bridge) + number;
+        if number > 0 && own < cores { own } else { self.helper }
+    }
+
+    /// Where so many helpers run, for people.
+    pub(crate) fn helper_words(&self, count: usize) -> String {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let on: Vec<String> = (0..count).map(|n| self.helper_core(n, cores).to_string()).collect();
+        format!("on cores {}, the server on core {}", on.join(", "), self.server)
+    }
+
     /// For people.
     pub fn words(&self) -> String {
         let Placement { server, helper, clients, bridge } = self;
         format!("server on core {server}, helper on {helper}, clients on {clients}, bridge on {bridge}")
     }
+}
+
+/// A host's quota, for people.
+pub(crate) fn quota_words(quota: Option<Quota>) -> String {
+    let words = |quota: Quota| {
+        let Quota { percent_of_core, period } = quota;
+        format!("{percent_of_core} % of a core in periods of {period:?}, process and interface together")
+    };
+    quota.map_or("none".into(), words)
 }
 
 impl Setting {
@@ -208,10 +231,10 @@ impl Scene {
             (System::Plain | System::Nutcracker, _) => self.plain.address(),
             (System::Shimmed | System::Helped, _) => self.shimmed.address(),
         };
-        let helper = (self.helper.address, self.keys.client.clone());
+        let helper = (vec![self.helper.address], self.keys.client.clone());
         Clients {
             server,
-            helper: (system == System::Helped).then_some(helper),
+            helpers: (system == System::Helped).then_some(helper),
             sessions: None,
             threads: 1,
             connections: self.setting.connections,
@@ -278,12 +301,9 @@ impl Scene {
         machine.offloads = self.hosts.server.offloads()?.to_string();
         machine.server = Machine::version_of("memcached", "-V");
         let setting = &self.setting;
-        let quota = setting.quota.map_or("none".into(), |quota| {
-            format!("{} % of a core in periods of {:?}", quota.percent_of_core, quota.period)
-        });
         machine.lab = BTreeMap::from([
             ("placement".into(), setting.placement.words()),
-            ("quota of the server's host".into(), format!("{quota}, process and interface together")),
+            ("quota of the server's host".into(), quota_words(setting.quota)),
             ("control groups".into(), self.lab.control_groups().into()),
             (
                 "connections".into(),
@@ -353,6 +373,11 @@ mod tests {
             assert!([server, helper, clients, bridge].into_iter().all(|core| core < cores));
             assert!(cores == 1 || clients != server);
             assert!(cores < 3 || helper != server);
+            let place = Placement::on(cores);
+            let others: Vec<_> = (1..4).map(|number| place.helper_core(number, cores)).collect();
+            assert!(others.iter().all(|&core| core < cores) && place.helper_core(0, cores) == helper);
+            assert!(cores < 7 || others == [4, 5, 6]);
+            assert!(cores > 4 || others == [helper; 3]);
         }
     }
 }

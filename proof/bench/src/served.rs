@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::measure::BatchCount;
 
 /// Everybody in the laboratory's network may be a client.
-const CLIENTS: &str = "10.77.0.0/24";
+pub(crate) const CLIENTS: &str = "10.77.0.0/24";
 /// How long a helper may take to open its link.
 const LINK_WITHIN: Duration = Duration::from_secs(30);
 /// How long a helper may take to end.
@@ -40,7 +40,7 @@ impl Keys {
     }
 
     /// As arguments.
-    fn arguments(&self) -> Vec<String> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
         let file = |path: &Path| path.display().to_string();
         vec!["--key".into(), file(&self.helper), "--client-key".into(), file(&self.client)]
     }

@@ -1,6 +1,7 @@
 //! The stage of the cost experiments: a server host, one for whatever stands in the middle, clients, and a bridge.
-//! Nobody has a quota; costs are told by the accounts of each host.
+//! Nobody has a quota unless an experiment sets one; costs are told by the accounts of each host.
 
+mod echo;
 mod session;
 
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use spillway_lab::peers::{Memcached, Peer, Proxy, Redis};
-use spillway_lab::{Host, HostCpu, HostOptions, Lab, LabOptions, Place};
+use spillway_lab::{Host, HostCpu, HostOptions, Lab, LabOptions, Place, Quota};
 use spillway_load::Config;
 use spillway_load::config::Speech;
 use spillway_load::fill::fill;
@@ -20,16 +21,20 @@ use spillway_load::protocol::store::Space;
 use crate::error::Error;
 use crate::generator::{Clients, Traffic};
 use crate::machine::Machine;
-use crate::measure::Snapshot;
-use crate::scene::{Placement, Setting};
+use crate::measure::{BatchCount, Snapshot};
+use crate::scene::{Placement, Setting, quota_words};
 use crate::served::{HelperPlan, Keys, wrapper};
 use crate::steady::Steady;
 
 pub use crate::served::Helper;
-pub use session::{Cost, Session};
+pub(crate) use echo::Echo;
+pub use session::{Cost, Session, Taken, Wire};
 
 /// Keys in each space of a server.
 pub const KEYS: u32 = 2_000;
+
+/// What machines call the quota of the server's host; experiments that set one say so there.
+pub(crate) const QUOTA: &str = "quota of the server's host";
 
 /// Hosts, and what it takes to start servers and helpers on them.
 #[derive(Debug)]
@@ -41,6 +46,8 @@ pub struct Stage {
     pub server: Host,
     /// The host of helpers and proxies.
     pub middle: Host,
+    /// More hosts of helpers.
+    more: Vec<Host>,
     /// The clients' host.
     pub client: Host,
     steady: Steady,
@@ -60,6 +67,15 @@ pub struct Pair {
     pub link: SocketAddr,
 }
 
+/// The hosts in the middle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Middles {
+    /// How many, 1 at least.
+    pub count: usize,
+    /// Of each: its processes and its interface together.
+    pub quota: Option<Quota>,
+}
+
 /// What sort of helper is wanted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HelperKind {
@@ -72,8 +88,13 @@ pub(crate) struct HelperKind {
 }
 
 impl Stage {
-    /// Makes the hosts. `name` is the laboratory run's.
+    /// Makes the hosts, with one in the middle. `name` is the laboratory run's.
     pub fn set(name: &str, setting: &Setting) -> Result<Stage, Error> {
+        Stage::set_with(name, setting, Middles { count: 1, quota: None })
+    }
+
+    /// The same with these hosts in the middle.
+    pub(crate) fn set_with(name: &str, setting: &Setting, middles: Middles) -> Result<Stage, Error> {
         let placement = setting.placement;
         let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge) })?;
         let on = |core| HostOptions { core: Some(core), ..HostOptions::default() };
@@ -81,11 +102,21 @@ impl Stage {
         // its quota covers both.
         let receiving = |core| HostOptions { receive_first: true, ..on(core) };
         let server = lab.host("server", on(placement.server))?;
-        let middle = lab.host("middle", receiving(placement.helper))?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let middle_host = |number: usize| {
+            let options = receiving(placement.helper_core(number, cores));
+            // With a quota, its receive work stands in it.
+            let options =
+                HostOptions { receive_first: middles.quota.is_none(), quota: middles.quota, ..options };
+            let name = if number == 0 { "middle".into() } else { format!("middle{}", number + 1) };
+            lab.host(&name, options)
+        };
+        let middle = middle_host(0)?;
+        let more = (1..middles.count).map(middle_host).collect::<Result<_, _>>()?;
         let client = lab.host("client", receiving(placement.clients))?;
         let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()))?;
         let (program, steady) = (setting.program.clone(), Steady::hold(setting.awake));
-        Ok(Stage { program, placement, keys, server, middle, client, steady, lab })
+        Ok(Stage { program, placement, keys, server, middle, more, client, steady, lab })
     }
 
     /// Starts a server program twice, and fills both with values of these sizes.
@@ -147,7 +178,18 @@ impl Stage {
         Helper::start(host, plan)
     }
 
-    /// A second host for helpers, on the core of the first.
+    /// Starts a helper on each host in the middle.
+    pub(crate) fn helpers(&self, link: SocketAddr, kind: &HelperKind) -> Result<Vec<Helper>, Error> {
+        let start = |host: &Host| self.helper_on((host, Place::from(host).free_port()?), link, kind);
+        self.middles().map(start).collect()
+    }
+
+    /// All hosts in the middle.
+    pub(crate) fn middles(&self) -> impl Iterator<Item = &Host> {
+        std::iter::once(&self.middle).chain(&self.more)
+    }
+
+    /// A second host for helpers, on the core of the first. The stage's accounts are without it.
     pub fn second_middle(&self) -> Result<Host, Error> {
         let core = Some(self.placement.helper);
         let options = HostOptions { core, receive_first: true, ..HostOptions::default() };
@@ -169,23 +211,37 @@ impl Stage {
         &self.keys.client
     }
 
-    /// Bytes on the cable of the server's host so far, both ways.
-    pub fn wire_bytes(&self) -> Result<u64, Error> {
+    /// What the server's host has on its cable so far.
+    pub fn wire(&self) -> Result<Wire, Error> {
         let counters = self.server.counters()?;
-        Ok(counters.rx_bytes + counters.tx_bytes)
+        let (bytes, packets) =
+            (counters.rx_bytes + counters.tx_bytes, counters.rx_packets + counters.tx_packets);
+        Ok(Wire { bytes, packets })
     }
 
-    /// CPU time and stolen time so far.
-    pub fn snapshot(&self, helper: Option<&Helper>) -> Result<Snapshot, Error> {
-        let batches = helper.and_then(|helper| helper.batches().ok());
+    /// CPU time and stolen time so far, and the batches of these helpers.
+    pub fn snapshot<'h>(&self, helpers: impl IntoIterator<Item = &'h Helper>) -> Result<Snapshot, Error> {
+        let mut batches: Option<BatchCount> = None;
+        // Counters only: a helper that is too busy to answer is left out.
+        for counted in helpers.into_iter().filter_map(|helper| helper.batches().ok()) {
+            let sum = batches.get_or_insert_default();
+            sum.batches += counted.batches;
+            sum.messages += counted.messages;
+        }
         let client = self.client.cpu()?;
-        let (server, middle, bridge) = (self.server.cpu()?, self.middle.cpu()?, self.lab.bridge_cpu()?);
+        let (server, middle, bridge) = (self.server.cpu()?, self.middle_cpu()?, self.lab.bridge_cpu()?);
         Ok(Snapshot::now(server, middle, client, bridge, batches, self.steady.stalled()))
     }
 
-    /// CPU time of the middle host so far.
+    /// CPU time of the hosts in the middle so far.
     pub fn middle_cpu(&self) -> Result<HostCpu, Error> {
-        Ok(self.middle.cpu()?)
+        let mut sum = HostCpu::default();
+        for host in self.middles() {
+            let cpu = host.cpu()?;
+            sum.process += cpu.process;
+            sum.interface += cpu.interface;
+        }
+        Ok(sum)
     }
 
     /// Starts plain clients of a server, helper or proxy.
@@ -208,7 +264,7 @@ impl Stage {
         let written = traffic.get_ratio < 1.0;
         Clients {
             server: target,
-            helper: None,
+            helpers: None,
             sessions: None,
             threads: 1,
             connections,
@@ -232,7 +288,7 @@ impl Stage {
         machine.server = versions.collect::<Vec<_>>().join("; ");
         machine.lab = BTreeMap::from([
             ("placement".into(), self.placement.words().replace("helper", "helper or proxy")),
-            ("quota".into(), "none".into()),
+            (QUOTA.into(), quota_words(None)),
             ("accounts".into(), "processes and the receive threads of their host's interface".into()),
             ("congestion control".into(), self.server.congestion_control()?),
             ("keys".into(), format!("{KEYS} of 32 B in each server, all equally likely")),

@@ -6,22 +6,9 @@ mod support;
 use std::time::Duration;
 
 use spillway_bench::experiments::{failover, helper_cost, loss, server_cost, session_cost};
-use spillway_bench::results::Results;
 use spillway_bench::scene::Setting;
 use spillway_load::config::Speech;
-use support::program;
-
-fn assert_whole(results: &Results, told: &[u8], metrics: &[&str]) {
-    let told = String::from_utf8_lossy(told);
-    for check in &results.checks {
-        assert!(check.ok, "{}: {}\n{told}", check.name, check.detail);
-    }
-    for metric in metrics {
-        assert!(results.rows.iter().any(|row| row.metric == *metric), "no row {metric}\n{told}");
-    }
-}
-
-const SHORT: Duration = Duration::from_millis(200);
+use support::{SHORT, assert_whole, program};
 
 #[test]
 fn server_cost_is_whole() {

@@ -7,6 +7,7 @@ pub(crate) mod connections;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod drain;
+pub(crate) mod echo;
 pub(crate) mod helper;
 pub(crate) mod key;
 pub(crate) mod lab;

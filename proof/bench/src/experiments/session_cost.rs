@@ -130,7 +130,7 @@ fn start<'a>(
     let clients = match by {
         By::Plain => plain,
         By::SessionDirect => Clients { sessions: Some(ways(Vec::new(), Some(pair.link))), ..plain },
-        By::Batched => Clients { helper: Some((helper.address, key)), ..plain },
+        By::Batched => Clients { helpers: Some((vec![helper.address], key)), ..plain },
         By::SessionBatched => Clients { sessions: Some(ways(vec![helper.address], None)), ..plain },
     };
     let mut session = stage.session_of(&clients, &traffic)?;

@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use spillway_load::histogram::Histogram;
 use spillway_load::report::Report;
 
 use super::{Helper, Stage};
 use crate::error::Error;
 use crate::generator::{BIN_MS, Clients, Generators, Order, TOLD_AFTER, Traffic};
 use crate::goodput::Tally;
-use crate::measure::{Used, spoilt_by, stopped};
+use crate::measure::{Step, Used, spoilt_by, stopped};
 use crate::relief::Span;
 
 /// Running clients.
@@ -18,6 +17,33 @@ pub struct Session<'a> {
     stage: &'a Stage,
     generators: Generators,
     closed: bool,
+}
+
+/// What was seen while something was offered.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    /// Requests and CPU time.
+    pub step: Step,
+    /// The server's cable.
+    pub wire: Wire,
+}
+
+/// What an interface has carried, both ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wire {
+    /// Bytes: a segment that the interface splits has its headers counted once.
+    pub bytes: u64,
+    /// Packets, likewise.
+    pub packets: u64,
+}
+
+impl Wire {
+    fn since(&self, earlier: &Wire) -> Wire {
+        Wire {
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            packets: self.packets.saturating_sub(earlier.packets),
+        }
+    }
 }
 
 /// What requests cost, and how long they took.
@@ -82,9 +108,11 @@ impl<'a> Session<'a> {
         Ok(Session { stage, generators, closed: traffic.closed })
     }
 
-    /// Moves every connection to the helper; they need requests to move by.
+    /// Moves every connection to the helpers; they need requests to move by, which a closed loop has anyway.
     pub fn move_to_helper(&mut self, rate_per_s: f64) -> Result<(), Error> {
-        self.generators.order(&Order::Rate(rate_per_s))?;
+        if !self.closed {
+            self.generators.order(&Order::Rate(rate_per_s))?;
+        }
         self.generators.move_to_helper().map(drop)
     }
 
@@ -93,14 +121,17 @@ impl<'a> Session<'a> {
         &mut self.generators
     }
 
-    /// Offers a rate (which a closed loop passes over), waits, and measures for so long.
-    pub fn measure(
+    /// Offers a rate (which a closed loop passes over), waits, and measures for so long. Nobody has judged it.
+    pub fn step<'h, H>(
         &mut self,
         rate_per_s: f64,
         settle: Duration,
         length: Duration,
-        helper: Option<&Helper>,
-    ) -> Result<Cost, Error> {
+        helpers: H,
+    ) -> Result<Taken, Error>
+    where
+        H: IntoIterator<Item = &'h Helper> + Copy,
+    {
         if !self.closed {
             self.generators.order(&Order::Rate(rate_per_s))?;
         }
@@ -109,26 +140,36 @@ impl<'a> Session<'a> {
         let from_ms = (self.generators.now_ms() + 1).div_ceil(BIN_MS) * BIN_MS;
         let to_ms = from_ms + u64::try_from(length.as_millis()).unwrap_or(u64::MAX).div_ceil(BIN_MS) * BIN_MS;
         self.generators.sleep_until_ms(from_ms);
-        let wire_before = self.stage.wire_bytes()?;
-        let before = self.stage.snapshot(helper)?;
+        let wire_before = self.stage.wire()?;
+        let (before, answered) = (self.stage.snapshot(helpers)?, self.generators.answered());
         self.generators.sleep_until_ms(to_ms);
-        let used = self.stage.snapshot(helper)?.since(&before);
-        let wire_bytes = self.stage.wire_bytes()?.saturating_sub(wire_before);
+        let (after, replies) = (self.stage.snapshot(helpers)?, self.generators.answered() - answered);
+        let wire = self.stage.wire()?.since(&wire_before);
         std::thread::sleep(TOLD_AFTER);
         self.generators.check()?;
         let bins = self.generators.bins(from_ms, to_ms);
-        let span = Span::of(&bins, from_ms, to_ms);
-        let mut lag = Histogram::default();
-        bins.iter().for_each(|bin| lag.merge(&bin.lag_us));
+        Ok(Taken { step: Step::new(rate_per_s, &bins, after.since(&before), replies), wire })
+    }
+
+    /// The same, judged as what everybody must serve.
+    pub fn measure(
+        &mut self,
+        rate_per_s: f64,
+        settle: Duration,
+        length: Duration,
+        helper: Option<&Helper>,
+    ) -> Result<Cost, Error> {
+        let Taken { step, wire } = self.step(rate_per_s, settle, length, helper)?;
+        let Step { span, used, lag_p99_us, .. } = step;
         // In a closed loop clients are as busy as they can be, and never late.
         let judged = if self.closed { Used { clients_s: 0.0, ..used } } else { used };
-        let lag_us = if self.closed { 0 } else { lag.quantile_us(0.99) };
+        let lag_us = if self.closed { 0 } else { lag_p99_us };
         let unserved = (span.served as f64) < 0.99 * span.offered as f64;
         let spoilt = spoilt_by(&judged, lag_us).or_else(|| stopped(&used)).or_else(|| {
             (unserved && !self.closed)
                 .then(|| format!("{} of {} requests were served", span.served, span.offered))
         });
-        Ok(Cost { wire_bytes, used, requests: span.served, span, spoilt })
+        Ok(Cost { wire_bytes: wire.bytes, used, requests: span.served, span, spoilt })
     }
 
     /// The same, done again when it was spoilt, at most `times` in all.

@@ -1,6 +1,25 @@
 //! What experiments in tests need.
 
+#![allow(dead_code, reason = "not every test needs all of it")]
+
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use spillway_bench::results::Results;
+
+/// Of a measurement whose figures nobody looks at.
+pub const SHORT: Duration = Duration::from_millis(200);
+
+/// That every check held, and that these rows are there.
+pub fn assert_whole(results: &Results, told: &[u8], metrics: &[&str]) {
+    let told = String::from_utf8_lossy(told);
+    for check in &results.checks {
+        assert!(check.ok, "{}: {}\n{told}", check.name, check.detail);
+    }
+    for metric in metrics {
+        assert!(results.rows.iter().any(|row| row.metric == *metric), "no row {metric}\n{told}");
+    }
+}
 
 /// The built command, or why there can be no experiment.
 pub fn program(peers: &[&str]) -> Result<PathBuf, String> {

@@ -1,0 +1,61 @@
+//! An echo server on the server's host: whatever it is sent goes back, with no application behind. It stands on the
+//! server library, for plain clients and for links.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use spillway_lab::{Launch, Place, Process};
+
+use super::Stage;
+use crate::error::Error;
+use crate::served::CLIENTS;
+
+/// How long it may take until it listens.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// A running echo server. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Echo {
+    process: Process,
+    /// For plain clients.
+    pub plain: SocketAddr,
+    /// For helpers, and for clients of the library.
+    pub link: SocketAddr,
+}
+
+impl Stage {
+    /// Starts an echo server and waits until it listens.
+    pub(crate) fn echo(&self) -> Result<Echo, Error> {
+        let place = Place::from(&self.server);
+        let free =
+            || -> Result<SocketAddr, Error> { Ok(SocketAddr::new(place.address(), place.free_port()?)) };
+        let (plain, link) = (free()?, free()?);
+        let launch = Launch::new(&self.program)
+            .name("echo")
+            .args(["echo", "--listen", &plain.to_string(), "--link", &link.to_string()])
+            .args(self.keys.arguments())
+            .args(["--allow-clients", CLIENTS]);
+        let mut echo = Echo { process: self.server.spawn(&launch)?, plain, link };
+        let deadline = Instant::now() + READY_WITHIN;
+        while !echo.process.stdout()?.starts_with("listening") {
+            echo.check()?;
+            if Instant::now() >= deadline {
+                return Err(Error::process("the echo server is not ready", echo.process.tail()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(echo)
+    }
+}
+
+impl Echo {
+    /// Fails if it has ended.
+    pub fn check(&mut self) -> Result<(), Error> {
+        match self.process.exit() {
+            Some(status) => {
+                Err(Error::process(format!("the echo server ended with {status}"), self.process.tail()))
+            }
+            None => Ok(()),
+        }
+    }
+}

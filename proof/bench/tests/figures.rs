@@ -1,0 +1,53 @@
+//! The experiments that draw the paper's figures, tiny: that they end, check every byte and state their rows, not what the
+//! figures are. They need root, the peers, and the `spillway` command and its shim built beside this test.
+
+mod support;
+
+use std::time::Duration;
+
+use spillway_bench::experiments::{load_latency, payload};
+use spillway_bench::scene::Setting;
+use support::{SHORT, assert_whole, program};
+
+#[test]
+fn load_latency_is_whole() {
+    let program = match program(&["memcached"]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = load_latency::Effort {
+        rounds: 1,
+        rates: vec![300.0, 600.0],
+        helpers: vec![2],
+        connections: 30,
+        settle: Duration::from_millis(50),
+        length: SHORT,
+        tries: 1,
+    };
+    let mut told = Vec::new();
+    let results = load_latency::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    assert_whole(&results, &told, &["p99_us", "pays_from_per_s", "pays_until_per_s"]);
+    // GET and SET, direct and helped, at each rate: at least these.
+    assert!(results.rows.len() >= 8, "{:?}", results.rows);
+}
+
+#[test]
+fn payload_is_whole() {
+    let program = match program(&[]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = payload::Effort {
+        rounds: 1,
+        payloads: vec![64, 8_192],
+        quotas_percent: vec![10.0, 50.0],
+        connections: 20,
+        settle: Duration::from_millis(50),
+        length: SHORT,
+        tries: 1,
+    };
+    let mut told = Vec::new();
+    let results = payload::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    assert_whole(&results, &told, &["messages_per_s", "crossing_bytes", "crossing_cpu_bytes"]);
+    assert!(results.ratios.iter().any(|ratio| ratio.name == "helped_over_direct_8192_at_50_percent"));
+}
