@@ -7,11 +7,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use spillway_client::LinkTarget;
+use spillway_client::relief::{ActivationSettings, Member};
 use spillway_client::session::{BlockingSession, SessionSettings};
+use spillway_client::{LinkTarget, Relief, ReliefSettings, Session};
 
 use spillway_server::{Event, KeyRing, Links, Role, Settings, Word};
-use support::helper::Relief;
+use support::helper::Relief as Helper;
 use support::port::{Port, Serve};
 use support::{Keys, round_trip};
 
@@ -109,7 +110,7 @@ fn settings(server: &Server) -> SessionSettings {
 fn sessions_go_where_the_operator_wants_them() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let relief = Relief::start(&keys, server.link);
+    let relief = Helper::start(&keys, server.link);
     let routes = vec![server.target(&keys), relief.target(&keys)];
     let open = || BlockingSession::open(routes.clone(), settings(&server)).unwrap();
     let mut sessions: Vec<BlockingSession> = (0..20).map(|_| open()).collect();
@@ -155,7 +156,7 @@ fn who_knows_no_such_way_stays() {
 fn a_session_goes_on_with_other_routes() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let (one, other) = (Relief::start(&keys, server.link), Relief::start(&keys, server.link));
+    let (one, other) = (Helper::start(&keys, server.link), Helper::start(&keys, server.link));
     let routes = vec![one.target(&keys), server.target(&keys)];
     let mut session = BlockingSession::open(routes, settings(&server)).unwrap();
     round_trip(&mut session, 100, 1);
@@ -168,4 +169,168 @@ fn a_session_goes_on_with_other_routes() {
     round_trip(&mut session, 100, 3);
     assert_eq!(session.session().carrier(), Some(other.link));
     session.close().unwrap();
+}
+
+/// A program's connections to the server, which go where its relief sends them.
+struct Program {
+    relief: Relief,
+    members: Vec<(Member, Option<Session>)>,
+    /// How long replies take, direct and helped.
+    latency: [Duration; 2],
+    server: SocketAddr,
+}
+
+impl Program {
+    fn start(settings: ReliefSettings, connections: usize) -> Program {
+        let (now, server) = (Instant::now(), settings.server.address);
+        let mut relief = Relief::new(now, settings).unwrap();
+        let members = (0..connections).map(|_| (relief.join(now).unwrap(), None)).collect();
+        Program { relief, members, latency: [Duration::from_micros(200); 2], server }
+    }
+
+    /// Everybody asks once; slow answers are only told, so that the test need not wait for them.
+    fn turn(&mut self) {
+        let now = Instant::now();
+        self.relief.handle_ready(now);
+        self.relief.handle_timeout(now);
+        while let Some(order) = self.relief.poll_move() {
+            let member = order.member;
+            let (_, session) = self.members.iter_mut().find(|(one, _)| *one == member).unwrap();
+            match session {
+                Some(session) => order.apply(now, session).unwrap(),
+                None => *session = Some(order.open(now).unwrap()),
+            }
+        }
+        for (member, session) in &mut self.members {
+            let Some(session) = session else { continue };
+            ask(session, b"a request");
+            let is_direct = session.carrier() == Some(self.server);
+            self.relief.measured(Instant::now(), *member, self.latency[usize::from(!is_direct)]);
+            while let Some(event) = session.poll_event() {
+                self.relief.note(Instant::now(), *member, &event);
+            }
+        }
+        while let Some(notice) = self.relief.poll_notice() {
+            println!("{notice}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    #[track_caller]
+    fn turn_until_helped(&mut self, wanted: usize) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let helped = |program: &Program| {
+            let carriers = program.members.iter().filter_map(|(_, session)| session.as_ref()?.carrier());
+            carriers.filter(|carrier| *carrier != program.server).count()
+        };
+        while helped(self) != wanted {
+            assert!(
+                Instant::now() < deadline,
+                "{} are helped: {:?}",
+                helped(self),
+                self.relief.status(Instant::now())
+            );
+            self.turn();
+        }
+    }
+}
+
+/// A round trip of a session in a loop of its own.
+fn ask(session: &mut Session, request: &[u8]) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (mut sent, mut reply) = (0, Vec::new());
+    while reply.len() < request.len() {
+        let now = Instant::now();
+        assert!(now < deadline, "no reply");
+        session.handle_ready(now);
+        session.handle_timeout(now);
+        sent += session.send(now, &request[sent..]).unwrap_or(0);
+        let mut buffer = [0; 100];
+        match session.receive(now, &mut buffer) {
+            Ok(received) => reply.extend_from_slice(&buffer[..received]),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+        }
+    }
+    assert_eq!(reply, request);
+}
+
+/// Settings that decide soon.
+fn soon(server: &Server, helpers: &[&Helper], keys: &Keys) -> ReliefSettings {
+    let ms = Duration::from_millis;
+    let activation = ActivationSettings {
+        window: ms(200),
+        slice: ms(20),
+        trial: ms(400),
+        backoff_min: ms(300),
+        backoff_max: ms(300),
+        ..ActivationSettings::default()
+    };
+    let helpers = helpers.iter().map(|helper| helper.target(keys)).collect();
+    ReliefSettings { activation, ..ReliefSettings::new(server.target(keys), helpers) }
+}
+
+#[test]
+fn slow_replies_call_for_helpers_and_the_server_sends_all_back() {
+    let keys = Keys::new();
+    let server = Server::start(&keys);
+    let (one, other) = (Helper::start(&keys, server.link), Helper::start(&keys, server.link));
+    let mut program = Program::start(soon(&server, &[&one, &other], &keys), 30);
+    program.turn_until_helped(0);
+    (0..100).for_each(|_| program.turn());
+    program.turn_until_helped(0);
+    assert_eq!(program.relief.counters().activations, 0, "calm");
+
+    program.latency[0] = Duration::from_millis(5);
+    program.turn_until_helped(30);
+    assert!(one.library_clients() > 0 && other.library_clients() > 0, "both help");
+    // Those that come now go where the others are.
+    let late = program.relief.join(Instant::now()).unwrap();
+    program.members.push((late, None));
+    program.turn_until_helped(31);
+
+    program.latency[0] = Duration::from_micros(200);
+    server.ask(|links| links.release(Duration::from_millis(50)));
+    program.turn_until_helped(0);
+    assert!(program.relief.counters().releases > 0);
+}
+
+#[test]
+fn help_that_does_not_help_is_given_up() {
+    let keys = Keys::new();
+    let server = Server::start(&keys);
+    let helper = Helper::start(&keys, server.link);
+    let mut program = Program::start(soon(&server, &[&helper], &keys), 30);
+    program.turn_until_helped(0);
+    program.latency = [Duration::from_millis(5); 2];
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while program.relief.counters().back_offs < 2 {
+        assert!(Instant::now() < deadline, "{:?}", program.relief.status(Instant::now()));
+        program.turn();
+    }
+    program.turn_until_helped(0);
+}
+
+#[test]
+fn the_word_and_the_list_of_helpers_are_obeyed() {
+    let keys = Keys::new();
+    let server = Server::start(&keys);
+    let (one, other) = (Helper::start(&keys, server.link), Helper::start(&keys, server.link));
+    let mut program = Program::start(soon(&server, &[&one], &keys), 10);
+    program.relief.say(Instant::now(), Word::On, None);
+    program.turn_until_helped(10);
+    // It goes; the one that takes its place was not known before.
+    program.relief.set_helpers(Instant::now(), vec![other.target(&keys)]);
+    one.stop();
+    program.turn_until_helped(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while other.library_clients() < 10 {
+        assert!(Instant::now() < deadline, "{:?}", program.relief.status(Instant::now()));
+        program.turn();
+    }
+    program.relief.say(Instant::now(), Word::Off, None);
+    program.turn_until_helped(0);
+    program.relief.set_helpers(Instant::now(), Vec::new());
+    program.relief.say(Instant::now(), Word::On, None);
+    (0..100).for_each(|_| program.turn());
+    program.turn_until_helped(0);
 }
