@@ -209,8 +209,7 @@ impl Relief {
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let decision = self.activation.poll_timeout().map(|at| self.epoch + at.since(Time::ZERO));
-        decision
+        self.activation.poll_timeout().map(|at| self.epoch + at.since(Time::ZERO))
     }
 
     /// Who is to go where. Ask until `None` after every other call.
