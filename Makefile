@@ -36,7 +36,7 @@ dist: setup-demo
 
 install-capi:
 	$(CARGO) build --profile dist -p spillway-capi
-	tools/install-capi --from target/dist --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
+	tools/install-capi --from '$(or $(CARGO_TARGET_DIR),target)/dist' --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
 
 setup:
 	@tools/setup all

@@ -9,7 +9,7 @@
  *     than pm_next_timeout_ms, pm_handle          pm_port_handle
  *     (or, without a loop of your own, pm_wait)   pm_decompose until 0: pm_accept, pm_compose, pm_consumed
  *   pm_send, pm_receive, pm_next_event            pm_flush
- *   pm_finish, pm_close until pm_is_over          pm_finish_reply, pm_close_connection, pm_relief, pm_drain
+ *   pm_finish, pm_close until pm_is_over          pm_finish_reply, pm_close_connection, pm_port_relief, pm_drain
  *   pm_free, pm_settings_free                     pm_port_free, pm_port_settings_free
  *
  * NAMES begin with pm_ or PM_: the verbs are PostMan's (USENIX ATC 2019).
@@ -481,13 +481,13 @@ int pm_drain(struct pm_port *port,
 // Sends sessions where they are wanted, by a `pm_relief_word`, each within this time; it holds for sessions that come
 // later, too. A session whose client knows no such way stays where it is. Returns how many are sent elsewhere now;
 // `pm_flush` tells them.
-int pm_relief(struct pm_port *port,
-              int word,
-              uint32_t within_ms);
+int pm_port_relief(struct pm_port *port,
+                   int word,
+                   uint32_t within_ms);
 
 // Sends sessions that are helped now back, once: this server can serve them directly again. Returns how many.
-int pm_release(struct pm_port *port,
-               uint32_t within_ms);
+int pm_port_release(struct pm_port *port,
+                    uint32_t within_ms);
 
 // How many links, clients and sessions there are; each may be null. Sessions include those that wait for their clients, or
 // that linger.

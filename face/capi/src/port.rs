@@ -324,7 +324,7 @@ pub enum pm_relief_word {
 /// later, too. A session whose client knows no such way stays where it is. Returns how many are sent elsewhere now;
 /// `pm_flush` tells them.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief(port: *mut pm_port, word: c_int, within_ms: u32) -> c_int {
+pub unsafe extern "C" fn pm_port_relief(port: *mut pm_port, word: c_int, within_ms: u32) -> c_int {
     let say = |port: &mut Port| {
         let word = match word {
             0 => Word::Auto,
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn pm_relief(port: *mut pm_port, word: c_int, within_ms: u
 
 /// Sends sessions that are helped now back, once: this server can serve them directly again. Returns how many.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_release(port: *mut pm_port, within_ms: u32) -> c_int {
+pub unsafe extern "C" fn pm_port_release(port: *mut pm_port, within_ms: u32) -> c_int {
     let release = |port: &mut Port| {
         port.is_touched = true;
         Ok(count(port.links.release(milliseconds(within_ms))))

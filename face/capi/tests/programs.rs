@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use support::helper::HelperProcess;
+use support::process::Process;
 use support::{Flavour, Workbench};
 
 #[test]
@@ -24,7 +25,7 @@ fn a_session_outlives_its_helpers(flavour: Flavour) {
     // Usually the first; where all is slow, it may have been left already.
     let mut carried = client.line_with("carried by ");
     // Messages are under way all the time.
-    let mut messages = |client: &mut support::process::Process| {
+    let mut messages = |client: &mut Process| {
         client.line("messages", |line| {
             if line.starts_with("carried by ") {
                 carried = line.to_owned();
@@ -134,6 +135,29 @@ fn a_key_that_is_not_there_is_told() {
     assert!(!output.status.success());
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("does not exist; make one with: spillway key new"), "{told}");
+}
+
+#[test]
+fn both_ends_in_one_loop_with_a_helper_between_them() {
+    let bench = Workbench::get();
+    for flavour in [Flavour::Shared, Flavour::Sanitized, Flavour::Valgrind] {
+        let mut command = bench.command("both_ends", flavour);
+        command.args([bench.key("helper.key"), bench.key("client.key")]);
+        let mut process = Process::start(command);
+        let server = process.line_with("127.0.0.1:");
+        let helper = HelperProcess::start(&bench, &server);
+        process.write(&format!("{}\n", helper.links));
+        assert_eq!(process.succeed().last().unwrap(), "both ends are right");
+    }
+}
+
+#[test]
+fn two_threads_share_a_port() {
+    let bench = Workbench::get();
+    for flavour in [Flavour::Shared, Flavour::Sanitized, Flavour::Valgrind] {
+        let mut command = bench.command("shared_port", flavour);
+        assert_eq!(support::succeed(&mut command), "the port is shared\n");
+    }
 }
 
 #[test]

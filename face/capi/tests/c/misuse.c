@@ -80,8 +80,8 @@ static void no_objects(void) {
     EXPECT(PM_INVALID, pm_close_connection(nothing, 1, 0));
     EXPECT(PM_INVALID, pm_flush(nothing));
     EXPECT(PM_INVALID, pm_drain(nothing, 1));
-    EXPECT(PM_INVALID, pm_relief(nothing, PM_RELIEF_ON, 1));
-    EXPECT(PM_INVALID, pm_release(nothing, 1));
+    EXPECT(PM_INVALID, pm_port_relief(nothing, PM_RELIEF_ON, 1));
+    EXPECT(PM_INVALID, pm_port_release(nothing, 1));
     EXPECT(PM_INVALID, pm_set_routes(nothing, nothing));
     EXPECT(PM_INVALID, pm_port_counts(nothing, NULL, NULL, NULL));
     pm_settings_free(NULL);
@@ -217,10 +217,10 @@ static void wrong_clients(void) {
     EXPECT(PM_INVALID, pm_compose(port, client, NULL, 1));
     EXPECT(0, pm_compose(port, client, NULL, 0));
     EXPECT(2, pm_compose(port, client, "ok", 2));
-    EXPECT(PM_INVALID, pm_relief(port, 3, 0));
-    EXPECT(1, pm_relief(port, PM_RELIEF_ON, 1000)); /* it knows no helper, and stays */
-    EXPECT(0, pm_relief(port, PM_RELIEF_AUTO, 0));
-    EXPECT(0, pm_release(port, 0));
+    EXPECT(PM_INVALID, pm_port_relief(port, 3, 0));
+    EXPECT(1, pm_port_relief(port, PM_RELIEF_ON, 1000)); /* it knows no helper, and stays */
+    EXPECT(0, pm_port_relief(port, PM_RELIEF_AUTO, 0));
+    EXPECT(0, pm_port_release(port, 0));
     EXPECT(PM_INVALID, pm_set_routes(session, (pm_settings *)port_settings));
     EXPECT(PM_OK, pm_settings_server(settings, "127.0.0.1:1"));
     EXPECT(PM_OK, pm_set_routes(session, settings));

@@ -1,0 +1,105 @@
+/* A link port that two threads share, each with its own loop, and sessions that change links all the time. */
+#define _POSIX_C_SOURCE 200809L
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <spillway.h>
+
+enum { THREADS = 2, SESSIONS = 8, ROUNDS = 40, LENGTH = 1000 };
+
+static pm_port_settings *settings;
+static pm_port *ports[THREADS];
+static char address[PM_ADDRESS_BYTES];
+static atomic_int is_stopped, clients[THREADS];
+
+static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wanted) {
+    if (status != wanted) {
+        fprintf(stderr, "line %d: %s: %td (%s) instead of %td\n", line, call, status, pm_last_error(), wanted);
+        exit(EXIT_FAILURE);
+    }
+}
+
+#define EXPECT(wanted, call) expect(__LINE__, #call, (call), (wanted))
+
+static void *serve(void *which) {
+    pm_port *port = ports[*(int *)which];
+    while (!is_stopped) {
+        pm_event event;
+        int timeout = pm_port_next_timeout_ms(port);
+        struct pollfd watched = {.fd = pm_port_descriptor(port), .events = POLLIN};
+        poll(&watched, 1, timeout < 0 || timeout > 20 ? 20 : timeout);
+        EXPECT(PM_OK, pm_port_handle(port));
+        while (pm_decompose(port, &event) == 1) {
+            if (event.kind == PM_CONNECTED) {
+                clients[*(int *)which]++;
+                EXPECT(PM_OK, pm_accept(port, event.client));
+            } else if (event.kind == PM_DATA) {
+                /* One message of each client is under way: it fits. */
+                EXPECT((ptrdiff_t)event.length, pm_compose(port, event.client, event.data, event.length));
+                EXPECT(PM_OK, pm_consumed(port, event.client, event.length));
+            }
+        }
+        EXPECT(PM_OK, pm_flush(port));
+    }
+    return NULL;
+}
+
+static void round_trip(pm_session *session, int number) {
+    unsigned char request[LENGTH], reply[LENGTH];
+    size_t received = 0;
+    for (size_t at = 0; at < LENGTH; at++)
+        request[at] = (unsigned char)(at * 7 + (size_t)number * 31);
+    EXPECT(LENGTH, pm_send(session, request, LENGTH));
+    while (received < LENGTH) {
+        ptrdiff_t length = pm_receive(session, reply + received, LENGTH - received);
+        if (length == PM_AGAIN) {
+            EXPECT(1, pm_wait(session, -1) >= 0);
+            continue;
+        }
+        EXPECT(1, length > 0);
+        received += (size_t)length;
+    }
+    EXPECT(0, memcmp(request, reply, LENGTH));
+}
+
+int main(void) {
+    int numbers[THREADS] = {0, 1};
+    pthread_t threads[THREADS];
+    pm_session *sessions[SESSIONS];
+    pm_settings *of_client = pm_settings_new();
+    settings = pm_port_settings_new();
+    EXPECT(PM_OK, pm_port_settings_share(settings));
+    for (int at = 0; at < THREADS; at++) {
+        EXPECT(PM_OK, pm_listen(settings, at == 0 ? "127.0.0.1:0" : address, &ports[at]));
+        EXPECT(PM_OK, pm_port_address(ports[at], address, sizeof address));
+    }
+    /* Opened here, each is given to a thread of its own. */
+    for (int at = 0; at < THREADS; at++)
+        EXPECT(0, pthread_create(&threads[at], NULL, serve, &numbers[at]));
+    EXPECT(PM_OK, pm_settings_server(of_client, address));
+    for (int at = 0; at < SESSIONS; at++)
+        EXPECT(PM_OK, pm_connect(of_client, &sessions[at]));
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int at = 0; at < SESSIONS; at++) {
+            round_trip(sessions[at], round * SESSIONS + at);
+            /* A new link, which either thread may get. */
+            EXPECT(PM_OK, pm_move(sessions[at], PM_DIRECT));
+        }
+    }
+    for (int at = 0; at < SESSIONS; at++)
+        pm_free(sessions[at]);
+    is_stopped = 1;
+    for (int at = 0; at < THREADS; at++)
+        pthread_join(threads[at], NULL);
+    EXPECT(SESSIONS, clients[0] + clients[1]);
+    for (int at = 0; at < THREADS; at++)
+        pm_port_free(ports[at]);
+    pm_port_settings_free(settings);
+    pm_settings_free(of_client);
+    puts("the port is shared");
+    return EXIT_SUCCESS;
+}
