@@ -79,4 +79,5 @@ pub use relief::{Relief, ReliefSettings};
 pub use session::{Session, SessionSettings};
 pub use settings::{LinkTarget, Route, Settings};
 pub use spillway_auth::Key;
+pub use spillway_policy::Word;
 pub use watch::{Ready, Slot, Watch, split_token};

@@ -473,7 +473,8 @@ impl Heard {
             }
             Event::Trouble { what, .. } => self.complain(what),
             Event::End { report } => self.ends.push(*report),
-            Event::Start { .. } | Event::Command { .. } => {}
+            // The report at the end has all decisions.
+            Event::Start { .. } | Event::Command { .. } | Event::Decided { .. } => {}
         }
     }
 

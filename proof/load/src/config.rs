@@ -7,7 +7,7 @@ use std::time::Duration;
 use spillway_client::{Key, LinkTarget};
 
 use crate::arrivals::Spacing;
-use crate::control::Order;
+use crate::control::{Command, Order};
 use crate::protocol::store::{Space, VERSIONED_VALUE_SIZE_MIN};
 use crate::random::mix;
 
@@ -94,7 +94,7 @@ impl Helpers {
         self.addresses.iter().map(|&address| self.target(address)).collect()
     }
 
-    fn target(&self, address: SocketAddr) -> LinkTarget {
+    pub(crate) fn target(&self, address: SocketAddr) -> LinkTarget {
         let key = self.key.clone().unwrap_or_else(Key::loopback_only);
         LinkTarget { address, key, server: None }
     }
@@ -107,6 +107,17 @@ pub struct Sessions {
     pub link: Option<SocketAddr>,
     /// All begin on the first helper, and the others stand by; otherwise they are spread over all helpers.
     pub standby: bool,
+    /// They begin at the server, and go to helpers and back by themselves.
+    pub relief: Option<SelfRelief>,
+}
+
+/// Sessions that go to helpers when replies are later than the SLA, and come back, as the client library decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SelfRelief {
+    /// So many connections are those of one process, which decides for itself.
+    pub group: u32,
+    /// So many helpers are asked for their load before one is chosen.
+    pub asked: usize,
 }
 
 /// Everything about a run but where its output goes.
@@ -202,12 +213,18 @@ impl Config {
 
     /// The link ports of session `number`, in the order in which it tries them. None where there are no sessions.
     pub(crate) fn routes(&self, number: usize) -> Vec<LinkTarget> {
-        let Some(Sessions { link, standby }) = self.sessions else { return Vec::new() };
+        let Some(Sessions { link, standby, .. }) = self.sessions else { return Vec::new() };
         let mut routes = self.helpers.targets();
         let helpers = routes.len().max(1);
         routes.rotate_left(if standby { 0 } else { number % helpers });
         routes.extend(link.map(|link| self.helpers.target(link)));
         routes
+    }
+
+    /// Where sessions are direct that go to helpers by themselves, and how they do; none where they do not.
+    pub(crate) fn self_relief(&self) -> Option<(SocketAddr, SelfRelief)> {
+        let sessions = self.sessions?;
+        sessions.link.zip(sessions.relief)
     }
 
     /// Its keys and values.
@@ -269,6 +286,20 @@ impl Config {
                 );
             }
         }
+        if let Some(relief) = self.sessions.and_then(|sessions| sessions.relief) {
+            within("--group", relief.group.into(), 1.0, CONNECTIONS_MAX.into())?;
+            if own_link.is_none() {
+                return Err(
+                    "sessions that decide for themselves begin at the server: give its link port with --link"
+                        .into(),
+                );
+            }
+            if self.schedule.iter().any(|order| matches!(order.command, Command::Move { .. })) {
+                return Err("the schedule moves sessions that decide for themselves: use `relief on` and `relief off`".into());
+            }
+        } else if self.schedule.iter().any(|order| matches!(order.command, Command::Relief(_))) {
+            return Err("`relief` is for sessions that decide for themselves: give --relief".into());
+        }
         let mut link_ports = self.helpers.addresses.iter().chain(&own_link);
         if self.helpers.key.is_none() && !link_ports.all(|address| address.ip().is_loopback()) {
             return Err(
@@ -306,7 +337,8 @@ mod tests {
         assert!(complaint(remote).contains("--client-key"));
         assert!(complaint(|c| c.sessions = Some(Sessions::default())).contains("--helper, or --link"));
         let remote = |c: &mut Config| {
-            c.sessions = Some(Sessions { link: Some("10.0.0.9:11411".parse().unwrap()), standby: false });
+            c.sessions =
+                Some(Sessions { link: Some("10.0.0.9:11411".parse().unwrap()), ..Sessions::default() });
         };
         assert!(complaint(remote).contains("--client-key"));
         let nowhere = |c: &mut Config| {
@@ -323,17 +355,17 @@ mod tests {
         let mut config = Config::new(address(1));
         assert!(config.routes(0).is_empty());
         config.helpers.addresses = vec![address(2), address(3)];
-        config.sessions = Some(Sessions { link: Some(address(4)), standby: false });
+        config.sessions = Some(Sessions { link: Some(address(4)), ..Sessions::default() });
         let ports =
             |config: &Config, n| config.routes(n).iter().map(|way| way.address.port()).collect::<Vec<_>>();
         assert_eq!(
             [ports(&config, 0), ports(&config, 1), ports(&config, 2)],
             [[2, 3, 4], [3, 2, 4], [2, 3, 4]]
         );
-        config.sessions = Some(Sessions { link: None, standby: true });
+        config.sessions = Some(Sessions { standby: true, ..Sessions::default() });
         assert_eq!([ports(&config, 0), ports(&config, 1)], [[2, 3], [2, 3]]);
         config.helpers.addresses.clear();
-        config.sessions = Some(Sessions { link: Some(address(4)), standby: false });
+        config.sessions = Some(Sessions { link: Some(address(4)), ..Sessions::default() });
         assert_eq!(ports(&config, 7), [4]);
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use spillway_client::Word;
+
 use crate::report::Target;
 
 /// One thing to do.
@@ -19,6 +21,8 @@ pub enum Command {
         /// At most so many connections; all where it is not given.
         count: Option<u32>,
     },
+    /// The operator's word, for connections that go to helpers by themselves.
+    Relief(Word),
     /// Remember this moment under a name.
     Mark(String),
     /// With `--hold`: begin, with time zero at this time of the monotonic clock in ns, or as soon as possible.
@@ -31,8 +35,8 @@ pub enum Command {
 const MARK_MAX: usize = 64;
 
 impl Command {
-    /// Reads one line: `rate 9600`, `move helper pace=100us count=33`, `move direct`, `mark NAME`,
-    /// `start [MONOTONIC_NS]`, `stop`.
+    /// Reads one line: `rate 9600`, `move helper pace=100us count=33`, `move direct`, `relief on|off|auto`,
+    /// `mark NAME`, `start [MONOTONIC_NS]`, `stop`.
     pub fn parse(line: &str) -> Result<Command, String> {
         let mut words = line.split_whitespace();
         let command = match words.next() {
@@ -45,6 +49,10 @@ impl Command {
                 Command::Rate(rate)
             }
             Some("move") => parse_move(&mut words)?,
+            Some("relief") => {
+                let text = words.next().unwrap_or_default();
+                Command::Relief(text.parse().map_err(|error| format!("`relief {text}`: {error}"))?)
+            }
             Some("mark") => {
                 let name = words.next().ok_or("`mark` needs a name: `mark burst`")?;
                 Command::Mark(name.chars().take(MARK_MAX).collect())
@@ -56,7 +64,9 @@ impl Command {
             Some("stop") => Command::Stop,
             other => {
                 let other = other.unwrap_or_default();
-                return Err(format!("`{other}` is no command: there are rate, move, mark, start and stop"));
+                return Err(format!(
+                    "`{other}` is no command: there are rate, move, relief, mark, start and stop"
+                ));
             }
         };
         match words.next() {
@@ -112,6 +122,7 @@ impl fmt::Display for Command {
                 pace.map_or(Ok(()), |pace| write!(f, " pace={}ns", pace.as_nanos()))?;
                 count.map_or(Ok(()), |count| write!(f, " count={count}"))
             }
+            Command::Relief(word) => write!(f, "relief {word}"),
             Command::Mark(name) => write!(f, "mark {name}"),
             Command::Start(None) => f.write_str("start"),
             Command::Start(Some(ns)) => write!(f, "start {ns}"),

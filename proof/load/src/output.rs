@@ -149,6 +149,9 @@ pub fn table(report: &Report) -> String {
             ),
         );
     }
+    for decision in &report.decisions {
+        line("decided", decision.clone());
+    }
     for trouble in &report.troubles {
         line("trouble", trouble.clone());
     }

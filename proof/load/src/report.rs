@@ -265,12 +265,17 @@ pub struct Report {
     pub moves: Vec<Move>,
     /// Marks, in order.
     pub marks: Vec<Mark>,
+    /// What connections that go to helpers by themselves have decided first, for people.
+    #[serde(default)]
+    pub decisions: Vec<String>,
     /// The first few things that went wrong, for people.
     pub troubles: Vec<String>,
     /// Everything measured, bin by bin, ascending; empty bins are left out.
     pub bins: Vec<Bin>,
 }
 
+/// The most `decisions` a report keeps.
+pub const DECISIONS_MAX: usize = 256;
 /// The most `troubles` a report keeps.
 pub const TROUBLES_MAX: usize = 16;
 
@@ -293,6 +298,8 @@ impl Report {
         self.marks
             .extend(other.marks.iter().filter(|m| !self.marks.contains(m)).cloned().collect::<Vec<_>>());
         self.marks.sort_by_key(|mark| mark.at_us);
+        let room = DECISIONS_MAX.saturating_sub(self.decisions.len());
+        self.decisions.extend(other.decisions.iter().take(room).cloned());
         let room = TROUBLES_MAX.saturating_sub(self.troubles.len());
         self.troubles.extend(other.troubles.iter().take(room).cloned());
         self.summarize();
@@ -385,6 +392,13 @@ pub enum Event {
         moved: Move,
         /// See [`Move::moved_ms`].
         moved_ms: f64,
+    },
+    /// Connections that go to helpers by themselves have decided something.
+    Decided {
+        /// When.
+        at_us: u64,
+        /// What.
+        what: String,
     },
     /// Something went wrong; said at most a few times.
     Trouble {

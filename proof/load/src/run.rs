@@ -76,7 +76,15 @@ pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error>
 fn raise_descriptor_limit(config: &Config) -> Result<(), Error> {
     // A moved connection keeps its direct one; a session has a descriptor of its own beside its carrier's.
     let twice = !config.helpers.addresses.is_empty() || config.sessions.is_some();
-    let per_connection = if twice { 2 } else { 1 };
+    // One that decides for itself asks helpers at times, and a process has its own descriptor.
+    let decides = config.self_relief().is_some();
+    let per_connection = if decides {
+        4
+    } else if twice {
+        2
+    } else {
+        1
+    };
     let needed = u64::from(config.connections) * per_connection + SPARE_DESCRIPTORS;
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {

@@ -6,6 +6,7 @@ mod connection;
 mod library;
 mod moving;
 mod opening;
+mod relief;
 mod session;
 mod traffic;
 
@@ -24,6 +25,7 @@ use spillway_client::{LinkTarget, Slot, split_token};
 
 use self::connection::Connection;
 use self::moving::Mover;
+use self::relief::Group;
 use crate::arrivals::Arrivals;
 use crate::clock::Clock;
 use crate::config::{Assignment, Config, Loop};
@@ -78,6 +80,13 @@ pub enum FromWorker {
     Obeyed(Order),
     /// A move is over.
     Moved(Move),
+    /// Connections that go to helpers by themselves have decided something.
+    Decided {
+        /// When.
+        at_ns: u64,
+        /// What.
+        what: String,
+    },
     /// Something went wrong.
     Trouble {
         /// When.
@@ -139,6 +148,12 @@ pub(crate) struct Worker<P> {
     /// Connections of the client library that were used this turn and must be asked what they want.
     touched: Vec<u32>,
     connections: Vec<Connection>,
+    /// Of connections that go to helpers by themselves; empty where none do.
+    groups: Vec<Group>,
+    /// Groups that may have decided something.
+    touched_groups: Vec<u32>,
+    /// (when, group): one decides something.
+    group_timers: BinaryHeap<Reverse<(u64, u32)>>,
     /// To be opened as soon as fewer are being opened.
     to_open: VecDeque<u32>,
     opening: usize,
@@ -192,6 +207,9 @@ impl<P: Protocol> Worker<P> {
             targets: config.helpers.targets(),
             touched: Vec::new(),
             connections: (0..share).map(|_| Connection::default()).collect(),
+            groups: Vec::new(),
+            touched_groups: Vec::new(),
+            group_timers: BinaryHeap::new(),
             to_open: (0..share).collect(),
             opening: 0,
             last_failure: None,
@@ -235,6 +253,7 @@ impl<P: Protocol> Worker<P> {
 
     /// Opens all connections, then waits for the word to begin; false when it will not come.
     fn prepare(&mut self) -> Result<bool, Error> {
+        self.make_groups()?;
         self.open_all()?;
         self.tell(FromWorker::Ready);
         loop {
@@ -243,6 +262,7 @@ impl<P: Protocol> Worker<P> {
                     self.clock = clock;
                     // Their timers were set on another clock.
                     (0..self.connections.len()).for_each(|index| self.renew_session_timer(index));
+                    self.renew_group_timers();
                     return Ok(true);
                 }
                 Ok(ToWorker::Order { order, id }) => self.enqueue(order, id),
@@ -277,6 +297,7 @@ impl<P: Protocol> Worker<P> {
 
     /// Waits for the next thing to happen and handles what did.
     fn wait(&mut self, now_ns: u64) -> Result<(), Error> {
+        self.tend_groups();
         self.tend_touched();
         let timeout_ns = self.next_ns().saturating_sub(now_ns);
         let timeout = Timespec {
@@ -292,6 +313,7 @@ impl<P: Protocol> Worker<P> {
         for event in events {
             match split_token(event.data.u64()) {
                 Some((index, slot)) => self.ready(index as usize, slot, event.flags),
+                None if self.group_ready(event.data.u64()) => {}
                 None => self.take_orders(),
             }
         }
@@ -306,7 +328,7 @@ impl<P: Protocol> Worker<P> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let ends = [self.end_ns, self.give_up_ns(), self.drained_ns()];
         let now_ns = self.clock.now_ns();
-        [arrival, order, timer, self.next_move_ns(), Some(self.told_ns + TELL_NS)]
+        [arrival, order, timer, self.next_move_ns(), self.next_group_ns(), Some(self.told_ns + TELL_NS)]
             .into_iter()
             .flatten()
             .chain(ends.into_iter().filter(|&at| at > now_ns))
@@ -358,6 +380,7 @@ impl<P: Protocol> Worker<P> {
                 let pace = pace.unwrap_or(self.setting.config.pace);
                 self.begin_move(id, *target, order.at_ns, pace, *count);
             }
+            Command::Relief(word) => self.relief_say(*word),
             Command::Stop => self.end_ns = self.end_ns.min(order.at_ns),
             Command::Mark(_) | Command::Start(_) => {}
         }
@@ -429,6 +452,10 @@ impl<P: Protocol> Worker<P> {
             let at_ns = self.clock.now_ns();
             self.tell(FromWorker::Trouble { at_ns, what: what() });
         }
+    }
+
+    fn decided(&mut self, what: String) {
+        self.tell(FromWorker::Decided { at_ns: self.clock.now_ns(), what });
     }
 
     fn sample(&mut self, at_ns: u64, carrier: Target, outcome: Outcome, value_ns: u64) {

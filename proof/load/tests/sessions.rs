@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::sessions::{Relief, client_key, server};
 use common::{Lines, Steered, config, run};
 use spillway_auth::Key;
-use spillway_load::config::{Config, Helpers, Loop, Sessions, Speech};
+use spillway_load::config::{Config, Helpers, Loop, SelfRelief, Sessions, Speech};
 use spillway_load::control::Order;
 use spillway_load::report::{Event, Target};
 use spillway_load::{Error, Report, Surroundings, failed};
@@ -22,7 +22,7 @@ fn sessions(helpers: &[&Relief], link: Option<std::net::SocketAddr>) -> Config {
         speech: Speech::Echo,
         connections: CONNECTIONS,
         helpers: Helpers { addresses, key: Some(client_key()) },
-        sessions: Some(Sessions { link, standby: false }),
+        sessions: Some(Sessions { link, ..Sessions::default() }),
         ..config(nobody)
     }
 }
@@ -44,7 +44,10 @@ fn sessions_are_carried_by_the_servers_own_link_port() {
         let report = run(&config);
         assert_flawless(&config, &report);
         assert!(report.total.answered > 0 && report.sessions);
-        assert_eq!((report.total.helped, report.total.carried_on), (0, 0), "{:?}", report.troubles);
+        assert_eq!(report.total.helped, 0, "{:?}", report.troubles);
+        // A machine that stands still for a while is taken for a carrier that does.
+        let stalls = report.troubles.iter().filter(|what| what.contains("silent for")).count();
+        assert!(stalls > 0 || report.total.carried_on == 0, "{:?}", report.troubles);
     }
 }
 
@@ -91,7 +94,7 @@ fn helpers_come_and_go_and_no_request_fails() {
         let mut helpers = vec![Relief::start(link), Relief::start(link)];
         let ports = [helpers[0].link, helpers[1].link];
         let mut config = sessions(&[&helpers[0], &helpers[1]], None);
-        config.sessions = Some(Sessions { link: None, standby });
+        config.sessions = Some(Sessions { standby, ..Sessions::default() });
         (config.duration, config.pacing, config.threads) = (None, pacing, 2);
         let steered = Steered::start(&config);
         let lines = &steered.lines;
@@ -110,6 +113,46 @@ fn helpers_come_and_go_and_no_request_fails() {
         assert!(report.total.helped == report.total.answered && report.total.answered > 0);
         assert!(report.troubles.iter().any(|what| what.contains("not carried any more")));
     }
+}
+
+#[test]
+fn sessions_that_decide_for_themselves_obey_the_word() {
+    let link = server(|_| {});
+    let helpers = [Relief::start(link), Relief::start(link)];
+    for (group, threads) in [(1, 1), (7, 2), (CONNECTIONS, 1)] {
+        let mut config = sessions(&[&helpers[0], &helpers[1]], Some(link));
+        let relief = Some(SelfRelief { group, asked: 2 });
+        config.sessions = Some(Sessions { link: Some(link), relief, ..Sessions::default() });
+        (config.duration, config.threads, config.sla) = (None, threads, Duration::from_secs(10));
+        config.schedule = Order::parse("100ms=relief:on").unwrap();
+        let steered = Steered::start(&config);
+        steered.lines.wait_for("everybody helped", |event| {
+            matches!(event, Event::Bins { helped_now: CONNECTIONS, .. })
+        });
+        let report = steered.stop();
+        assert_flawless(&config, &report);
+        assert!(report.total.helped > 0 && report.total.helped < report.total.answered);
+        assert_eq!(report.total.carried_on, u64::from(CONNECTIONS), "each moved once");
+        let groups = CONNECTIONS.div_ceil(threads).div_ceil(group) * threads;
+        assert_eq!(report.decisions.len(), groups as usize, "{:?}", report.decisions);
+    }
+}
+
+#[test]
+fn late_replies_have_sessions_ask_for_help() {
+    // No machine is that fast: whatever is tried, replies are late, and moving is found to be of no use.
+    let link = server(|_| {});
+    let helper = Relief::start(link);
+    let mut config = sessions(&[&helper], Some(link));
+    let relief = Some(SelfRelief { group: CONNECTIONS, asked: 1 });
+    config.sessions = Some(Sessions { link: Some(link), relief, ..Sessions::default() });
+    (config.duration, config.sla) = (None, Duration::from_micros(10));
+    let steered = Steered::start(&config);
+    steered.lines.wait_for("a decision", |event| matches!(event, Event::Decided { .. }));
+    steered.lines.wait_for("somebody helped", |event| matches!(event, Event::Bins { helped_now: 1.., .. }));
+    let report = steered.stop();
+    assert_flawless(&config, &report);
+    assert!(!report.decisions.is_empty());
 }
 
 #[test]

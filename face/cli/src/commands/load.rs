@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use spillway_load::arrivals::Spacing;
-use spillway_load::config::{Assignment, Config, Fill, Helpers, Loop, Sessions, Speech};
+use spillway_load::config::{Assignment, Config, Fill, Helpers, Loop, SelfRelief, Sessions, Speech};
 use spillway_load::control::{Order, parse_duration};
 use spillway_load::{Error, Report, Surroundings, failed, output};
 
@@ -37,6 +37,15 @@ pub struct Args {
     /// All sessions begin on the first --helper, and the others stand by; otherwise they are spread
     #[arg(long, requires = "sessions")]
     standby: bool,
+    /// Sessions begin at --link, go to helpers when replies are later than --sla, and come back, by themselves
+    #[arg(long, requires = "link")]
+    relief: bool,
+    /// With --relief: so many connections are those of one process, which decides for itself
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "relief")]
+    group: u32,
+    /// With --relief: so many helpers are asked for their load before one is chosen
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "relief")]
+    asked: usize,
     /// The clients' key for the server (with --helper or --link)
     #[arg(long, value_name = "FILE")]
     client_key: Option<PathBuf>,
@@ -106,7 +115,7 @@ pub struct Args {
     /// Do something at a time after the start: `20s=rate:9600`, `20s=move:helper:pace=100us,mark:relief`
     #[arg(long, value_name = "TIME=COMMANDS", value_parser = Order::parse)]
     at: Vec<Vec<Order>>,
-    /// Read commands: `rate N`, `move helper|direct [pace=TIME] [count=N]`, `mark NAME`, `start`, `stop`
+    /// Read commands: `rate N`, `move helper|direct [pace=TIME] [count=N]`, `relief on|off|auto`, `mark NAME`, `start`, `stop`
     #[arg(long, value_enum, value_name = "FROM")]
     control: Option<Control>,
     /// Connect and fill, then wait for the command `start [MONOTONIC_NS]`
@@ -231,7 +240,11 @@ fn config(args: Args) -> Result<Config, Error> {
     Ok(Config {
         server: args.server,
         helpers: Helpers { addresses: args.helper, key },
-        sessions: args.sessions.then_some(Sessions { link: args.link, standby: args.standby }),
+        sessions: args.sessions.then_some(Sessions {
+            link: args.link,
+            standby: args.standby,
+            relief: args.relief.then_some(SelfRelief { group: args.group, asked: args.asked }),
+        }),
         speech: match args.protocol {
             Protocol::Memcached => Speech::Memcached,
             Protocol::Redis => Speech::Redis,

@@ -14,7 +14,7 @@ use crate::config::{Config, Loop};
 use crate::control::{Command, Order};
 use crate::error::Error;
 use crate::output::Progress;
-use crate::report::{Bins, Event, Mark, Move, Report, TROUBLES_MAX};
+use crate::report::{Bins, DECISIONS_MAX, Event, Mark, Move, Report, TROUBLES_MAX};
 use crate::signals::Signals;
 use crate::worker::{FromWorker, ToWorker};
 
@@ -244,6 +244,13 @@ impl<'a> Steering<'a> {
                 self.emit(&Event::Command { at_us, command });
             }
             FromWorker::Moved(part) => self.moved(part),
+            FromWorker::Decided { at_ns, what } => {
+                if self.report.decisions.len() < DECISIONS_MAX {
+                    self.note(at_ns, &what);
+                    self.report.decisions.push(format!("{:.3} s: {what}", at_ns as f64 / 1e9));
+                }
+                self.emit(&Event::Decided { at_us: at_ns / 1000, what });
+            }
             FromWorker::Trouble { at_ns, what } => self.trouble(at_ns, what),
             FromWorker::Done { end_ns } => {
                 self.done += 1;

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use rustix::net::{RecvFlags, SendFlags};
 
+use spillway_client::relief::Member;
+
 use super::session::SessionLink;
 use crate::clock::Clock;
 use crate::protocol::Sent;
@@ -68,6 +70,8 @@ pub(crate) struct Connection {
     pub hold_until_ns: u64,
     /// Part of the current move, and no reply by the new carrier yet.
     pub awaited: bool,
+    /// What its group calls it, if it goes to helpers by itself.
+    pub member: Option<Member>,
     /// Failed attempts to open it since it was last open.
     pub attempts: u32,
 }
@@ -84,6 +88,7 @@ impl Default for Connection {
             wanted: Target::Direct,
             hold_until_ns: 0,
             awaited: false,
+            member: None,
             attempts: 0,
         }
     }

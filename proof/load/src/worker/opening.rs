@@ -116,6 +116,7 @@ impl<P: Protocol> Worker<P> {
 
     pub(super) fn open_failed(&mut self, index: usize, why: String) {
         self.opening -= 1;
+        self.relief_leave(index);
         let connection = &mut self.connections[index];
         connection.link = Link::Closed;
         connection.attempts += 1;

@@ -1,6 +1,7 @@
 //! Connections that are sessions of the client library: when what carries them is lost, they go on elsewhere.
 
 use std::cmp::Reverse;
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -39,11 +40,24 @@ pub(crate) struct SessionLink {
 impl<P: Protocol> Worker<P> {
     /// Starts to open a session.
     pub(super) fn session_open(&mut self, index: usize, limit_ns: u64) {
+        if !self.groups.is_empty() {
+            return self.relief_join(index);
+        }
         // Sessions of threads that have one each are spread as well.
         let routes = self.setting.config.routes(index + self.setting.index as usize);
         let server_port = self.setting.config.sessions.and_then(|sessions| sessions.link);
         let settings = SessionSettings { server_port, ..SessionSettings::default() };
-        let opened = Session::open(Instant::now(), routes, settings).and_then(|session| {
+        self.session_opened(index, limit_ns, |now| Session::open(now, routes, settings));
+    }
+
+    /// Watches a session that was made.
+    pub(super) fn session_opened(
+        &mut self,
+        index: usize,
+        limit_ns: u64,
+        open: impl FnOnce(Instant) -> io::Result<Session>,
+    ) {
+        let opened = open(Instant::now()).and_then(|session| {
             epoll::add(&self.epoll, &session, super::token(index), EventFlags::IN)?;
             Ok(session)
         });
@@ -82,7 +96,7 @@ impl<P: Protocol> Worker<P> {
         self.hear_session(index);
     }
 
-    fn hear_session(&mut self, index: usize) {
+    pub(super) fn hear_session(&mut self, index: usize) {
         while let Link::Session(link) = &mut self.connections[index].link {
             match link.session.poll_event() {
                 Some(event) => self.session_event(index, event),
@@ -97,6 +111,7 @@ impl<P: Protocol> Worker<P> {
     }
 
     fn session_event(&mut self, index: usize, event: SessionEvent) {
+        self.relief_note(index, &event);
         let connection = &mut self.connections[index];
         let Link::Session(link) = &mut connection.link else { return };
         match event {
@@ -119,7 +134,7 @@ impl<P: Protocol> Worker<P> {
             }
             SessionEvent::CarrierLost { address, why } => {
                 let what = format!("{address}: {why}");
-                if link.is_open && !matches!(why, CarrierLoss::Asked) {
+                if link.is_open && !matches!(why, CarrierLoss::Asked | CarrierLoss::SentAway) {
                     self.trouble(|| format!("session {index} is not carried any more by {what}"));
                 } else {
                     link.trouble = Some(what);

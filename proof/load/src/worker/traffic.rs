@@ -55,6 +55,7 @@ impl<P: Protocol> Worker<P> {
         let sent = self.protocol.encode(request, &mut self.encoded);
         let sent_ns = self.clock.now_ns();
         self.connections[index].pending = Some(Pending { sent, intended_ns });
+        self.relief_waits(index, Some(intended_ns));
         self.outstanding += 1;
         match self.connections[index].link.send(&self.encoded) {
             Ok(count) if count == self.encoded.len() => {}
@@ -183,6 +184,7 @@ impl<P: Protocol> Worker<P> {
         self.sample(pending.intended_ns, carrier, outcome, latency_ns);
         self.connections[index].pending = None;
         self.outstanding -= 1;
+        self.relief_measured(index, latency_ns);
         self.first_reply(index, now_ns);
         if !right {
             let why = self.protocol.explain(&pending.sent, reply);
@@ -212,6 +214,7 @@ impl<P: Protocol> Worker<P> {
 
     /// Closes a connection, and has it opened again after a while.
     pub(super) fn close(&mut self, index: usize) {
+        self.relief_leave(index);
         let connection = &mut self.connections[index];
         connection.link = Link::Closed;
         if connection.carrier == Target::Helper {
