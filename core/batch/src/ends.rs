@@ -12,7 +12,7 @@ use crate::assembler::Assembler;
 use crate::connection::{Connection, Outgoing};
 use crate::histogram::Batches;
 use crate::kept::Kept;
-use crate::policy::Policy;
+use crate::policy::{Gathered, Policy, Sent};
 
 /// Bounds of one end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,10 @@ pub(crate) struct Ends {
     pub(crate) batches: Option<Box<Batches>>,
     /// When what is gathered was first seen waiting.
     waiting_since: Option<Time>,
+    /// By id, at a link's opening end: how many batches had gone when the last reply came.
+    answered_at: Vec<u64>,
+    /// Messages of the batch in the making from clients that were not answered since the last batch.
+    fresh: u64,
 }
 
 impl Ends {
@@ -113,6 +117,8 @@ impl Ends {
             counters: LinkCounters::default(),
             batches: None,
             waiting_since: None,
+            answered_at: Vec::new(),
+            fresh: 0,
         }
     }
 
@@ -178,9 +184,26 @@ impl Ends {
         }
         if taken > 0 {
             connection.outgoing.sent(&bytes[..taken]);
+            let before = self.assembler.messages();
             self.assembler.data(self.kind_out, id, &bytes[..taken]);
+            self.asked(id, before);
         }
         taken
+    }
+
+    /// A frame of a connection whose frames somebody else makes.
+    pub(crate) fn relay(&mut self, id: Id, bytes: &[u8], last: bool) {
+        let before = self.assembler.messages();
+        self.assembler.frame(self.kind_out, id, bytes, !last);
+        self.asked(id, before);
+    }
+
+    /// There may be one message more than before.
+    fn asked(&mut self, id: Id, messages_before: u64) {
+        let answered_at = self.answered_at.get(id.0 as usize).copied().unwrap_or(0);
+        if answered_at < self.counters.batches_sent {
+            self.fresh += self.assembler.messages() - messages_before;
+        }
     }
 
     pub(crate) fn room(&self, id: Id) -> usize {
@@ -263,8 +286,13 @@ impl Ends {
     }
 
     pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
-        if self.assembler.is_empty() || self.due_at().is_some_and(|due| due > now) {
-            self.waits(now);
+        if self.assembler.is_empty() {
+            return None;
+        }
+        self.waits(now);
+        let messages = self.assembler.messages() - self.counters.messages_sent;
+        self.policy.gathered(now, Gathered { messages, fresh: self.fresh });
+        if self.due_at().is_some_and(|due| due > now) {
             return None;
         }
         self.flush(now)
@@ -282,7 +310,7 @@ impl Ends {
         if self.assembler.len() >= self.policy.size_bytes() {
             return None;
         }
-        self.last_batch.map(|last| last + self.policy.interval())
+        self.policy.due(self.last_batch, self.waiting_since)
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
@@ -294,9 +322,9 @@ impl Ends {
             return None;
         }
         let batch = self.assembler.take();
-        if let Some(last) = self.last_batch.replace(now) {
-            self.policy.sent(batch.len(), now.since(last));
-        }
+        let elapsed = self.last_batch.replace(now).map(|last| now.since(last));
+        self.policy.sent(Sent { at: now, bytes: batch.len(), elapsed });
+        self.fresh = 0;
         let waited = self.waiting_since.take().map_or(Duration::ZERO, |since| now.since(since));
         if let Some(batches) = &mut self.batches {
             batches.messages.record(self.assembler.messages() - self.counters.messages_sent);
@@ -320,6 +348,15 @@ impl Ends {
     }
 
     // What comes in.
+
+    /// A reply has come.
+    pub(crate) fn answered(&mut self, id: Id) {
+        let index = id.0 as usize;
+        if self.answered_at.len() <= index {
+            self.answered_at.resize(index + 1, 0);
+        }
+        self.answered_at[index] = self.counters.batches_sent;
+    }
 
     pub(crate) fn incoming_data(&mut self, id: Id, bytes: usize, last: bool) -> Incoming {
         let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut) else {

@@ -214,7 +214,7 @@ impl OpenerLink {
 
     /// Forwards a piece of a relayed connection's request.
     pub fn relay_data(&mut self, id: Id, bytes: &[u8], last: bool) {
-        self.ends.assembler.frame(Kind::Request, id, bytes, !last);
+        self.ends.relay(id, bytes, last);
     }
 
     /// Forwards a control message of a relayed connection. An old server would end the whole link for a word of
@@ -278,6 +278,7 @@ impl OpenerLink {
     fn piece<'a>(&mut self, piece: Piece<'a>) -> Result<Option<OpenerEvent<'a>>, LinkError> {
         match piece {
             Piece::Data { kind: Kind::Reply, id, bytes, last } => {
+                self.ends.answered(id);
                 if self.is_relayed(id) {
                     self.ends.counters.messages_received += u64::from(last);
                     self.ends.counters.bytes_received += bytes.len() as u64;

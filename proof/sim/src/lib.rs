@@ -9,6 +9,7 @@
 //! - [`oracle`]: knows what every stream must carry, and stands outside the code under test
 //! - [`world`]: who takes part, the weather, the faults
 //! - [`session`]: another world, of sessions that move
+//! - [`batching`]: a third one, without faults, in which policies of batching are compared
 //! - [`canary`]: planted faults that a run must find
 //! - [`run()`]: a storm, then calm, and what was found
 //!
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agenda;
+pub mod batching;
 pub mod canary;
 pub mod clock;
 pub mod driver;

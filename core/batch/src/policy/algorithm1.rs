@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::Policy;
+use super::{Policy, Sent};
 
 /// Lower bound of *S*: the usual MTU (PostMan §4.3).
 const SIZE_FLOOR_BYTES: usize = 1500;
@@ -39,7 +39,8 @@ impl Policy for Algorithm1 {
         self.interval
     }
 
-    fn sent(&mut self, size: usize, elapsed: Duration) {
+    fn sent(&mut self, Sent { bytes: size, elapsed, .. }: Sent) {
+        let Some(elapsed) = elapsed else { return };
         // In whole numbers: s < 0.75 S is 4 s < 3 S, and so on.
         let (s, big_s) = (size as u128, self.size as u128);
         if (4 * s < 3 * big_s || 4 * s > 5 * big_s) && size >= SIZE_FLOOR_BYTES {
@@ -76,15 +77,17 @@ impl Policy for Adaptive {
         self.published.interval().min(self.max_delay)
     }
 
-    fn sent(&mut self, size: usize, elapsed: Duration) {
+    fn sent(&mut self, batch: Sent) {
         // The time is not capped here: beyond two thirds of its cap *T* could never grow by half again, and would stay
         // wherever chance had left it.
-        self.published.sent(size.min(self.max_bytes), elapsed);
+        self.published.sent(Sent { bytes: batch.bytes.min(self.max_bytes), ..batch });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use spillway_transport::Time;
+
     use super::*;
 
     const fn us(micros: u64) -> Duration {
@@ -94,7 +97,7 @@ mod tests {
     /// Each step is (s, t) and what S and T are after it, worked by hand from the paper's lines 1 to 12.
     fn check(policy: &mut dyn Policy, steps: &[(usize, Duration, usize, Duration)]) {
         for (step, &(size, elapsed, size_after, interval_after)) in steps.iter().enumerate() {
-            policy.sent(size, elapsed);
+            policy.sent(Sent { at: Time::ZERO, bytes: size, elapsed: Some(elapsed) });
             assert_eq!((policy.size_bytes(), policy.interval()), (size_after, interval_after), "step {step}");
         }
     }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::Policy;
+use super::{Policy, Sent};
 
 /// Constant *S* and *T*: a link sends one batch for each *T* at most, and more only if each of them holds *S* bytes. *T*
 /// runs from batch to batch, however long a message has waited; replies, credit and closes hasten nothing.
@@ -33,5 +33,5 @@ impl Policy for Fixed {
         self.delay
     }
 
-    fn sent(&mut self, _size: usize, _elapsed: Duration) {}
+    fn sent(&mut self, _batch: Sent) {}
 }

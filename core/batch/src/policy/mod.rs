@@ -1,25 +1,60 @@
 //! When a batch is sent (PostMan §4.3).
 //!
 //! A batch goes when it has reached the size *S*, or when *T* has passed since the previous batch. What *S* and
-//! *T* are is a policy's choice, told the size and interval of each batch that went.
+//! *T* are is a policy's choice, told the size and interval of each batch that went. A policy may also choose the moment
+//! itself, by what it is told of messages.
 
 mod algorithm1;
+mod deadline;
 mod fixed;
 
 use alloc::boxed::Box;
 use core::time::Duration;
 
+use spillway_transport::Time;
+
 pub use algorithm1::{Adaptive, Algorithm1};
+pub use deadline::Deadline;
 pub use fixed::Fixed;
 
-/// Chooses *S* and *T*.
+/// A batch that went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// When.
+    pub at: Time,
+    /// *s*: its size, control messages included.
+    pub bytes: usize,
+    /// *t*: how long after the one before; none for a link's first.
+    pub elapsed: Option<Duration>,
+}
+
+/// A batch in the making.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gathered {
+    /// Data messages.
+    pub messages: u64,
+    /// Of those, from clients that were not answered since the last batch went.
+    pub fresh: u64,
+}
+
+/// Chooses *S* and *T*, or the moment itself.
 pub trait Policy: core::fmt::Debug + Send {
     /// *S*: a batch of this many bytes goes at once.
     fn size_bytes(&self) -> usize;
     /// *T*: a batch goes when this long has passed since the previous one.
     fn interval(&self) -> Duration;
-    /// A batch of `size` bytes went, `elapsed` after the one before.
-    fn sent(&mut self, size: usize, elapsed: Duration);
+    /// When the batch in the making goes if it stays below *S*; none: at once. It was first seen waiting at
+    /// `waiting_since`, if it was seen, and the one before went at `last_batch`.
+    fn due(&self, last_batch: Option<Time>, waiting_since: Option<Time>) -> Option<Time> {
+        let _ = waiting_since;
+        last_batch.map(|last| last + self.interval())
+    }
+    /// What the batch in the making holds at the end of a turn. Told before [`due`](Self::due) is asked.
+    fn gathered(&mut self, now: Time, batch: Gathered) {
+        let _ = (now, batch);
+    }
+    /// A batch went.
+    fn sent(&mut self, batch: Sent);
 }
 
 /// Names a policy with its settings, for configurations.
@@ -41,6 +76,13 @@ pub enum PolicyKind {
         /// Upper bound of *S*.
         max_bytes: usize,
     },
+    /// [`Deadline`].
+    Deadline {
+        /// Upper bound of each message's waiting time.
+        max_delay: Duration,
+        /// A batch of this size goes at once.
+        max_bytes: usize,
+    },
 }
 
 impl PolicyKind {
@@ -50,6 +92,7 @@ impl PolicyKind {
             PolicyKind::Fixed { delay, bytes } => Box::new(Fixed::new(delay, bytes)),
             PolicyKind::Algorithm1 => Box::new(Algorithm1::new()),
             PolicyKind::Adaptive { max_delay, max_bytes } => Box::new(Adaptive::new(max_delay, max_bytes)),
+            PolicyKind::Deadline { max_delay, max_bytes } => Box::new(Deadline::new(max_delay, max_bytes)),
         }
     }
 }

@@ -102,6 +102,8 @@ enum Batch {
     Algorithm1,
     /// Always wait for --max-delay or 64 KiB.
     Fixed,
+    /// Wait from a batch's first request on, nearly --max-delay at most, where others can be expected meanwhile.
+    Deadline,
 }
 
 impl Args {
@@ -111,6 +113,7 @@ impl Args {
             Batch::Adaptive => PolicyKind::Adaptive { max_delay: delay, max_bytes: bytes },
             Batch::Algorithm1 => PolicyKind::Algorithm1,
             Batch::Fixed => PolicyKind::Fixed { delay, bytes },
+            Batch::Deadline => PolicyKind::Deadline { max_delay: delay, max_bytes: bytes },
         }
     }
 

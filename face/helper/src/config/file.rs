@@ -195,6 +195,7 @@ impl Reader<'_> {
             ("adaptive", PolicyKind::Adaptive { max_delay: delay, max_bytes: bytes }),
             ("algorithm1", PolicyKind::Algorithm1),
             ("fixed", PolicyKind::Fixed { delay, bytes }),
+            ("deadline", PolicyKind::Deadline { max_delay: delay, max_bytes: bytes }),
         ];
         service.policy = self.choice(&section.policy, &policies).unwrap_or(policies[0].1);
         if let Some(bytes) = self.size(&section.connection_buffer, 4 << 10..=16 << 20) {

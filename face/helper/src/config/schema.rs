@@ -133,7 +133,8 @@ section! {
 
     /// `adaptive`: size and interval follow the load (PostMan, Algorithm 1), the interval at most `max_delay`.
     /// `algorithm1`: the same as published, without an upper bound: for comparison. `fixed`: always wait for
-    /// `max_delay` or `max_bytes`.
+    /// `max_delay` or `max_bytes`. `deadline`: a batch goes when its first request has waited for seven eighths of
+    /// `max_delay`, or sooner where few others are expected meanwhile.
     policy: Any, "text", "\"adaptive\"";
     /// Upper bound on the latency that waiting for a fuller batch adds; `0` sends what each turn brings. At most
     /// `1s`.

@@ -55,6 +55,9 @@ impl Display for Service {
             PolicyKind::Adaptive { max_delay, max_bytes } => {
                 writeln!(f, "policy = \"adaptive\"\n{}", settings(max_delay, max_bytes))?;
             }
+            PolicyKind::Deadline { max_delay, max_bytes } => {
+                writeln!(f, "policy = \"deadline\"\n{}", settings(max_delay, max_bytes))?;
+            }
             PolicyKind::Algorithm1 => writeln!(f, "policy = \"algorithm1\"")?,
             PolicyKind::Fixed { delay, bytes } => {
                 writeln!(f, "policy = \"fixed\"\n{}", settings(delay, bytes))?;

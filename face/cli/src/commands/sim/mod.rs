@@ -1,5 +1,6 @@
 //! `spillway sim`: the shipped core in a simulated world.
 
+mod batching;
 mod relay;
 mod session;
 
@@ -11,8 +12,8 @@ use serde::Serialize;
 
 /// Run the shipped core in a simulated world, from a seed
 ///
-/// Each seed is a world of its own: its delays, sizes, windows, policies and faults. A storm of faults is followed by
-/// calm, in which everything must end. The exit status is 1 when something was wrong.
+/// With `relay` and `session` each seed is a world of its own: its delays, sizes, windows, policies and faults. A storm
+/// of faults is followed by calm, in which everything must end. The exit status is 1 when something was wrong.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -25,6 +26,8 @@ enum What {
     Relay(relay::Args),
     /// Sessions that move between helpers and the server while those break, sleep and restart; every byte is checked
     Session(session::Args),
+    /// Policies of batching under a load that goes up and down: what they cost a server, and in latency
+    Batching(batching::Args),
 }
 
 /// What every world is run with.
@@ -48,6 +51,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     let failed = match args.what {
         What::Relay(relay) => relay::run(&relay),
         What::Session(session) => session::run(&session),
+        What::Batching(batching) => batching::run(&batching),
     };
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }

@@ -1,0 +1,115 @@
+//! `spillway sim batching`.
+
+use std::time::Duration;
+
+use serde_json::json;
+use spillway_batch::PolicyKind;
+use spillway_load::control::parse_duration;
+use spillway_sim::batching::{
+    Arrivals, Contest, Course, Figures, Judged, Quota, RATES_PER_S, Setting, play, ratios,
+};
+
+/// A batch of this size goes at once.
+const MAX_BYTES: usize = 64 * 1024;
+/// Of the server's quota.
+const PERIOD: Duration = Duration::from_millis(10);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds; their means are judged
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// The helper's bound on waiting
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = delay)]
+    max_delay: Duration,
+    /// What of a core the server may use, in percent; 100: all of it
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
+    quota: u32,
+    /// How long each step of the load is
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = step)]
+    step: Duration,
+    /// Requests come at equal distances, instead of independently
+    #[arg(long)]
+    even: bool,
+    /// As JSON: one object in all
+    #[arg(long)]
+    json: bool,
+}
+
+fn step(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(10), Duration::from_secs(60), "10ms to 60s")
+}
+
+fn delay(text: &str) -> Result<Duration, String> {
+    within(text, Duration::ZERO, Duration::from_secs(1), "0us to 1s")
+}
+
+fn within(text: &str, least: Duration, most: Duration, words: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|why| why.to_string())?;
+    if (least..=most).contains(&time) { Ok(time) } else { Err(format!("give a time from {words}")) }
+}
+
+/// Nothing here fails.
+pub(super) fn run(args: &Args) -> u64 {
+    let arrivals = if args.even { Arrivals::Even } else { Arrivals::Poisson };
+    let course = Course { arrivals, ..Course::up_and_down(&RATES_PER_S, args.step) };
+    let time = PERIOD * args.quota / 100;
+    let quota = (args.quota < 100).then_some(Quota { time, period: PERIOD });
+    let setting = Setting { quota, ..Setting::default() };
+    let (max_delay, max_bytes) = (args.max_delay, MAX_BYTES);
+    let adaptive = PolicyKind::Adaptive { max_delay, max_bytes };
+    let policies = [
+        ("adaptive", adaptive),
+        ("algorithm1", PolicyKind::Algorithm1),
+        ("fixed", PolicyKind::Fixed { delay: max_delay, bytes: max_bytes }),
+        ("deadline", PolicyKind::Deadline { max_delay, max_bytes }),
+    ];
+    let contest = Contest { course, setting, reference: adaptive };
+    let seeds = || args.seed..args.seed.saturating_add(args.seeds);
+    let reference: Vec<_> = seeds().map(|seed| play(&contest.course, adaptive, &setting, seed)).collect();
+    let mut found = Vec::new();
+    for (name, policy) in policies {
+        let runs: Vec<_> = seeds().map(|seed| play(&contest.course, policy, &setting, seed)).collect();
+        let judged: Vec<_> = runs.iter().zip(&reference).map(|(ours, theirs)| ratios(ours, theirs)).collect();
+        let (steps, judged) = (&runs[0], Judged::mean(&judged));
+        if !args.json {
+            tell(name, steps, judged);
+        }
+        let steps: Vec<_> = steps.iter().map(object).collect();
+        found.push(json!({
+            "policy": name,
+            "over_adaptive_p99": judged.p99,
+            "over_adaptive_server_cpu": judged.server_cpu,
+            "steps_of_first_seed": steps,
+        }));
+    }
+    if args.json {
+        println!("{}", json!({ "first_seed": args.seed, "seeds": args.seeds, "policies": found }));
+    }
+    0
+}
+
+fn tell(name: &str, steps: &[Figures], judged: Judged) {
+    println!("{name}: {:.3} of adaptive's p99, {:.3} of its server CPU", judged.p99, judged.server_cpu);
+    println!("  requests/s  p50/us  p99/us  server us/request  messages/batch  batch each/us");
+    for step in steps {
+        println!(
+            "  {:10.0} {:7.0} {:7.0} {:18.2} {:15.2} {:14.0}",
+            step.per_s, step.p50_us, step.p99_us, step.server_us, step.messages_per_batch, step.interval_us
+        );
+    }
+}
+
+fn object(step: &Figures) -> serde_json::Value {
+    json!({
+        "requests_per_second": step.per_s,
+        "p50_us": step.p50_us,
+        "p99_us": step.p99_us,
+        "server_cpu_us_per_request": step.server_us,
+        "messages_per_batch": step.messages_per_batch,
+        "batch_interval_us": step.interval_us,
+    })
+}

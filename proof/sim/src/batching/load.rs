@@ -1,0 +1,132 @@
+//! Who asks when.
+
+use std::time::Duration;
+
+use spillway_transport::Time;
+
+use crate::rng::Rng;
+
+/// A load that goes up and down, in requests a second.
+pub const RATES_PER_S: [f64; 7] = [1_000.0, 4_000.0, 8_000.0, 12_000.0, 8_000.0, 4_000.0, 1_000.0];
+
+/// A rate for a while.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Requests a second, of all clients together.
+    pub per_s: f64,
+    /// For how long.
+    pub length: Duration,
+}
+
+/// How requests follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// Independently.
+    Poisson,
+    /// At equal distances.
+    Even,
+    /// Independently within bursts of this length, with pauses of nine times this length between them.
+    Bursts(Duration),
+    /// Each client asks again once it was answered, and has thought for a time that is this long on average. The rate of
+    /// steps plays no part.
+    Closed(Duration),
+}
+
+/// The load of one run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Course {
+    /// What it is called.
+    pub name: &'static str,
+    /// One after the other.
+    pub steps: Vec<Step>,
+    /// How requests follow each other.
+    pub arrivals: Arrivals,
+    /// Whoever asks next is any of so many.
+    pub clients: u32,
+}
+
+impl Course {
+    /// Up and down in steps, as in the paper's Figure 12.
+    pub fn up_and_down(rates: &[f64], length: Duration) -> Course {
+        let steps = rates.iter().map(|&per_s| Step { per_s, length }).collect();
+        Course { name: "up and down", steps, arrivals: Arrivals::Poisson, clients: 660 }
+    }
+
+    /// The step at a time; none after the last.
+    pub fn step_at(&self, at: Time) -> Option<usize> {
+        let mut end = Time::ZERO;
+        self.steps.iter().position(|step| {
+            end = end + step.length;
+            at < end
+        })
+    }
+
+    /// When it is over.
+    pub fn end(&self) -> Time {
+        self.steps.iter().fold(Time::ZERO, |end, step| end + step.length)
+    }
+
+    /// Every request of an open loop with who asks; of a closed one, each client's first.
+    pub fn requests(&self, rng: &mut Rng) -> Vec<(Time, u32)> {
+        if let Arrivals::Closed(think) = self.arrivals {
+            return (0..self.clients).map(|client| (Time::ZERO + spread(rng, think), client)).collect();
+        }
+        let (mut requests, mut begin) = (Vec::new(), Time::ZERO);
+        for step in &self.steps {
+            let end = begin + step.length;
+            let distance = Duration::from_secs_f64(1.0 / step.per_s);
+            let mut at = begin;
+            loop {
+                at = self.next(rng, at, distance);
+                if at >= end {
+                    break;
+                }
+                requests.push((at, rng.below(u64::from(self.clients)) as u32)); // below a u32
+            }
+            begin = end;
+        }
+        requests
+    }
+
+    fn next(&self, rng: &mut Rng, at: Time, distance: Duration) -> Time {
+        match self.arrivals {
+            Arrivals::Even => at + distance,
+            Arrivals::Bursts(length) => {
+                let cycle = length.as_nanos() as u64 * 10; // some seconds at most
+                let next = at + spread(rng, distance / 10);
+                // What would come in a pause comes in the next burst.
+                if next.as_nanos() % cycle < cycle / 10 {
+                    next
+                } else {
+                    Time((next.as_nanos() / cycle + 1) * cycle) + spread(rng, distance / 10)
+                }
+            }
+            Arrivals::Poisson | Arrivals::Closed(_) => at + spread(rng, distance),
+        }
+    }
+}
+
+/// Exponentially distributed with this mean.
+pub(crate) fn spread(rng: &mut Rng, mean: Duration) -> Duration {
+    let uniform = ((rng.word() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64; // in (0, 1]
+    mean.mul_f64(-uniform.ln())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_kept_whatever_the_arrivals() {
+        let length = Duration::from_secs(2);
+        for arrivals in [Arrivals::Poisson, Arrivals::Even, Arrivals::Bursts(Duration::from_millis(5))] {
+            let course = Course { arrivals, ..Course::up_and_down(&[2_000.0, 8_000.0], length) };
+            let requests = course.requests(&mut Rng::new(3));
+            assert!(requests.is_sorted_by_key(|(at, _)| *at) && requests.iter().all(|(_, c)| *c < 660));
+            let in_step = |n| requests.iter().filter(|(at, _)| course.step_at(*at) == Some(n)).count();
+            assert!((3_600..=4_400).contains(&in_step(0)), "{arrivals:?}: {}", in_step(0));
+            assert!((14_400..=17_600).contains(&in_step(1)), "{arrivals:?}: {}", in_step(1));
+            assert_eq!(course.step_at(course.end()), None);
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! A helper's link between clients and a server, in virtual time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_auth::KeyRing;
+use spillway_batch::{
+    Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, ServerConfig, ServerEvent,
+    ServerLink,
+};
+use spillway_transport::Time;
+
+use super::load::{Arrivals, Course, spread};
+use super::server::{Core, Costs, Quota};
+use crate::rng::Rng;
+use crate::world::{address, helper_key};
+
+/// `get` and a key of 32 bytes.
+const REQUEST: [u8; 38] = [b'x'; 38];
+/// Its value of 64 bytes, with what memcached says around it.
+const REPLY: [u8; 122] = [b'x'; 122];
+/// One way between helper and server.
+const WIRE: Duration = Duration::from_micros(25);
+/// Timers fire late by up to this.
+const TIMER_LATE_NS: u64 = 30_000;
+/// What the rest of a request's way takes: always, and on average on top.
+const ELSEWHERE: (Duration, Duration) = (Duration::from_micros(100), Duration::from_micros(50));
+
+/// What a run stands on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Setting {
+    /// The server's.
+    pub costs: Costs,
+    /// The server's host's; none: a core for itself.
+    pub quota: Option<Quota>,
+}
+
+/// What one step of a course came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Requests a second that were answered.
+    pub per_s: f64,
+    /// Of requests that were asked in this step.
+    pub p50_us: f64,
+    /// The same.
+    pub p99_us: f64,
+    /// The server's CPU time for each request.
+    pub server_us: f64,
+    /// Batches to the server.
+    pub messages_per_batch: f64,
+    /// From one batch to the next, on average.
+    pub interval_us: f64,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    Request(u32),
+    HelperTimer(Time),
+    BatchAtServer(Vec<u8>),
+    ServerDone,
+    RepliesAtHelper(Vec<u8>),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    at: Time,
+    step: usize,
+    client: u32,
+}
+
+#[derive(Default)]
+struct Tally {
+    latencies_ns: Vec<u64>,
+    server: Duration,
+    batches: u64,
+    messages: u64,
+}
+
+struct World<'a> {
+    course: &'a Course,
+    costs: Costs,
+    now: Time,
+    rng: Rng,
+    agenda: BinaryHeap<Reverse<(Time, u64, Happening)>>,
+    added: u64,
+    opener: OpenerLink,
+    server: ServerLink,
+    /// By client.
+    ids: Vec<Id>,
+    /// By id: requests that are not answered.
+    asked: Vec<VecDeque<Asked>>,
+    timer: Option<Time>,
+    core: Core,
+    inbox: Vec<u8>,
+    batches_in: u32,
+    busy: bool,
+    tally: Vec<Tally>,
+}
+
+/// Plays a course by a policy, from a seed. Everything that was asked is answered when this returns.
+///
+/// # Panics
+/// An end of the link objects to the other, or asks for a time that has passed.
+pub fn play(course: &Course, policy: PolicyKind, setting: &Setting, seed: u64) -> Vec<Figures> {
+    let mut world = World::new(course, policy, setting, seed);
+    while let Some(Reverse((at, _, what))) = world.agenda.pop() {
+        world.now = at;
+        world.happen(what);
+    }
+    assert!(world.asked.iter().all(VecDeque::is_empty), "what was asked is answered");
+    world.tally.iter_mut().zip(&course.steps).map(|(tally, step)| tally.figures(step.length)).collect()
+}
+
+impl<'a> World<'a> {
+    fn new(course: &'a Course, policy: PolicyKind, setting: &Setting, seed: u64) -> World<'a> {
+        let limits = Limits::default();
+        let opener = OpenerConfig { role: Role::Helper, key: helper_key(), limits, policy };
+        let mut ring = KeyRing::new();
+        ring.accept(Role::Helper, helper_key());
+        let server = Arc::new(ServerConfig { ring, limits, ..ServerConfig::default() });
+        let mut rng = Rng::new(seed);
+        let requests = course.requests(&mut rng.fork());
+        let mut world = World {
+            course,
+            costs: setting.costs,
+            now: Time::ZERO,
+            rng,
+            agenda: BinaryHeap::new(),
+            added: 0,
+            opener: OpenerLink::new(&opener, Time::ZERO, [7; 16]),
+            server: ServerLink::new(server, Time::ZERO, address(1, 40_000), address(0, 11_411), [8; 16]),
+            ids: Vec::new(),
+            asked: Vec::new(),
+            timer: None,
+            core: Core::new(setting.quota),
+            inbox: Vec::new(),
+            batches_in: 0,
+            busy: false,
+            tally: course.steps.iter().map(|_| Tally::default()).collect(),
+        };
+        world.connect();
+        for (at, client) in requests {
+            world.add(at, Happening::Request(client));
+        }
+        world
+    }
+
+    /// Brings the link up and opens everybody's connection, in no time.
+    fn connect(&mut self) {
+        let mut opened = false;
+        loop {
+            let (to_server, to_opener) = (self.opener.flush(self.now), self.server.flush(self.now));
+            if to_server.is_none() && to_opener.is_none() {
+                if opened {
+                    break;
+                }
+                opened = true;
+                let open = |n: u32| self.opener.open(address(3, n as u16 + 1), None).expect("a free id");
+                self.ids = (0..self.course.clients).map(open).collect();
+            }
+            self.inbox.extend_from_slice(to_server.as_ref().map_or(&[], |chunk| chunk.as_slice()));
+            self.read_requests();
+            if let Some(chunk) = to_opener {
+                self.read_replies(chunk.as_slice());
+            }
+        }
+        self.asked = vec![VecDeque::new(); self.ids.len() + 1];
+    }
+
+    fn add(&mut self, at: Time, what: Happening) {
+        self.added += 1;
+        self.agenda.push(Reverse((at, self.added, what)));
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Request(client) => {
+                let Some(step) = self.course.step_at(self.now) else { return };
+                let id = self.ids[client as usize];
+                self.asked[id.0 as usize].push_back(Asked { at: self.now, step, client });
+                assert_eq!(self.opener.compose(id, &REQUEST), REQUEST.len(), "within credit");
+                self.helper_turn();
+            }
+            Happening::HelperTimer(at) => {
+                if self.timer == Some(at) {
+                    self.timer = None;
+                    self.helper_turn();
+                }
+            }
+            Happening::BatchAtServer(bytes) => {
+                self.inbox.extend(bytes);
+                self.batches_in += 1;
+                if !self.busy {
+                    self.busy = true;
+                    self.serve(self.costs.wake);
+                }
+            }
+            Happening::ServerDone => {
+                if let Some(replies) = self.server.flush(self.now) {
+                    self.add(self.now + WIRE, Happening::RepliesAtHelper(replies.as_slice().to_vec()));
+                    self.server.recycle(replies);
+                }
+                self.busy = !self.inbox.is_empty();
+                if self.busy {
+                    self.serve(Duration::ZERO);
+                }
+            }
+            Happening::RepliesAtHelper(bytes) => {
+                self.read_replies(&bytes);
+                self.helper_turn();
+            }
+        }
+    }
+
+    fn helper_turn(&mut self) {
+        let step = self.step_now();
+        while let Some(batch) = {
+            let before = self.opener.counters().messages_sent;
+            let batch = self.opener.poll_transmit(self.now);
+            self.tally[step].batches += u64::from(batch.is_some());
+            self.tally[step].messages += self.opener.counters().messages_sent - before;
+            batch
+        } {
+            self.add(self.now + WIRE, Happening::BatchAtServer(batch.as_slice().to_vec()));
+            self.opener.recycle(batch);
+        }
+        let next = self.opener.poll_timeout();
+        if let Some(at) = next {
+            assert!(at > self.now, "what is due has gone, and nobody asks for a time that has passed");
+        }
+        if next != self.timer {
+            self.timer = next;
+            if let Some(at) = next {
+                let late = Duration::from_nanos(self.rng.below(TIMER_LATE_NS));
+                self.add(at + late, Happening::HelperTimer(at));
+            }
+        }
+    }
+
+    /// Serves all that has come.
+    fn serve(&mut self, wake: Duration) {
+        let messages = self.read_requests();
+        let batches = std::mem::take(&mut self.batches_in);
+        let cost = wake + self.costs.send + self.costs.batch * batches + self.costs.message * messages;
+        let step = self.step_now();
+        self.tally[step].server += cost;
+        let done = self.core.work(self.now, cost);
+        self.add(done, Happening::ServerDone);
+    }
+
+    /// Answers every request in the inbox, and tells how many there were.
+    fn read_requests(&mut self) -> u32 {
+        let inbox = std::mem::take(&mut self.inbox);
+        let (mut input, mut messages) = (&inbox[..], 0);
+        while let Some(event) = self.server.decompose(self.now, &mut input).expect("a good helper") {
+            match event {
+                ServerEvent::Connect { id, .. } => self.server.accept(id),
+                ServerEvent::Data { id, bytes } => {
+                    let length = bytes.len();
+                    for _ in 0..length / REQUEST.len() {
+                        messages += 1;
+                        assert_eq!(self.server.compose(id, &REPLY), REPLY.len(), "within credit");
+                    }
+                    self.server.consumed(id, length);
+                }
+                _ => {}
+            }
+        }
+        messages
+    }
+
+    fn read_replies(&mut self, bytes: &[u8]) {
+        let mut input = bytes;
+        let mut answered = Vec::new();
+        while let Some(event) = self.opener.decompose(self.now, &mut input).expect("a good server") {
+            if let OpenerEvent::Data { id, bytes } = event {
+                answered.push((id, bytes.len()));
+            }
+        }
+        for (id, length) in answered {
+            self.opener.consumed(id, length);
+            for _ in 0..length / REPLY.len() {
+                self.answer(id);
+            }
+        }
+    }
+
+    fn answer(&mut self, id: Id) {
+        let asked = self.asked[id.0 as usize].pop_front().expect("nobody answers unasked");
+        let elsewhere = ELSEWHERE.0 + spread(&mut self.rng, ELSEWHERE.1);
+        let latency = self.now.since(asked.at) + elsewhere;
+        self.tally[asked.step].latencies_ns.push(latency.as_nanos() as u64); // some seconds at most
+        if let Arrivals::Closed(think) = self.course.arrivals {
+            let again = self.now + elsewhere + spread(&mut self.rng, think);
+            self.add(again, Happening::Request(asked.client));
+        }
+    }
+
+    /// What happens after the end counts for the last step.
+    fn step_now(&self) -> usize {
+        self.course.step_at(self.now).unwrap_or(self.tally.len() - 1)
+    }
+}
+
+impl Tally {
+    fn figures(&mut self, length: Duration) -> Figures {
+        self.latencies_ns.sort_unstable();
+        let requests = self.latencies_ns.len().max(1);
+        let quantile = |of_100: usize| {
+            let at = (requests * of_100).div_ceil(100) - 1;
+            self.latencies_ns.get(at).map_or(0.0, |ns| *ns as f64 / 1e3)
+        };
+        Figures {
+            per_s: self.latencies_ns.len() as f64 / length.as_secs_f64(),
+            p50_us: quantile(50),
+            p99_us: quantile(99),
+            server_us: self.server.as_secs_f64() * 1e6 / requests as f64,
+            messages_per_batch: self.messages as f64 / self.batches.max(1) as f64,
+            interval_us: length.as_secs_f64() * 1e6 / self.batches.max(1) as f64,
+        }
+    }
+}
