@@ -58,7 +58,8 @@ impl Default for ReleaseSettings {
     }
 }
 
-/// What a server saw since the last look. Looks are about a second apart.
+/// What a server saw since the last look. Looks are about 250 ms apart: shorter than clients take to move, or the rate at
+/// which help began is not seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Requests served, helped and direct.
@@ -169,12 +170,14 @@ pub struct ReleaseCounters {
 const RATES: usize = 10;
 /// Help has begun when more than one request in so many is helped.
 const HELPED_ONE_IN: u64 = 10;
+/// So many looks in a row must find it not low to stop a release: one alone may be chance.
+const STOP_LOOKS: u32 = 2;
 /// Without a measure of its own, low is this share of the highest helped rate.
 const QUIET_ONE_IN: u64 = 10;
 /// What a direct request costs is learned from looks with so many.
 const COST_REQUESTS_MIN: u64 = 100;
 
-/// Decides for one server. Give it a [`Sample`] about every second; then [`poll`](Self::poll) until there is nothing.
+/// Decides for one server. Give it a [`Sample`] about every 250 ms; then [`poll`](Self::poll) until there is nothing.
 #[derive(Clone, Debug)]
 pub struct Release {
     settings: ReleaseSettings,
@@ -195,6 +198,8 @@ pub struct Release {
     /// When the wait was last made longer, or one doubling forgotten.
     changed_at: Time,
     released_at: Option<Time>,
+    /// Looks in a row that stopped being low.
+    not_low_looks: u32,
     /// Sessions yet to be sent back, at this pace.
     draining: Option<(u32, Limiter)>,
     notice: Option<ReleaseNotice>,
@@ -219,6 +224,7 @@ impl Release {
             low_for: settings.low_for,
             changed_at: now,
             released_at: None,
+            not_low_looks: 0,
             draining: None,
             notice: None,
             counters: ReleaseCounters::default(),
@@ -372,16 +378,24 @@ impl Release {
             self.released_at = Some(now);
             self.is_helped = false;
             self.notice = Some(ReleaseNotice::Ends);
-        } else if let Some(why) = self.not_low(per_s, sample) {
+            return;
+        }
+        let Some(why) = self.not_low(per_s, sample) else {
+            self.not_low_looks = 0;
+            if self.draining.as_ref().is_some_and(|(left, _)| *left == 0) {
+                // Told, and still there, or new: again.
+                self.draining = None;
+                self.drain(sample);
+            }
+            return;
+        };
+        self.not_low_looks += 1;
+        if self.not_low_looks >= STOP_LOOKS {
             self.draining = None;
             self.counters.stopped += 1;
             self.wait_longer(now);
             let sessions = sample.helped_sessions;
             self.notice = Some(ReleaseNotice::Stops { why, sessions, low_for: self.low_for });
-        } else if self.draining.as_ref().is_some_and(|(left, _)| *left == 0) {
-            // Told, and still there, or new: again.
-            self.draining = None;
-            self.drain(sample);
         }
     }
 

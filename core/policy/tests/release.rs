@@ -95,9 +95,10 @@ fn one_of_the_two_is_not_enough() {
 fn a_release_that_is_too_much_stops_and_the_next_waits_longer() {
     let mut server = Server::after_a_burst();
     server.run(12, 5_000, LOW, None);
+    assert!((1..200).contains(&server.helped), "half way");
+    server.run(2, 5_000, HIGH, None);
     let helped = server.helped;
-    assert!((1..200).contains(&helped), "half way");
-    server.run(1, 5_000, HIGH, None);
+    assert!(helped > 20, "some are left");
     let Some(ReleaseNotice::Stops { why: Stop::Latency, sessions, low_for }) = server.notices.last() else {
         panic!("{:?}", server.notices)
     };

@@ -12,6 +12,8 @@ use crate::word::Word;
 
 /// Looks in a row that find help to be worse than none, before it is given up: two seconds, by default.
 const WORSE_LOOKS: u32 = 20;
+/// Looks in a row that find nobody at a helper: one second, by default.
+const EMPTY_LOOKS: u32 = 10;
 /// Calm looks in a row after which lateness is a new one: five seconds, by default.
 const CALM_LOOKS: u32 = 50;
 /// A trial during which latency falls is prolonged so many times.
@@ -38,6 +40,8 @@ pub(super) enum Stage {
     Trial { until: Time, prolonged: u32, level: Option<Duration> },
     /// It is.
     Helped,
+    /// A few have returned, and are compared with those that are helped.
+    Doubting { until: Time },
 }
 
 impl Stage {
@@ -49,6 +53,7 @@ impl Stage {
             Stage::Moving => "moving",
             Stage::Trial { .. } => "trial",
             Stage::Helped => "helped",
+            Stage::Doubting { .. } => "doubting",
         }
     }
 
@@ -59,30 +64,36 @@ impl Stage {
             | Stage::Canaries { until }
             | Stage::Comparing { until, .. }
             | Stage::Spread { until }
-            | Stage::Trial { until, .. } => Some(until),
+            | Stage::Trial { until, .. }
+            | Stage::Doubting { until } => Some(until),
             Stage::Direct | Stage::Moving | Stage::Helped => None,
         }
     }
 
     /// The whole group is helped, or on its way.
     pub fn is_for_all(self) -> bool {
-        matches!(self, Stage::Moving | Stage::Trial { .. } | Stage::Helped)
+        matches!(self, Stage::Moving | Stage::Trial { .. } | Stage::Helped | Stage::Doubting { .. })
+    }
+
+    /// Whose latency counts now.
+    fn side(self) -> Carrier {
+        if self.is_for_all() { Carrier::Helped } else { Carrier::Direct }
     }
 
     fn is_on_trial(self) -> bool {
-        !matches!(self, Stage::Direct | Stage::Helped)
+        !matches!(self, Stage::Direct | Stage::Helped | Stage::Doubting { .. })
     }
 }
 
 /// What the group looked like before it was helped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Before {
-    p99: Option<Duration>,
-    high: Option<Duration>,
+    pub p99: Option<Duration>,
+    pub high: Option<Duration>,
     /// Replies while it was late, and the time they took; nothing if that was not measured.
-    replies: Option<(u64, Duration)>,
+    pub replies: Option<(u64, Duration)>,
     /// Replies in a window, when help was called.
-    per_window: u64,
+    pub per_window: u64,
 }
 
 impl Activation {
@@ -90,8 +101,9 @@ impl Activation {
     pub(super) fn needs_looks(&self) -> bool {
         let is_at_rest = matches!(self.stage, Stage::Direct) && self.members.helped() == 0;
         !is_at_rest
-            || self.window.count() > 0
+            || self.windows.count() > 0
             || !self.seen.is_idle()
+            || !self.others.is_idle()
             || self.is_moving()
             || self.members.waiting() > 0
     }
@@ -123,9 +135,9 @@ impl Activation {
         let shifted = now + self.phase;
         let passed = shifted.as_nanos() % slice;
         self.next_look = now + Duration::from_nanos(slice - passed);
-        self.window.advance(shifted);
+        self.windows.advance(shifted);
         self.expire_orders(now);
-        self.seen = view(now, &self.window, &self.members, &self.settings);
+        self.see(now);
         (self.late_looks, self.calm_looks) = match self.seen.verdict {
             Verdict::Late => (self.late_looks.saturating_add(1), 0),
             Verdict::Silent => (self.late_looks, 0),
@@ -142,7 +154,10 @@ impl Activation {
             return;
         }
         match self.stage {
-            Stage::Direct => self.watch(now),
+            Stage::Direct => {
+                self.watch_few(now);
+                self.watch(now);
+            }
             Stage::Helped => self.watch_helped(now),
             _ => {}
         }
@@ -151,7 +166,18 @@ impl Activation {
         }
     }
 
+    /// Those that the stage is about, and the others.
+    fn see(&mut self, now: Time) {
+        let side = self.stage.side();
+        let other = if side == Carrier::Direct { Carrier::Helped } else { Carrier::Direct };
+        let of = |side| view(now, &self.windows, side, &self.members, &self.settings);
+        (self.seen, self.others) = (of(side), of(other));
+    }
+
     fn watch(&mut self, now: Time) {
+        if self.is_moving() {
+            self.late_looks = 0; // returning takes its own time
+        }
         if self.late_looks < self.settings.late_looks || self.memory.is_barred(now) {
             return;
         }
@@ -176,12 +202,14 @@ impl Activation {
 
     /// Help that is worse than what was before it, by latency and by throughput, is given up, however long it was of use.
     fn watch_helped(&mut self, now: Time) {
-        if self.members.helped() == 0 && !self.is_moving() && self.members.count() > 0 {
+        let is_empty = self.members.helped() == 0 && self.members.count() > 0;
+        self.empty_looks = if is_empty { self.empty_looks + 1 } else { 0 };
+        if self.empty_looks >= EMPTY_LOOKS {
             return self.nobody_takes(now); // all were lost, and none is taken again
         }
         let is_worse = self.before.is_some_and(|before| {
             let slower = self.seen.high > before.high.map(|high| high + high / 4);
-            let (now_count, over) = (self.seen.figures.replies, self.window.length());
+            let (now_count, over) = (self.seen.figures.replies, self.windows.length());
             let fewer =
                 before.replies.is_some_and(|(count, time)| is_more((count, time), (now_count, over), 85));
             slower && fewer && before.high.is_some()
@@ -190,6 +218,8 @@ impl Activation {
         if self.worse_looks >= WORSE_LOOKS {
             let before = self.before.and_then(|before| before.p99);
             self.back_off(now, BackOff::NoCure { before, after: self.seen.figures.p99 });
+        } else {
+            self.consider_doubt(now);
         }
     }
 
@@ -201,15 +231,10 @@ impl Activation {
         };
         let is_little = self.before.is_some_and(|before| {
             let percent = u64::from(self.settings.calm_percent);
-            self.seen.figures.replies * 100 <= before.per_window * percent
+            self.windows.count() * 100 <= before.per_window * percent
         });
-        let is_calm = match self.seen.verdict {
-            Verdict::Calm | Verdict::Unknown => {
-                self.seen.figures.waiting == 0 && (is_little || self.seen.is_idle())
-            }
-            Verdict::Late | Verdict::Easing | Verdict::Silent => false,
-        };
-        if !is_calm {
+        let is_idle = self.seen.is_idle() && self.others.is_idle();
+        if !(self.seen.is_calm() && self.others.is_calm() && (is_little || is_idle)) {
             self.calm_since = None;
             return;
         }
@@ -217,11 +242,11 @@ impl Activation {
         let needed = self.memory.calm_needed(&self.settings);
         if lasted >= needed && now.since(helped_since) >= self.settings.stay_min {
             self.release(now, ReleasedBy::Calm(lasted));
-            self.want_all(now, Carrier::Direct);
+            self.want_return(now);
         }
     }
 
-    fn release(&mut self, now: Time, by: ReleasedBy) {
+    pub(super) fn release(&mut self, now: Time, by: ReleasedBy) {
         self.notice(Notice::Released { by, helped: self.members.helped() });
         self.counters.releases += 1;
         self.memory.returned(now);
@@ -233,6 +258,7 @@ impl Activation {
         self.stage = Stage::Direct;
         self.comparison = None;
         (self.late_looks, self.worse_looks) = (0, 0);
+        (self.doubtful_looks, self.doubts) = (0, 0);
         self.want_direct_to_stay();
     }
 
@@ -241,7 +267,10 @@ impl Activation {
         match self.stage {
             Stage::Jitter { .. } => self.begin_canaries(now),
             Stage::OthersFirst { .. } => {
-                if self.late_looks == 0 || self.memory.is_wary(&self.settings) {
+                if self.memory.is_wary(&self.settings) {
+                    self.memory.pass(now, &self.settings, &mut self.random);
+                    self.begin_direct();
+                } else if self.late_looks == 0 {
                     self.begin_direct();
                 } else {
                     self.remember_before(None);
@@ -257,6 +286,7 @@ impl Activation {
             Stage::Spread { .. } => self.begin_rest(now),
             Stage::Moving => self.begin_trial(now),
             Stage::Trial { prolonged, level, .. } => self.judge_trial(now, prolonged, level),
+            Stage::Doubting { .. } => self.judge_doubt(now),
             Stage::Direct | Stage::Helped => {}
         }
     }
@@ -264,8 +294,7 @@ impl Activation {
     /// A share of the group; of one that is too small for that one member, by chance.
     fn begin_canaries(&mut self, now: Time) {
         let direct = self.members.count() - self.members.helped();
-        let share = u64::from(direct) * u64::from(self.settings.canary_percent);
-        let canaries = u32::try_from((share + self.random.below(100)) / 100).unwrap_or(u32::MAX).min(direct);
+        let canaries = self.share(direct, self.settings.canary_percent);
         let (members, figures) = (self.members.count(), self.seen.figures);
         self.remember_before(None);
         if self.settings.canary_percent == 100 && !self.memory.is_wary(&self.settings) {
@@ -276,7 +305,7 @@ impl Activation {
         } else {
             self.notice(Notice::CanariesMove { canaries, members, figures });
             self.counters.canaries += 1;
-            self.send_canaries(now, canaries);
+            self.send_canaries(now, canaries, Carrier::Helped);
             // Whoever waits for an answer of a server that is late must not wait for ever.
             self.stage = Stage::Canaries { until: now + self.settings.compare / 2 };
         }
@@ -291,10 +320,16 @@ impl Activation {
             if now < latest && self.is_moving() {
                 self.comparison = Some(comparison);
                 self.stage = Stage::Comparing { until: now + self.settings.compare / 4, latest };
-            } else if self.is_moving() && comparison.answered_direct() > 0 {
-                self.back_off(now, BackOff::Worse { permille, helped, direct });
-            } else {
+            } else if !self.is_moving() {
                 self.nobody_takes(now);
+            } else if comparison.answered_direct() > 0 {
+                self.back_off(now, BackOff::Worse { permille, helped, direct });
+            } else if self.memory.is_wary(&self.settings) {
+                self.back_off(now, BackOff::NotBetter { permille, helped, direct });
+            } else {
+                // The server answers nobody.
+                self.remember_before(Some((comparison.replies, now.since(comparison.began))));
+                self.stage = Stage::Spread { until: now + self.spread(self.settings.spread) };
             }
         } else if compared.is_worse {
             self.back_off(now, BackOff::Worse { permille, helped, direct });
@@ -334,13 +369,13 @@ impl Activation {
         if self.members.helped() == 0 {
             return self.nobody_takes(now);
         }
-        self.window.clear();
+        self.windows.clear();
         self.stage = Stage::Trial { until: now + self.settings.trial, prolonged: 0, level: None };
     }
 
     /// Whether help was of use: within the SLA, or clearly faster than before, or clearly more replies.
     fn judge_trial(&mut self, now: Time, prolonged: u32, level: Option<Duration>) {
-        self.seen = view(now, &self.window, &self.members, &self.settings);
+        self.see(now);
         let figures = self.seen.figures;
         let (helped, members) = (self.members.helped(), self.members.count());
         if self.word != Word::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
@@ -348,8 +383,10 @@ impl Activation {
             return;
         }
         let before = self.before.unwrap_or(Before { p99: None, high: None, replies: None, per_window: 0 });
-        let length = self.window.length();
-        let is_faster = self.seen.high < before.high.map(|high| high / 5 * 4);
+        let length = self.windows.length();
+        // Nothing can have waited longer than the trial lasts: what was slower than that before tells nothing.
+        let comparable = before.high.filter(|high| *high <= length);
+        let is_faster = comparable.is_some_and(|high| self.seen.high < Some(high / 5 * 4));
         let has_more = before.replies.is_some_and(|earlier| is_more((figures.replies, length), earlier, 87));
         let is_falling = level.zip(figures.p50).is_some_and(|(level, p50)| p50 < level / 10 * 9);
         if self.seen.verdict == Verdict::Unknown && figures.waiting == 0 {
@@ -357,7 +394,7 @@ impl Activation {
             let (until, prolonged) = (now + self.settings.window, prolonged + 1);
             let longer = Stage::Trial { until, prolonged, level: figures.p50 };
             self.stage = if prolonged < PROLONGED_MAX { longer } else { Stage::Helped };
-        } else if !self.seen.is_late() || (is_faster && before.high.is_some()) || has_more {
+        } else if !self.seen.is_late() || is_faster || has_more {
             self.memory.cured();
             self.counters.cures += 1;
             let per_s = |count: u64, time: Duration| {
@@ -385,15 +422,22 @@ impl Activation {
         let lasts = self.memory.fail(now, all_had_moved, &self.settings, &mut self.random);
         self.counters.back_offs += 1;
         self.begin_direct();
-        let returning = self.want_all(now, Carrier::Direct);
+        let returning = self.want_return(now);
         let failures = self.memory.failures();
         self.notice(Notice::BacksOff { why, returning, lasts, failures });
     }
 
     fn remember_before(&mut self, replies: Option<(u64, Duration)>) {
         let figures = self.seen.figures;
-        let per_window = self.before.filter(|_| replies.is_some()).map_or(figures.replies, |b| b.per_window);
+        let per_window =
+            self.before.filter(|_| replies.is_some()).map_or(self.windows.count(), |b| b.per_window);
         self.before = Some(Before { p99: figures.p99, high: self.seen.high, replies, per_window });
+    }
+
+    /// So many percent of them; where that is less than one, that one by chance.
+    pub(super) fn share(&mut self, of: u32, percent: u32) -> u32 {
+        let share = u64::from(of) * u64::from(percent.min(100));
+        u32::try_from((share + self.random.below(100)) / 100).unwrap_or(u32::MAX).min(of)
     }
 
     pub(super) fn follow_server(&mut self, now: Time, member: Member) {

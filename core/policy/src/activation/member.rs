@@ -44,9 +44,9 @@ impl Standing {
         self.wanted != self.carrier && self.order.is_none()
     }
 
-    /// How long its oldest request has waited.
+    /// How long its oldest request has waited on the present carrier.
     pub fn waits(&self, now: Time) -> Option<Duration> {
-        self.waits_since.map(|since| now.since(since))
+        self.waits_since.map(|since| now.since(since.max(self.since)))
     }
 }
 

@@ -45,6 +45,9 @@ pub(super) struct Memory {
     returned_at: Option<Time>,
     /// No helper took anybody.
     refused: u32,
+    /// It was asked whether direct would be better; not sooner again.
+    doubted: Row,
+    doubts_from: Time,
 }
 
 impl Memory {
@@ -81,6 +84,24 @@ impl Memory {
                 < settings.backoff_max
     }
 
+    /// Others may have tried, and nobody here knows what came of it: as long again.
+    pub fn pass(&mut self, now: Time, settings: &ActivationSettings, random: &mut Random) {
+        let times = self.failed.times.saturating_sub(1);
+        self.barred_until = now + random.about(doubled(settings.backoff_min, times, settings.backoff_max));
+    }
+
+    pub fn may_doubt(&self, now: Time) -> bool {
+        now >= self.doubts_from
+    }
+
+    /// It was asked whether direct would be better, whatever came of it.
+    pub fn doubted(&mut self, now: Time, settings: &ActivationSettings, random: &mut Random) {
+        self.doubted.forget(now, settings.forget);
+        let lasts = doubled(settings.backoff_min, self.doubted.times, settings.backoff_max);
+        self.doubted.again(now);
+        self.doubts_from = now + random.about(lasts);
+    }
+
     pub fn cured(&mut self) {
         self.failed.times = self.failed.times.saturating_sub(1);
         self.in_vain = false;
@@ -101,7 +122,7 @@ impl Memory {
 
     /// How long a member waits that was not taken.
     pub fn retry(&self, settings: &ActivationSettings) -> Duration {
-        const LONGEST: Duration = Duration::from_secs(30);
+        const LONGEST: Duration = Duration::from_secs(10);
         doubled(settings.retry, self.refused, LONGEST.max(settings.retry))
     }
 

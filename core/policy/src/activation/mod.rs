@@ -9,6 +9,7 @@
 
 mod comparison;
 mod course;
+mod doubt;
 mod member;
 mod memory;
 mod moves;
@@ -29,10 +30,9 @@ use self::comparison::Comparison;
 use self::course::{Before, Stage};
 use self::member::Members;
 use self::memory::Memory;
-use self::view::{Verdict, View, view};
+use self::view::{Verdict, View, Windows, view};
 use crate::limiter::Limiter;
 use crate::random::Random;
-use crate::window::Window;
 use crate::word::{Standing, Word};
 
 /// What is to be done with one connection. Report what came of it: [`Activation::carried`], or
@@ -73,9 +73,11 @@ pub struct Activation {
     random: Random,
     /// Slices of different groups do not begin at the same moments.
     phase: Duration,
-    window: Window,
+    windows: Windows,
     members: Members,
     limiter: Limiter,
+    /// Slower, for those that return by themselves.
+    returns: Option<Limiter>,
     /// Members that are to move, in a random order.
     moves: VecDeque<Member>,
     /// Helpers are known.
@@ -91,6 +93,9 @@ pub struct Activation {
     late_looks: u32,
     calm_looks: u32,
     worse_looks: u32,
+    /// Looks in a row that found those that are helped late; rounds of doubt in which nobody of this group was sent.
+    doubtful_looks: u32,
+    doubts: u32,
     /// Since when some are helped.
     helped_since: Option<Time>,
     /// Since when it has been calm with little load.
@@ -98,7 +103,11 @@ pub struct Activation {
     /// That no helper is there has been said.
     has_said_none: bool,
     next_look: Time,
+    /// What the last look saw of those that the stage is about, and of the others.
     seen: View,
+    others: View,
+    /// Looks in a row that found nobody helped of those that are to be.
+    empty_looks: u32,
     notices: VecDeque<Notice>,
     counters: Counters,
 }
@@ -108,17 +117,17 @@ impl Activation {
     /// process, or they move at the same moments.
     pub fn new(now: Time, settings: ActivationSettings, seed: u64) -> Result<Activation, OutOfBounds> {
         settings.check()?;
-        let (window, members) =
-            (Window::new(settings.sla, settings.window, settings.slice), Members::default());
-        let seen = view(now, &window, &members, &settings);
+        let (windows, members) = (Windows::new(&settings), Members::default());
+        let seen = view(now, &windows, Carrier::Direct, &members, &settings);
         let mut random = Random::new(seed);
         Ok(Activation {
             settings,
             phase: random.time(settings.slice),
             random,
-            window,
+            windows,
             members,
             limiter: Limiter::new(settings.moves_per_s_max),
+            returns: None,
             moves: VecDeque::new(),
             available: true,
             standing: Standing::default(),
@@ -130,11 +139,15 @@ impl Activation {
             late_looks: 0,
             calm_looks: 0,
             worse_looks: 0,
+            doubtful_looks: 0,
+            doubts: 0,
             helped_since: None,
             calm_since: None,
             has_said_none: false,
             next_look: now,
             seen,
+            others: seen,
+            empty_looks: 0,
             notices: VecDeque::new(),
             counters: Counters::default(),
         })
@@ -163,7 +176,7 @@ impl Activation {
         {
             self.counters.gave_up += 1;
             self.calm_since = None;
-            self.window.record(now + self.phase, waited);
+            self.windows.record(now + self.phase, waited, left.carrier);
         }
     }
 
@@ -172,7 +185,8 @@ impl Activation {
     pub fn measured(&mut self, now: Time, member: Member, latency: Duration) {
         let Some(standing) = self.members.at(member) else { return };
         let on = (standing.carrier, standing.since);
-        self.window.record(now + self.phase, latency);
+        // What it waited on an earlier carrier, and for the move, is none of this one's.
+        self.windows.record(now + self.phase, latency.min(now.since(on.1)), on.0);
         if let Some(comparison) = &mut self.comparison {
             comparison.measured(now, latency, on, self.settings.sla);
         }
@@ -186,10 +200,11 @@ impl Activation {
 
     /// The client gave a request up that had waited for so long: it counts as late as that. The connection stays.
     pub fn gave_up(&mut self, now: Time, member: Member, waited: Duration) {
+        let Some(carrier) = self.carrier(member) else { return };
         if self.members.set_waits_since(member, None).is_some() {
             self.counters.gave_up += 1;
             self.calm_since = None;
-            self.window.record(now + self.phase, waited);
+            self.windows.record(now + self.phase, waited, carrier);
         }
     }
 
@@ -264,8 +279,7 @@ impl Activation {
     /// When to call [`poll`](Self::poll) at the latest. Nothing: when something has been told.
     pub fn poll_timeout(&self) -> Option<Time> {
         let look = self.needs_looks().then_some(self.next_look);
-        let moves = (!self.moves.is_empty()).then(|| self.limiter.next_at());
-        [look, moves, self.stage.until(), self.standing.until()].into_iter().flatten().min()
+        [look, self.next_move_at(), self.stage.until(), self.standing.until()].into_iter().flatten().min()
     }
 
     /// The next decision, for the log.

@@ -7,6 +7,7 @@ use spillway_transport::Time;
 
 use super::member::{Carrier, Member, Standing};
 use super::{Activation, Order};
+use crate::limiter::Limiter;
 
 impl Activation {
     /// The next order, if the pace allows one.
@@ -21,11 +22,16 @@ impl Activation {
                 self.moves.pop_front();
                 continue;
             };
-            if !self.limiter.take_at_random(now, &mut self.random) {
+            let wanted = standing.wanted;
+            let mut slower = self.returns.as_mut().filter(|_| wanted == Carrier::Direct);
+            let is_due = slower.as_ref().is_none_or(|returns| returns.next_at() <= now);
+            if !is_due || !self.limiter.take_at_random(now, &mut self.random) {
                 return None;
             }
+            if let Some(returns) = &mut slower {
+                returns.take_at_random(now, &mut self.random);
+            }
             self.moves.pop_front();
-            let wanted = standing.wanted;
             self.members.set_order(member, Some((wanted, now)));
             self.counters.ordered(wanted);
             return Some(match wanted {
@@ -34,6 +40,21 @@ impl Activation {
             });
         }
         None
+    }
+
+    /// When the next order may be given, if there is any to give.
+    pub(super) fn next_move_at(&self) -> Option<Time> {
+        let first = self.members.at(*self.moves.front()?)?;
+        let returns = self.returns.as_ref().filter(|_| first.wanted == Carrier::Direct);
+        Some(self.limiter.next_at().max(returns.map_or(Time::ZERO, Limiter::next_at)))
+    }
+
+    /// All return, little by little. How many have to move for it.
+    pub(super) fn want_return(&mut self, now: Time) -> u32 {
+        let over_ms = self.settings.returning.as_millis().max(1);
+        let per_s = (u128::from(self.members.helped()) * 1000).div_ceil(over_ms);
+        self.returns = Some(Limiter::new(u32::try_from(per_s).unwrap_or(u32::MAX)));
+        self.want(now, Carrier::Direct)
     }
 
     /// All that are to move and may, in a random order.
@@ -48,6 +69,11 @@ impl Activation {
 
     /// All are to be there. How many have to move for it.
     pub(super) fn want_all(&mut self, now: Time, wanted: Carrier) -> u32 {
+        self.returns = None;
+        self.want(now, wanted)
+    }
+
+    fn want(&mut self, now: Time, wanted: Carrier) -> u32 {
         let mut moving = 0;
         for (_, standing) in self.members.iter_mut() {
             standing.wanted = wanted;
@@ -67,15 +93,16 @@ impl Activation {
         }
     }
 
-    /// So many of those that are direct go first, at random.
-    pub(super) fn send_canaries(&mut self, now: Time, canaries: u32) {
-        let direct = self.members.iter().filter(|(_, standing)| standing.carrier == Carrier::Direct);
-        let mut chosen: Vec<Member> = direct.map(|(member, _)| member).collect();
+    /// So many of those that are elsewhere go there first, at random.
+    pub(super) fn send_canaries(&mut self, now: Time, canaries: u32, wanted: Carrier) {
+        let elsewhere = self.members.iter().filter(|(_, standing)| standing.carrier != wanted);
+        let mut chosen: Vec<Member> = elsewhere.map(|(member, _)| member).collect();
+        self.returns = None;
         self.random.shuffle(&mut chosen);
         chosen.truncate(canaries as usize);
         for member in chosen {
             if let Some(standing) = self.members.at_mut(member) {
-                (standing.wanted, standing.not_before) = (Carrier::Helped, Time::ZERO);
+                (standing.wanted, standing.not_before) = (wanted, Time::ZERO);
             }
         }
         self.line_up(now);

@@ -114,6 +114,13 @@ pub enum ReleasedBy {
     Server,
     /// Nobody needs it: calm with little load for so long.
     Calm(Duration),
+    /// Direct is better now: a few were sent back to see.
+    Doubt {
+        /// Latency of those that were helped, at the quantile that so few can be compared at.
+        helped: Option<Duration>,
+        /// And of the few.
+        direct: Option<Duration>,
+    },
 }
 
 /// A decision.
@@ -185,6 +192,15 @@ pub enum Notice {
         /// So many were helped.
         helped: u32,
     },
+    /// Helped and late: a few return, to see whether direct is better now.
+    Doubts {
+        /// So many,
+        sent: u32,
+        /// of so many that were helped.
+        helped: u32,
+        /// What was seen.
+        figures: Figures,
+    },
     /// The server asks for connections on its own port to be helped.
     ServerAsks,
     /// The operator's word holds from now on.
@@ -210,6 +226,7 @@ impl Notice {
             Notice::BacksOff { .. } => "backs_off",
             Notice::NoHelpers { .. } => "no_helpers",
             Notice::Released { .. } => "released",
+            Notice::Doubts { .. } => "doubts",
             Notice::ServerAsks => "server_asks",
             Notice::Word { .. } => "word",
         }
@@ -253,6 +270,17 @@ impl fmt::Display for Notice {
             Notice::Released { by: ReleasedBy::Calm(lasted), helped } => {
                 write!(f, "calm with little load for {lasted:.0?}: {helped} connections return to the server")
             }
+            Notice::Released { by: ReleasedBy::Doubt { helped: at_helpers, direct }, helped } => {
+                let (at_helpers, direct) = (Maybe(at_helpers), Maybe(direct));
+                write!(f, "late at helpers ({at_helpers}) and not at the server ({direct}): ")?;
+                write!(f, "{helped} connections return to it")
+            }
+            Notice::Doubts { sent, helped, figures } => {
+                write!(
+                    f,
+                    "late at helpers: {sent} of {helped} connections return to the server, to compare; {figures}"
+                )
+            }
             Notice::ServerAsks => f.write_str("the server asks for connections to be helped"),
             Notice::Word { word, lasts, moving } => {
                 write!(f, "the operator's word: {word}")?;
@@ -276,6 +304,8 @@ pub struct Counters {
     pub back_offs: u64,
     /// Times that help was found to be of use.
     pub cures: u64,
+    /// Times that some were sent back, to see whether direct is better.
+    pub doubts: u64,
     /// Times that help ended because all was well.
     pub releases: u64,
     /// Words of the operator's.

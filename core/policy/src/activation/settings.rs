@@ -46,10 +46,13 @@ pub struct ActivationSettings {
     pub backoff_max: Duration,
     /// So much time without another failure makes one doubling forgotten. 1 s to a week; 10 min.
     pub forget: Duration,
+    /// A group that returns by itself does so over this time: all at once they would be a burst of their own. Up to
+    /// 10 min; 2 s.
+    pub returning: Duration,
     /// Moves a second, at most. 1 to 1,000,000; 5,000.
     pub moves_per_s_max: u32,
     /// A member that was not taken by any helper, or did not move within this time, is told again after it. 10 ms to
-    /// 10 min; 1 s for the first time, doubled up to 30 s while none is taken.
+    /// 10 min; 1 s for the first time, doubled up to 10 s while none is taken.
     pub retry: Duration,
     /// An order that nobody reported on for so long has failed. 10 ms to 10 min; 5 s.
     pub order_timeout: Duration,
@@ -76,6 +79,7 @@ impl Default for ActivationSettings {
             backoff_min: s(30),
             backoff_max: s(600),
             forget: s(600),
+            returning: s(2),
             moves_per_s_max: 5_000,
             retry: s(1),
             order_timeout: s(5),
@@ -128,7 +132,8 @@ impl ActivationSettings {
             ("backoff_max", self.backoff_max, self.backoff_min..=DAY * 7, "backoff_min, up to a week"),
             ("forget", self.forget, SECOND..=DAY * 7, "1s to a week"),
         ];
-        let more: [(&str, Duration, RangeInclusive<Duration>, &str); 2] = [
+        let more: [(&str, Duration, RangeInclusive<Duration>, &str); 3] = [
+            ("returning", self.returning, Duration::ZERO..=SECOND * 600, "up to 10min"),
             ("retry", self.retry, MS * 10..=SECOND * 600, "10ms to 10min"),
             ("order_timeout", self.order_timeout, MS * 10..=SECOND * 600, "10ms to 10min"),
         ];

@@ -1,9 +1,11 @@
 //! What a group looks like now.
 
+use core::time::Duration;
+
 use spillway_transport::Time;
 
 use super::comparison::carried_by;
-use super::member::Members;
+use super::member::{Carrier, Members};
 use super::notice::Figures;
 use super::settings::ActivationSettings;
 use crate::histogram::bucket;
@@ -29,7 +31,7 @@ pub(super) struct View {
     pub verdict: Verdict,
     pub figures: Figures,
     /// The highest quantile that so many samples carry.
-    pub high: Option<core::time::Duration>,
+    pub high: Option<Duration>,
 }
 
 impl View {
@@ -38,17 +40,77 @@ impl View {
         matches!(self.verdict, Verdict::Late | Verdict::Silent)
     }
 
+    /// Nothing is late, as far as there is anything.
+    pub fn is_calm(&self) -> bool {
+        matches!(self.verdict, Verdict::Calm | Verdict::Unknown) && self.figures.waiting == 0
+    }
+
     /// Nothing asked, nothing awaited.
     pub fn is_idle(&self) -> bool {
         self.figures.replies == 0 && self.figures.waiting == 0
     }
 }
 
+/// The windows of a group: direct and helped requests told apart, for help is called when *direct* ones are late.
+#[derive(Clone, Debug)]
+pub(super) struct Windows {
+    direct: Window,
+    helped: Window,
+}
+
+impl Windows {
+    pub fn new(settings: &ActivationSettings) -> Windows {
+        let window = Window::new(settings.sla, settings.window, settings.slice);
+        Windows { direct: window.clone(), helped: window }
+    }
+
+    pub fn of(&self, side: Carrier) -> &Window {
+        match side {
+            Carrier::Direct => &self.direct,
+            Carrier::Helped => &self.helped,
+        }
+    }
+
+    pub fn record(&mut self, now: Time, latency: Duration, side: Carrier) {
+        match side {
+            Carrier::Direct => self.direct.record(now, latency),
+            Carrier::Helped => self.helped.record(now, latency),
+        }
+    }
+
+    pub fn advance(&mut self, now: Time) {
+        self.direct.advance(now);
+        self.helped.advance(now);
+    }
+
+    pub fn clear(&mut self) {
+        self.direct.clear();
+        self.helped.clear();
+    }
+
+    /// Replies on both sides.
+    pub fn count(&self) -> u64 {
+        self.direct.count() + self.helped.count()
+    }
+
+    pub fn length(&self) -> Duration {
+        self.direct.length()
+    }
+}
+
 /// Looks at replies and at what still waits: a window in which little is answered while much waits is not calm.
-pub(super) fn view(now: Time, window: &Window, members: &Members, settings: &ActivationSettings) -> View {
+pub(super) fn view(
+    now: Time,
+    windows: &Windows,
+    side: Carrier,
+    members: &Members,
+    settings: &ActivationSettings,
+) -> View {
+    let window = windows.of(side);
     let mut all = window.merged().clone();
     let mut waiting = 0;
-    let waits = members.iter().filter_map(|(_, standing)| standing.waits(now));
+    let waits = members.iter().filter(|(_, standing)| standing.carrier == side);
+    let waits = waits.filter_map(|(_, standing)| standing.waits(now));
     for waits in waits.filter(|waits| *waits > settings.sla) {
         // One that has waited for the whole window stands for those that could not be asked meanwhile.
         let weight = if waits >= window.length() { settings.samples_min } else { 1 };

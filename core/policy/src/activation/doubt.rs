@@ -1,0 +1,94 @@
+//! Helped, and late all the same: is direct better now? The helpers may be slow, or the burst over.
+//!
+//! As at the beginning a few are sent to see, back to the server this time; of a group too small for that perhaps one, by
+//! chance, and more likely with each round. So many who see the same return little by little.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::course::Stage;
+use super::member::Carrier;
+use super::notice::{Notice, ReleasedBy};
+use super::{Activation, Verdict};
+
+/// Late looks in a row before a doubt: three seconds, by default.
+const DOUBT_LOOKS: u32 = 30;
+/// A doubt takes this many times as long as the comparison at the beginning: nothing burns.
+const DOUBT_COMPARES: u32 = 4;
+/// Longer where little is asked.
+const DOUBT_COMPARES_MAX: u32 = 16;
+
+impl Activation {
+    pub(super) fn consider_doubt(&mut self, now: Time) {
+        self.doubtful_looks = if self.seen.is_late() { self.doubtful_looks + 1 } else { 0 };
+        if self.doubtful_looks < DOUBT_LOOKS || !self.memory.may_doubt(now) || self.is_beyond_direct() {
+            return;
+        }
+        self.doubtful_looks = 0;
+        let helped = self.members.helped();
+        let percent = self.settings.canary_percent.saturating_mul(1 << self.doubts.min(7));
+        let sent = self.share(helped, percent);
+        self.doubts += 1;
+        if sent > 0 {
+            self.notice(Notice::Doubts { sent, helped, figures: self.seen.figures });
+            self.counters.doubts += 1;
+            self.comparison = Some(super::Comparison::new(now));
+            self.send_canaries(now, sent, Carrier::Direct);
+            self.stage = Stage::Doubting { until: now + self.settings.compare * DOUBT_COMPARES };
+        }
+    }
+
+    /// The few that are helped while the others are direct are late, and the others are not: back.
+    pub(super) fn watch_few(&mut self, now: Time) {
+        let is_worse = self.others.is_late() && self.seen.verdict == Verdict::Calm;
+        self.doubtful_looks = if is_worse { self.doubtful_looks + 1 } else { 0 };
+        if self.doubtful_looks >= DOUBT_LOOKS {
+            let (helped, direct) = (self.others.high, self.seen.high);
+            self.leave_helpers(now, helped, direct);
+        }
+    }
+
+    /// More is served now than was when everybody was direct, and late.
+    fn is_beyond_direct(&self) -> bool {
+        let Some(before) = self.before else { return false };
+        let window_ms = u64::try_from(self.windows.length().as_millis()).unwrap_or(u64::MAX);
+        let while_late = before.replies.map_or(0, |(count, time)| {
+            let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+            count.saturating_mul(window_ms) / ms
+        });
+        self.windows.count() * 100 > before.per_window.max(while_late).saturating_mul(115)
+    }
+
+    /// All return when those that did are within the SLA and the others are not; otherwise those go to helpers again.
+    pub(super) fn judge_doubt(&mut self, now: Time) {
+        let Some(comparison) = self.comparison.take() else { return self.end_doubt(now) };
+        let compared = comparison.judge(now, &self.members, self.settings.sla);
+        let compare = self.settings.compare;
+        if !compared.is_known && now.since(comparison.began) < compare * DOUBT_COMPARES_MAX {
+            self.comparison = Some(comparison);
+            self.stage = Stage::Doubting { until: now + compare };
+            return;
+        }
+        self.memory.doubted(now, &self.settings, &mut self.random);
+        if compared.is_calm && (compared.is_helped_late || self.members.helped() == 0) {
+            let (helped, direct) = (compared.helped, compared.direct);
+            self.leave_helpers(now, helped, direct);
+        } else {
+            self.end_doubt(now);
+        }
+    }
+
+    /// They made it worse: not again soon.
+    fn leave_helpers(&mut self, now: Time, helped: Option<Duration>, direct: Option<Duration>) {
+        self.memory.fail(now, false, &self.settings, &mut self.random);
+        self.release(now, ReleasedBy::Doubt { helped, direct });
+        self.want_return(now);
+    }
+
+    fn end_doubt(&mut self, now: Time) {
+        self.stage = Stage::Helped;
+        self.doubts = 0;
+        self.want_all(now, Carrier::Helped);
+    }
+}
