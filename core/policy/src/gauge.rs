@@ -161,9 +161,14 @@ impl Gauge {
         }
     }
 
-    /// The load now, with so many clients and so much memory; without flags and nonce.
+    /// The load now, with so many clients and so much memory, as an answer to a question; without flags and nonce.
     pub fn load(&mut self, now: Time, clients: u32, memory: usize) -> Load {
         self.forget(now);
+        Load { lot: self.lots.draw(), ..self.figures(clients, memory) }
+    }
+
+    /// The figures of the load, to look at.
+    pub fn figures(&self, clients: u32, memory: usize) -> Load {
         // What has come and gone since is not in the measurements, but what it costs is known.
         let unmeasured = f64::from(clients) - self.clients;
         let cpu = (self.cpu + unmeasured * self.cpu_cost).max(0.0);
@@ -181,7 +186,6 @@ impl Gauge {
             memory: share(memory),
             load: weight(load),
             tentative: weight(expected * cost),
-            lot: self.lots.draw(),
             ..Load::default()
         }
     }

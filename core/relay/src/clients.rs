@@ -7,11 +7,17 @@ use spillway_batch::{CloseReason, OpenError};
 use spillway_transport::{Conn, LostReason, Time, Transport};
 
 use crate::acknowledging::Owed;
+use crate::config::ServiceConfig;
 use crate::notice::{Cut, Notice, Refusal};
 use crate::raw::{Arrival, RawClient};
 use crate::relay::Relay;
 use crate::slots::{Holder, Sort};
 use crate::upstream::Member;
+
+/// Whether a library client that wants this server finds it at this service.
+pub(crate) fn is_served(service: &ServiceConfig, wanted: Option<SocketAddr>) -> bool {
+    wanted.is_none_or(|wanted| wanted == service.server || service.server_aliases.contains(&wanted))
+}
 
 impl Relay {
     /// Whether a client may come in; whatever its link says.

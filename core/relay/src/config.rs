@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{AddressRange, Limits, PolicyKind};
+use spillway_policy::SheddingSettings;
 
 /// Fills a buffer with bytes for nonces and jitter: unpredictable ones in production, those of a seeded generator
 /// in the simulator.
@@ -32,6 +33,33 @@ pub struct Config {
     pub connection_buffer_bytes: usize,
     /// How long to wait.
     pub timeouts: Timeouts,
+    /// What clients are told of its load, and what is done when it is too high.
+    pub load: LoadConfig,
+}
+
+/// Load: what there is, and what is done about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadConfig {
+    /// Library clients that ask are answered.
+    pub answers: bool,
+    /// Share of a core that the relay's thread can have.
+    pub cpu: f64,
+    /// Bytes each second, headers included, that it may use of the network, requests and replies together; none: not
+    /// known.
+    pub network_bytes: Option<u64>,
+    /// When library clients are sent away; none: never.
+    pub shedding: Option<SheddingSettings>,
+}
+
+impl Default for LoadConfig {
+    fn default() -> LoadConfig {
+        LoadConfig {
+            answers: true,
+            cpu: 1.0,
+            network_bytes: None,
+            shedding: Some(SheddingSettings::default()),
+        }
+    }
 }
 
 impl Config {
@@ -43,6 +71,7 @@ impl Config {
             memory_bytes_max: 1 << 30,
             connection_buffer_bytes: 1 << 20,
             timeouts: Timeouts::default(),
+            load: LoadConfig::default(),
         }
     }
 

@@ -19,6 +19,10 @@
 //! client, and some 50 bytes of control for each virtual connection; and what the transport itself queues.
 //! Tables take about 200 bytes for each connection of the transport.
 //!
+//! # Load
+//! It answers library clients that ask how loaded it is, before they come ([`Relay::measured`] must tell it its thread's CPU
+//! time), and sends some of them away when that is too much.
+//!
 //! # Time
 //! Nothing waits for long: see [`Timeouts`]. Everything that happens because of the clock is in `poll_timeout`.
 #![no_std]
@@ -28,6 +32,7 @@ extern crate alloc;
 
 mod acknowledging;
 mod announcing;
+mod answering;
 mod backlog;
 mod clients;
 mod config;
@@ -41,14 +46,17 @@ mod passages;
 mod raw;
 mod reconfigure;
 mod relay;
+mod shedding;
 mod slots;
 mod status;
 mod upstream;
 
-pub use config::{Config, ConfigError, Random, ServiceConfig, Timeouts};
+pub use config::{Config, ConfigError, LoadConfig, Random, ServiceConfig, Timeouts};
 pub use notice::{Cut, LinkDown, Notice, ProxyFault, Refusal};
 pub use relay::Relay;
+pub use spillway_policy::SheddingSettings;
+pub use spillway_wire::load::Load;
 pub use status::{
-    ClientKind, ClientStatus, Cuts, Drained, Flow, LinkFailures, LinkState, LinkStatus, Refusals,
+    ClientKind, ClientStatus, Cuts, Drained, Flow, LinkFailures, LinkState, LinkStatus, Questions, Refusals,
     ServiceCounters, ServiceStatus, Stalls, Status,
 };

@@ -26,6 +26,8 @@ pub(crate) struct LibraryClient {
     /// began.
     pub(crate) credit: u32,
     pub(crate) passage: Option<Passage>,
+    /// It was told to go to another helper, because this one has too much to do.
+    pub(crate) sent_away: bool,
     /// Waits for the end of the turn to be sent its batch.
     pub(crate) dirty: bool,
     /// What the transport had no room for.
@@ -66,6 +68,7 @@ impl LibraryClient {
             acceptor,
             credit,
             passage: None,
+            sent_away: false,
             dirty: false,
             unsent: None,
             granted: 0,

@@ -77,6 +77,13 @@ pub enum Notice {
         /// Within this time, in milliseconds.
         deadline_ms: u32,
     },
+    /// The load is too high: library clients were told to go to other helpers.
+    Shed {
+        /// How many.
+        clients: u32,
+        /// The load.
+        load_percent: u32,
+    },
     /// A service's drain deadline passed: the clients that were left have been reset.
     DrainDeadline {
         /// Which service.

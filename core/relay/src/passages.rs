@@ -11,6 +11,7 @@ use spillway_batch::{
 use spillway_transport::{Conn, Time, Transport};
 
 use crate::backlog::Backlog;
+use crate::clients::is_served;
 use crate::library::{CLIENT_ID, LibraryClient, Passage};
 use crate::notice::{Cut, Refusal};
 use crate::relay::Relay;
@@ -34,6 +35,7 @@ impl Relay {
         let credit = credit.map(|linked| linked.opener.initial_credit()).ok_or(Refusal::LinkDown);
         match admitted.and(credit) {
             Ok(credit) => {
+                self.gauge.came(now, peer);
                 let deadline = now + self.config.timeouts.handshake;
                 let acceptor = Acceptor::new(credit, 1, deadline, self.nonce());
                 let mut client = LibraryClient::new(now, service, peer, acceptor, credit);
@@ -195,8 +197,7 @@ impl Relay {
         if !client.speaks_for_itself(address) {
             return Err(Refusal::NotItsOwnAddress);
         }
-        let served = |wanted: SocketAddr| wanted == config.server || config.server_aliases.contains(&wanted);
-        if !wanted.is_none_or(served) {
+        if !is_served(config, wanted) {
             return Err(Refusal::OtherServer);
         }
         if self.is_leaving(service) {

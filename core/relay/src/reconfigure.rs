@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use spillway_auth::Key;
+use spillway_policy::Shedding;
 use spillway_transport::{Time, Transport};
 
 use crate::config::{Config, ConfigError, SERVICES_MAX, ServiceConfig};
@@ -54,6 +55,12 @@ impl Relay {
         self.config.memory_bytes_max = config.memory_bytes_max;
         self.config.connection_buffer_bytes = config.connection_buffer_bytes;
         self.memory.set_max(config.memory_bytes_max);
+        self.config.load.clone_from(&config.load);
+        self.gauge.set_capacity(self.config.capacity());
+        match (&mut self.shedding, config.load.shedding) {
+            (Some(shedding), Some(settings)) => shedding.set(settings),
+            (shedding, settings) => *shedding = settings.map(Shedding::new),
+        }
         for place in 0..self.services.len() {
             let name = &self.config.services[place].name;
             if !config.services.iter().any(|service| service.name == *name) {

@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use spillway_auth::KeyRing;
+use spillway_policy::{Gauge, Shedding};
 use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time, Transport};
 
 use crate::acknowledging::TELL_AFTER;
@@ -39,6 +41,12 @@ pub struct Relay {
     pub(crate) listeners: Vec<Listener>,
     /// The relay goes away, and all its services with it.
     pub(crate) going: bool,
+    pub(crate) gauge: Gauge,
+    pub(crate) shedding: Option<Shedding>,
+    /// Where to look for the next client to send away.
+    pub(crate) shed_next: u32,
+    /// Of services without client keys.
+    pub(crate) loopback_ring: KeyRing,
 }
 
 /// One of the transport's listeners.
@@ -87,8 +95,10 @@ impl core::fmt::Debug for Relay {
 
 impl Relay {
     /// A relay that opens its links when its first timeout is handled, which is due at once.
-    pub fn new(config: Config, random: Random) -> Result<Relay, ConfigError> {
+    pub fn new(config: Config, mut random: Random) -> Result<Relay, ConfigError> {
         config.check()?;
+        let mut seed = [0; 8];
+        random(&mut seed);
         let mut relay = Relay {
             memory: Memory::new(config.memory_bytes_max),
             lingering: Deadlines::new(config.timeouts.linger),
@@ -105,6 +115,10 @@ impl Relay {
             notices: Notices::default(),
             random,
             going: false,
+            gauge: Gauge::new(config.capacity(), u64::from_le_bytes(seed)),
+            shedding: config.load.shedding.map(Shedding::new),
+            shed_next: 0,
+            loopback_ring: KeyRing::loopback_only(),
             config: Config { services: Vec::new(), ..config },
         };
         config.services.into_iter().for_each(|service| relay.add_service(service));
@@ -140,6 +154,7 @@ impl Relay {
             clients: self.clients,
             buffered_bytes: self.memory.held,
             draining: self.is_draining(),
+            load: self.load(),
             notices_dropped: self.notices.dropped,
         }
     }
@@ -370,6 +385,17 @@ impl Application for Relay {
         {
             self.services[usize::from(service)].counters.refused.count_at_host(limit, peers);
         }
+    }
+
+    fn handle_question(
+        &mut self,
+        now: Time,
+        listener: u16,
+        from: core::net::SocketAddr,
+        question: &[u8],
+        answer: &mut [u8],
+    ) -> usize {
+        self.answer(now, listener, from, question, answer)
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {

@@ -128,8 +128,14 @@ impl Slots {
 
     /// All clients.
     pub(crate) fn clients(&self) -> impl Iterator<Item = Conn> + '_ {
-        (0_u32..)
-            .zip(&self.slots)
+        self.clients_from(0)
+    }
+
+    /// Those from this slot on.
+    pub(crate) fn clients_from(&self, slot: u32) -> impl Iterator<Item = Conn> + '_ {
+        let rest = self.slots.get(slot as usize..).unwrap_or_default();
+        (slot..)
+            .zip(rest)
             .filter(|(_, slot)| slot.holder.client_of().is_some())
             .map(|(index, slot)| Conn { slot: index, generation: slot.generation })
     }

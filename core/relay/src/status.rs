@@ -7,6 +7,8 @@ use core::net::SocketAddr;
 use spillway_batch::{Batches, KeyId, LinkCounters};
 use spillway_transport::HostLimit;
 
+use spillway_wire::load::Load;
+
 use crate::notice::{Cut, LinkDown, Refusal};
 
 /// A snapshot of everything.
@@ -20,6 +22,8 @@ pub struct Status {
     pub buffered_bytes: usize,
     /// The relay is going away.
     pub draining: bool,
+    /// As clients that ask are told.
+    pub load: Load,
     /// Notices that were dropped because nobody took them in time.
     pub notices_dropped: u64,
 }
@@ -130,6 +134,40 @@ pub struct ServiceCounters {
     pub connections_broken: u64,
     /// PROXY headers believed.
     pub announced: u64,
+    /// Questions of load.
+    pub questions: Questions,
+    /// Library clients sent to other helpers, because the load was too high.
+    pub shed: u64,
+}
+
+/// Questions of load: answered, or why not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Questions {
+    /// Answered.
+    pub answered: u64,
+    /// Questions are not answered here.
+    pub off: u64,
+    /// Clients of this address are not served.
+    pub address: u64,
+    /// They were none.
+    pub malformed: u64,
+    /// No client has this key.
+    pub key: u64,
+    /// Their proof was wrong.
+    pub proof: u64,
+}
+
+impl Questions {
+    /// Those that were not answered, each under its name in status and metrics.
+    pub fn refused_by_reason(&self) -> [(&'static str, u64); 5] {
+        [
+            ("off", self.off),
+            ("address", self.address),
+            ("malformed", self.malformed),
+            ("key", self.key),
+            ("proof", self.proof),
+        ]
+    }
 }
 
 /// Bytes, and the pieces they came in.

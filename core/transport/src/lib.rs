@@ -163,6 +163,18 @@ pub trait Application {
     /// So many peers of a listener were refused before they became connections. For counting only: nothing can be
     /// done about them.
     fn handle_refused(&mut self, _listener: u16, _limit: HostLimit, _peers: u64) {}
+    /// A datagram has come to the address of a listener, whether that is open or not. What is written into `answer`,
+    /// which is as long as the question, goes back to where it came from: so many bytes, none for 0.
+    fn handle_question(
+        &mut self,
+        _now: Time,
+        _listener: u16,
+        _from: SocketAddr,
+        _question: &[u8],
+        _answer: &mut [u8],
+    ) -> usize {
+        0
+    }
     /// All events that were there at once have been handled: the moment to send what was gathered.
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T);
     /// When `handle_timeout` wants to be called next. Ask again after each turn.

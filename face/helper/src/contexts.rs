@@ -9,7 +9,7 @@ use spillway_batch::{Limits, PolicyKind};
 use spillway_net::{
     Clock, Config as NetConfig, Context, ContextListeners, allowed_cores, pin_current_thread,
 };
-use spillway_relay::{Config as RelayConfig, Relay, ServiceConfig};
+use spillway_relay::{Config as RelayConfig, LoadConfig, Relay, ServiceConfig, SheddingSettings};
 use tracing::warn;
 
 use crate::config::{HelperConfig, Service, StartError};
@@ -100,7 +100,24 @@ pub fn relay_config(config: &HelperConfig, places: &Places, threads: &Threads) -
         clients_max: clients_max(config, threads),
         memory_bytes_max: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
         connection_buffer_bytes: buffers.max().unwrap_or(0).max(LIBRARY_BUFFER_BYTES),
+        load: load_config(config, threads),
         ..RelayConfig::new(services.collect())
+    }
+}
+
+/// What one thread tells of its load, and does about it.
+fn load_config(config: &HelperConfig, threads: &Threads) -> LoadConfig {
+    let percent = |percent: u8| f64::from(percent) / 100.0;
+    let shedding = (config.shed_above > 0).then(|| SheddingSettings {
+        above: percent(config.shed_above),
+        until: percent(config.shed_until),
+        ..SheddingSettings::default()
+    });
+    LoadConfig {
+        answers: config.load_answers,
+        network_bytes: config.network_bits.map(|bits| bits / 8 / threads.count as u64),
+        shedding,
+        ..LoadConfig::default()
     }
 }
 

@@ -36,7 +36,7 @@ pub use helper::Helper;
 pub use metrics::METRICS;
 pub use rates::{Rates, ServiceRates};
 pub use run::{Source, run};
-pub use status::{ContextStatus, Drained, HelperStatus, LinkStatus, ServiceStatus};
+pub use status::{ContextLoad, ContextStatus, Drained, HelperStatus, LinkStatus, ServiceStatus};
 
 /// Where the admin socket is when nobody says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/spillway/helper.sock";

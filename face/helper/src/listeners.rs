@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_net::{BoundListener, Config as NetConfig, Listeners};
+use spillway_net::{Binding, BoundListener, Config as NetConfig, Listeners};
 
 use crate::config::{HelperConfig, StartError};
 
@@ -18,6 +18,8 @@ pub struct Listening {
     pub bound: SocketAddr,
     /// Of clients that come in there.
     pub keep_alive: Option<Duration>,
+    /// How its sockets were bound.
+    binding: Binding,
 }
 
 /// What comes in at a listener.
@@ -74,25 +76,30 @@ impl Places {
         let mut plan = Plan { places: Places(vec![None; self.0.len()]), ..Plan::default() };
         let mut missing = Vec::new();
         for (owner, wanted, keep_alive) in wanted(config) {
+            let binding = binding(config, owner.1);
             let free = |(place, _): &(u16, &Listening)| plan.places.0[usize::from(*place)].is_none();
             let fits = |listening: &Listening| {
-                listening.wanted == wanted && (wanted.port() != 0 || listening.owner == owner)
+                listening.wanted == wanted
+                    && listening.binding == binding
+                    && (wanted.port() != 0 || listening.owner == owner)
             };
             match self.iter().filter(free).find(|(_, listening)| fits(listening)) {
                 Some((place, listening)) => {
                     let bound = listening.bound;
-                    plan.places.0[usize::from(place)] = Some(Listening { owner, wanted, bound, keep_alive });
+                    let listening = Listening { owner, wanted, bound, keep_alive, binding };
+                    plan.places.0[usize::from(place)] = Some(listening);
                 }
                 None => missing.push((owner, wanted, keep_alive)),
             }
         }
         for (owner, wanted, keep_alive) in missing {
             let net = NetConfig { keep_alive, ..net.clone() };
+            let binding = binding(config, owner.1);
             let listeners =
-                Listeners::bind_beside(&[wanted], threads, &net, &ours).map_err(StartError::Bind)?;
+                Listeners::bind_beside(&[wanted], threads, &net, binding, &ours).map_err(StartError::Bind)?;
             let bound = listeners.addresses()[0]; // one was asked for
             let place = plan.places.free_place(&self.0)?;
-            plan.places.0[usize::from(place)] = Some(Listening { owner, wanted, bound, keep_alive });
+            plan.places.0[usize::from(place)] = Some(Listening { owner, wanted, bound, keep_alive, binding });
             let each = listeners.into_contexts().into_iter().flat_map(|of_thread| of_thread.into_each());
             plan.new.push((place, each.collect()));
         }
@@ -111,6 +118,15 @@ impl Places {
             self.0.push(None);
         }
         Ok(index)
+    }
+}
+
+/// Library clients ask before they come, from the port that they will come from.
+fn binding(config: &HelperConfig, sort: Sort) -> Binding {
+    match sort {
+        Sort::Plain => Binding::Plain,
+        Sort::Library if config.load_answers => Binding::Questions,
+        Sort::Library => Binding::BySourcePort,
     }
 }
 

@@ -16,6 +16,9 @@ const CLIENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Lines about a link that still cannot be opened, for the same reason: at most one in this time.
 const LINK_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Lines about clients that are sent away, one for each look at most otherwise.
+const SHED_INTERVAL: Duration = Duration::from_secs(5);
+
 /// One decision.
 #[derive(Debug)]
 pub enum Entry {
@@ -146,6 +149,18 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut B
         Notice::LinkRetired { service, link } => {
             let service = services.of(*service);
             info!(%service, thread, link, "the link that was replaced has ended with its clients");
+        }
+        Notice::Shed { clients, load_percent } => {
+            if let Some(more) = limiter.count((0, "shed", thread, 0, String::new()), now, SHED_INTERVAL) {
+                let left_out = told(more);
+                warn!(
+                    thread,
+                    clients,
+                    load_percent,
+                    left_out,
+                    "too much to do: library clients were sent to other helpers (shed_above)"
+                );
+            }
         }
         Notice::DrainDeadline { service, clients } => {
             let service = services.of(*service);

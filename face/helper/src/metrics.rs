@@ -45,6 +45,18 @@ const NOTICES: Metric = Metric::counter(
     "Decisions that were not logged because too many came at once.",
 );
 
+const LOAD: Metric = Metric::gauge(
+    "spillway_helper_load_ratio",
+    &["context", "resource"],
+    "Load of a network thread, as clients that ask are told: cpu, network (0: no bound known), connections, memory, and \
+     all: the scarcest, with clients that have just come.",
+);
+const FULL: Metric = Metric::gauge(
+    "spillway_helper_full",
+    CONTEXT,
+    "Whether clients that ask a network thread are told to go elsewhere because of its load.",
+);
+
 const LISTENING: Metric = Metric::gauge(
     "spillway_helper_listening",
     BOTH,
@@ -98,6 +110,19 @@ const RESET: Metric = Metric::counter(
     "spillway_helper_clients_reset_total",
     REASON,
     "Clients reset: buffer, memory (they do not read), protocol, link_lost.",
+);
+
+const QUESTIONS: Metric =
+    Metric::counter("spillway_helper_load_questions_total", BOTH, "Questions of load answered.");
+const QUESTIONS_REFUSED: Metric = Metric::counter(
+    "spillway_helper_load_questions_refused_total",
+    REASON,
+    "Questions of load that were not answered: off, address, malformed, key, proof.",
+);
+const SHED: Metric = Metric::counter(
+    "spillway_helper_clients_shed_total",
+    BOTH,
+    "Library clients sent to other helpers because the load was too high.",
 );
 
 const REQUEST_BYTES: Metric =
@@ -180,6 +205,8 @@ pub const METRICS: &[Metric] = &[
     CPU,
     BUFFERED,
     NOTICES,
+    LOAD,
+    FULL,
     LISTENING,
     LINKS,
     LINK_CONNECTIONS,
@@ -192,6 +219,9 @@ pub const METRICS: &[Metric] = &[
     ANNOUNCED,
     REFUSED,
     RESET,
+    QUESTIONS,
+    QUESTIONS_REFUSED,
+    SHED,
     REQUEST_BYTES,
     REQUEST_SEGMENTS,
     REPLY_BYTES,
@@ -227,6 +257,8 @@ pub(crate) fn render(status: &HelperStatus, parts: &[(usize, Part)], started: f6
     each(&CPU, |part| part.cpu.as_secs_f64());
     each(&BUFFERED, |part| part.status.buffered_bytes as f64);
     each(&NOTICES, |part| part.status.notices_dropped as f64);
+    each(&FULL, |part| f64::from(u8::from(part.status.load.full)));
+    render_load(&mut out, &contexts);
     let mut services: Vec<(&str, &str, &ServiceStatus)> = Vec::new();
     for (context, part) in &contexts {
         services.extend(part.status.services.iter().map(|service| (&*service.name, &**context, service)));
@@ -240,6 +272,22 @@ pub(crate) fn render(status: &HelperStatus, parts: &[(usize, Part)], started: f6
     render_trouble(&mut out, &services);
     process::expose(&mut out, started);
     out.into_text()
+}
+
+fn render_load(out: &mut Exposition, contexts: &[(String, &Part)]) {
+    let mut family = out.family(&LOAD);
+    for (context, part) in contexts {
+        let load = part.status.load;
+        for (resource, share) in [
+            ("cpu", load.cpu),
+            ("network", load.network),
+            ("connections", load.connections),
+            ("memory", load.memory),
+        ] {
+            family.sample(&[context, resource], f64::from(share) / 1e3);
+        }
+        family.sample(&[context, "all"], f64::from(load.load) / 1e6);
+    }
 }
 
 type Services<'a> = [(&'a str, &'a str, &'a ServiceStatus)];
@@ -310,6 +358,9 @@ fn render_clients(out: &mut Exposition, services: &Services<'_>) {
             ("link_lost", s.counters.lost_with_link),
         ]
     });
+    plain(out, services, &QUESTIONS, |s| s.counters.questions.answered);
+    split(out, services, &QUESTIONS_REFUSED, |s| s.counters.questions.refused_by_reason());
+    plain(out, services, &SHED, |s| s.counters.shed);
 }
 
 fn render_traffic(out: &mut Exposition, services: &Services<'_>) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use spillway_policy::Word;
-use spillway_relay::{LinkState, Status};
+use spillway_relay::{LinkState, Load, Status};
 use spillway_transport::Time;
 
 use crate::config::Service;
@@ -69,6 +69,33 @@ pub struct ContextStatus {
     pub clients: u32,
     /// Bytes buffered for and from them.
     pub buffered_bytes: u64,
+    /// As clients that ask are told.
+    #[serde(default)]
+    pub load: ContextLoad,
+}
+
+/// How loaded a thread is. Shares are in 1/1000 of what it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextLoad {
+    /// Of its core.
+    pub cpu: u16,
+    /// Of the network; 0 where no bound is known.
+    pub network: u16,
+    /// Of the clients that it may have.
+    pub connections: u16,
+    /// Of the memory for them.
+    pub memory: u16,
+    /// The scarcest of them, with clients that have just come, in millionths.
+    pub load: u32,
+    /// Clients that ask are told to go elsewhere.
+    pub full: bool,
+}
+
+impl From<Load> for ContextLoad {
+    fn from(load: Load) -> ContextLoad {
+        let Load { cpu, network, connections, memory, load, full, .. } = load;
+        ContextLoad { cpu, network, connections, memory, load, full }
+    }
 }
 
 /// One service, all threads together. Counters are since the start.
@@ -154,6 +181,15 @@ pub struct ServiceStatus {
     pub refused: Refused,
     /// Clients reset because of what they did.
     pub cut: Cut,
+    /// Questions of load that were answered.
+    #[serde(default)]
+    pub questions_answered: u64,
+    /// Those that were not, by reason.
+    #[serde(default)]
+    pub questions_refused: BTreeMap<String, u64>,
+    /// Library clients sent to other helpers, because the load was too high.
+    #[serde(default)]
+    pub shed: u64,
 }
 
 /// One link of one thread.
@@ -223,6 +259,7 @@ impl HelperStatus {
             cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
             clients: status.clients,
             buffered_bytes: status.buffered_bytes as u64,
+            load: status.load.into(),
         });
         self.draining |= status.draining;
         self.clients += status.clients;
@@ -314,6 +351,11 @@ impl ServiceStatus {
         self.clients_lost_with_link += counters.lost_with_link;
         self.refused.add(&counters.refused);
         self.cut.add(&counters.cut);
+        self.questions_answered += counters.questions.answered;
+        for (reason, questions) in counters.questions.refused_by_reason() {
+            *self.questions_refused.entry(reason.to_owned()).or_default() += questions;
+        }
+        self.shed += counters.shed;
     }
 }
 
@@ -397,6 +439,14 @@ impl fmt::Display for ServiceStatus {
         write!(f, ", {} of {} links up", self.links_that_are_up(), self.links.len())?;
         write!(f, ", {} plain and {} library clients", self.raw_clients, self.library_clients)?;
         write!(f, ", {:.1} messages a batch", self.messages_per_batch)?;
-        write!(f, ", {}, {} reset", self.refused, self.cut.total + self.clients_lost_with_link)
+        write!(f, ", {}, {} reset", self.refused, self.cut.total + self.clients_lost_with_link)?;
+        let unanswered: u64 = self.questions_refused.values().sum();
+        if self.questions_answered + unanswered > 0 {
+            write!(f, ", {} questions of load answered, {unanswered} not", self.questions_answered)?;
+        }
+        if self.shed > 0 {
+            write!(f, ", {} sent to other helpers", self.shed)?;
+        }
+        Ok(())
     }
 }

@@ -110,6 +110,7 @@ impl Sockets {
     pub fn put_listener(&mut self, index: u16, listener: BoundListener) {
         self.drop_listener(index);
         self.listeners.insert(index, Listener::new(listener));
+        self.watch_questions(index);
     }
 
     /// Closes a listener for good.

@@ -21,7 +21,7 @@ const TIMER_SLACK_NS: u64 = 1_000;
 /// An application and its sockets, run by one thread.
 pub struct Context<A> {
     pub(crate) sockets: Sockets,
-    app: A,
+    pub(crate) app: A,
     /// What the application answered to `poll_timeout` after the latest turn.
     app_deadline: Option<Time>,
     clock: Clock,

@@ -9,7 +9,7 @@ use spillway_transport::{Application, Conn, Event, LostReason, Time};
 
 use crate::connection::{Read, reason};
 use crate::context::Context;
-use crate::sockets::WAKE_TOKEN;
+use crate::sockets::{WAKE_TOKEN, listener_of_questions};
 
 /// Reads of one connection in a row, where each found less than a buffer full; then it is the others' turn.
 const READS_IN_A_ROW: usize = 4;
@@ -23,6 +23,9 @@ impl<A: Application> Context<A> {
         let (slot, generation) = (token as u32, (token >> 32) as u32);
         if generation == 0 {
             // Those of listeners are small.
+            if let Some(index) = listener_of_questions(slot) {
+                return self.answer(index);
+            }
             return u16::try_from(slot).map_or((), |index| self.accept(index));
         }
         let conn = Conn { slot, generation };
@@ -140,6 +143,7 @@ impl<A: Application> Context<A> {
             self.sockets.finish_if_over(conn);
         }
         self.sockets.retry_listeners();
+        self.sockets.retry_questions();
     }
 }
 

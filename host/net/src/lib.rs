@@ -8,6 +8,9 @@
 //! system call per connection at the end of the turn, chunks are written where they lie, and a readable
 //! connection is read once: a second read that finds nothing is avoided.
 //!
+//! Where a listener takes [questions](Binding::Questions), datagrams to its address are answered by the context that
+//! would serve a client from the same port.
+//!
 //! A [`Remote`] lets the owning program run commands on a context's thread and stop it.
 #![warn(missing_docs)]
 
@@ -16,12 +19,15 @@ mod clock;
 mod connection;
 mod context;
 mod cores;
+mod datagrams;
 mod events;
 mod limiter;
 mod listen;
 mod outgoing;
+mod questions;
 mod remote;
 mod sockets;
+mod steering;
 mod sys;
 mod table;
 mod transport;
@@ -31,7 +37,7 @@ use std::time::Duration;
 pub use clock::Clock;
 pub use context::Context;
 pub use cores::{allowed_cores, pin_current_thread};
-pub use listen::{BindError, BoundListener, ContextListeners, Listeners};
+pub use listen::{BindError, Binding, BoundListener, ContextListeners, Listeners};
 pub use remote::{Remote, Unreachable};
 pub use sockets::Sockets;
 
@@ -100,6 +106,11 @@ pub enum Notice {
         /// The host's error number.
         error: i32,
     },
+    /// More datagrams come to the address of a listener than are answered.
+    TooManyQuestions {
+        /// Index of the listener.
+        listener: u16,
+    },
     /// A listener could not be opened; it is tried again every second.
     ListenFailed {
         /// Index of the listener.
@@ -128,6 +139,11 @@ impl std::fmt::Display for Notice {
             Notice::AcceptFailed { listener, error } => {
                 write!(f, "cannot accept on listener {listener}: {}; trying again in 100 ms", text(error))
             }
+            Notice::TooManyQuestions { listener } => write!(
+                f,
+                "too many questions of load come in on listener {listener}: some are not answered, and their clients take \
+                 this helper for full; look who sends so many"
+            ),
             Notice::ListenFailed { listener, error } => {
                 write!(f, "cannot listen on listener {listener}: {}; trying again in 1 s", text(error))
             }

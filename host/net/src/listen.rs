@@ -3,12 +3,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 use spillway_transport::Time;
 
 use crate::Config;
+use crate::datagrams;
+use crate::questions::Questions;
+use crate::steering::{Steering, steer_datagrams};
 use crate::sys::set_unsent_limit;
 
 /// What the kernel holds of one connection beyond what is on its way. More would only hide a slow reader.
@@ -19,14 +23,20 @@ const UNSENT_BYTES_MAX: u32 = 128 << 10;
 pub struct BindError {
     /// The address.
     pub address: SocketAddr,
+    /// It is the datagrams' side of it.
+    pub datagrams: bool,
     /// The host's error.
     pub error: io::Error,
 }
 
 impl std::fmt::Display for BindError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cannot listen on {}: {}", self.address, self.error)?;
+        let what = if self.datagrams { " for questions of load (UDP)" } else { "" };
+        write!(f, "cannot listen on {}{what}: {}", self.address, self.error)?;
         match self.error.kind() {
+            io::ErrorKind::AddrInUse if self.datagrams => f.write_str(
+                "; another program is bound there (ss -lunp shows which): give another port, or load_answers = false",
+            ),
             io::ErrorKind::AddrInUse => f.write_str("; another program listens there (ss -ltnp shows which)"),
             io::ErrorKind::AddrNotAvailable => f.write_str("; no interface of this host has the address"),
             io::ErrorKind::PermissionDenied => f.write_str("; ports below 1024 need CAP_NET_BIND_SERVICE"),
@@ -61,13 +71,29 @@ impl ContextListeners {
 
 /// One listening socket of one context. It does not listen yet.
 #[derive(Debug)]
-pub struct BoundListener(pub(crate) OwnedFd);
+pub struct BoundListener {
+    fd: OwnedFd,
+    steering: Option<(Arc<Steering>, usize)>,
+    questions: Option<OwnedFd>,
+}
+
+/// Who comes to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// Connections: the kernel chooses their context.
+    Plain,
+    /// Connections, whose source ports choose their context.
+    BySourcePort,
+    /// The same, and datagrams from the same port numbers: see
+    /// [`handle_question`](spillway_transport::Application::handle_question).
+    Questions,
+}
 
 impl Listeners {
     /// Binds every address once for each context. Port 0 is replaced by a free one, the same for all contexts.
     /// An address `[::]` takes IPv6 peers only: give `0.0.0.0` too.
     pub fn bind(addresses: &[SocketAddr], contexts: usize, config: &Config) -> Result<Listeners, BindError> {
-        Listeners::bind_beside(addresses, contexts, config, &[])
+        Listeners::bind_beside(addresses, contexts, config, Binding::Plain, &[])
     }
 
     /// As [`bind`](Self::bind), for a program that listens on the addresses `ours` already: a new address may
@@ -76,6 +102,7 @@ impl Listeners {
         addresses: &[SocketAddr],
         contexts: usize,
         config: &Config,
+        binding: Binding,
         ours: &[SocketAddr],
     ) -> Result<Listeners, BindError> {
         let mut bound = Listeners {
@@ -84,31 +111,27 @@ impl Listeners {
         };
         for &address in addresses {
             let overlaps = address.port() != 0 && ours.iter().any(|other| other.port() == address.port());
-            bound.bind_address(address, config, !overlaps).map_err(|error| BindError { address, error })?;
+            bound.bind_address(address, config, binding, !overlaps)?;
         }
         Ok(bound)
     }
 
-    fn bind_address(&mut self, address: SocketAddr, config: &Config, alone: bool) -> io::Result<()> {
-        let mut chosen = address;
-        // Kept until the end where it chooses the port.
-        let probe = if alone { Some(probe(address)?) } else { None };
-        if let Some(probe) = probe.as_ref().filter(|_| address.port() == 0) {
-            chosen = SocketAddr::try_from(rustix::net::getsockname(probe)?)?;
-        } else {
-            drop(probe);
-        }
-        for context in &mut self.contexts {
-            let fd = new_socket(chosen)?;
-            sockopt::set_socket_reuseaddr(&fd, true)?;
-            sockopt::set_socket_reuseport(&fd, true)?;
-            if let SocketAddr::V6(_) = chosen {
-                sockopt::set_ipv6_v6only(&fd, true)?;
-            }
-            // Accepted sockets inherit these: no system call per connection.
-            configure(&fd, config)?;
-            rustix::net::bind(&fd, &chosen)?;
-            context.0.push(BoundListener(fd));
+    fn bind_address(
+        &mut self,
+        address: SocketAddr,
+        config: &Config,
+        binding: Binding,
+        alone: bool,
+    ) -> Result<(), BindError> {
+        let failed = |error| BindError { address, datagrams: false, error };
+        let contexts = self.contexts.len();
+        let (chosen, _probe, questions) = choose(address, contexts, binding, alone)?;
+        let steering = (binding != Binding::Plain).then(|| Arc::new(Steering::new(chosen, contexts)));
+        let mut questions = questions.into_iter();
+        for (index, context) in self.contexts.iter_mut().enumerate() {
+            let fd = bind_one(chosen, config).map_err(failed)?;
+            let steering = steering.as_ref().map(|steering| (Arc::clone(steering), index));
+            context.0.push(BoundListener { fd, steering, questions: questions.next() });
         }
         self.addresses.push(chosen);
         Ok(())
@@ -125,6 +148,46 @@ impl Listeners {
     }
 }
 
+/// How often another free port is tried where only the connections' side of one was free.
+const PORTS_TRIED: u32 = 32;
+
+/// The address with its port, whatever keeps that port for us where it was chosen, and one socket for the datagrams of each
+/// context, if any are wanted.
+fn choose(
+    address: SocketAddr,
+    contexts: usize,
+    binding: Binding,
+    alone: bool,
+) -> Result<(SocketAddr, Option<OwnedFd>, Vec<OwnedFd>), BindError> {
+    let failed = |datagrams: bool| move |error: io::Error| BindError { address, datagrams, error };
+    let mut tried = 0;
+    loop {
+        let mut chosen = address;
+        // Kept until the end where it chooses the port.
+        let mut probe = if alone { Some(probe(address).map_err(failed(false))?) } else { None };
+        if address.port() != 0 {
+            probe = None;
+        }
+        if let Some(probe) = &probe {
+            let name = rustix::net::getsockname(probe).map_err(|error| failed(false)(error.into()))?;
+            chosen = SocketAddr::try_from(name).map_err(|error| failed(false)(error.into()))?;
+        }
+        if binding != Binding::Questions {
+            return Ok((chosen, probe, Vec::new()));
+        }
+        tried += 1;
+        match bind_datagrams(chosen, contexts, alone) {
+            Ok(questions) => return Ok((chosen, probe, questions)),
+            Err(error) if address.port() == 0 && error.kind() == io::ErrorKind::AddrInUse => {
+                if tried >= PORTS_TRIED {
+                    return Err(failed(true)(error));
+                }
+            }
+            Err(error) => return Err(failed(true)(error)),
+        }
+    }
+}
+
 /// Sockets that share a port would silently share it with another program of the same user as well: this asks first,
 /// with one that shares with nobody who listens.
 fn probe(address: SocketAddr) -> io::Result<OwnedFd> {
@@ -135,6 +198,30 @@ fn probe(address: SocketAddr) -> io::Result<OwnedFd> {
     }
     rustix::net::bind(&probe, &address)?;
     Ok(probe)
+}
+
+fn bind_datagrams(address: SocketAddr, contexts: usize, alone: bool) -> io::Result<Vec<OwnedFd>> {
+    if alone {
+        drop(datagrams::bind(address, false)?);
+    }
+    let sockets: io::Result<Vec<OwnedFd>> = (0..contexts).map(|_| datagrams::bind(address, true)).collect();
+    let sockets = sockets?;
+    // Where the host does not take it, another context of ours answers: as good as nothing better is known.
+    let _ = steer_datagrams(&sockets, address);
+    Ok(sockets)
+}
+
+fn bind_one(address: SocketAddr, config: &Config) -> io::Result<OwnedFd> {
+    let fd = new_socket(address)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    sockopt::set_socket_reuseport(&fd, true)?;
+    if let SocketAddr::V6(_) = address {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    // Accepted sockets inherit these: no system call per connection.
+    configure(&fd, config)?;
+    rustix::net::bind(&fd, &address)?;
+    Ok(fd)
 }
 
 /// A TCP socket for the address's family, non-blocking.
@@ -168,7 +255,10 @@ pub fn set_keep_alive(fd: &OwnedFd, idle: Option<Duration>) -> io::Result<()> {
 /// One listening socket of a context.
 #[derive(Debug)]
 pub struct Listener {
-    pub fd: OwnedFd,
+    pub fd: Arc<OwnedFd>,
+    /// What connections choose their context by, and which this one is.
+    steering: Option<(Arc<Steering>, usize)>,
+    pub questions: Option<Questions>,
     /// The application wants it to listen.
     pub wanted: bool,
     /// It listens.
@@ -178,13 +268,24 @@ pub struct Listener {
 }
 
 impl Listener {
-    pub fn new(BoundListener(fd): BoundListener) -> Listener {
-        Listener { fd, wanted: false, open: false, retry: None }
+    pub fn new(bound: BoundListener) -> Listener {
+        Listener {
+            fd: Arc::new(bound.fd),
+            steering: bound.steering,
+            questions: bound.questions.map(Questions::new),
+            wanted: false,
+            open: false,
+            retry: None,
+        }
     }
 
     /// Starts listening.
     pub fn open(&mut self, backlog: i32) -> io::Result<()> {
-        rustix::net::listen(&self.fd, backlog)?;
+        let listen = || Ok(rustix::net::listen(&self.fd, backlog)?);
+        match &self.steering {
+            Some((steering, context)) => steering.open(*context, &self.fd, listen)?,
+            None => listen()?,
+        }
         self.open = true;
         Ok(())
     }
@@ -192,8 +293,28 @@ impl Listener {
     /// Stops listening and stays bound: Linux takes `shutdown` of a listening socket so. Peers are refused by the
     /// host from now on, those not yet accepted are reset.
     pub fn close(&mut self) {
-        self.open = false;
+        if !std::mem::take(&mut self.open) {
+            return;
+        }
         // Fails only where the socket does not listen.
-        let _ = rustix::net::shutdown(&self.fd, Shutdown::Read);
+        let close = || {
+            let _ = rustix::net::shutdown(&self.fd, Shutdown::Read);
+        };
+        match &self.steering {
+            Some((steering, context)) => steering.close(*context, close),
+            None => close(),
+        }
+    }
+
+    /// When something is to be tried again.
+    pub fn next_retry(&self) -> Option<Time> {
+        [self.retry, self.questions.as_ref().and_then(Questions::retry)].into_iter().flatten().min()
+    }
+}
+
+/// The other contexts' sockets are to know that this one listens no more.
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.close();
     }
 }

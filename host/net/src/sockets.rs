@@ -56,6 +56,7 @@ pub struct Sockets {
     pub(crate) out_of_connections: Limiter,
     pub(crate) accept_failures: Limiter,
     pub(crate) listen_failures: Limiter,
+    pub(crate) too_many_questions: Limiter,
 }
 
 impl Sockets {
@@ -69,7 +70,7 @@ impl Sockets {
         if let Some(urgent) = &urgent {
             epoll.add(urgent, URGENT_TOKEN, EventFlags::IN)?;
         }
-        Ok(Sockets {
+        let mut sockets = Sockets {
             epoll,
             urgent,
             table: Table::new(config.connections_max),
@@ -86,8 +87,12 @@ impl Sockets {
             out_of_connections: Limiter::default(),
             accept_failures: Limiter::default(),
             listen_failures: Limiter::default(),
+            too_many_questions: Limiter::default(),
             config,
-        })
+        };
+        let all: Vec<u16> = sockets.listeners.keys().copied().collect();
+        all.into_iter().for_each(|index| sockets.watch_questions(index));
+        Ok(sockets)
     }
 
     /// How many connections there are, being opened included.
@@ -283,7 +288,7 @@ impl Sockets {
         }
         let connect = self.connecting.front().map(|(deadline, _)| *deadline);
         let watch = self.watch.front().map(|(due, _)| *due);
-        let retry = self.listeners.values().filter_map(|listener| listener.retry).min();
+        let retry = self.listeners.values().filter_map(Listener::next_retry).min();
         [connect, watch, retry].into_iter().flatten().min()
     }
 }
@@ -298,6 +303,18 @@ pub(crate) fn close_with_reset(fd: OwnedFd) {
 /// Tokens of the epoll set: a connection's generation is never 0, which marks what is not a connection.
 pub(crate) fn connection_token(conn: Conn) -> u64 {
     u64::from(conn.generation) << 32 | u64::from(conn.slot)
+}
+
+/// Marks, above a listener's index, the socket for questions at its address.
+const QUESTIONS: u32 = 1 << 16;
+
+pub(crate) fn question_token(listener: u16) -> u64 {
+    u64::from(QUESTIONS | u32::from(listener))
+}
+
+/// The listener whose questions this slot is of.
+pub(crate) fn listener_of_questions(slot: u32) -> Option<u16> {
+    slot.checked_sub(QUESTIONS).and_then(|index| u16::try_from(index).ok())
 }
 
 /// The token of the mailbox.

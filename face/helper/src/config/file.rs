@@ -16,8 +16,8 @@ use toml::{Spanned, Value};
 
 use super::address::{listen_address, listen_addresses, server_address};
 use super::problem::{Problem, Problems};
-use super::schema::{Any, BatchSection, File, ServiceSection, Texts};
-use super::value::{parse_duration, parse_size};
+use super::schema::{Any, BatchSection, File, HelperSection, ServiceSection, Texts};
+use super::value::{parse_duration, parse_rate, parse_size};
 use super::{Engine, HelperConfig, Protocol, Service};
 
 /// A file that is longer is not a configuration.
@@ -112,8 +112,13 @@ impl Reader<'_> {
             drain_deadline: self
                 .time(&helper.drain_deadline, Duration::ZERO..=Duration::from_secs(86_400))
                 .unwrap_or(default.drain_deadline),
+            load_answers: self.flag(&helper.load_answers).unwrap_or(default.load_answers),
+            network_bits: self.rate(&helper.network),
+            shed_above: default.shed_above,
+            shed_until: default.shed_until,
             services: Vec::new(),
         };
+        self.shedding(helper, &mut config);
         if file.service.is_empty() {
             self.problem(
                 0..0,
@@ -201,6 +206,49 @@ impl Reader<'_> {
         if let Some(bytes) = self.size(&section.connection_buffer, 4 << 10..=16 << 20) {
             service.connection_buffer_bytes = bytes as u32; // in the range
         }
+    }
+
+    fn shedding(&mut self, helper: &HelperSection, config: &mut HelperConfig) {
+        match self.number(&helper.shed_above, 0..=100) {
+            Some(percent @ 1..50) => {
+                if let Some(at) = &helper.shed_above {
+                    let what = format!("{percent} % is no overload: give 50 to 100, or 0 for never");
+                    self.problem(at.span(), what);
+                }
+            }
+            Some(percent) => config.shed_above = percent as u8, // in the range
+            None => {}
+        }
+        config.shed_until = config.shed_above.saturating_sub(10);
+        if let Some(percent) = self.number(&helper.shed_until, 1..=99) {
+            config.shed_until = percent as u8; // in the range
+            if let Some(at) = &helper.shed_until
+                && config.shed_above > 0
+                && config.shed_until >= config.shed_above
+            {
+                let what = format!("give less than shed_above, which is {}", config.shed_above);
+                self.problem(at.span(), what);
+            }
+        }
+    }
+
+    fn flag(&mut self, any: &Any) -> Option<bool> {
+        let value = any.as_ref()?;
+        let found = value.get_ref().as_bool();
+        if found.is_none() {
+            self.problem(value.span(), "give true or false");
+        }
+        found
+    }
+
+    fn rate(&mut self, any: &Any) -> Option<u64> {
+        let (text, span) = self.string(any)?;
+        let bits = self.fine(&span, parse_rate(&text))?;
+        if bits == 0 {
+            self.problem(span, "give a rate above 0, or leave the key out");
+            return None;
+        }
+        Some(bits)
     }
 
     fn engine(&mut self, any: &Any) -> Engine {

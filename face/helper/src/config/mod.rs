@@ -21,7 +21,7 @@ pub use file::{Reading, host_name, read_file, read_text};
 pub use problem::{Problem, Problems};
 pub use reference::reference;
 pub use start_error::StartError;
-pub use value::{parse_duration, parse_size};
+pub use value::{parse_duration, parse_rate, parse_size};
 
 /// Settings of a helper.
 #[derive(Clone, Debug)]
@@ -42,6 +42,14 @@ pub struct HelperConfig {
     pub max_memory_bytes: usize,
     /// How long clients may take to finish what is in flight, when the helper or one of its services goes.
     pub drain_deadline: Duration,
+    /// Library clients that ask how loaded it is are answered, by datagram at the addresses where they come in.
+    pub load_answers: bool,
+    /// Bits each second that the network carries in one direction; none: not known.
+    pub network_bits: Option<u64>,
+    /// Load in percent from which library clients are sent to other helpers; 0: never.
+    pub shed_above: u8,
+    /// Load in percent below which that ends.
+    pub shed_until: u8,
     /// The servers that it relieves; at least one.
     pub services: Vec<Service>,
 }
@@ -101,6 +109,10 @@ impl HelperConfig {
             max_connections: 50_000,
             max_memory_bytes: 1 << 30,
             drain_deadline: Duration::from_secs(30),
+            load_answers: true,
+            network_bits: None,
+            shed_above: 95,
+            shed_until: 85,
             services,
         }
     }

@@ -13,7 +13,8 @@ const HEAD: &str = "\
 with it, by line and column, and `--show` prints every value as it would be in force. `spillway reload` puts a changed
 file in force while the helper runs; keys that need a restart say so below.
 
-A *time* is a whole number with a unit: `ns`, `us`, `ms`, `s`, `m`, `h`. A *size* is one with `B`, `KiB`, `MiB`, `GiB`.
+A *time* is a whole number with a unit: `ns`, `us`, `ms`, `s`, `m`, `h`. A *size* is one with `B`, `KiB`, `MiB`, `GiB`; a *rate*
+one with `kbit`, `Mbit`, `Gbit`, each second.
 An *address range* is in CIDR notation: `10.0.0.0/8`, `2001:db8::/32`, or a single address.
 ";
 
@@ -53,7 +54,9 @@ fn write_section(section: &Section, page: &mut String) {
 
 /// Whether a default is written as in the file.
 pub(crate) fn is_toml(default: &str) -> bool {
-    default.starts_with(['"', '[']) || default.starts_with(|c: char| c.is_ascii_digit())
+    matches!(default, "true" | "false")
+        || default.starts_with(['"', '['])
+        || default.starts_with(|c: char| c.is_ascii_digit())
 }
 
 fn joined(lines: &[&str]) -> String {

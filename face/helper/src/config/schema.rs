@@ -87,6 +87,18 @@ section! {
     /// How long clients may take to finish when the helper or one of its services goes; then they are reset. At most
     /// `24h`.
     drain_deadline: Any, "time", "\"30s\"";
+    /// Whether library clients that ask how loaded the helper is are answered: by UDP, at the addresses of `link_listen`.
+    /// Without answers they choose a helper at random. *Changed by a restart only.*
+    load_answers: Any, "true or false", "true";
+    /// What the network carries each second in one direction, such as `10Gbit` (or `kbit`, `Mbit`). Where it is given, the
+    /// load has a part for it; the headers of small packets are counted.
+    network: Any, "rate", "not known";
+    /// Load in percent (CPU of a thread's core, network, memory) from which library clients are sent to other helpers, a
+    /// few at each second, once it has lasted for 3 s. Clients that ask are told `full` from there, and for 10 s after.
+    /// 50 to 100; 0 never sends anybody away. Plain clients are never sent away.
+    shed_above: Any, "number", "95";
+    /// Load in percent below which that ends; less than `shed_above`.
+    shed_until: Any, "number", "ten less than `shed_above`";
 }
 
 section! {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use spillway_auth::Key;
 use spillway_batch::PolicyKind;
 
-use super::value::{duration_text, size_text};
+use super::value::{duration_text, rate_text, size_text};
 use super::{HelperConfig, Service};
 
 /// TOML with every key, but for key files: keys are named in comments, never told.
@@ -28,6 +28,13 @@ impl Display for HelperConfig {
         writeln!(f, "max_connections = {}", self.max_connections)?;
         writeln!(f, "max_memory = \"{}\"", size_text(self.max_memory_bytes as u64))?;
         writeln!(f, "drain_deadline = \"{}\"", duration_text(self.drain_deadline))?;
+        writeln!(f, "load_answers = {}", self.load_answers)?;
+        match self.network_bits {
+            Some(bits) => writeln!(f, "network = \"{}\"", rate_text(bits))?,
+            None => writeln!(f, "# no network bound")?,
+        }
+        writeln!(f, "shed_above = {}", self.shed_above)?;
+        writeln!(f, "shed_until = {}", self.shed_until)?;
         self.services.iter().try_for_each(|service| write!(f, "\n{service}"))
     }
 }

@@ -11,6 +11,7 @@ const TIMES: [(&str, u64); 6] = [
     ("m", 60_000_000_000),
     ("h", 3_600_000_000_000),
 ];
+const RATES: [(&str, u64); 3] = [("kbit", 1_000), ("Mbit", 1_000_000), ("Gbit", 1_000_000_000)];
 const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 /// What is wrong with a time or a size.
@@ -20,6 +21,8 @@ pub enum ValueError {
     Time,
     /// It is no size.
     Size,
+    /// It is no rate.
+    Rate,
     /// It is larger than any.
     TooLarge,
 }
@@ -32,6 +35,9 @@ impl fmt::Display for ValueError {
             }
             ValueError::Size => {
                 "a size has a unit: a whole number and B, KiB, MiB or GiB, such as 64KiB or 1GiB"
+            }
+            ValueError::Rate => {
+                "a rate has a unit: a whole number and kbit, Mbit or Gbit (each second), such as 10Gbit"
             }
             ValueError::TooLarge => "the number is too large",
         })
@@ -56,6 +62,14 @@ pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     parse(text, &SIZES, ValueError::Size)
 }
 
+/// Reads a rate such as `10Gbit`, in bits each second.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_rate(text: &str) -> Result<u64, ValueError> {
+    parse(text, &RATES, ValueError::Rate)
+}
+
 fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64, ValueError> {
     if text == "0" {
         return Ok(0);
@@ -73,6 +87,11 @@ fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64
 /// In the largest unit that keeps it whole.
 pub(crate) fn duration_text(duration: Duration) -> String {
     text(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), &TIMES, "0s")
+}
+
+/// In the largest unit that keeps it whole.
+pub(crate) fn rate_text(bits: u64) -> String {
+    text(bits, &RATES, "0kbit")
 }
 
 /// In the largest unit that keeps it whole.
@@ -111,6 +130,15 @@ mod tests {
             assert_eq!(parse_size(wrong), Err(ValueError::Size), "{wrong}");
         }
         assert_eq!(parse_size("99999999999GiB"), Err(ValueError::TooLarge));
+    }
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!(parse_rate("10Gbit"), Ok(10_000_000_000));
+        assert_eq!(rate_text(2_500_000_000), "2500Mbit");
+        for wrong in ["", "10", "10G", "10gbit", "10Gbit/s", "1.5Gbit"] {
+            assert_eq!(parse_rate(wrong), Err(ValueError::Rate), "{wrong}");
+        }
     }
 
     proptest::proptest! {

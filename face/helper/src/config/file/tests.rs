@@ -65,6 +65,10 @@ fn every_key_is_read() {
         max_connections = 1_000
         max_memory = "2MiB"
         drain_deadline = "1m"
+        load_answers = false
+        network = "25Gbit"
+        shed_above = 90
+        shed_until = 70
         [service.cache]
         server = "10.0.0.5:11411"
         listen = ["0.0.0.0:11211", "127.0.0.2:11211"]
@@ -90,6 +94,8 @@ fn every_key_is_read() {
     assert_eq!((config.max_connections, config.max_memory_bytes), (1000, 2 << 20));
     assert_eq!(config.metrics, Some("127.0.0.1:9411".parse().unwrap()));
     assert_eq!(config.drain_deadline, Duration::from_secs(60));
+    assert_eq!((config.load_answers, config.network_bits), (false, Some(25_000_000_000)));
+    assert_eq!((config.shed_above, config.shed_until), (90, 70));
     assert_eq!((service.listen.len(), service.link_listen.len()), (2, 1));
     assert_eq!((service.clients.len(), service.proxy_protocol_from.len()), (2, 1));
     assert_eq!((service.protocol, service.links_per_thread), (Protocol::Memcached, 2));
@@ -175,6 +181,12 @@ fn problems_have_line_column_and_a_next_step() {
         (helper("max_memory = \"1KiB\""), "2:14: give a size from 1MiB"),
         (helper("max_memory = 5"), "2:14: give a text in quotes"),
         (helper("drain_deadline = \"forever\""), "2:18: a time has a unit"),
+        (helper("load_answers = \"no\""), "2:16: give true or false"),
+        (helper("network = \"10G\""), "2:11: a rate has a unit"),
+        (helper("network = \"0Gbit\""), "2:11: give a rate above 0"),
+        (helper("shed_above = 101"), "2:14: give a whole number from 0 to 100"),
+        (helper("shed_above = 30"), "2:14: 30 % is no overload"),
+        (helper("shed_until = 95"), "2:14: give less than shed_above, which is 95"),
     ];
     for (text, expected) in cases {
         let told = problem(&text);

@@ -1,0 +1,245 @@
+//! Questions of load, and what is done about too much of it.
+
+mod world;
+
+use core::time::Duration;
+use std::net::SocketAddr;
+
+use spillway_auth::{Key, prove_ask, verify_load};
+use spillway_batch::{Id, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role};
+use spillway_relay::{Config, Load, Notice, Questions};
+use spillway_transport::{Application, Conn};
+use spillway_wire::load::{ASK_BYTES, Ask};
+use spillway_wire::preamble::KeyId;
+use world::{World, client_key, config, helper_key};
+
+const CLIENT: &str = "10.9.0.1:5000";
+
+fn ask(server: Option<&str>) -> Ask {
+    let server = server.map(|address| address.parse().unwrap());
+    Ask { asked: 2, key: KeyId([0; 8]), nonce: [7; 16], server }
+}
+
+/// What the relay answers to these bytes at a listener.
+fn answer(world: &mut World, listener: u16, from: &str, question: &[u8]) -> Option<Vec<u8>> {
+    let mut room = vec![0; question.len()];
+    let now = world.now;
+    let length = world.relay.handle_question(now, listener, from.parse().unwrap(), question, &mut room);
+    room.truncate(length);
+    (length > 0).then_some(room)
+}
+
+fn load(world: &mut World, server: Option<&str>) -> Load {
+    let question = prove_ask(&client_key(), ask(server));
+    let bytes = answer(world, 1, CLIENT, &question).expect("an answer");
+    assert!(bytes.len() <= question.len());
+    verify_load(&client_key(), &[7; 16], &bytes).expect("of this relay")
+}
+
+fn questions(world: &World) -> Questions {
+    world.relay.status().services[0].counters.questions
+}
+
+#[test]
+fn whoever_may_come_is_answered() {
+    let mut world = World::new(config());
+    let said = load(&mut world, None);
+    assert!(said.takes_clients() && said.tentative > 0, "{said:?}");
+    assert!(load(&mut world, Some(world::SERVER)).takes_clients());
+    assert!(load(&mut world, Some("10.0.0.6:1")).down, "another server is not served here");
+    assert_eq!(questions(&world), Questions { answered: 3, ..Questions::default() });
+}
+
+#[test]
+fn whoever_may_not_learns_nothing() {
+    let mut world = World::new(config());
+    let good = prove_ask(&client_key(), ask(None));
+    let mut altered = good;
+    altered[10] = 3;
+    for (from, bytes) in [
+        ("198.51.100.1:5000", good.as_slice()),
+        (CLIENT, &prove_ask(&helper_key(), ask(None))),
+        (CLIENT, &prove_ask(&Key::from_secret([9; 32]), ask(None))),
+        (CLIENT, &altered),
+        (CLIENT, &good[1..]),
+        (CLIENT, &[0; ASK_BYTES]),
+        (CLIENT, b""),
+    ] {
+        assert_eq!(answer(&mut world, 1, from, bytes), None);
+    }
+    let counted = Questions { address: 1, key: 2, proof: 1, malformed: 3, ..Questions::default() };
+    assert_eq!(questions(&world), counted);
+    // Where plain clients come in, and where nobody does.
+    assert_eq!(answer(&mut world, 0, CLIENT, &good), None);
+    assert_eq!(answer(&mut world, 77, CLIENT, &good), None);
+    assert_eq!(questions(&world), counted);
+    // A room that is too small, as no host gives it.
+    let now = world.now;
+    assert_eq!(world.relay.handle_question(now, 1, CLIENT.parse().unwrap(), &good, &mut [0; 10]), 0);
+}
+
+#[test]
+fn answers_can_be_off() {
+    let mut config = config();
+    config.load.answers = false;
+    let mut world = World::new(config);
+    let question = prove_ask(&client_key(), ask(None));
+    assert_eq!(answer(&mut world, 1, CLIENT, &question), None);
+    assert_eq!(questions(&world).off, 1);
+}
+
+#[test]
+fn without_keys_only_loopback_is_answered() {
+    let mut config = config();
+    config.services[0].client_keys = None;
+    let mut world = World::new(config);
+    let question = prove_ask(&Key::loopback_only(), ask(None));
+    assert_eq!(answer(&mut world, 1, CLIENT, &question), None);
+    let bytes = answer(&mut world, 1, "127.0.0.1:5000", &question).expect("an answer");
+    assert!(verify_load(&Key::loopback_only(), &[7; 16], &bytes).is_ok());
+}
+
+#[test]
+fn who_cannot_take_clients_says_so() {
+    let mut world = World::new(Config { clients_max: 1, ..config() });
+    world.client(0, "10.9.0.2:1");
+    let said = load(&mut world, None);
+    assert!(said.full && !said.down && !said.draining, "{said:?}");
+    assert_eq!(said.connections, 1000);
+    let now = world.now;
+    world.relay.drain(now, Duration::from_secs(9), &mut world.wires);
+    assert!(load(&mut world, None).draining);
+
+    let mut world = World::new(config());
+    let link = world.link;
+    world.event(link, spillway_transport::Event::Lost(spillway_transport::LostReason::Reset));
+    assert!(load(&mut world, None).down, "without a link nobody is served");
+}
+
+/// The client's own end of its link, with a connection open.
+struct Client {
+    conn: Conn,
+    link: OpenerLink,
+    told: Vec<u32>,
+}
+
+impl Client {
+    fn new(world: &mut World, number: u16) -> Client {
+        let address = SocketAddr::from(([10, 9, 0, 1], 5000 + number));
+        let conn = world.client(1, &address.to_string());
+        let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+        let config =
+            OpenerConfig { role: Role::Client, key: client_key(), limits: Default::default(), policy };
+        let mut client =
+            Client { conn, link: OpenerLink::new(&config, world.now, [3; 16]), told: Vec::new() };
+        client.exchange(world);
+        client.link.open(address, None).unwrap();
+        client.exchange(world);
+        client
+    }
+
+    fn exchange(&mut self, world: &mut World) {
+        loop {
+            let batch = self.link.flush(world.now);
+            if let Some(batch) = &batch {
+                world.data(self.conn, batch.as_slice());
+            }
+            let bytes = world.wires.take(self.conn);
+            if bytes.is_empty() && batch.is_none() {
+                return;
+            }
+            let mut input = bytes.as_slice();
+            while let Some(event) = self.link.decompose(world.now, &mut input).unwrap() {
+                if let OpenerEvent::Drain { deadline_ms } = event {
+                    self.told.push(deadline_ms);
+                }
+            }
+        }
+    }
+}
+
+/// A second passes in which the thread used so much of its core.
+fn second(world: &mut World, cpu: &mut Duration, share: f64) {
+    for _ in 0..10 {
+        world.now = world.now + Duration::from_millis(100);
+        *cpu += Duration::from_secs_f64(share / 10.0);
+        assert!(world.relay.wants_measure(world.now));
+        world.relay.measured(world.now, *cpu);
+        let now = world.now;
+        world.relay.end_of_turn(now, &mut world.wires);
+    }
+}
+
+#[test]
+fn too_much_to_do_sends_library_clients_away_a_few_at_a_time_and_never_plain_ones() {
+    let mut world = World::new(config());
+    let plain = world.client(0, "10.9.0.2:1");
+    let mut clients: Vec<Client> = (0..100).map(|number| Client::new(&mut world, number)).collect();
+    let mut cpu = Duration::ZERO;
+    world.relay.measured(world.now, cpu);
+    for _ in 0..12 {
+        second(&mut world, &mut cpu, 0.3);
+    }
+    // Some have just come.
+    clients.extend((100..110).map(|number| Client::new(&mut world, number)));
+    while world.relay.poll_notice().is_some() {}
+    let mut shed = Vec::new();
+    for _ in 0..8 {
+        second(&mut world, &mut cpu, 1.0);
+        clients.iter_mut().for_each(|client| client.exchange(&mut world));
+        shed.push(clients.iter().filter(|client| !client.told.is_empty()).count());
+    }
+    assert_eq!(shed[..3], [0, 0, 0], "a peak is no overload");
+    assert!(shed.windows(2).all(|pair| pair[1] - pair[0] <= 4), "a few at a time: {shed:?}");
+    assert!((9..=16).contains(&shed[7]), "{shed:?}");
+    assert!(clients.iter().all(|client| client.told.is_empty() || client.told == [10_000]), "once");
+    assert!(clients[100..].iter().all(|client| client.told.is_empty()), "they have just come");
+    assert!(!world.wires.line(plain).aborted && !world.wires.line(plain).finished);
+    let status = world.relay.status();
+    assert_eq!(status.services[0].counters.shed, shed[7] as u64);
+    assert!(status.load.full && status.load.cpu > 950, "{:?}", status.load);
+    let notice = std::iter::from_fn(|| world.relay.poll_notice()).find(|n| matches!(n, Notice::Shed { .. }));
+    assert!(matches!(notice, Some(Notice::Shed { clients: 3, load_percent: 95.. })), "{notice:?}");
+
+    // It is over, and for a while nobody is to come back.
+    second(&mut world, &mut cpu, 0.2);
+    assert!(load(&mut world, None).full);
+    for _ in 0..12 {
+        second(&mut world, &mut cpu, 0.2);
+    }
+    assert!(load(&mut world, None).takes_clients());
+    assert_eq!(world.relay.status().services[0].counters.shed, shed[7] as u64);
+}
+
+#[test]
+fn shedding_can_be_off() {
+    let mut config = config();
+    config.load.shedding = None;
+    let mut world = World::new(config);
+    let mut client = Client::new(&mut world, 0);
+    let mut cpu = Duration::ZERO;
+    for _ in 0..20 {
+        second(&mut world, &mut cpu, 1.0);
+    }
+    client.exchange(&mut world);
+    assert!(client.told.is_empty() && load(&mut world, None).takes_clients());
+}
+
+/// Frames of a client that was sent away go on until it has gone.
+#[test]
+fn whoever_is_sent_away_is_served_until_it_goes() {
+    let mut world = World::new(config());
+    let mut client = Client::new(&mut world, 0);
+    world.exchange();
+    let mut cpu = Duration::ZERO;
+    world.relay.measured(world.now, cpu);
+    for _ in 0..16 {
+        second(&mut world, &mut cpu, 1.0);
+    }
+    client.exchange(&mut world);
+    assert_eq!(client.told, [10_000]);
+    assert_eq!(client.link.compose(Id(1), b"get x"), 5);
+    client.exchange(&mut world);
+    let heard = world.exchange();
+    assert!(heard.iter().any(|heard| matches!(heard, world::Heard::Data(_, bytes) if bytes == b"get x")));
+}

@@ -1,0 +1,147 @@
+//! Receiving a datagram and answering it, from the address that it was sent to.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+/// No question is longer.
+const BYTES_MAX: usize = 256;
+/// Room for one control message with an address.
+const CONTROL_BYTES: usize = 64;
+
+/// A UDP socket at this address, which others in this process may be bound to as well if it `shares`.
+pub fn bind(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    if shares {
+        sockopt::set_socket_reuseport(&fd, true)?;
+    }
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    if address.ip().is_unspecified() {
+        // Otherwise the kernel would choose the address that the answer comes from.
+        let (level, option) = match address {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+        };
+        set_flag(&fd, level, option)?;
+    }
+    rustix::net::bind(&fd, &address)?;
+    Ok(fd)
+}
+
+fn set_flag(fd: &OwnedFd, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let size = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4);
+    // SAFETY: both options take an int; the pointer is to one that lives through the call, and `size` is its size.
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const on).cast(), size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Control messages need this alignment.
+#[repr(align(8))]
+struct Control([MaybeUninit<u8>; CONTROL_BYTES]);
+
+/// Takes one datagram and sends what `answer` writes: it is told who asks and what, and has as much room as the question
+/// was long. False when there was no datagram.
+pub fn exchange(
+    fd: &OwnedFd,
+    answer: impl FnOnce(SocketAddr, &[u8], &mut [u8]) -> usize,
+) -> io::Result<bool> {
+    let mut bytes = [0_u8; BYTES_MAX];
+    let mut control = Control([MaybeUninit::uninit(); CONTROL_BYTES]);
+    // SAFETY: it consists of integers, for which zeroes are values.
+    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: it consists of integers and pointers, for which zeroes are values.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = (&raw mut name).cast();
+    message.msg_namelen = libc::socklen_t::try_from(size_of::<libc::sockaddr_storage>()).unwrap_or(0);
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_BYTES;
+    // SAFETY: all that `message` points to lives through the call and is as long as it says.
+    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) };
+    let Ok(length) = usize::try_from(received) else {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(error) };
+    };
+    let Some(from) = socket_address(&name).filter(|_| message.msg_flags & libc::MSG_TRUNC == 0) else {
+        return Ok(true);
+    };
+    let mut reply = [0_u8; BYTES_MAX];
+    let room = &mut reply[..length.min(BYTES_MAX)];
+    let written = answer(from, &bytes[..room.len()], room).min(room.len());
+    if written == 0 {
+        return Ok(true);
+    }
+    // Name and control message go back as they came: to that address, from the one that was asked.
+    let_route_choose_interface(&mut message);
+    part = libc::iovec { iov_base: reply.as_mut_ptr().cast(), iov_len: written };
+    message.msg_iov = &raw mut part;
+    message.msg_flags = 0;
+    // SAFETY: as above; the control messages are those that the kernel wrote, or none.
+    unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
+    // One that does not leave is lost, as any datagram may be.
+    Ok(true)
+}
+
+/// The interface that a question came in by need not be the one that leads back.
+fn let_route_choose_interface(message: &mut libc::msghdr) {
+    // SAFETY: the kernel has written `msg_controllen` bytes of whole control messages; the macros stay within them, and what
+    // they point to is as long as its header says, which is checked for what is written to here.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(message);
+        if header.is_null() {
+            return;
+        }
+        let data = libc::CMSG_DATA(header);
+        let length = (*header).cmsg_len;
+        match ((*header).cmsg_level, (*header).cmsg_type) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO)
+                if length >= libc::CMSG_LEN(size_of::<libc::in_pktinfo>() as u32) as usize =>
+            {
+                let mut info: libc::in_pktinfo = data.cast::<libc::in_pktinfo>().read_unaligned();
+                info.ipi_ifindex = 0;
+                info.ipi_spec_dst = info.ipi_addr;
+                data.cast::<libc::in_pktinfo>().write_unaligned(info);
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
+                if length >= libc::CMSG_LEN(size_of::<libc::in6_pktinfo>() as u32) as usize =>
+            {
+                let mut info: libc::in6_pktinfo = data.cast::<libc::in6_pktinfo>().read_unaligned();
+                // A link-local address means nothing without its interface.
+                if !Ipv6Addr::from(info.ipi6_addr.s6_addr).is_unicast_link_local() {
+                    info.ipi6_ifindex = 0;
+                    data.cast::<libc::in6_pktinfo>().write_unaligned(info);
+                }
+            }
+            _ => message.msg_controllen = 0,
+        }
+    }
+}
+
+fn socket_address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let start: *const libc::sockaddr_storage = name;
+    match libc::c_int::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: a `sockaddr_storage` has room and alignment for every address; the family says that it is this one.
+            let address = unsafe { &*start.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
+            Some(SocketAddr::new(ip.into(), u16::from_be(address.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let address = unsafe { &*start.cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
+            Some(SocketAddr::new(ip.into(), u16::from_be(address.sin6_port)))
+        }
+        _ => None,
+    }
+}
