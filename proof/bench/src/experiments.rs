@@ -3,14 +3,17 @@
 pub mod burst;
 pub mod failover;
 pub mod helper_cost;
+pub mod helpers;
 pub mod load_latency;
 pub mod loss;
 pub mod payload;
 pub mod server_cost;
 pub mod session_cost;
+pub mod table1;
 
 mod curves;
 mod rates;
+mod saturation;
 
 use std::io::Write;
 
@@ -42,7 +45,7 @@ pub struct Experiment {
 }
 
 /// All experiments.
-pub const ALL: [Experiment; 8] = [
+pub const ALL: [Experiment; 10] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
@@ -72,6 +75,18 @@ pub const ALL: [Experiment; 8] = [
         question: "how much goes through at payloads of 64 B to 8 KB, direct and helped; up to which payload helping gives more",
         paper: "PostMan, Figure 8: helping gives more below 400 B (server of 8 cores) or 1,460 B (one core)",
         run: payload::run,
+    },
+    Experiment {
+        name: "helpers",
+        question: "what 1 to 4 helpers get through when the server is not the limit, and what a request costs them",
+        paper: "PostMan, Figure 10: almost linear in the number of helpers",
+        run: helpers::run,
+    },
+    Experiment {
+        name: "table1",
+        question: "how much of small and of large messages goes through the kernel's stack, and what each costs",
+        paper: "PostMan, Table 1 and §1: 64 B 2.4 Gbit/s by 8 cores, 64 KB 9.1 Gbit/s by 2.2",
+        run: table1::run,
     },
     Experiment {
         name: "loss",

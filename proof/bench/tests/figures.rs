@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use spillway_bench::experiments::{load_latency, payload};
+use spillway_bench::experiments::{helpers, load_latency, payload, table1};
 use spillway_bench::scene::Setting;
 use support::{SHORT, assert_whole, program};
 
@@ -50,4 +50,46 @@ fn payload_is_whole() {
     let results = payload::run_with(&Setting::new(program), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["messages_per_s", "crossing_bytes", "crossing_cpu_bytes"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "helped_over_direct_8192_at_50_percent"));
+}
+
+#[test]
+fn helpers_are_whole() {
+    let program = match program(&[]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = helpers::Effort {
+        rounds: 1,
+        counts: vec![1, 3],
+        connections_each: 10,
+        settle: Duration::from_millis(50),
+        length: SHORT,
+        tries: 1,
+        ..helpers::Effort::full()
+    };
+    let mut told = Vec::new();
+    let results = helpers::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    assert_whole(&results, &told, &["goodput_per_helper", "helper_cpu_us_per_request"]);
+    assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_helper_3_over_1"));
+}
+
+#[test]
+fn table1_is_whole() {
+    let program = match program(&[]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = table1::Effort {
+        rounds: 1,
+        sizes: vec![64, 65_536],
+        connections: 10,
+        settle: Duration::from_millis(50),
+        length: SHORT,
+        tries: 1,
+        ..table1::Effort::full()
+    };
+    let mut told = Vec::new();
+    let results = table1::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    assert_whole(&results, &told, &["goodput_gbit_per_s", "server_cpu_us_per_packet"]);
+    assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_core_65536_over_64"));
 }

@@ -14,9 +14,9 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::saturation::{limit, spoilt};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
-use crate::measure::{QUOTA_SHARE_MAX, QUOTA_SHARE_SATURATED, Used, disturbed, stopped};
 use crate::results::Results;
 use crate::scene::Setting;
 use crate::stage::{Echo, Helper, HelperKind, Middles, QUOTA, Stage, Taken};
@@ -26,6 +26,9 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// For plain clients. A long delay, for what is asked is how much goes through.
 const HELPER: HelperKind =
     HelperKind { library: false, batch: "fixed", max_delay: Duration::from_micros(1_000) };
+
+/// As notes call the limiting host.
+const WHO: &str = "the server";
 
 /// How much is measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -191,7 +194,7 @@ impl Course<'_> {
             for tried in 1.. {
                 let taken = session.step(0.0, self.effort.settle, self.effort.length, helper)?;
                 let seen = Seen::of(&taken, quota);
-                let spoilt = spoilt(&taken.step.used, quota);
+                let spoilt = spoilt(&taken.step.used, WHO, seen.quota_share);
                 tell(self.out, round, series, &seen, spoilt.as_deref());
                 if spoilt.is_none() || tried >= self.effort.tries {
                     series.seen.push(spoilt.is_none().then_some(seen));
@@ -213,35 +216,14 @@ impl Seen {
         let served = taken.step.span.served as f64;
         let server_s = used.server_process_s + used.server_interface_s;
         let quota_share = used.quota_share(Some(quota)).unwrap_or(0.0);
-        let busy = |who: &str, seconds: f64| format!("{who} {:.0} %", used.percent(seconds));
-        let limit = (quota_share < QUOTA_SHARE_SATURATED).then(|| {
-            let words = [
-                busy("helper", used.helper_s),
-                busy("clients", used.clients_s),
-                busy("bridge", used.bridge_s),
-            ];
-            format!(
-                "the server used {:.0} % of its quota; of a core: {}",
-                quota_share * 100.0,
-                words.join(", ")
-            )
-        });
         Seen {
             messages_per_s: if used.seconds > 0.0 { served / used.seconds } else { 0.0 },
             server_us: if served > 0.0 { server_s * 1e6 / served } else { f64::NAN },
             quota_share,
             messages_per_batch: used.messages_per_batch(),
-            limit,
+            limit: limit(used, WHO, quota_share),
         }
     }
-}
-
-/// Why nothing counts, if so. Clients and helper may be as busy as they can: that is said, and where the server is not the
-/// limit the figure is what it serves at least.
-fn spoilt(used: &Used, quota: Quota) -> Option<String> {
-    let over = used.quota_share(Some(quota)).filter(|&share| share > QUOTA_SHARE_MAX);
-    let over = over.map(|share| format!("the server used {:.0} % of its quota", share * 100.0));
-    over.or_else(|| disturbed(used)).or_else(|| stopped(used))
 }
 
 fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen, spoilt: Option<&str>) {

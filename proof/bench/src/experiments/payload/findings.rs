@@ -2,11 +2,9 @@
 
 use super::{Effort, Seen, Series, Way};
 use crate::experiments::curves::{Crossing, crossing};
+use crate::experiments::saturation::{few, limit_note};
 use crate::results::{Ratio, Results, Row, left_out};
 use crate::stats::paired_ratios;
-
-/// Rounds that a comparison needs.
-const ROUNDS_MIN: usize = 3;
 
 /// States everything.
 pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
@@ -40,9 +38,7 @@ impl Series {
 }
 
 fn rows(series: &Series, results: &mut Results) {
-    let limit = series.seen.iter().flatten().find_map(|seen| seen.limit.as_deref());
-    let limited = series.seen.iter().flatten().filter(|seen| seen.limit.is_some()).count();
-    let note = limit.map(|limit| format!("at least, in {limited} rounds: {limit}")).unwrap_or_default();
+    let note = limit_note(series.seen.iter().flatten().filter_map(|seen| seen.limit.as_deref()));
     let spoilt = left_out(&series.spoilt, series.seen.len());
     let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
         let values: Vec<f64> = series.seen.iter().flatten().filter_map(value).collect();
@@ -88,10 +84,6 @@ fn crossing_row(
     let values: Vec<f64> = crossings.iter().map(|crossing| crossing.at()).collect();
     let row = Row::new("helped", metric, "B", &values).param("quota_percent", quota);
     row.note(beyond.unwrap_or_default()).note(before.unwrap_or_default()).void_if(few(values.len()))
-}
-
-fn few(rounds: usize) -> Option<String> {
-    (rounds < ROUNDS_MIN).then(|| format!("{rounds} rounds, not {ROUNDS_MIN}"))
 }
 
 #[cfg(test)]
