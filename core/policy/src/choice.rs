@@ -70,7 +70,12 @@ impl Choice {
 
     /// Whether all have answered, so that waiting gains nothing.
     pub fn is_complete(&self) -> bool {
-        self.asked[..self.count].iter().all(|asked| asked.answer.is_some())
+        self.silent() == 0
+    }
+
+    /// How many have not answered.
+    pub fn silent(&self) -> usize {
+        self.asked[..self.count].iter().filter(|asked| asked.answer.is_none()).count()
     }
 
     /// What to do with the answers that there are. Ties are decided at random.

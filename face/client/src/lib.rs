@@ -57,6 +57,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod ask;
 pub mod blocking;
 mod connection;
 mod direct;
@@ -72,6 +73,7 @@ mod settings;
 mod socket;
 mod watch;
 
+pub use ask::{ASK_TIMEOUT, Ask, Asked};
 pub use connection::Connection;
 pub use error::MoveError;
 pub use event::{Carrier, Event};

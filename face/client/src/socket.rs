@@ -2,18 +2,35 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
+/// Starts to connect, from this port number if it is free.
+pub(crate) fn start_from(target: SocketAddr, local_port: Option<u16>) -> io::Result<OwnedFd> {
+    match local_port.and_then(|port| connect(target, Some(port)).ok()) {
+        Some(socket) => Ok(socket),
+        None => start(target),
+    }
+}
+
 /// Starts to connect.
 pub(crate) fn start(target: SocketAddr) -> io::Result<OwnedFd> {
+    connect(target, None)
+}
+
+fn connect(target: SocketAddr, local_port: Option<u16>) -> io::Result<OwnedFd> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
+    if let Some(port) = local_port {
+        let any: IpAddr =
+            if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        net::bind(&socket, &SocketAddr::new(any, port))?;
+    }
     match net::connect(&socket, &target) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
         Err(error) => Err(error.into()),

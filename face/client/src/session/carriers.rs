@@ -73,8 +73,9 @@ impl Session {
     }
 
     pub(super) fn start(&mut self, now: Instant) {
-        let started =
-            Way::start((now, self.time(now)), &self.targets[self.routes.at()], self.settings.attach_timeout);
+        let (time, local_port) = (self.time(now), self.local_port.take());
+        let target = &self.targets[self.routes.at()];
+        let started = Way::start((now, time), target, local_port, self.settings.attach_timeout);
         match started {
             Ok(way) => {
                 self.way = Some(way);

@@ -53,6 +53,8 @@ pub struct Session {
     machine: ClientSession,
     vigil: Vigil,
     way: Option<Way>,
+    /// Where the next carrier is to be opened from.
+    local_port: Option<u16>,
     retry_at: Option<Instant>,
     /// When the carrier is to be left, because it goes away or the server asks for it, and for which route if that is
     /// known.
@@ -87,6 +89,17 @@ impl Session {
     /// Makes a session and begins to open it on the first of these link ports; the others are tried in turn. All of
     /// them lead to the same server, which must accept the first one's key of clients.
     pub fn open(now: Instant, routes: Vec<LinkTarget>, settings: SessionSettings) -> io::Result<Session> {
+        Session::open_from(now, routes, settings, None)
+    }
+
+    /// As [`open`](Self::open); the first attempt is made from this port number of ours, if it is free: that which an
+    /// [`Ask`](crate::Ask) was made from.
+    pub fn open_from(
+        now: Instant,
+        routes: Vec<LinkTarget>,
+        settings: SessionSettings,
+        local_port: Option<u16>,
+    ) -> io::Result<Session> {
         let Some(first) = routes.first() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let id = spillway_keys::fresh_nonce()?;
         let machine = ClientSession::new(first.key.clone(), SessionId(id), settings.stream);
@@ -99,6 +112,7 @@ impl Session {
             settings,
             machine,
             way: None,
+            local_port,
             retry_at: Some(now),
             departure: None,
             detached_since: Some(now),
@@ -188,9 +202,16 @@ impl Session {
 
     /// Moves to one of its link ports, by the index they were given in, at once. Requests may be under way.
     pub fn move_to(&mut self, now: Instant, route: usize) -> io::Result<()> {
+        self.move_from(now, route, None)
+    }
+
+    /// As [`move_to`](Self::move_to), from this port number of ours, if it is free: that which an [`Ask`](crate::Ask) was
+    /// made from.
+    pub fn move_from(&mut self, now: Instant, route: usize, local_port: Option<u16>) -> io::Result<()> {
         if route >= self.targets.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        self.local_port = local_port;
         self.leave(now, CarrierLoss::Asked);
         self.routes.choose(route);
         self.retry_at = Some(now);

@@ -32,11 +32,16 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// Starts to connect.
-    pub(super) fn start(now: (Instant, Time), target: &LinkTarget, within: Duration) -> io::Result<Way> {
+    /// Starts to connect, from this port number if it is free.
+    pub(super) fn start(
+        now: (Instant, Time),
+        target: &LinkTarget,
+        local_port: Option<u16>,
+        within: Duration,
+    ) -> io::Result<Way> {
         let config = target.opener(Limits::default());
         Ok(Way {
-            socket: socket::start(target.address)?,
+            socket: socket::start_from(target.address, local_port)?,
             target: target.address,
             server: target.server,
             link: OpenerLink::new(&config, now.1, spillway_keys::fresh_nonce()?),
