@@ -1,8 +1,9 @@
 /* A client of an echo server whose session goes on when a helper that carries it is killed.
  *
- *     client --server 10.0.0.5:7400 [--helpers 10.0.0.9:7411,10.0.0.10:7411] [--key FILE] [--count N]
+ *     client --server 10.0.0.5:7400 [--helpers 10.0.0.9:7411,10.0.0.10:7411] [--key FILE] [--count N] [--sla-us T]
  *
- * --server is the server's link port. Without --count it sends the lines of its standard input and prints what comes
+ * --server is the server's link port. With --sla-us the session begins there, and goes to a helper when replies take longer
+ * than that; otherwise it begins at the first helper. Without --count it sends the lines of its standard input and prints what comes
  * back. With it, it plays ping-pong with N messages, or, when N is 0, until standard input ends; it looks at every byte of
  * every reply, and tells where the session is carried, and every 100 messages how many there were. */
 #define _POSIX_C_SOURCE 200809L
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <spillway.h>
@@ -20,10 +22,12 @@ enum { UNDER_WAY = 8, LENGTH_MAX = 3000, CLOSE_TURNS = 1000 };
 
 struct client {
     pm_session *session;
+    pm_relief *relief; /* null without --sla-us */
     long count; /* messages to send; 0: until standard input ends; -1: its lines */
     int input_ended;
     long sent, received; /* messages */
     size_t sent_bytes, received_bytes; /* of the message that is being sent, or received */
+    int64_t sent_at_us[UNDER_WAY]; /* when those under way were sent */
     char line[64 * 1024]; /* a line, of which a part is sent */
     size_t line_length, line_sent;
     int moves, finished, is_at_end;
@@ -37,6 +41,12 @@ static void die(const char *what, const char *why) {
 static void check(const char *what, ptrdiff_t status) {
     if (status < 0)
         die(what, pm_last_error());
+}
+
+static int64_t now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
 /* Message `number` has this length, and this byte at `place`: both ends of the test know them. */
@@ -86,6 +96,8 @@ static void send_more(struct client *client) {
             if (client->sent - client->received >= UNDER_WAY)
                 return;
             size_t whole = message_length(client->sent);
+            if (client->sent_bytes == 0)
+                client->sent_at_us[client->sent % UNDER_WAY] = now_us();
             for (size_t place = client->sent_bytes; place < whole; place++)
                 message[place] = message_byte(client->sent, place);
             bytes = message + client->sent_bytes;
@@ -118,6 +130,8 @@ static void look_at(struct client *client, const unsigned char *bytes, size_t le
         if (bytes[at] != message_byte(client->received, client->received_bytes))
             die("reply", "not what was sent");
         if (++client->received_bytes == message_length(client->received)) {
+            int64_t latency_us = now_us() - client->sent_at_us[client->received % UNDER_WAY];
+            check("pm_measured", pm_measured(client->session, (uint64_t)latency_us));
             client->received_bytes = 0;
             if (++client->received % 100 == 0)
                 printf("%ld messages\n", client->received);
@@ -144,15 +158,35 @@ static void receive_all(struct client *client) {
     }
 }
 
-/* One turn of the loop: the session's descriptor and standard input. */
+/* What the relief has to know and to do. */
+static void relieve(struct client *client) {
+    char notice[256];
+    int waits = client->received < client->sent;
+    int64_t waited_us = waits ? now_us() - client->sent_at_us[client->received % UNDER_WAY] : -1;
+    check("pm_waiting", pm_waiting(client->session, waited_us));
+    check("pm_relief_handle", pm_relief_handle(client->relief));
+    while (pm_relief_next_notice(client->relief, notice, sizeof notice) == 1)
+        fprintf(stderr, "client: relief: %s\n", notice);
+}
+
+/* The shorter one of two waits, of which a negative one is for ever. */
+static int shorter(int one, int other) {
+    return other < 0 || (one >= 0 && one < other) ? one : other;
+}
+
+/* One turn of the loop: the session's descriptor, its relief's, and standard input. */
 static void turn(struct client *client) {
     int reads_lines = client->count < 0 && client->line_sent == client->line_length;
     int reads_input = !client->input_ended && (client->count == 0 || reads_lines);
-    struct pollfd watched[2] = {
+    struct pollfd watched[3] = {
         {.fd = pm_poll_descriptor(client->session), .events = POLLIN},
         {.fd = reads_input ? STDIN_FILENO : -1, .events = POLLIN},
+        {.fd = client->relief ? pm_relief_descriptor(client->relief) : -1, .events = POLLIN},
     };
-    if (poll(watched, 2, pm_next_timeout_ms(client->session)) < 0 && errno != EINTR)
+    int timeout = pm_next_timeout_ms(client->session);
+    if (client->relief)
+        timeout = shorter(timeout, pm_relief_next_timeout_ms(client->relief));
+    if (poll(watched, 3, timeout) < 0 && errno != EINTR)
         die("poll", strerror(errno));
     if (reads_input && watched[1].revents != 0) {
         ssize_t length = read(STDIN_FILENO, client->line, sizeof client->line);
@@ -164,11 +198,14 @@ static void turn(struct client *client) {
     check("pm_handle", pm_handle(client->session));
     receive_all(client);
     send_more(client);
+    if (client->relief)
+        relieve(client);
     tell_events(client);
 }
 
 int main(int count, char **arguments) {
     static struct client client = {.count = -1};
+    uint32_t sla_us = 0;
     pm_settings *settings = pm_settings_new();
     for (int at = 1; at < count; at += 2) {
         const char *name = arguments[at], *value = arguments[at + 1]; /* the last one is null */
@@ -182,10 +219,17 @@ int main(int count, char **arguments) {
             check(name, pm_settings_key_file(settings, value));
         else if (strcmp(name, "--count") == 0)
             client.count = atol(value);
+        else if (strcmp(name, "--sla-us") == 0)
+            sla_us = (uint32_t)strtoul(value, NULL, 10);
         else
             die(name, "unknown argument");
     }
-    check("pm_connect", pm_connect(settings, &client.session));
+    if (sla_us > 0) {
+        check("pm_relief_new", pm_relief_new(settings, sla_us, &client.relief));
+        check("pm_relief_connect", pm_relief_connect(client.relief, &client.session));
+    } else {
+        check("pm_connect", pm_connect(settings, &client.session));
+    }
     pm_settings_free(settings);
 
     send_more(&client);
@@ -201,5 +245,6 @@ int main(int count, char **arguments) {
     if (client.count >= 0)
         printf("%ld messages, every byte right, %d carriers\n", client.received, client.moves);
     pm_free(client.session);
+    pm_relief_free(client.relief);
     return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

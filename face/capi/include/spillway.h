@@ -12,6 +12,9 @@
  *   pm_finish, pm_close until pm_is_over          pm_finish_reply, pm_close_connection, pm_port_relief, pm_drain
  *   pm_free, pm_settings_free                     pm_port_free, pm_port_settings_free
  *
+ * RELIEF by itself: pm_relief_new, pm_relief_connect instead of pm_connect, pm_measured for each reply; watch
+ *   pm_relief_descriptor too, pm_relief_handle. It moves its sessions to helpers when replies are late, and back.
+ *
  * NAMES begin with pm_ or PM_: the verbs are PostMan's (USENIX ATC 2019).
  *
  * RESULTS. Functions that return int return PM_OK (0), a number where their text says so, or a negative
@@ -24,12 +27,13 @@
  * Descriptors belong to their objects: watch them, never read or close them.
  *
  * THREADS. An object belongs to one thread at a time; it may be given from one to another. Different objects
- * do not know of each other. A call with an object that another thread is using returns PM_INVALID.
+ * may be in different threads, a relief and its sessions too. A call with an object that another thread is using returns PM_INVALID.
  *
  * MISTAKES. Null pointers, objects of another kind, texts that are not UTF-8 and numbers out of range return
  * PM_INVALID and change nothing. Pointers that were freed, or that are no objects, cannot be told.
- * No function blocks, except pm_wait, and those that say they look up a name. None raises a signal: SIGPIPE
- * is left as it is, and none comes from here. After fork() only the parent may use its objects.
+ * No function blocks, except pm_wait, pm_relief_connect for a moment, and those that look up a name. None
+ * raises a signal: SIGPIPE is left as it is, and none comes from here. After fork() only the parent may use
+ * its objects.
  *
  * Addresses are HOST:PORT, as in 10.0.0.5:11411 or [::1]:11411. SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -155,6 +159,10 @@ typedef struct pm_port pm_port;
 // What a link port accepts, and its bounds. Owned by the caller; ports keep a copy.
 typedef struct pm_port_settings pm_port_settings;
 
+// Relief of one service, for this program: it learns how fast replies come, moves sessions to helpers when they are late,
+// and back.
+typedef struct pm_relief pm_relief;
+
 // A session: one ordered stream of bytes in each direction, which goes on by itself when what carries it is lost.
 typedef struct pm_session pm_session;
 
@@ -205,6 +213,26 @@ typedef struct pm_info {
     // Bytes of replies sent.
     uint64_t bytes_sent;
 } pm_info;
+
+// What a relief is about.
+typedef struct pm_relief_figures {
+    // In a word, as in "direct", "late", "moving", "helped", "backed off".
+    char stage[16];
+    // The operator's `pm_relief_word` that holds.
+    int32_t word;
+    // Its sessions.
+    uint32_t sessions;
+    // Those of them that are helped.
+    uint32_t helped;
+    // Of the last while: 99 of 100 replies came within so many microseconds. 0: there was none.
+    uint64_t p99_us;
+    // Times that the sessions were moved to helpers as a whole.
+    uint64_t activations;
+    // Times that this was found to be of no use.
+    uint64_t back_offs;
+    // Sessions that went where they were sent.
+    uint64_t moves;
+} pm_relief_figures;
 
 #ifdef __cplusplus
 extern "C" {
@@ -339,6 +367,16 @@ int pm_move(struct pm_session *session,
 // effect; the key must be the same.
 int pm_set_routes(struct pm_session *session,
                   const struct pm_settings *settings);
+
+// Tells the session's relief that a reply came, so long after its request was meant to be sent, in microseconds. Not for
+// requests that wait because they are asked to. Of no effect for sessions of `pm_connect`.
+int pm_measured(struct pm_session *session,
+                uint64_t latency_us);
+
+// Tells the session's relief for how long the oldest request without a reply has waited, in microseconds; negative when
+// none waits. Say so when it changes. Of no effect for sessions of `pm_connect`.
+int pm_waiting(struct pm_session *session,
+               int64_t waited_us);
 
 // Sends no more; replies still come.
 int pm_finish(struct pm_session *session);
@@ -499,6 +537,51 @@ int pm_port_counts(const struct pm_port *port,
 // Closes the port with all its links, and frees it with all that it lent. Contexts are the application's to free. Null is
 // allowed.
 void pm_port_free(struct pm_port *port);
+
+// Makes the relief of a service, whose server and helpers these settings name, with the bounds of its sessions. Replies are
+// late after `sla_us` microseconds (10 to 10,000,000). `*relief` becomes the new relief, for the caller to free, or null on
+// an error.
+int pm_relief_new(const struct pm_settings *settings,
+                  uint32_t sla_us,
+                  struct pm_relief **relief);
+
+// Opens a session, as `pm_connect` does, where the relief wants it: it moves it from then on. While sessions are helped the
+// helpers are asked first, which takes some milliseconds. `PM_AGAIN` when there are too many. Tell `pm_measured` of each of
+// its replies, and `pm_waiting` of what has none.
+int pm_relief_connect(struct pm_relief *relief,
+                      struct pm_session **session);
+
+// The descriptor to watch for reading, beside those of the sessions.
+int pm_relief_descriptor(const struct pm_relief *relief);
+
+// How long to wait at most before `pm_relief_handle` is due, in milliseconds, as `poll` takes it. -1: for ever. Ask after
+// the sessions' calls, right before the wait.
+int pm_relief_next_timeout_ms(const struct pm_relief *relief);
+
+// Does what is due, and moves sessions: to be called when the descriptor is ready and when the timeout has passed. Returns
+// how many are moving. `pm_wait` with one of its sessions does this, too.
+int pm_relief_handle(struct pm_relief *relief);
+
+// The operator's word, a `pm_relief_word`: it overrides everything for so many milliseconds; 0 is until another word.
+int pm_relief_say(struct pm_relief *relief,
+                  int word_of,
+                  uint32_t lasts_ms);
+
+// Other helpers from now on: those of these settings, of which only the helpers are looked at. Sessions at a helper that is
+// no longer named stay until they are moved.
+int pm_relief_set_helpers(struct pm_relief *relief,
+                          const struct pm_settings *settings);
+
+// What it has decided since it was last asked: 1 and a line for the log, or 0. Longer ones are cut to `size`.
+int pm_relief_next_notice(struct pm_relief *relief,
+                          char *buffer,
+                          size_t size);
+
+// What it is about.
+int pm_relief_status(const struct pm_relief *relief, struct pm_relief_figures *figures);
+
+// Frees a relief. Its sessions go on where they are, as those of `pm_connect` do. Null is allowed.
+void pm_relief_free(struct pm_relief *relief);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -6,6 +6,7 @@
 //! - [`status`]: what functions return, and the text of the last error.
 //! - [`object`]: what C holds a pointer to, and how a wrong pointer, a second thread and a panic are met.
 //! - [`settings`], [`session`]: a client's session, on [`spillway_client::Session`].
+//! - [`relief`]: sessions that are helped when replies are late, on [`spillway_client::Relief`].
 //! - [`listening`], [`port`]: a server's link port, on [`spillway_server::Links`].
 #![allow(non_camel_case_types, reason = "the names are those of the header, and C's are in small letters")]
 #![allow(
@@ -17,6 +18,7 @@ mod argument;
 pub mod listening;
 pub mod object;
 pub mod port;
+pub mod relief;
 pub mod session;
 pub mod settings;
 pub mod status;

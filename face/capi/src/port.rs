@@ -326,14 +326,9 @@ pub enum pm_relief_word {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pm_port_relief(port: *mut pm_port, word: c_int, within_ms: u32) -> c_int {
     let say = |port: &mut Port| {
-        let word = match word {
-            0 => Word::Auto,
-            1 => Word::On,
-            2 => Word::Off,
-            _ => return Err(Fault::invalid("a word is PM_RELIEF_AUTO, _ON or _OFF")),
-        };
+        let said = self::word(word)?;
         port.is_touched = true;
-        Ok(count(port.links.say(word, milliseconds(within_ms))))
+        Ok(count(port.links.say(said, milliseconds(within_ms))))
     };
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::with(port, say) })
@@ -348,6 +343,26 @@ pub unsafe extern "C" fn pm_port_release(port: *mut pm_port, within_ms: u32) -> 
     };
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::with(port, release) })
+}
+
+/// The operator's word that C means.
+pub(crate) fn word(word: c_int) -> Result<Word, Fault> {
+    match word {
+        0 => Ok(Word::Auto),
+        1 => Ok(Word::On),
+        2 => Ok(Word::Off),
+        _ => Err(Fault::invalid("a word is PM_RELIEF_AUTO, _ON or _OFF")),
+    }
+}
+
+/// The reverse.
+pub(crate) fn number(word: Word) -> i32 {
+    let word = match word {
+        Word::Auto => pm_relief_word::PM_RELIEF_AUTO,
+        Word::On => pm_relief_word::PM_RELIEF_ON,
+        Word::Off => pm_relief_word::PM_RELIEF_OFF,
+    };
+    word as i32
 }
 
 fn count(sessions: usize) -> c_int {

@@ -1,20 +1,20 @@
 //! A client's session (PostMan §4.2): one stream of bytes in each direction, direct or through helpers.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+mod side;
+
+use std::ffi::{c_char, c_int, c_void};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::null;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use spillway_client::session::{Gone, SessionEvent};
-use spillway_client::{Session, SessionSettings};
+pub(crate) use self::side::{ClientSide, Shared, wait_for};
 
 use crate::argument;
 use crate::object::{self, Handle};
-use crate::settings::{Routes, pm_settings};
-use crate::status::{Fault, call, done, of_stream};
+use crate::settings::pm_settings;
+use crate::status::{Fault, call, done, lock, of_stream};
 
 /// Bytes that hold the text of any address, `HOST:PORT` with its final zero.
 pub const PM_ADDRESS_BYTES: usize = 64;
@@ -24,22 +24,8 @@ pub struct pm_session {
     _opaque: [u8; 0],
 }
 
-pub(crate) struct ClientSide {
-    session: Session,
-    routes: Routes,
-    gone: Option<Gone>,
-    /// What the last event lent.
-    lent: Lent,
-}
-
-#[derive(Default)]
-struct Lent {
-    address: CString,
-    why: CString,
-}
-
 impl Handle for pm_session {
-    type Value = ClientSide;
+    type Value = Shared;
     const TAG: u32 = 0x7370_7373;
     const NAME: &'static str = "pm_session";
 }
@@ -71,67 +57,16 @@ pub struct pm_session_event {
     pub why: *const c_char,
 }
 
-impl ClientSide {
-    fn open(routes: Routes, settings: SessionSettings) -> Result<ClientSide, Fault> {
-        let session = Session::open(Instant::now(), routes.targets(), settings)
-            .map_err(|error| Fault::system("a session cannot be opened", &error))?;
-        Ok(ClientSide { session, routes, gone: None, lent: Lent::default() })
-    }
-
-    fn failed(&mut self, error: &std::io::Error) -> Fault {
-        if let Some(gone) = error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()) {
-            self.gone = Some(*gone);
-        }
-        of_stream(error)
-    }
-
-    /// Does what is due. 1 when there is something to receive.
-    fn handle(&mut self) -> c_int {
-        let now = Instant::now();
-        self.session.handle_ready(now);
-        self.session.handle_timeout(now);
-        c_int::from(self.session.has_arrived())
-    }
-
-    fn wait(&mut self, timeout_ms: c_int) -> Result<c_int, Fault> {
-        if self.session.has_arrived() {
-            return Ok(1);
-        }
-        let asked = u64::try_from(timeout_ms).ok().map(Duration::from_millis); // negative: for ever
-        let due = self.session.poll_timeout().map(|at| at.saturating_duration_since(Instant::now()));
-        let timeout = [asked, due].into_iter().flatten().min().map(|left| Timespec {
-            tv_sec: left.as_secs().cast_signed(),
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        match poll(&mut [PollFd::new(&self.session, PollFlags::IN)], timeout.as_ref()) {
-            Ok(_) => Ok(self.handle()),
-            // A signal: its handler may have something to say to the caller's loop.
-            Err(Errno::INTR) => Ok(0),
-            Err(error) => Err(Fault::system("poll", &error)),
-        }
-    }
-
-    fn next_event(&mut self) -> Option<pm_session_event> {
-        use pm_session_event_kind as K;
-        let (kind, address, why) = match self.session.poll_event()? {
-            SessionEvent::Moved(address) => (K::PM_SESSION_MOVED, Some(address), String::new()),
-            SessionEvent::CarrierLost { address, why } => {
-                (K::PM_SESSION_CARRIER_LOST, Some(address), why.to_string())
-            }
-            SessionEvent::Accepted => (K::PM_SESSION_ACCEPTED, None, String::new()),
-            SessionEvent::Room => (K::PM_SESSION_ROOM, None, String::new()),
-        };
-        let c_text = |text: String| CString::new(text).unwrap_or_default(); // no text of ours has a zero in it
-        self.lent.address = address.map_or_else(CString::default, |address| c_text(address.to_string()));
-        self.lent.why = c_text(why);
-        let route = address.map_or(0, |address| self.routes.route(address));
-        Some(pm_session_event {
-            kind: kind as i32,
-            route,
-            address: self.lent.address.as_ptr(),
-            why: self.lent.why.as_ptr(),
-        })
-    }
+/// Lets a body use a session.
+///
+/// # Safety
+/// As of [`object::with`].
+unsafe fn with_side<R>(
+    session: *const pm_session,
+    body: impl FnOnce(&mut ClientSide) -> Result<R, Fault>,
+) -> Result<R, Fault> {
+    // SAFETY: the caller vouches for it.
+    unsafe { object::with(session, |shared| body(&mut *lock(shared)?)) }
 }
 
 /// Opens a session and returns at once: the first route is tried from now on. What is sent before a server has answered
@@ -144,7 +79,7 @@ pub unsafe extern "C" fn pm_connect(settings: *const pm_settings, session: *mut 
             object::answer(session, "session", std::ptr::null_mut())?;
             let (routes, bounds) = object::with(settings, |settings| settings.resolve())?;
             let side = ClientSide::open(routes, bounds)?;
-            object::answer(session, "session", object::give(side))
+            object::answer(session, "session", object::give(Arc::new(Mutex::new(side))))
         }
     })
 }
@@ -158,7 +93,7 @@ pub unsafe extern "C" fn pm_send(session: *mut pm_session, data: *const c_void, 
         // SAFETY: the caller vouches for both.
         unsafe {
             let bytes = argument::bytes(data, length)?;
-            object::with(session, |side| match side.session.send(Instant::now(), bytes) {
+            with_side(session, |side| match side.session.send(Instant::now(), bytes) {
                 Ok(taken) => Ok(taken.cast_signed()),
                 Err(error) => Err(side.failed(&error)),
             })
@@ -177,7 +112,7 @@ pub unsafe extern "C" fn pm_receive(session: *mut pm_session, buffer: *mut c_voi
             if room.is_empty() {
                 return Err(Fault::invalid("a buffer of no size: 0 would look like the end"));
             }
-            object::with(session, |side| match side.session.receive(Instant::now(), room) {
+            with_side(session, |side| match side.session.receive(Instant::now(), room) {
                 Ok(received) => Ok(received.cast_signed()),
                 Err(error) => Err(side.failed(&error)),
             })
@@ -190,7 +125,7 @@ pub unsafe extern "C" fn pm_receive(session: *mut pm_session, buffer: *mut c_voi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pm_poll_descriptor(session: *const pm_session) -> c_int {
     // SAFETY: the caller vouches for it.
-    call(|| unsafe { object::with(session, |side| Ok(side.session.as_fd().as_raw_fd())) })
+    call(|| unsafe { with_side(session, |side| Ok(side.session.as_fd().as_raw_fd())) })
 }
 
 /// How long to wait for the descriptor at most before `pm_handle` is due, in milliseconds, rounded up: as `poll` takes it.
@@ -198,7 +133,7 @@ pub unsafe extern "C" fn pm_poll_descriptor(session: *const pm_session) -> c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pm_next_timeout_ms(session: *const pm_session) -> c_int {
     // SAFETY: the caller vouches for it.
-    call(|| unsafe { object::with(session, |side| Ok(timeout_ms(side.session.poll_timeout()))) })
+    call(|| unsafe { with_side(session, |side| Ok(timeout_ms(side.session.poll_timeout()))) })
 }
 
 /// As `poll` takes it.
@@ -213,7 +148,7 @@ pub(crate) fn timeout_ms(due: Option<Instant>) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pm_handle(session: *mut pm_session) -> c_int {
     // SAFETY: the caller vouches for it.
-    call(|| unsafe { object::with(session, |side| Ok(side.handle())) })
+    call(|| unsafe { with_side(session, |side| Ok(side.handle())) })
 }
 
 /// For programs without a loop: waits until there is something to do, `timeout_ms` at most (-1: for ever), and does it.
@@ -222,7 +157,7 @@ pub unsafe extern "C" fn pm_handle(session: *mut pm_session) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pm_wait(session: *mut pm_session, timeout_ms: c_int) -> c_int {
     // SAFETY: the caller vouches for it.
-    call(|| unsafe { object::with(session, |side| side.wait(timeout_ms)) })
+    call(|| unsafe { object::with(session, |shared| side::wait(shared, timeout_ms)) })
 }
 
 /// What happened since it was last asked: 1 and an event, or 0. Ask until 0 after `pm_handle`; of those that nobody asks for
@@ -234,7 +169,7 @@ pub unsafe extern "C" fn pm_next_event(session: *mut pm_session, event: *mut pm_
         unsafe {
             let nothing = pm_session_event { kind: 0, route: 0, address: null(), why: null() };
             object::answer(event, "event", nothing)?;
-            object::with(session, |side| match side.next_event() {
+            with_side(session, |side| match side.next_event() {
                 Some(next) => object::answer(event, "event", next).map(|()| 1),
                 None => Ok(0),
             })
@@ -254,10 +189,10 @@ pub unsafe extern "C" fn pm_carrier(
     done(|| {
         // SAFETY: the caller vouches for all.
         unsafe {
-            let (number, carrier) = object::with(session, |side| {
+            let (number, carrier) = with_side(session, |side| {
                 let carrier: SocketAddr =
                     side.session.carrier().ok_or_else(|| Fault::again("no route carries the session now"))?;
-                Ok((side.routes.route(carrier), carrier))
+                Ok((side.route(carrier), carrier))
             })?;
             if !route.is_null() {
                 object::answer(route, "route", number)?;
@@ -272,11 +207,12 @@ pub unsafe extern "C" fn pm_carrier(
 pub unsafe extern "C" fn pm_move(session: *mut pm_session, route: u32) -> c_int {
     done(|| {
         let move_it = |side: &mut ClientSide| {
-            let place = side.routes.place(route)?;
+            side.check_is_free()?;
+            let place = side.place(route)?;
             side.session.move_to(Instant::now(), place).map_err(|error| of_stream(&error))
         };
         // SAFETY: the caller vouches for it.
-        unsafe { object::with(session, move_it) }
+        unsafe { with_side(session, move_it) }
     })
 }
 
@@ -289,13 +225,33 @@ pub unsafe extern "C" fn pm_set_routes(session: *mut pm_session, settings: *cons
         // SAFETY: the caller vouches for both.
         unsafe {
             let (routes, _) = object::with(settings, |settings| settings.resolve())?;
-            object::with(session, |side| {
-                side.session.set_routes(routes.targets()).map_err(|error| of_stream(&error))?;
-                side.routes = routes;
-                Ok(())
-            })
+            with_side(session, |side| side.set_routes(routes))
         }
     })
+}
+
+/// Tells the session's relief that a reply came, so long after its request was meant to be sent, in microseconds. Not for
+/// requests that wait because they are asked to. Of no effect for sessions of `pm_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_measured(session: *mut pm_session, latency_us: u64) -> c_int {
+    let tell = |side: &mut ClientSide| match side.relief() {
+        Some(membership) => membership.measured(Duration::from_micros(latency_us)),
+        None => Ok(()),
+    };
+    // SAFETY: the caller vouches for it.
+    done(|| unsafe { with_side(session, tell) })
+}
+
+/// Tells the session's relief for how long the oldest request without a reply has waited, in microseconds; negative when
+/// none waits. Say so when it changes. Of no effect for sessions of `pm_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_waiting(session: *mut pm_session, waited_us: i64) -> c_int {
+    let tell = |side: &mut ClientSide| match side.relief() {
+        Some(membership) => membership.waiting(u64::try_from(waited_us).ok().map(Duration::from_micros)),
+        None => Ok(()),
+    };
+    // SAFETY: the caller vouches for it.
+    done(|| unsafe { with_side(session, tell) })
 }
 
 /// Sends no more; replies still come.
@@ -306,7 +262,7 @@ pub unsafe extern "C" fn pm_finish(session: *mut pm_session) -> c_int {
         Ok(())
     };
     // SAFETY: the caller vouches for it.
-    done(|| unsafe { object::with(session, finish) })
+    done(|| unsafe { with_side(session, finish) })
 }
 
 /// Closes. What was sent still reaches the server if the session is handled until it is over (`pm_is_over`).
@@ -317,7 +273,7 @@ pub unsafe extern "C" fn pm_close(session: *mut pm_session) -> c_int {
         Ok(())
     };
     // SAFETY: the caller vouches for it.
-    done(|| unsafe { object::with(session, close) })
+    done(|| unsafe { with_side(session, close) })
 }
 
 /// 1 when nothing more comes of the session: it was closed and the server has everything, or it failed for ever, which
@@ -325,7 +281,7 @@ pub unsafe extern "C" fn pm_close(session: *mut pm_session) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pm_is_over(session: *const pm_session) -> c_int {
     // SAFETY: the caller vouches for it.
-    call(|| unsafe { object::with(session, |side| Ok(c_int::from(side.session.is_over()))) })
+    call(|| unsafe { with_side(session, |side| Ok(c_int::from(side.session.is_over()))) })
 }
 
 /// After `PM_GONE`: the server is known to have received `*acknowledged` of the `*written` bytes that were sent. Both may be
@@ -339,7 +295,7 @@ pub unsafe extern "C" fn pm_gone(
     done(|| {
         // SAFETY: the caller vouches for all.
         unsafe {
-            let gone = object::with(session, |side| {
+            let gone = with_side(session, |side| {
                 side.gone.ok_or_else(|| Fault::again("the session is not known to be gone"))
             })?;
             for (place, name, value) in

@@ -41,12 +41,20 @@ impl Handle for pm_settings {
 }
 
 /// Where a session can go, in the order in which it tries: each route with its number in C.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Routes(Vec<(u32, LinkTarget)>);
 
 impl Routes {
     pub(crate) fn targets(&self) -> Vec<LinkTarget> {
         self.0.iter().map(|(_, target)| target.clone()).collect()
+    }
+
+    /// The server's own, and the helpers'.
+    pub(crate) fn split(&self) -> (Option<LinkTarget>, Vec<LinkTarget>) {
+        let (direct, helpers): (Vec<_>, Vec<_>) =
+            self.0.iter().cloned().partition(|(number, _)| *number == PM_DIRECT);
+        let targets = |routes: Vec<(u32, LinkTarget)>| routes.into_iter().map(|(_, target)| target);
+        (targets(direct).next(), targets(helpers).collect())
     }
 
     /// The place of a route in the list.

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard};
 
 /// What functions return. Errors are negative, with the numbers of Linux's errno, so that `strerror(-status)` fits.
 #[repr(C)]
@@ -94,6 +95,12 @@ impl<T> Answer for *mut T {
 
 impl Answer for () {
     fn failed(_: pm_status) {}
+}
+
+/// What several objects share.
+pub(crate) fn lock<T>(shared: &Mutex<T>) -> Result<MutexGuard<'_, T>, Fault> {
+    let broken = |_| Fault::new(pm_status::PM_INTERNAL, "left by a fault inside the library: free it");
+    shared.lock().map_err(broken)
 }
 
 /// Runs the body of a function that C calls: what fails becomes a status and a text, and a panic goes no further.

@@ -137,18 +137,45 @@ fn a_key_that_is_not_there_is_told() {
     assert!(told.contains("does not exist; make one with: spillway key new"), "{told}");
 }
 
-#[test]
-fn both_ends_in_one_loop_with_a_helper_between_them() {
+/// A program that is server and client, and is told of a helper.
+fn with_a_helper_between(program: &str, last: &str) {
     let bench = Workbench::get();
     for flavour in [Flavour::Shared, Flavour::Sanitized, Flavour::Valgrind] {
-        let mut command = bench.command("both_ends", flavour);
+        let mut command = bench.command(program, flavour);
         command.args([bench.key("helper.key"), bench.key("client.key")]);
         let mut process = Process::start(command);
         let server = process.line_with("127.0.0.1:");
         let helper = HelperProcess::start(&bench, &server);
         process.write(&format!("{}\n", helper.links));
-        assert_eq!(process.succeed().last().unwrap(), "both ends are right");
+        assert_eq!(process.succeed().last().unwrap(), last);
     }
+}
+
+#[test]
+fn both_ends_in_one_loop_with_a_helper_between_them() {
+    with_a_helper_between("both_ends", "both ends are right");
+}
+
+#[test]
+fn relief_moves_sessions_when_replies_are_late_and_as_it_is_told() {
+    with_a_helper_between("relief", "relief is right");
+}
+
+#[test]
+fn the_client_is_helped_when_its_replies_are_late() {
+    let bench = Workbench::get();
+    let echo = bench.echo_server(Flavour::Shared);
+    let helper = HelperProcess::start(&bench, &echo.links);
+    // Every reply is later than that.
+    let late = ["--sla-us", "10"];
+    let mut client = bench.client_with(Flavour::Sanitized, &echo.links, &helper.links, "0", &late);
+    let first = client.line_with("carried by ");
+    assert!(first.contains("by the server"), "{first}");
+    client.line_with("carried by helper 0");
+    client.close_input();
+    let lines = client.succeed();
+    assert!(lines.iter().any(|line| line.contains("every byte right")), "{lines:?}");
+    echo.stop();
 }
 
 #[test]

@@ -169,11 +169,23 @@ impl Workbench {
 
     /// The client, for a server and helpers.
     pub fn client(&self, flavour: Flavour, server: &str, helpers: &str, count: &str) -> Process {
+        self.client_with(flavour, server, helpers, count, &[])
+    }
+
+    pub fn client_with(
+        &self,
+        flavour: Flavour,
+        server: &str,
+        helpers: &str,
+        count: &str,
+        more: &[&str],
+    ) -> Process {
         let mut command = self.command("client", flavour);
         command.args(["--server", server, "--helpers", helpers, "--key", &self.key("client.key")]);
         if !count.is_empty() {
             command.args(["--count", count]);
         }
+        command.args(more);
         Process::start(command)
     }
 }

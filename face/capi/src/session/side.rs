@@ -1,0 +1,192 @@
+//! A session as C has it: with its routes' numbers, its events, and the relief that it belongs to.
+
+use std::collections::VecDeque;
+use std::ffi::{CString, c_int};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use spillway_client::session::{Gone, SessionEvent};
+use spillway_client::{Session, SessionSettings};
+
+use super::{pm_session_event, pm_session_event_kind};
+use crate::relief::Membership;
+use crate::settings::Routes;
+use crate::status::{Fault, lock, of_stream};
+
+/// Events that wait to be asked for, at most: older ones are dropped.
+const EVENTS_MAX: usize = 32;
+
+/// What C has of a session. Its relief reaches it as well, to move it: hence the lock.
+pub(crate) type Shared = Arc<Mutex<ClientSide>>;
+
+pub(crate) struct ClientSide {
+    pub(crate) session: Session,
+    routes: Routes,
+    relief: Option<Membership>,
+    pub(super) gone: Option<Gone>,
+    events: VecDeque<SessionEvent>,
+    /// What the last event lent.
+    lent: Lent,
+}
+
+#[derive(Default)]
+struct Lent {
+    address: CString,
+    why: CString,
+}
+
+impl ClientSide {
+    pub(super) fn open(routes: Routes, settings: SessionSettings) -> Result<ClientSide, Fault> {
+        let session = Session::open(Instant::now(), routes.targets(), settings)
+            .map_err(|error| Fault::system("a session cannot be opened", &error))?;
+        Ok(ClientSide::of(session, routes, None))
+    }
+
+    /// A session that is open, and perhaps belongs to a relief; then its routes' numbers are the relief's.
+    pub(crate) fn of(session: Session, routes: Routes, relief: Option<Membership>) -> ClientSide {
+        ClientSide { session, routes, relief, gone: None, events: VecDeque::new(), lent: Lent::default() }
+    }
+
+    pub(super) fn relief(&self) -> Option<&Membership> {
+        self.relief.as_ref()
+    }
+
+    /// A session that goes where it is told by the caller, not by a relief.
+    pub(super) fn check_is_free(&self) -> Result<(), Fault> {
+        match self.relief {
+            None => Ok(()),
+            Some(_) => Err(Fault::invalid(
+                "its relief says where this session goes: pm_relief_say; or pm_relief_free, then pm_set_routes",
+            )),
+        }
+    }
+
+    pub(super) fn place(&self, route: u32) -> Result<usize, Fault> {
+        self.routes.place(route)
+    }
+
+    pub(super) fn set_routes(&mut self, routes: Routes) -> Result<(), Fault> {
+        if self.relief.as_ref().is_some_and(Membership::is_over) {
+            self.relief = None;
+        }
+        self.check_is_free()?;
+        self.session.set_routes(routes.targets()).map_err(|error| of_stream(&error))?;
+        self.routes = routes;
+        Ok(())
+    }
+
+    /// The number of the route with this address.
+    pub(super) fn route(&self, address: SocketAddr) -> u32 {
+        match &self.relief {
+            None => self.routes.route(address),
+            Some(membership) => membership.route(address),
+        }
+    }
+
+    pub(super) fn failed(&mut self, error: &io::Error) -> Fault {
+        if let Some(gone) = error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()) {
+            self.gone = Some(*gone);
+        }
+        of_stream(error)
+    }
+
+    /// Does what is due. 1 when there is something to receive.
+    pub(super) fn handle(&mut self) -> c_int {
+        let now = Instant::now();
+        self.session.handle_ready(now);
+        self.session.handle_timeout(now);
+        self.take_events(now);
+        c_int::from(self.session.has_arrived())
+    }
+
+    /// Tells the relief what happened, and keeps it for the application.
+    pub(crate) fn take_events(&mut self, now: Instant) {
+        while let Some(event) = self.session.poll_event() {
+            if let Some(membership) = &self.relief {
+                membership.note(now, &event);
+            }
+            if self.events.len() >= EVENTS_MAX {
+                self.events.pop_front();
+            }
+            self.events.push_back(event);
+        }
+    }
+
+    pub(super) fn next_event(&mut self) -> Option<pm_session_event> {
+        use pm_session_event_kind as K;
+        self.take_events(Instant::now());
+        let (kind, address, why) = match self.events.pop_front()? {
+            SessionEvent::Moved(address) => (K::PM_SESSION_MOVED, Some(address), String::new()),
+            SessionEvent::CarrierLost { address, why } => {
+                (K::PM_SESSION_CARRIER_LOST, Some(address), why.to_string())
+            }
+            SessionEvent::Accepted => (K::PM_SESSION_ACCEPTED, None, String::new()),
+            SessionEvent::Room => (K::PM_SESSION_ROOM, None, String::new()),
+        };
+        let c_text = |text: String| CString::new(text).unwrap_or_default(); // no text of ours has a zero in it
+        self.lent.address = address.map_or_else(CString::default, |address| c_text(address.to_string()));
+        self.lent.why = c_text(why);
+        Some(pm_session_event {
+            kind: kind as i32,
+            route: address.map_or(0, |address| self.route(address)),
+            address: self.lent.address.as_ptr(),
+            why: self.lent.why.as_ptr(),
+        })
+    }
+}
+
+impl Drop for ClientSide {
+    fn drop(&mut self) {
+        if let Some(membership) = &self.relief {
+            membership.leave();
+        }
+    }
+}
+
+/// Waits for a session, and its relief, for so long at most, and does what is due. 1 when there is something to receive.
+pub(super) fn wait(shared: &Shared, timeout_ms: c_int) -> Result<c_int, Fault> {
+    let (descriptors, due) = {
+        let side = lock(shared)?;
+        if side.session.has_arrived() {
+            return Ok(1);
+        }
+        let (relief_fd, relief_due) = side.relief().map_or(Ok((None, None)), Membership::wakes)?;
+        let due = [side.session.poll_timeout(), relief_due].into_iter().flatten().min();
+        ([Some(side.session.as_fd().as_raw_fd()), relief_fd], due)
+    };
+    let asked = u64::try_from(timeout_ms).ok().map(Duration::from_millis); // negative: for ever
+    let due = due.map(|at| at.saturating_duration_since(Instant::now()));
+    // Without the lock: the relief may move the session meanwhile.
+    let has_waited = wait_for(descriptors, [asked, due].into_iter().flatten().min())?;
+    if !has_waited {
+        return Ok(0); // a signal, whose handler may have something to say to the caller's loop
+    }
+    let membership = {
+        let mut side = lock(shared)?;
+        side.handle();
+        side.relief().cloned()
+    };
+    if let Some(membership) = membership {
+        membership.handle()?;
+    }
+    Ok(c_int::from(lock(shared)?.session.has_arrived()))
+}
+
+/// Whether no signal came. The descriptors are of objects that the caller holds.
+pub(crate) fn wait_for(descriptors: [Option<RawFd>; 2], timeout: Option<Duration>) -> Result<bool, Fault> {
+    let timeout = timeout
+        .map(|left| Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() });
+    // SAFETY: sessions and reliefs have one descriptor as long as they live, and the caller holds them.
+    let lent = descriptors.into_iter().flatten().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+    let mut watched: Vec<PollFd<'_>> = lent.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    match poll(&mut watched, timeout.as_ref()) {
+        Ok(_) => Ok(true),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(Fault::system("poll", &error)),
+    }
+}
