@@ -1,5 +1,6 @@
 //! The experiments that `spillway bench` runs, by name.
 
+pub mod activation;
 pub mod burst;
 pub mod failover;
 pub mod helper_cost;
@@ -45,7 +46,7 @@ pub struct Experiment {
 }
 
 /// All experiments.
-pub const ALL: [Experiment; 10] = [
+pub const ALL: [Experiment; 11] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
@@ -105,6 +106,13 @@ pub const ALL: [Experiment; 10] = [
         question: "what a session adds to a request's cost at the server, helped and direct, and on the wire",
         paper: "none: PostMan, §4.2, says \"buffer and release\"",
         run: session_cost::run,
+    },
+    Experiment {
+        name: "activation",
+        question: "how often clients that decide for themselves switch while load swings around the threshold, and how long a \
+                   burst is late",
+        paper: "none: PostMan, §5.3, says how helpers are enabled and disabled, not how often",
+        run: activation::run,
     },
 ];
 

@@ -39,6 +39,8 @@ pub struct Ways {
     pub standby: bool,
     /// The server's own: the last way, or the only one.
     pub link: Option<SocketAddr>,
+    /// They begin at the server, and go to helpers and back by themselves, so many as those of one process.
+    pub relief: Option<u32>,
     /// The file with the clients' key.
     pub key: PathBuf,
 }
@@ -413,6 +415,9 @@ fn launch(
         }
         if let Some(link) = ways.link {
             launch = launch.args(["--link", &link.to_string()]);
+        }
+        if let Some(group) = ways.relief {
+            launch = launch.args(["--relief", "--group", &group.to_string()]);
         }
     }
     if let Some((helpers, key)) = &clients.helpers {

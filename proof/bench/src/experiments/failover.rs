@@ -192,6 +192,7 @@ impl Cast<'_> {
             helpers: vec![self.first.address, self.standby.address],
             standby: true,
             link: None,
+            relief: None,
             key: self.stage.client_key().to_owned(),
         };
         let threads = THREADS.min(self.effort.connections);

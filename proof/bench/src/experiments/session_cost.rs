@@ -126,7 +126,7 @@ fn start<'a>(
     let key = stage.client_key().to_owned();
     let server = if by == By::Plain { &pair.plain } else { &pair.shimmed };
     let plain = stage.clients(server.address(), &traffic, CONNECTIONS);
-    let ways = |helpers, link| Ways { helpers, standby: false, link, key: key.clone() };
+    let ways = |helpers, link| Ways { helpers, standby: false, link, relief: None, key: key.clone() };
     let clients = match by {
         By::Plain => plain,
         By::SessionDirect => Clients { sessions: Some(ways(Vec::new(), Some(pair.link))), ..plain },

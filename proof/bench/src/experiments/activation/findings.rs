@@ -1,0 +1,141 @@
+//! What was seen, as rows.
+
+use super::{Course, Effort, Known, Policy, Seen};
+use crate::results::{Results, Row, left_out};
+
+/// Rounds that a figure needs.
+const ROUNDS_MIN: usize = 3;
+/// What a group says when all but its first few are told to move.
+pub(super) const ALL_MOVE: &str = "late still: ";
+
+const OVER: &str = "100 ms, by intended time, in which p99 of all requests was over the SLA";
+const SWITCHES: &str = "moves of all sessions, between server and helpers and from helper to helper, by their number; \
+                        expected ≤ 2 in 60 s";
+const FLOOR: &str = "the least time in which the backlog can drain that gathered until most processes had told all of \
+                     their sessions to move";
+
+/// States everything.
+pub(super) fn state(
+    series: &[(Course, Policy, Vec<Seen>)],
+    known: &Known,
+    effort: &Effort,
+    results: &mut Results,
+) {
+    let mut one = |metric: &str, unit: &str, value: f64, note: &str| {
+        results.rows.push(Row::new("server", metric, unit, &[value]).note(note));
+    };
+    one("sla_ms", "ms", known.sla_us as f64 / 1000.0, "the larger of 1 ms and 3× p99 at a light load");
+    one("threshold_per_s", "1/s", known.threshold_per_s, "the most at which direct p99 was within the SLA");
+    one("direct_per_s", "1/s", known.direct_per_s, "replies without regard to time");
+    one("helped_per_s", "1/s", known.helped_per_s, "replies without regard to time");
+    for (course, policy, seen) in series {
+        rows(*course, *policy, seen, effort, results);
+    }
+}
+
+fn rows(course: Course, policy: Policy, seen: &[Seen], effort: &Effort, results: &mut Results) {
+    let good: Vec<&Seen> = seen.iter().filter(|seen| seen.spoilt.is_none()).collect();
+    let reasons: Vec<String> = seen.iter().filter_map(|seen| seen.spoilt.clone()).collect();
+    let spoilt = left_out(&reasons, seen.len());
+    let few = (good.len() < ROUNDS_MIN).then(|| format!("{} runs, not {ROUNDS_MIN}", good.len()));
+    let (name, seconds) = match course {
+        Course::Swing => ("swing", effort.swing.as_secs()),
+        Course::Burst => ("burst", effort.burst.as_secs()),
+    };
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+        let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
+        let missing = good.len() - values.len();
+        let missing = (missing > 0).then(|| format!("{missing} of {} runs have none", good.len()));
+        let row = Row::new(policy.name(), metric, unit, &values)
+            .param("course", name)
+            .param("seconds", seconds)
+            .param("sessions", effort.connections)
+            .param("sessions_a_process", effort.group)
+            .note(note);
+        results.rows.push(row.void_if(missing).void_if(few.clone()).note(&spoilt));
+    };
+    row("switches_per_client", "moves", &|seen| Some(seen.switches_per_client), SWITCHES);
+    row(
+        "on_time_share",
+        "share",
+        &|seen| Some(seen.on_time_share),
+        "replies within the SLA, of all requests",
+    );
+    let over = match course {
+        Course::Burst => format!("{OVER}; expected ≤ drain floor + 1,000"),
+        Course::Swing => OVER.to_owned(),
+    };
+    row("time_over_sla_ms", "ms", &|seen| Some(seen.over_sla_ms as f64), &over);
+    if course == Course::Burst && policy == Policy::Decides {
+        row(
+            "decided_ms",
+            "ms",
+            &|seen| seen.decided_ms.map(|ms| ms as f64),
+            "from the burst to the first decision",
+        );
+        row(
+            "all_told_ms",
+            "ms",
+            &|seen| seen.all_told_ms.map(|ms| ms as f64),
+            "to the decision by which half of the processes move whole",
+        );
+        row("drain_floor_ms", "ms", &|seen| seen.floor_ms, FLOOR);
+        let over_floor = |seen: &Seen| Some(seen.over_sla_ms as f64 - seen.floor_ms?);
+        row("time_over_sla_beyond_floor_ms", "ms", &over_floor, "expected ≤ 1,000");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_load::report::{Bin, Report};
+
+    use super::super::decided_at_ms;
+    use super::*;
+    use crate::machine::Machine;
+
+    const KNOWN: Known =
+        Known { sla_us: 1_000, threshold_per_s: 3_000.0, direct_per_s: 8_000.0, helped_per_s: 20_000.0 };
+
+    /// A burst at 5 s that is late until 5.6 s.
+    fn report() -> Report {
+        let bin = |at_ms: u64| {
+            let mut bin = Bin { at_ms, offered: 100, ..Bin::default() };
+            bin.direct.answered = 100;
+            bin.direct.latency_us.record(if (5_000..5_600).contains(&at_ms) { 9_000 } else { 300 }, 100);
+            bin.carried_on = u64::from(at_ms == 5_500) * 200;
+            bin
+        };
+        let decisions =
+            vec!["4.000 s: group 1: something".into(), format!("5.400 s: group 3: {ALL_MOVE}9 of 10")];
+        Report {
+            bins: (0..100).map(|n| bin(n * 100)).collect(),
+            connections: 200,
+            decisions,
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn a_burst_is_late_until_it_is_relieved() {
+        let seen = Seen::of(&report(), (5_000, 10_000), Course::Burst, &KNOWN);
+        assert_eq!((seen.over_sla_ms, seen.switches_per_client), (600, 1.0));
+        assert_eq!((seen.decided_ms, seen.all_told_ms), (Some(400), Some(400)));
+        // 4,000/s too many for 0.4 s, drained at 8,000/s.
+        assert_eq!(seen.floor_ms, Some(200.0));
+        assert_eq!(decided_at_ms("12.5 s: x"), Some(12_500));
+        assert_eq!(decided_at_ms("nonsense"), None);
+    }
+
+    #[test]
+    fn rows_are_of_good_runs_and_say_what_is_missing() {
+        let good = Seen { over_sla_ms: 600, floor_ms: Some(200.0), ..Seen::default() };
+        let spoilt = Seen { spoilt: Some("a stall".into()), over_sla_ms: 9_000, ..Seen::default() };
+        let series = [(Course::Burst, Policy::Decides, vec![good.clone(), good.clone(), good, spoilt])];
+        let mut results = Results::new("activation", Machine::default());
+        state(&series, &KNOWN, &Effort::full(), &mut results);
+        let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
+        assert!(row("time_over_sla_ms").valid && row("time_over_sla_ms").max == Some(600.0));
+        assert_eq!(row("time_over_sla_beyond_floor_ms").median, Some(400.0));
+        assert!(!row("decided_ms").valid && row("decided_ms").why.contains("3 of 3 runs have none"));
+    }
+}
