@@ -178,6 +178,9 @@ struct Program {
     /// How long replies take, direct and helped.
     latency: [Duration; 2],
     server: SocketAddr,
+    /// Replies are told of at an even pace, however fast the machine is.
+    began: Instant,
+    told: u32,
 }
 
 impl Program {
@@ -185,7 +188,8 @@ impl Program {
         let (now, server) = (Instant::now(), settings.server.address);
         let mut relief = Relief::new(now, settings).unwrap();
         let members = (0..connections).map(|_| (relief.join(now).unwrap(), None)).collect();
-        Program { relief, members, latency: [Duration::from_micros(200); 2], server }
+        let latency = [Duration::from_micros(200); 2];
+        Program { relief, members, latency, server, began: now, told: 0 }
     }
 
     /// Everybody asks once; slow answers are only told, so that the test need not wait for them.
@@ -201,11 +205,15 @@ impl Program {
                 None => *session = Some(order.open(now).unwrap()),
             }
         }
+        let due = (self.began.elapsed().as_millis() / 10) as u32;
+        let replies = due - std::mem::replace(&mut self.told, due);
         for (member, session) in &mut self.members {
             let Some(session) = session else { continue };
             ask(session, b"a request");
             let is_direct = session.carrier() == Some(self.server);
-            self.relief.measured(Instant::now(), *member, self.latency[usize::from(!is_direct)]);
+            for _ in 0..replies {
+                self.relief.measured(Instant::now(), *member, self.latency[usize::from(!is_direct)]);
+            }
             while let Some(event) = session.poll_event() {
                 self.relief.note(Instant::now(), *member, &event);
             }

@@ -1,65 +1,145 @@
-//! Choosing a helper for each of many members.
+//! Choosing a helper for each of many members, who may all ask at the same moment.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use rustix::event::epoll;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_policy::Member;
 
+use crate::ask::{Ask, Asked};
 use crate::settings::LinkTarget;
 
-/// What came of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// This one, by its place in the list.
-    Helper(usize),
-    /// None takes clients.
-    Nobody,
-}
+/// Questions under way at the same time, each a descriptor; members beyond wait for their turn. Answers take a fraction of
+/// a millisecond.
+const UNDER_WAY_MAX: usize = 128;
+/// Taken from epoll at a time.
+const EVENTS: usize = 64;
 
 /// Members whose helpers are being chosen.
 #[derive(Debug)]
 pub(super) struct Asking {
-    chosen: VecDeque<(Member, Answer)>,
+    asked: usize,
     poller: OwnedFd,
+    under_way: HashMap<u64, (Member, Ask)>,
+    /// In the order in which they began: deadlines are in order, too. Those that are over are passed over.
+    order: VecDeque<u64>,
+    next: u64,
+    waiting: VecDeque<Member>,
+    chosen: VecDeque<(Member, Asked)>,
 }
 
 impl Asking {
-    pub(super) fn new(_asked: usize) -> io::Result<Asking> {
-        Ok(Asking { chosen: VecDeque::new(), poller: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    pub(super) fn new(asked: usize) -> io::Result<Asking> {
+        Ok(Asking {
+            asked,
+            poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            under_way: HashMap::new(),
+            order: VecDeque::new(),
+            next: 0,
+            waiting: VecDeque::new(),
+            chosen: VecDeque::new(),
+        })
     }
 
-    pub(super) fn begin(
-        &mut self,
-        _now: Instant,
-        member: Member,
-        helpers: &[LinkTarget],
-        random: impl FnOnce() -> f64,
-    ) {
-        let answer = match helpers.len() {
-            0 => Answer::Nobody,
-            count => Answer::Helper((random() * count as f64) as usize),
-        };
-        self.chosen.push_back((member, answer));
+    /// A member is to have one of these helpers.
+    pub(super) fn begin(&mut self, now: Instant, member: Member, helpers: &[LinkTarget]) {
+        self.cancel(member);
+        self.waiting.push_back(member);
+        self.start_waiting(now, helpers);
     }
 
+    fn start_waiting(&mut self, now: Instant, helpers: &[LinkTarget]) {
+        while self.under_way.len() < UNDER_WAY_MAX {
+            let Some(member) = self.waiting.pop_front() else { break };
+            match self.start(now, helpers) {
+                Ok(ask) => {
+                    self.under_way.insert(self.next, (member, ask));
+                    self.order.push_back(self.next);
+                    self.next += 1;
+                }
+                // Without a descriptor nobody can be asked, nor connected to.
+                Err(_) => self.chosen.push_back((member, Asked::Nobody)),
+            }
+        }
+    }
+
+    fn start(&self, now: Instant, helpers: &[LinkTarget]) -> io::Result<Ask> {
+        if helpers.is_empty() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let ask = Ask::start(now, helpers, self.asked)?;
+        epoll::add(&self.poller, &ask, EventData::new_u64(self.next), EventFlags::IN)?;
+        Ok(ask)
+    }
+
+    /// A member is not to have a helper any more.
     pub(super) fn cancel(&mut self, member: Member) {
+        self.waiting.retain(|one| *one != member);
         self.chosen.retain(|(one, _)| *one != member);
+        self.under_way.retain(|_, (one, _)| *one != member);
     }
 
-    /// Nobody is asked any more.
-    pub(super) fn take_all(&mut self) -> VecDeque<(Member, Answer)> {
-        std::mem::take(&mut self.chosen)
+    /// Nobody is asked any more: whoever was waiting for an answer.
+    pub(super) fn take_all(&mut self) -> Vec<Member> {
+        self.order.clear();
+        let under_way = std::mem::take(&mut self.under_way).into_values().map(|(member, _)| member);
+        let chosen = std::mem::take(&mut self.chosen).into_iter().map(|(member, _)| member);
+        self.waiting.drain(..).chain(under_way).chain(chosen).collect()
     }
 
-    pub(super) fn poll(&mut self) -> Option<(Member, Answer)> {
+    /// Helpers have answered.
+    pub(super) fn handle_ready(&mut self, now: Instant, helpers: &[LinkTarget]) {
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // It cannot fail but for a signal; then what is ready stays so.
+        let Ok((events, _)) = epoll::wait(&self.poller, &mut space, Some(&at_once)) else { return };
+        for event in events {
+            let number = event.data.u64();
+            if let Some((_, ask)) = self.under_way.get_mut(&number) {
+                ask.handle_ready();
+                self.settle(now, number);
+            }
+        }
+        self.start_waiting(now, helpers);
+    }
+
+    /// The time of some may be over.
+    pub(super) fn handle_timeout(&mut self, now: Instant, helpers: &[LinkTarget]) {
+        while let Some(number) = self.order.front().copied() {
+            if self.under_way.get(&number).is_some_and(|(_, ask)| ask.poll_timeout() > now) {
+                break;
+            }
+            self.order.pop_front();
+            self.settle(now, number);
+        }
+        self.start_waiting(now, helpers);
+    }
+
+    fn settle(&mut self, now: Instant, number: u64) {
+        let Some((member, ask)) = self.under_way.get_mut(&number) else { return };
+        if let Some(asked) = ask.poll(now) {
+            self.chosen.push_back((*member, asked));
+            self.under_way.remove(&number);
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let first = self.order.iter().find_map(|number| self.under_way.get(number));
+        first.map(|(_, ask)| ask.poll_timeout())
+    }
+
+    /// Whom a member is to go to.
+    pub(super) fn poll(&mut self) -> Option<(Member, Asked)> {
         self.chosen.pop_front()
     }
 }
 
 impl AsFd for Asking {
+    /// Readable when a helper has answered.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }

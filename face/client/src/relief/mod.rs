@@ -32,8 +32,9 @@ pub use settings::ReliefSettings;
 pub use spillway_policy::activation::OutOfBounds;
 pub use spillway_policy::{ActivationSettings, Member};
 
-use self::asking::{Answer, Asking};
+use self::asking::Asking;
 use self::routes::Known;
+use crate::ask::Asked;
 use crate::jitter::Jitter;
 use crate::session::{CarrierLoss, Session, SessionEvent, SessionSettings};
 use crate::settings::LinkTarget;
@@ -45,6 +46,8 @@ pub struct Move {
     pub member: Member,
     /// In the order in which they are to be tried; the first one is meant.
     pub routes: Vec<LinkTarget>,
+    /// The port number to connect from at first: the helper's thread that has answered from there will serve it.
+    local_port: Option<u16>,
     /// As of [`ReliefSettings`].
     settings: SessionSettings,
 }
@@ -55,7 +58,7 @@ impl Move {
     /// # Errors
     /// The host has no descriptors, or no random bytes.
     pub fn open(self, now: Instant) -> io::Result<Session> {
-        Session::open(now, self.routes, self.settings)
+        Session::open_from(now, self.routes, self.settings, self.local_port)
     }
 
     /// Has a session go there, requests in flight included.
@@ -64,7 +67,7 @@ impl Move {
     /// There are no routes, which is never so.
     pub fn apply(self, now: Instant, session: &mut Session) -> io::Result<()> {
         session.set_routes(self.routes)?;
-        session.move_to(now, 0)
+        session.move_from(now, 0, self.local_port)
     }
 }
 
@@ -118,7 +121,7 @@ impl Relief {
         self.known.helpers = helpers;
         self.activation.helpers(!self.known.helpers.is_empty());
         // Places of helpers that are asked just now may have changed.
-        for (member, _) in self.asking.take_all() {
+        for member in self.asking.take_all() {
             self.not_moved(now, member);
         }
         self.run(now);
@@ -197,19 +200,22 @@ impl Relief {
 
     /// Helpers have answered.
     pub fn handle_ready(&mut self, now: Instant) {
+        self.asking.handle_ready(now, &self.known.helpers);
         self.take_answers(now);
         self.run(now);
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.asking.handle_timeout(now, &self.known.helpers);
         self.take_answers(now);
         self.run(now);
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.activation.poll_timeout().map(|at| self.epoch + at.since(Time::ZERO))
+        let decision = self.activation.poll_timeout().map(|at| self.epoch + at.since(Time::ZERO));
+        [decision, self.asking.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Who is to go where. Ask until `None` after every other call.
@@ -247,16 +253,15 @@ impl Relief {
 
     /// Asks helpers which of them is to have a member.
     fn choose(&mut self, now: Instant, member: Member) {
-        let random = || self.jitter.fraction();
-        self.asking.begin(now, member, &self.known.helpers, random);
+        self.asking.begin(now, member, &self.known.helpers);
         self.take_answers(now);
     }
 
     fn take_answers(&mut self, now: Instant) {
         while let Some((member, answer)) = self.asking.poll() {
             match answer {
-                Answer::Helper(helper) => self.send(member, Some(helper)),
-                Answer::Nobody => self.not_moved(now, member),
+                Asked::Helper { helper, local_port, .. } => self.send(member, Some((helper, local_port))),
+                Asked::Nobody => self.not_moved(now, member),
             }
         }
     }
@@ -271,12 +276,14 @@ impl Relief {
         }
     }
 
-    fn send(&mut self, member: Member, helper: Option<usize>) {
+    /// To the server; or to this helper, from this port number.
+    fn send(&mut self, member: Member, helper: Option<(usize, u16)>) {
+        let (helper, local_port) = helper.unzip();
         let routes = self.known.routes(helper, || self.jitter.fraction());
         let Some(place) = self.places.get_mut(&member) else { return };
         place.is_new = false;
         place.sent_to = routes.first().map(|route| route.address);
-        self.moves.push_back(Move { member, routes, settings: self.session });
+        self.moves.push_back(Move { member, routes, local_port, settings: self.session });
     }
 
     fn time(&self, now: Instant) -> Time {
