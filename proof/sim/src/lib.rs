@@ -10,6 +10,7 @@
 //! - [`world`]: who takes part, the weather, the faults
 //! - [`session`]: another world, of sessions that move
 //! - [`batching`]: a third one, without faults, in which policies of batching are compared
+//! - [`policy`]: another world, of decisions when to help
 //! - [`canary`]: planted faults that a run must find
 //! - [`run()`]: a storm, then calm, and what was found
 //!
@@ -24,6 +25,7 @@ pub mod driver;
 pub mod network;
 pub mod oracle;
 pub mod pattern;
+pub mod policy;
 pub mod port;
 pub mod rng;
 pub mod session;

@@ -7,6 +7,7 @@ use spillway_transport::Time;
 use super::comparison::{Compared, Comparison};
 use super::member::{Carrier, Member};
 use super::notice::{BackOff, Notice, ReleasedBy};
+use super::trial::is_more;
 use super::{Activation, Verdict, view};
 use crate::word::Word;
 
@@ -16,9 +17,6 @@ const WORSE_LOOKS: u32 = 20;
 const EMPTY_LOOKS: u32 = 10;
 /// Calm looks in a row after which lateness is a new one: five seconds, by default.
 const CALM_LOOKS: u32 = 50;
-/// A trial during which latency falls is prolonged so many times.
-const PROLONGED_MAX: u32 = 5;
-
 /// What the group is about.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
@@ -167,7 +165,7 @@ impl Activation {
     }
 
     /// Those that the stage is about, and the others.
-    fn see(&mut self, now: Time) {
+    pub(super) fn see(&mut self, now: Time) {
         let side = self.stage.side();
         let other = if side == Carrier::Direct { Carrier::Helped } else { Carrier::Direct };
         let of = |side| view(now, &self.windows, side, &self.members, &self.settings);
@@ -345,7 +343,7 @@ impl Activation {
     }
 
     /// No helper took anybody.
-    fn nobody_takes(&mut self, now: Time) {
+    pub(super) fn nobody_takes(&mut self, now: Time) {
         let retry_in = self.memory.refused(now, &self.settings, &mut self.random);
         self.notice(Notice::NoHelpers { retry_in: Some(retry_in) });
         self.begin_direct();
@@ -365,59 +363,8 @@ impl Activation {
         self.stage = Stage::Moving;
     }
 
-    fn begin_trial(&mut self, now: Time) {
-        if self.members.helped() == 0 {
-            return self.nobody_takes(now);
-        }
-        self.windows.clear();
-        self.stage = Stage::Trial { until: now + self.settings.trial, prolonged: 0, level: None };
-    }
-
-    /// Whether help was of use: within the SLA, or clearly faster than before, or clearly more replies.
-    fn judge_trial(&mut self, now: Time, prolonged: u32, level: Option<Duration>) {
-        self.see(now);
-        let figures = self.seen.figures;
-        let (helped, members) = (self.members.helped(), self.members.count());
-        if self.word != Word::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
-            self.stage = Stage::Helped; // not all could move: there is nothing to be said of it
-            return;
-        }
-        let before = self.before.unwrap_or(Before { p99: None, high: None, replies: None, per_window: 0 });
-        let length = self.windows.length();
-        // Nothing can have waited longer than the trial lasts: what was slower than that before tells nothing.
-        let comparable = before.high.filter(|high| *high <= length);
-        let is_faster = comparable.is_some_and(|high| self.seen.high < Some(high / 5 * 4));
-        let has_more = before.replies.is_some_and(|earlier| is_more((figures.replies, length), earlier, 87));
-        let is_falling = level.zip(figures.p50).is_some_and(|(level, p50)| p50 < level / 10 * 9);
-        if self.seen.verdict == Verdict::Unknown && figures.waiting == 0 {
-            // Too little is asked to say anything.
-            let (until, prolonged) = (now + self.settings.window, prolonged + 1);
-            let longer = Stage::Trial { until, prolonged, level: figures.p50 };
-            self.stage = if prolonged < PROLONGED_MAX { longer } else { Stage::Helped };
-        } else if !self.seen.is_late() || is_faster || has_more {
-            self.memory.cured();
-            self.counters.cures += 1;
-            let per_s = |count: u64, time: Duration| {
-                count.saturating_mul(1_000_000) / u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
-            };
-            let (count, time) = before.replies.unwrap_or((before.per_window, length));
-            self.notice(Notice::Cured {
-                before: before.p99,
-                after: figures.p99,
-                replies_per_s_before: per_s(count, time),
-                replies_per_s_after: per_s(figures.replies, length),
-            });
-            self.stage = Stage::Helped;
-        } else if level.is_none() || (is_falling && prolonged < PROLONGED_MAX) {
-            let prolonged = prolonged + 1;
-            self.stage = Stage::Trial { until: now + self.settings.window, prolonged, level: figures.p50 };
-        } else {
-            self.back_off(now, BackOff::NoCure { before: before.p99, after: figures.p99 });
-        }
-    }
-
     /// All come back, and the group remembers.
-    fn back_off(&mut self, now: Time, why: BackOff) {
+    pub(super) fn back_off(&mut self, now: Time, why: BackOff) {
         let all_had_moved = matches!(why, BackOff::NoCure { .. } | BackOff::NotBetter { .. });
         let lasts = self.memory.fail(now, all_had_moved, &self.settings, &mut self.random);
         self.counters.back_offs += 1;
@@ -483,15 +430,4 @@ impl Activation {
         (self.late_looks, self.worse_looks) = (0, 0);
         self.notice(Notice::Word { word, lasts, moving });
     }
-}
-
-/// Whether one rate is so much greater than the other that the other is at most so many percent of it, and chance does
-/// not explain it: three standard deviations, for counts that are random.
-fn is_more(one: (u64, Duration), other: (u64, Duration), percent: u32) -> bool {
-    let ms = |time: Duration| time.as_millis().max(1);
-    // Both as if counted for as long as both together.
-    let (one_n, other_n) = (u128::from(one.0) * ms(other.1), u128::from(other.0) * ms(one.1));
-    let variance = u128::from(one.0) * ms(other.1).pow(2) + u128::from(other.0) * ms(one.1).pow(2);
-    let more = one_n.saturating_sub(other_n);
-    other_n * 100 <= one_n * u128::from(percent) && more.saturating_mul(more) > variance.saturating_mul(9)
 }

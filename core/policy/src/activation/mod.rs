@@ -15,6 +15,7 @@ mod memory;
 mod moves;
 mod notice;
 mod settings;
+mod trial;
 mod view;
 
 use alloc::collections::VecDeque;

@@ -107,6 +107,10 @@ pub(super) fn view(
     settings: &ActivationSettings,
 ) -> View {
     let window = windows.of(side);
+    if window.count() == 0 && members.waiting() == 0 {
+        let figures = Figures { within: windows.length(), ..Figures::default() };
+        return View { verdict: Verdict::Unknown, figures, high: None };
+    }
     let mut all = window.merged().clone();
     let mut waiting = 0;
     let waits = members.iter().filter(|(_, standing)| standing.carrier == side);

@@ -1,6 +1,7 @@
 //! `spillway sim`: the shipped core in a simulated world.
 
 mod batching;
+mod policy;
 mod relay;
 mod session;
 
@@ -28,6 +29,8 @@ enum What {
     Session(session::Args),
     /// Policies of batching under a load that goes up and down: what they cost a server, and in latency
     Batching(batching::Args),
+    /// Processes that ask for help when they are late, and a server that releases them; every decision is checked
+    Policy(policy::Args),
 }
 
 /// What every world is run with.
@@ -52,6 +55,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         What::Relay(relay) => relay::run(&relay),
         What::Session(session) => session::run(&session),
         What::Batching(batching) => batching::run(&batching),
+        What::Policy(policy) => policy::run(&policy),
     };
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }

@@ -1,0 +1,81 @@
+//! All have moved: is it better than before? Only now it shows, for a few share the server's queue with everybody else.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::course::{Before, Stage};
+use super::notice::{BackOff, Notice};
+use super::{Activation, Verdict};
+use crate::word::Word;
+
+/// A trial during which latency falls is prolonged so many times.
+const PROLONGED_MAX: u32 = 5;
+
+impl Activation {
+    pub(super) fn begin_trial(&mut self, now: Time) {
+        if self.members.helped() == 0 {
+            return self.nobody_takes(now);
+        }
+        self.windows.clear();
+        self.stage = Stage::Trial { until: now + self.settings.trial, prolonged: 0, level: None };
+    }
+
+    /// Whether help was of use: within the SLA, or clearly faster than before, or clearly more replies.
+    pub(super) fn judge_trial(&mut self, now: Time, prolonged: u32, level: Option<Duration>) {
+        self.see(now);
+        let figures = self.seen.figures;
+        let (helped, members) = (self.members.helped(), self.members.count());
+        if self.word != Word::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
+            self.stage = Stage::Helped; // not all could move: there is nothing to be said of it
+            return;
+        }
+        let before = self.before.unwrap_or(Before { p99: None, high: None, replies: None, per_window: 0 });
+        let length = self.windows.length();
+        // Nothing can have waited longer than the trial lasts: what was slower than that before tells nothing.
+        let comparable = before.high.filter(|high| *high <= length);
+        let is_faster = comparable.is_some_and(|high| self.seen.high < Some(high / 5 * 4));
+        let has_more = before.replies.is_some_and(|earlier| is_more((figures.replies, length), earlier, 87));
+        let is_falling = level.zip(figures.p50).is_some_and(|(level, p50)| p50 < level / 10 * 9);
+        let is_within = matches!(self.seen.verdict, Verdict::Calm | Verdict::Easing);
+        if self.seen.verdict == Verdict::Unknown && prolonged < PROLONGED_MAX {
+            let (until, prolonged) = (now + self.settings.window, prolonged + 1);
+            self.stage = Stage::Trial { until, prolonged, level: figures.p50 };
+        } else if self.seen.verdict == Verdict::Unknown && figures.waiting == 0 {
+            self.stage = Stage::Helped; // too little is asked to say anything
+        } else if is_within || is_faster || has_more {
+            self.memory.cured();
+            self.counters.cures += 1;
+            let per_s = |count: u64, time: Duration| {
+                count.saturating_mul(1_000_000) / u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
+            };
+            let (count, time) = before.replies.unwrap_or((before.per_window, length));
+            self.notice(Notice::Cured {
+                before: before.p99,
+                after: figures.p99,
+                replies_per_s_before: per_s(count, time),
+                replies_per_s_after: per_s(figures.replies, length),
+            });
+            self.stage = Stage::Helped;
+            if !is_within {
+                self.doubt_soon();
+            }
+        } else if level.is_none() || (is_falling && prolonged < PROLONGED_MAX) {
+            let prolonged = prolonged + 1;
+            self.stage = Stage::Trial { until: now + self.settings.window, prolonged, level: figures.p50 };
+        } else {
+            self.back_off(now, BackOff::NoCure { before: before.p99, after: figures.p99 });
+        }
+    }
+}
+
+/// Whether one rate is so much greater than the other that the other is at most so many percent of it, and chance does
+/// not explain it: three standard deviations, for counts that are random.
+pub(super) fn is_more(one: (u64, Duration), other: (u64, Duration), percent: u32) -> bool {
+    let ms = |time: Duration| time.as_millis().max(1);
+    // Both as if counted for as long as both together.
+    let (one_n, other_n) = (u128::from(one.0) * ms(other.1), u128::from(other.0) * ms(one.1));
+    let variance = u128::from(one.0) * ms(other.1).pow(2) + u128::from(other.0) * ms(one.1).pow(2);
+    let more = one_n.saturating_sub(other_n);
+    other_n * 100 <= one_n * u128::from(percent) && more.saturating_mul(more) > variance.saturating_mul(9)
+}

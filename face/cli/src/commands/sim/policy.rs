@@ -1,0 +1,165 @@
+//! `spillway sim policy`.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::json;
+use spillway_sim::policy::books::{Check, Violation};
+use spillway_sim::policy::canary::Canary;
+use spillway_sim::policy::{Report, run as run_world, run_loudly};
+
+use super::named;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How many seeds, one after the other
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// As JSON: one object a seed
+    #[arg(long)]
+    json: bool,
+    /// Print each decision too
+    #[arg(long, conflicts_with_all = ["json", "swarm"])]
+    decisions: bool,
+    /// Plant a fault that must be found: flap, deaf, rush, blind, twice, forgetful, hasty-release, herd
+    #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
+    canary: Option<Canary>,
+    /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
+    #[arg(long)]
+    swarm: bool,
+}
+
+/// How many seeds failed.
+pub(super) fn run(args: &Args) -> u64 {
+    if args.swarm { swarm(args) } else { one_by_one(args) }
+}
+
+fn one_by_one(args: &Args) -> u64 {
+    let mut failed = 0;
+    if !args.json {
+        println!(
+            "  seed  course            helpers  processes  connections  requests    late  without   moves  most  \
+             over/ms  without  relieved/ms  trace"
+        );
+    }
+    for seed in args.seed..args.seed.saturating_add(args.seeds) {
+        let report = if args.decisions {
+            let (report, decisions) = run_loudly(seed, args.canary);
+            decisions.iter().for_each(|line| println!("{line}"));
+            report
+        } else {
+            run_one(seed, args)
+        };
+        failed += u64::from(!report.violations.is_empty());
+        if !args.json {
+            println!("{}", line(&report));
+        } else if let Ok(text) = serde_json::to_string(&report) {
+            println!("{text}");
+        }
+        tell_violations(args, &report);
+    }
+    if !args.json {
+        println!("{} of {} seeds without violations", args.seeds - failed, args.seeds);
+    }
+    failed
+}
+
+fn line(report: &Report) -> String {
+    let relieved = report.relieved_ms.map_or("-".to_owned(), |ms| ms.to_string());
+    format!(
+        "{:6}  {:16}  {:7}  {:9}  {:11}  {:8}  {:6}  {:7}  {:6}  {:4}  {:7}  {:7}  {relieved:>11}  {}",
+        report.seed,
+        report.course,
+        report.trouble,
+        report.processes,
+        report.connections,
+        report.requests,
+        report.late,
+        report.late_without,
+        report.moves,
+        report.switches_max,
+        report.over_sla_ms,
+        report.over_sla_ms_without,
+        report.trace_hash
+    )
+}
+
+/// Says what was wrong with a seed, and how to see it again: on standard error where standard output is for programs.
+fn tell_violations(args: &Args, report: &Report) {
+    let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
+    let replay = format!("       replay: spillway sim policy --seed {} --decisions{canary}", report.seed);
+    let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
+    for line in lines.chain((!report.violations.is_empty()).then_some(replay)) {
+        if args.json { eprintln!("{line}") } else { println!("{line}") }
+    }
+}
+
+/// A seed at which the code under test panics is one that failed.
+fn run_one(seed: u64, args: &Args) -> Report {
+    std::panic::catch_unwind(|| run_world(seed, args.canary)).unwrap_or_else(|_| Report {
+        seed,
+        violations: vec![Violation { check: Check::Orders, what: "it panicked, see above".to_owned() }],
+        ..Report::default()
+    })
+}
+
+fn swarm(args: &Args) -> u64 {
+    let end = args.seed.saturating_add(args.seeds);
+    let (next, reports) = (AtomicU64::new(args.seed), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        return;
+                    }
+                    let report = run_one(seed, args);
+                    if let Ok(mut reports) = reports.lock() {
+                        tell_violations(args, &report);
+                        reports.push(report);
+                    }
+                }
+            });
+        }
+    });
+    let reports = reports.into_inner().unwrap_or_default();
+    let failed = reports.iter().filter(|report| !report.violations.is_empty()).count() as u64;
+    let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
+    let (requests, late, without) = (sum(|r| r.requests), sum(|r| r.late), sum(|r| r.late_without));
+    let (moves, connections) = (sum(|r| r.moves), sum(|r| u64::from(r.connections)));
+    let most = reports.iter().map(|report| report.switches_max).max().unwrap_or(0);
+    let relieved = reports.iter().filter_map(|report| report.relieved_ms).max();
+    if args.json {
+        let violations: Vec<_> = reports
+            .iter()
+            .flat_map(|report| report.violations.iter().map(|what| (report.seed, what)))
+            .map(|(seed, what)| json!({"seed": seed, "check": what.check, "what": what.what}))
+            .collect();
+        println!(
+            "{}",
+            json!({
+                "first_seed": args.seed,
+                "seeds": reports.len(),
+                "requests": requests,
+                "late": late,
+                "late_without": without,
+                "connections": connections,
+                "moves": moves,
+                "switches_max": most,
+                "relieved_ms_max": relieved,
+                "violations": violations,
+            })
+        );
+    } else {
+        println!(
+            "{} seeds, {failed} with violations; {requests} requests, {late} late ({without} without help), \
+             {connections} connections, {moves} moves, at most {most} of one in a minute",
+            reports.len()
+        );
+    }
+    failed
+}

@@ -1,0 +1,429 @@
+//! The world: everything that happens, one thing after the other.
+
+use std::time::Duration;
+
+use spillway_policy::activation::Notice;
+use spillway_policy::{Activation, ActivationSettings, Carrier, Order, Word};
+use spillway_transport::Time;
+
+use super::agenda::{Agenda, Happening};
+use super::books::Books;
+use super::canary::Canary;
+use super::helper::{Helper, Message, What};
+use super::plan::{Course, Plan};
+use super::process::{Connection, Place, Process};
+use super::server::{Done, Server};
+use crate::rng::{Rng, mix};
+
+/// How often the server looks at itself.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Sessions without a helper return to the server spread over this.
+const RETURN_WITHIN: Duration = Duration::from_secs(1);
+
+pub(super) struct World {
+    pub plan: Plan,
+    pub books: Books,
+    pub now: Time,
+    pub happened: u64,
+    pub hash: u64,
+    /// What was decided, where somebody wants to read it.
+    pub log: Option<Vec<String>>,
+    pub canary: Option<Canary>,
+    pub agenda: Agenda,
+    pub rng: Rng,
+    pub server: Server,
+    pub helpers: Vec<Helper>,
+    pub processes: Vec<Process>,
+    pub connections: Vec<Connection>,
+}
+
+impl World {
+    /// `word`: of the operator, from the beginning.
+    pub fn new(seed: u64, plan: Plan, word: Word, canary: Option<Canary>) -> World {
+        let mut rng = Rng::new(seed ^ 0x706f_6c69_6379);
+        let mut settings = plan.settings;
+        match canary {
+            Some(Canary::Rush) => settings.moves_per_s_max = 1_000_000,
+            Some(Canary::Herd) => {
+                (settings.jitter, settings.spread) = (Duration::ZERO, Duration::ZERO);
+                settings.canary_percent = 100;
+            }
+            _ => {}
+        }
+        let server = Server::new(plan.costs, plan.course, plan.helpers, plan.knows_busy, rng.word());
+        let helper = |index: u16| {
+            let is_liar = plan.liar == Some(index);
+            let slow = plan.helpers_slow + if is_liar { Duration::from_millis(15) } else { Duration::ZERO };
+            Helper::new(plan.costs.helper, is_liar, plan.helper_clients_max, slow)
+        };
+        let helpers = (0..plan.helpers).map(helper).collect();
+        let mut world = World {
+            books: Books::new(&plan),
+            now: Time::ZERO,
+            happened: 0,
+            hash: 0,
+            log: None,
+            canary,
+            agenda: Agenda::default(),
+            server,
+            helpers,
+            processes: Vec::new(),
+            connections: Vec::new(),
+            rng: rng.fork(),
+            plan,
+        };
+        world.populate(&mut rng, settings, word);
+        world
+    }
+
+    fn populate(&mut self, rng: &mut Rng, settings: ActivationSettings, word: Word) {
+        for (process, members) in self.plan.processes.clone().into_iter().enumerate() {
+            let mut activation =
+                Activation::new(Time::ZERO, settings, rng.word()).expect("settings in bounds");
+            if word != Word::Auto {
+                activation.say(Time::ZERO, word, None);
+            }
+            let mut connections = std::collections::BTreeMap::new();
+            for _ in 0..members {
+                let index = self.connections.len() as u32; // hundreds
+                let (member, _) = activation.join(Time::ZERO).expect("room for hundreds");
+                connections.insert(member, index);
+                self.connections.push(Connection {
+                    process: process as u32,
+                    member,
+                    epoch: 0,
+                    place: Place::Server,
+                    is_moving: false,
+                    backlog: Default::default(),
+                    asked: None,
+                    next_request: 0,
+                    arrivals: rng.fork(),
+                });
+                self.next_ask(index);
+            }
+            self.processes.push(Process { activation, connections, wakes_at: None, back_offs: 0 });
+        }
+        for (index, (at, _)) in self.plan.faults.iter().enumerate() {
+            self.agenda.add(*at, Happening::Fault(index));
+        }
+        self.agenda.add(Time::ZERO + LOOK_EVERY, Happening::Look);
+    }
+
+    /// Until the end.
+    pub fn run(&mut self) {
+        while let Some((at, what)) = self.agenda.take() {
+            if at > Course::END {
+                break;
+            }
+            self.now = at;
+            self.happened += 1;
+            self.happen(what);
+        }
+        for connection in &self.connections {
+            let waiting = connection.asked.iter().map(|(_, intended)| intended).chain(&connection.backlog);
+            waiting.for_each(|intended| self.books.unanswered(*intended, Course::END));
+        }
+    }
+
+    pub(super) fn note(&mut self, word: u64) {
+        self.hash = mix(self.hash ^ word ^ self.now.as_nanos());
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Ask(connection) => self.ask(connection),
+            Happening::Arrive(message) => {
+                let next = self.server.arrive(self.now, message);
+                self.serve(next);
+            }
+            Happening::Batch(link, batch) if self.helpers[usize::from(link)].is_alive => {
+                let next = self.server.arrive_batch(self.now, link, batch);
+                self.serve(next);
+            }
+            Happening::Batch(..) => {}
+            Happening::Served => self.served(),
+            Happening::Received(helper, message) => self.received(helper, message),
+            Happening::Flush(helper) => {
+                let batch = self.helpers[usize::from(helper)].flush();
+                if !batch.is_empty() {
+                    self.agenda.add(self.now + self.plan.costs.way, Happening::Batch(helper, batch));
+                }
+            }
+            Happening::Replies(helper, replies) => self.pass_replies(helper, &replies),
+            Happening::Reply(message) => self.reply(message),
+            Happening::Refused(connection, epoch) => self.refused(connection, epoch),
+            Happening::Lost(connection, epoch) if self.connections[connection as usize].epoch == epoch => {
+                if !self.go_to_helper(connection) {
+                    let wait = Duration::from_nanos(self.rng.below(RETURN_WITHIN.as_nanos() as u64));
+                    self.agenda.add(self.now + wait, Happening::Return(connection, epoch));
+                }
+            }
+            Happening::Return(connection, epoch) if self.connections[connection as usize].epoch == epoch => {
+                self.go_to_server(connection);
+            }
+            Happening::Lost(..) | Happening::Return(..) => {}
+            Happening::GiveUp(connection, request) => self.give_up(connection, request),
+            Happening::Wake(process, at) => {
+                let process_at = &mut self.processes[process as usize];
+                if process_at.wakes_at == Some(at) {
+                    process_at.wakes_at = None;
+                    self.drive(process);
+                }
+            }
+            Happening::Look => self.look(),
+            Happening::Drain => self.drain(),
+            Happening::Fault(index) => self.fault(self.plan.faults[index].1),
+        }
+    }
+
+    /// Requests come at random, at most at the course's highest rate; now fewer, by chance.
+    fn next_ask(&mut self, index: u32) {
+        let total = self.plan.course.load_max() * self.plan.costs.capacity();
+        let rate = total / f64::from(self.plan.connections());
+        let connection = &mut self.connections[index as usize];
+        let random = (connection.arrivals.word() >> 11) as f64 / (1_u64 << 53) as f64;
+        let gap = Duration::from_secs_f64(-(1.0 - random).ln() / rate);
+        self.agenda.add(self.now + gap, Happening::Ask(index));
+    }
+
+    fn ask(&mut self, index: u32) {
+        let likely = self.plan.course.load(self.now) / self.plan.course.load_max();
+        let connection = &mut self.connections[index as usize];
+        if connection.arrivals.below(1 << 32) as f64 <= likely * (1_u64 << 32) as f64 {
+            connection.backlog.push_back(self.now);
+            self.send(index);
+        }
+        self.next_ask(index);
+    }
+
+    /// Sends the next request, if none is under way and there is a carrier.
+    fn send(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        if !connection.is_moving
+            && connection.asked.is_none()
+            && let Some(intended) = connection.backlog.pop_front()
+        {
+            connection.next_request += 1;
+            connection.asked = Some((connection.next_request, intended));
+            let request = connection.next_request;
+            if let Some(patience) = self.plan.patience {
+                self.agenda.add(self.now.max(intended + patience), Happening::GiveUp(index, request));
+            }
+            self.transmit(index, What::Request(request));
+        }
+        self.tell_waiting(index);
+    }
+
+    pub(super) fn transmit(&mut self, index: u32, what: What) {
+        let connection = &self.connections[index as usize];
+        let message = Message { connection: index, epoch: connection.epoch, what };
+        let arrives = self.now + self.plan.costs.way;
+        match connection.place {
+            Place::Server => self.agenda.add(arrives, Happening::Arrive(message)),
+            Place::Helper(helper) => {
+                let received = self.helpers[usize::from(helper)].pass(arrives);
+                self.agenda.add(received, Happening::Received(helper, message));
+            }
+        }
+    }
+
+    fn tell_waiting(&mut self, index: u32) {
+        let is_told = self.canary != Some(Canary::Deaf) && !self.is_blind_to(index);
+        let connection = &self.connections[index as usize];
+        let process = &mut self.processes[connection.process as usize];
+        if is_told {
+            process.activation.waits_since(connection.member, connection.waits_since());
+        }
+        self.drive(self.connections[index as usize].process);
+    }
+
+    fn is_blind_to(&self, index: u32) -> bool {
+        self.canary == Some(Canary::Blind) && self.connections[index as usize].place != Place::Server
+    }
+
+    fn serve(&mut self, next: Option<Time>) {
+        if let Some(at) = next {
+            self.agenda.add(at, Happening::Served);
+        }
+    }
+
+    fn served(&mut self) {
+        let (done, next) = self.server.served(self.now);
+        self.serve(next);
+        let arrives = self.now + self.plan.costs.way + self.server.backend(self.now);
+        match done {
+            Some(Done::Direct(message)) => self.agenda.add(arrives, Happening::Reply(message)),
+            Some(Done::Batch(link, replies)) => self.agenda.add(arrives, Happening::Replies(link, replies)),
+            None => {}
+        }
+    }
+
+    fn received(&mut self, helper: u16, message: Message) {
+        let at = &mut self.helpers[usize::from(helper)];
+        if at.is_alive
+            && let Some(flush_at) = at.gather(self.now, message, &self.plan.costs)
+        {
+            self.agenda.add(flush_at, Happening::Flush(helper));
+        }
+    }
+
+    fn pass_replies(&mut self, helper: u16, replies: &[Message]) {
+        let at = &mut self.helpers[usize::from(helper)];
+        if !at.is_alive {
+            return;
+        }
+        for message in replies {
+            let arrives = at.pass(self.now) + self.plan.costs.way;
+            self.agenda.add(arrives, Happening::Reply(*message));
+        }
+    }
+
+    fn reply(&mut self, message: Message) {
+        let index = message.connection;
+        let connection = &mut self.connections[index as usize];
+        if connection.epoch != message.epoch {
+            return; // on a carrier that was left
+        }
+        match message.what {
+            What::Connect => self.arrived(index),
+            What::Request(request) => {
+                let Some((_, intended)) = connection.asked.take_if(|(asked, _)| *asked == request) else {
+                    return;
+                };
+                let latency = self.now.since(intended);
+                self.books.answered(intended, latency);
+                let (member, process) = (connection.member, connection.process);
+                let is_blind = self.is_blind_to(index);
+                if self.canary != Some(Canary::Deaf) {
+                    let told = if is_blind { latency.min(self.plan.settings.sla / 4) } else { latency };
+                    self.processes[process as usize].activation.measured(self.now, member, told);
+                }
+                self.send(index);
+            }
+        }
+    }
+
+    /// A carrier is there: what was under way is said again.
+    fn arrived(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        connection.is_moving = false;
+        let (member, process) = (connection.member, connection.process);
+        let carrier = match connection.place {
+            Place::Server => Carrier::Direct,
+            Place::Helper(_) => Carrier::Helped,
+        };
+        self.books.arrived(index, carrier);
+        self.processes[process as usize].activation.carried(self.now, member, carrier);
+        match self.connections[index as usize].asked {
+            Some((request, _)) => self.transmit(index, What::Request(request)),
+            None => self.send(index),
+        }
+        self.drive(process);
+    }
+
+    fn refused(&mut self, index: u32, epoch: u32) {
+        let connection = &self.connections[index as usize];
+        if connection.epoch == epoch {
+            let (member, process) = (connection.member, connection.process);
+            self.books.refused(index);
+            self.processes[process as usize].activation.not_moved(self.now, member);
+            self.drive(process);
+        }
+    }
+
+    fn give_up(&mut self, index: u32, request: u64) {
+        let connection = &mut self.connections[index as usize];
+        let Some((_, intended)) = connection.asked.take_if(|(asked, _)| *asked == request) else { return };
+        let (member, process) = (connection.member, connection.process);
+        let waited = self.now.since(intended);
+        self.books.answered(intended, waited);
+        if self.canary != Some(Canary::Deaf) && !self.is_blind_to(index) {
+            self.processes[process as usize].activation.gave_up(self.now, member, waited);
+        }
+        self.send(index);
+    }
+
+    /// Does what a process wants done.
+    fn drive(&mut self, index: u32) {
+        while let Some(order) = self.processes[index as usize].activation.poll(self.now) {
+            let (member, carrier) = match order {
+                Order::Help(member) => (member, Carrier::Helped),
+                Order::Direct(member) => (member, Carrier::Direct),
+            };
+            let connection = self.processes[index as usize].connections[&member];
+            self.obey(index, connection, carrier);
+        }
+        let process = &mut self.processes[index as usize];
+        while let Some(notice) = process.activation.poll_notice() {
+            let Notice::Word { .. } = notice else {
+                if let Some(log) = &mut self.log {
+                    log.push(format!("{:6} ms  process {index}: {notice}", self.now.as_nanos() / 1_000_000));
+                }
+                continue;
+            };
+        }
+        if self.canary == Some(Canary::Forgetful) {
+            let back_offs = process.activation.counters().back_offs;
+            if std::mem::replace(&mut process.back_offs, back_offs) < back_offs {
+                process.activation.say(self.now, Word::Auto, None);
+            }
+        }
+        if let Some(at) = process.activation.poll_timeout()
+            && process.wakes_at.is_none_or(|wakes_at| at < wakes_at)
+        {
+            let at = at.max(self.now);
+            process.wakes_at = Some(at);
+            self.agenda.add(at, Happening::Wake(index, at));
+        }
+    }
+
+    fn helped(&self) -> Vec<u32> {
+        let helped = |(_, connection): &(usize, &Connection)| {
+            matches!(connection.place, Place::Helper(_)) && !connection.is_moving
+        };
+        self.connections.iter().enumerate().filter(helped).map(|(index, _)| index as u32).collect()
+    }
+
+    fn look(&mut self) {
+        let helped = self.helped();
+        let is_quick = self.server.look(self.now, helped.len() as u32);
+        if let (Some(log), Some(notice)) = (&mut self.log, self.server.release.poll_notice()) {
+            log.push(format!("{:6} ms  server: {notice}", self.now.as_nanos() / 1_000_000));
+        }
+        for index in helped {
+            let process = self.connections[index as usize].process;
+            match self.canary {
+                Some(Canary::HastyRelease) if is_quick => self.send_back(index),
+                Some(Canary::Flap)
+                    if self.processes[process as usize].activation.status(self.now).figures.late == 0 =>
+                {
+                    self.obey(process, index, Carrier::Direct);
+                }
+                _ => {}
+            }
+        }
+        self.drain();
+        self.agenda.add(self.now + LOOK_EVERY, Happening::Look);
+    }
+
+    /// The server sends back whom it wants to.
+    fn drain(&mut self) {
+        while self.server.release.poll(self.now) {
+            let helped = self.helped();
+            if !helped.is_empty() {
+                let index = self.rng.pick(&helped);
+                self.send_back(index);
+            }
+        }
+        if let Some(at) = self.server.release.poll_timeout() {
+            self.agenda.add(at.max(self.now + Duration::from_micros(1)), Happening::Drain);
+        }
+    }
+
+    fn send_back(&mut self, index: u32) {
+        let connection = &self.connections[index as usize];
+        let (member, process) = (connection.member, connection.process);
+        self.processes[process as usize].activation.asked_elsewhere(self.now, member);
+        self.drive(process);
+    }
+}

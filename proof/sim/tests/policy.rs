@@ -1,0 +1,75 @@
+//! When to help, in the simulator, over many seeds; and planted faults, which must be found.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use spillway_sim::policy::books::Check;
+use spillway_sim::policy::canary::Canary;
+use spillway_sim::policy::{Report, run};
+
+/// Seeds of the swarm. `spillway sim policy --swarm` runs more.
+const SEEDS: u64 = 12;
+/// Where a planted fault does not show at its seed any more, because policies were changed, it shows within so many.
+const SEEDS_PER_CANARY: u64 = 40;
+
+/// These seeds, on all cores.
+fn swarm(seeds: u64, one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
+    let next = AtomicU64::new(0);
+    let worker = || {
+        let mut reports = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return reports;
+            }
+            reports.push(one(seed));
+        }
+    };
+    std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn bursts_are_relieved_nobody_is_sent_to_and_fro_and_nothing_gets_worse() {
+    let reports = swarm(SEEDS, |seed| run(seed, None));
+    for report in &reports {
+        assert!(
+            report.violations.is_empty(),
+            "replay with: spillway sim policy --seed {} --decisions\n{report:#?}",
+            report.seed
+        );
+    }
+    let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
+    let (late, without, moves) = (sum(|r| r.late), sum(|r| r.late_without), sum(|r| r.moves));
+    println!("{late} requests late, {without} without help, {moves} moves");
+    assert!(late * 4 < without * 3 && moves > 1000, "help is of use");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    assert_eq!(run(1, None), run(1, None));
+    assert_ne!(run(1, None).trace_hash, run(2, None).trace_hash);
+}
+
+/// Runs seeds until the fault shows to its check. Which seed it was.
+fn caught(canary: Canary) -> u64 {
+    for seed in [canary.shows_at()].into_iter().chain(0..SEEDS_PER_CANARY) {
+        let report = run(seed, Some(canary));
+        if report.violations.iter().any(|violation| violation.check == canary.seen_by()) {
+            return seed;
+        }
+    }
+    panic!("{canary:?} was not caught with any of {SEEDS_PER_CANARY} seeds");
+}
+
+#[test]
+fn every_canary_is_caught_by_its_check() {
+    for canary in Canary::ALL {
+        println!("{canary:?} was caught with seed {}", caught(canary));
+    }
+    for check in Check::ALL {
+        assert!(Canary::ALL.iter().any(|canary| canary.seen_by() == check), "a canary for {check:?}");
+    }
+}
