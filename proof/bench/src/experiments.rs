@@ -1,6 +1,7 @@
 //! The experiments that `spillway bench` runs, by name.
 
 pub mod activation;
+pub mod adaptive;
 pub mod burst;
 pub mod failover;
 pub mod helper_cost;
@@ -46,7 +47,7 @@ pub struct Experiment {
 }
 
 /// All experiments.
-pub const ALL: [Experiment; 11] = [
+pub const ALL: [Experiment; 12] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
@@ -88,6 +89,12 @@ pub const ALL: [Experiment; 11] = [
         question: "how much of small and of large messages goes through the kernel's stack, and what each costs",
         paper: "PostMan, Table 1 and §1: 64 B 2.4 Gbit/s by 8 cores, 64 KB 9.1 Gbit/s by 2.2",
         run: table1::run,
+    },
+    Experiment {
+        name: "adaptive",
+        question: "policies of batching under a load that goes up and down, by p99 and server CPU; the best against adaptive",
+        paper: "PostMan, Figure 12: size and interval of batches follow the load",
+        run: adaptive::run,
     },
     Experiment {
         name: "loss",

@@ -303,6 +303,12 @@ impl Stage {
     }
 }
 
+/// Keys and values of 64 B of clients with a seed of their own.
+pub(crate) fn space_of(seed: u64) -> Space {
+    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    Config { seed, value_size: 64, ..Config::new(nowhere) }.space()
+}
+
 /// Keys and values of one size; those that are only read stay as they were filled.
 pub fn space(value_size: usize, written: bool) -> Space {
     let seed = seed(value_size, written);

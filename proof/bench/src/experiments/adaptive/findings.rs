@@ -1,0 +1,189 @@
+//! What the courses say: figures step by step, which policy is the best, and by how much.
+
+use super::{Effort, FIRST_SEED, Seen, Series};
+use crate::results::{Ratio, Results, Row, left_out};
+
+/// Rounds that a comparison needs.
+const ROUNDS_MIN: usize = 5;
+/// A round counts in which so many of ten steps can be compared.
+const STEPS_OF_TEN_MIN: usize = 7;
+
+/// One policy by another in the same round: geometric means over the steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Judged {
+    p99: f64,
+    server_cpu: f64,
+}
+
+impl Judged {
+    /// `None` where too little of both rounds shows anything.
+    fn of(ours: &[Result<Seen, String>], theirs: &[Result<Seen, String>]) -> Option<Judged> {
+        let both: Vec<(&Seen, &Seen)> = ours
+            .iter()
+            .zip(theirs)
+            .filter_map(|(ours, theirs)| ours.as_ref().ok().zip(theirs.as_ref().ok()))
+            .collect();
+        if both.is_empty() || both.len() * 10 < ours.len() * STEPS_OF_TEN_MIN {
+            return None;
+        }
+        let mean =
+            |of: fn(&Seen) -> f64| geometric_mean(both.iter().map(|(ours, theirs)| of(ours) / of(theirs)));
+        Some(Judged { p99: mean(|seen| seen.p99_us), server_cpu: mean(|seen| seen.server_us) })
+    }
+
+    fn mean(rounds: &[Judged]) -> Option<Judged> {
+        (!rounds.is_empty()).then(|| Judged {
+            p99: geometric_mean(rounds.iter().map(|judged| judged.p99)),
+            server_cpu: geometric_mean(rounds.iter().map(|judged| judged.server_cpu)),
+        })
+    }
+
+    /// Those that are worse in nothing come first; then both figures count the same.
+    fn rank(&self) -> (bool, f64) {
+        (self.p99 > 1.0 || self.server_cpu > 1.0, self.p99 * self.server_cpu)
+    }
+}
+
+fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value.ln(), count + 1));
+    (sum / f64::from(count.max(1))).exp()
+}
+
+/// Each round of a policy by the same round of the first.
+fn judge(ours: &Series, reference: &Series) -> Vec<Option<Judged>> {
+    ours.rounds.iter().zip(&reference.rounds).map(|(ours, theirs)| Judged::of(ours, theirs)).collect()
+}
+
+/// States everything. The first series is what the others are compared with.
+pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
+    series.iter().for_each(|series| rows(series, effort, results));
+    let Some((reference, others)) = series.split_first() else { return };
+    let judged: Vec<(&Series, Vec<Option<Judged>>)> =
+        others.iter().map(|other| (other, judge(other, reference))).collect();
+    best(&judged, effort, results);
+    for (other, rounds) in &judged {
+        let words = "geometric mean over the steps; rounds that chose included";
+        ratios(&format!("{}_over_adaptive", other.policy), rounds, words, results);
+    }
+}
+
+/// Chosen in the first rounds, judged in the others.
+fn best(judged: &[(&Series, Vec<Option<Judged>>)], effort: &Effort, results: &mut Results) {
+    let chosen = judged
+        .iter()
+        .filter_map(|(series, rounds)| {
+            let chose = &rounds[..effort.choosing.min(rounds.len())];
+            let rank = Judged::mean(&chose.iter().copied().flatten().collect::<Vec<_>>())?.rank();
+            Some((rank, series.policy, &rounds[chose.len()..]))
+        })
+        .min_by(|((a_worse, a), ..), ((b_worse, b), ..)| a_worse.cmp(b_worse).then(a.total_cmp(b)));
+    let first_judge = FIRST_SEED + effort.choosing as u64;
+    let (words, rounds) = match chosen {
+        Some((_, policy, rounds)) => (
+            format!(
+                "{policy}, chosen on seeds {FIRST_SEED} to {} and judged on {first_judge} to {}; geometric mean over the \
+                 steps; expected both ≤ 1 and one ≤ 0.8",
+                first_judge - 1,
+                FIRST_SEED + effort.rounds() as u64 - 1
+            ),
+            rounds,
+        ),
+        None => ("no policy could be chosen".to_owned(), &[][..]),
+    };
+    ratios("best_over_adaptive", rounds, &words, results);
+}
+
+fn ratios(name: &str, rounds: &[Option<Judged>], words: &str, results: &mut Results) {
+    let rounds: Vec<Judged> = rounds.iter().copied().flatten().collect();
+    let few = (rounds.len() < ROUNDS_MIN).then(|| format!("{} rounds, not {ROUNDS_MIN}", rounds.len()));
+    for (metric, of) in
+        [("p99", (|judged| judged.p99) as fn(&Judged) -> f64), ("server_cpu", |judged| judged.server_cpu)]
+    {
+        let values: Vec<f64> = rounds.iter().map(of).collect();
+        results
+            .ratios
+            .push(Ratio::new(&format!("{name}_{metric}"), &values).void_if(few.clone()).note(words));
+    }
+}
+
+fn rows(series: &Series, effort: &Effort, results: &mut Results) {
+    for (at, &rate) in effort.rates.iter().enumerate() {
+        let steps: Vec<&Result<Seen, String>> =
+            series.rounds.iter().filter_map(|round| round.get(at)).collect();
+        let spoilt: Vec<String> = steps.iter().filter_map(|step| step.as_ref().err().cloned()).collect();
+        let note = left_out(&spoilt, steps.len());
+        let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
+            let values: Vec<f64> = steps.iter().filter_map(|step| value(step.as_ref().ok()?)).collect();
+            let row = Row::new(series.policy, metric, unit, &values);
+            results.rows.push(row.param("step", at + 1).param("offered_per_s", rate).note(&note));
+        };
+        row("p99_us", "µs", &|seen| Some(seen.p99_us));
+        row("p50_us", "µs", &|seen| Some(seen.p50_us));
+        row("server_cpu_us_per_request", "µs", &|seen| Some(seen.server_us));
+        row("messages_per_batch", "messages", &|seen| Some(seen.messages_per_batch));
+        row("batch_interval_us", "µs", &|seen| Some(seen.batch_interval_us));
+        row("helper_cpu_us_per_request", "µs", &|seen| Some(seen.helper_us));
+        if steps.iter().any(|step| step.as_ref().is_ok_and(|seen| seen.quota_share.is_some())) {
+            row("quota_used", "%", &|seen| seen.quota_share.map(|share| share * 100.0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+
+    fn series(policy: &'static str, rounds: &[(f64, f64)]) -> Series {
+        let step = |&(p99_us, server_us): &(f64, f64)| {
+            Ok(Seen { p99_us, server_us, messages_per_batch: 2.0, ..Seen::default() })
+        };
+        Series { policy, rounds: rounds.iter().map(|round| vec![step(round); 7]).collect() }
+    }
+
+    fn stated(series: &[Series]) -> Results {
+        let mut results = Results::new("adaptive", Machine::default());
+        state(series, &Effort::full(), &mut results);
+        results
+    }
+
+    #[test]
+    fn the_best_is_chosen_in_the_first_rounds_and_judged_in_the_others() {
+        let rounds = |first: (f64, f64), then: (f64, f64)| [vec![first; 3], vec![then; 5]].concat();
+        let results = stated(&[
+            series("adaptive", &[(400.0, 10.0); 8]),
+            // Better in the product, but worse in one.
+            series("fixed", &rounds((600.0, 2.0), (100.0, 1.0))),
+            // Chosen, and not as good in the end.
+            series("deadline", &rounds((300.0, 9.0), (320.0, 9.5))),
+        ]);
+        let ratio = |name: &str| results.ratios.iter().find(|ratio| ratio.name == name).unwrap();
+        let (p99, cpu) = (ratio("best_over_adaptive_p99"), ratio("best_over_adaptive_server_cpu"));
+        assert!(p99.valid && p99.runs == 5 && (p99.median.unwrap() - 0.8).abs() < 1e-9, "{p99:?}");
+        assert!((cpu.median.unwrap() - 0.95).abs() < 1e-9);
+        assert!(p99.why.contains("deadline, chosen on seeds 10001 to 10003 and judged on 10004 to 10008"));
+        assert_eq!(ratio("fixed_over_adaptive_p99").runs, 8);
+        assert_eq!(results.rows.len(), 3 * 7 * 6);
+    }
+
+    #[test]
+    fn rounds_with_too_many_spoilt_steps_do_not_count() {
+        let adaptive = series("adaptive", &[(400.0, 10.0); 8]);
+        let mut deadline = series("deadline", &[(300.0, 9.0); 8]);
+        for (round, spoilt) in [(3, 2), (4, 3)] {
+            deadline.rounds[round][..spoilt].fill(Err("a stall".into()));
+        }
+        let results = stated(&[adaptive, deadline]);
+        let ratio = results.ratios.iter().find(|ratio| ratio.name == "best_over_adaptive_p99").unwrap();
+        assert!(!ratio.valid && ratio.runs == 4, "{ratio:?}");
+        assert!((ratio.median.unwrap() - 0.75).abs() < 1e-9);
+        let row = &results.rows[7 * 6];
+        assert!(row.system == "deadline" && row.runs == 6 && row.why.contains("2 of 8"), "{row:?}");
+    }
+
+    #[test]
+    fn without_any_round_nothing_is_chosen() {
+        let results = stated(&[series("adaptive", &[]), series("deadline", &[])]);
+        assert!(results.ratios.iter().all(|ratio| !ratio.valid));
+    }
+}
