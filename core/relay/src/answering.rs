@@ -123,7 +123,7 @@ impl Relay {
         let admitted = self.admit_anybody(service);
         let load = Load {
             full: matches!(admitted, Err(Refusal::ClientsMax | Refusal::Memory)) || self.is_full(now),
-            draining: self.is_leaving(service),
+            draining: self.is_leaving(service) || self.is_off(service),
             down: self.choose_link(service).is_none() || !is_served(config, ask.server),
             nonce: ask.nonce,
             ..Load::default()

@@ -111,6 +111,11 @@ fn who_cannot_take_clients_says_so() {
     assert!(load(&mut world, None).draining);
 
     let mut world = World::new(config());
+    let (now, off) = (world.now, (spillway_policy::Word::Off, None));
+    world.relay.say(now, "cache", off, Duration::ZERO, &mut world.wires);
+    assert!(load(&mut world, None).draining, "the operator wants no relief");
+
+    let mut world = World::new(config());
     let link = world.link;
     world.event(link, spillway_transport::Event::Lost(spillway_transport::LostReason::Reset));
     assert!(load(&mut world, None).down, "without a link nobody is served");

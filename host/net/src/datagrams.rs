@@ -9,6 +9,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// No question is longer.
 const BYTES_MAX: usize = 256;
+/// Some hundred questions: the kernel counts about 800 bytes for each.
+const RECEIVE_BUFFER_BYTES: usize = 512 << 10;
 /// Room for one control message with an address.
 const CONTROL_BYTES: usize = 64;
 
@@ -31,6 +33,8 @@ pub fn bind(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
         };
         set_flag(&fd, level, option)?;
     }
+    // Many may ask at once; the host caps this by rmem_max.
+    sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER_BYTES)?;
     rustix::net::bind(&fd, &address)?;
     Ok(fd)
 }

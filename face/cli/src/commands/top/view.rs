@@ -82,6 +82,7 @@ fn helper(status: &HelperStatus, rates: Option<&Rates>, lines: &mut Vec<String>)
         let rates = rates.and_then(|rates| rates.services.iter().find(|rates| rates.name == service.name));
         lines.push(service_line(service, rates));
         lines.extend(links(service));
+        lines.extend(asked(service));
     }
 }
 
@@ -131,6 +132,25 @@ fn links(service: &ServiceStatus) -> Option<String> {
     }
     let each: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
     (!each.is_empty()).then(|| format!("  links to {}: {}", service.server, each.join(", ")))
+}
+
+/// Of a service whose library clients ask before they come, since the start.
+fn asked(service: &ServiceStatus) -> Option<String> {
+    let refused: Vec<String> = service
+        .questions_refused
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{reason} {}", short(*count as f64)))
+        .collect();
+    let answered = service.questions_answered;
+    if answered == 0 && refused.is_empty() && service.shed == 0 {
+        return None;
+    }
+    let refused =
+        if refused.is_empty() { String::new() } else { format!(", refused: {}", refused.join(", ")) };
+    let shed =
+        if service.shed == 0 { String::new() } else { format!("; sent away {}", short(service.shed as f64)) };
+    Some(format!("  asked for load {}{refused}{shed}", short(answered as f64)))
 }
 
 fn row(name: &str, cells: [&str; 9]) -> String {
@@ -190,7 +210,12 @@ mod tests {
             clients: 50_000,
             max_connections: 50_000,
             buffered_bytes: 1 << 30,
-            services: vec![service(&["up", "up", "waiting", "draining"])],
+            services: vec![ServiceStatus {
+                questions_answered: 12_345,
+                questions_refused: [("off", 0), ("proof", 7)].map(|(r, n)| (r.to_owned(), n)).into(),
+                shed: 40,
+                ..service(&["up", "up", "waiting", "draining"])
+            }],
             ..HelperStatus::default()
         };
         let rates = ServiceRates {
@@ -216,6 +241,7 @@ mod tests {
             "{all}"
         );
         assert!(all.contains("links to 10.0.0.5:11411: 1 waiting, 1 draining"), "{all}");
+        assert!(all.contains("asked for load 12k, refused: proof 7; sent away 40"), "{all}");
         assert!(
             all.contains("and 57 more") && all.contains("2d07h") && all.contains("/run/b: nobody there"),
             "{all}"
