@@ -27,7 +27,8 @@
  * Descriptors belong to their objects: watch them, never read or close them.
  *
  * THREADS. An object belongs to one thread at a time; it may be given from one to another. Different objects
- * may be in different threads, a relief and its sessions too. A call with an object that another thread is using returns PM_INVALID.
+ * may be in different threads, a relief and its sessions too. Settings may be read by several threads at once:
+ * pm_connect, pm_listen. Otherwise a call with an object that another thread is using returns PM_INVALID.
  *
  * MISTAKES. Null pointers, objects of another kind, texts that are not UTF-8 and numbers out of range return
  * PM_INVALID and change nothing. Pointers that were freed, or that are no objects, cannot be told.

@@ -4,7 +4,7 @@
 //! are an error; a pointer that was freed, or that was never ours, cannot be told for certain.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::status::{Fault, pm_status};
 
@@ -18,13 +18,15 @@ struct Object<T> {
 #[repr(C)]
 struct Head {
     tag: AtomicU32,
-    state: AtomicU8,
+    /// How many read it at this moment, or one of those below.
+    state: AtomicU32,
 }
 
-const FREE: u8 = 0;
-const BUSY: u8 = 1;
+const FREE: u32 = 0;
+/// One call has it alone.
+const BUSY: u32 = u32::MAX;
 /// A panic left it in the middle of something: it can only be freed.
-const BROKEN: u8 = 2;
+const BROKEN: u32 = u32::MAX - 1;
 
 /// What C sees by its name only: a pointer to it is one to an object with the value.
 pub(crate) trait Handle {
@@ -37,7 +39,7 @@ pub(crate) trait Handle {
 
 /// An object for C, which has to free it.
 pub(crate) fn give<H: Handle>(value: H::Value) -> *mut H {
-    let head = Head { tag: AtomicU32::new(H::TAG), state: AtomicU8::new(FREE) };
+    let head = Head { tag: AtomicU32::new(H::TAG), state: AtomicU32::new(FREE) };
     Box::into_raw(Box::new(Object { head, value: UnsafeCell::new(value) })).cast()
 }
 
@@ -51,11 +53,11 @@ impl<T> Drop for Taken<T> {
     }
 }
 
-/// Takes the object for one call.
+/// Looks whether a pointer is to an object of the right kind.
 ///
 /// # Safety
 /// The pointer is null, or one that [`give`] made and that is not freed.
-unsafe fn take<H: Handle>(handle: *const H, to_free: bool) -> Result<Taken<H::Value>, Fault> {
+unsafe fn find<H: Handle>(handle: *const H) -> Result<&'static Object<H::Value>, Fault> {
     let object = handle.cast::<Object<H::Value>>();
     let wrong = |why: &str| Fault::invalid(format!("{why} instead of a {}", H::NAME));
     if object.is_null() {
@@ -69,24 +71,70 @@ unsafe fn take<H: Handle>(handle: *const H, to_free: bool) -> Result<Taken<H::Va
     if head.tag.load(Ordering::Relaxed) != H::TAG {
         return Err(wrong("an object of another kind, or one that was freed,"));
     }
-    let swap = |from| head.state.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed);
+    // SAFETY: its tag says that it is of this kind. The reference is used within one call only.
+    Ok(unsafe { &*object })
+}
+
+/// Takes the object for one call, alone.
+///
+/// # Safety
+/// As of [`find`].
+unsafe fn take<H: Handle>(handle: *const H, to_free: bool) -> Result<Taken<H::Value>, Fault> {
+    // SAFETY: the caller vouches for it.
+    let object = unsafe { find(handle) }?;
+    let swap = |from| object.head.state.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed);
     match swap(FREE) {
-        // SAFETY: its tag says that it is of this kind. The reference is used within one call only.
-        Ok(_) => Ok(Taken(unsafe { &*object })),
-        // SAFETY: the same.
-        Err(BROKEN) if to_free && swap(BROKEN).is_ok() => Ok(Taken(unsafe { &*object })),
-        Err(BROKEN) => Err(Fault::new(
+        Ok(_) => Ok(Taken(object)),
+        Err(BROKEN) if to_free && swap(BROKEN).is_ok() => Ok(Taken(object)),
+        Err(state) => Err(in_use::<H>(state)),
+    }
+}
+
+fn in_use<H: Handle>(state: u32) -> Fault {
+    match state {
+        BROKEN => Fault::new(
             pm_status::PM_INTERNAL,
             format!("this {} was left by a fault inside the library: free it", H::NAME),
-        )),
-        Err(_) => Err(Fault::invalid(format!("this {} is used by another thread at this moment", H::NAME))),
+        ),
+        _ => Fault::invalid(format!("this {} is used by another thread at this moment", H::NAME)),
     }
+}
+
+/// An object that is read, by several calls perhaps.
+struct Reading<'a>(&'a AtomicU32);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Lets a body read the object, with others that only read it.
+///
+/// # Safety
+/// As of [`find`].
+pub(crate) unsafe fn read<H: Handle, R>(
+    handle: *const H,
+    body: impl FnOnce(&H::Value) -> Result<R, Fault>,
+) -> Result<R, Fault>
+where
+    H::Value: Sync,
+{
+    // SAFETY: the caller vouches for it.
+    let object = unsafe { find(handle) }?;
+    let one_more = |readers: u32| (readers < BROKEN - 1).then(|| readers + 1);
+    let _reading = match object.head.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more) {
+        Ok(_) => Reading(&object.head.state),
+        Err(state) => return Err(in_use::<H>(state)),
+    };
+    // SAFETY: while it is read nobody has it alone.
+    body(unsafe { &*object.value.get() })
 }
 
 /// Lets a body use the object, alone.
 ///
 /// # Safety
-/// As of [`take`].
+/// As of [`find`].
 pub(crate) unsafe fn with<H: Handle, R>(
     handle: *const H,
     body: impl FnOnce(&mut H::Value) -> Result<R, Fault>,
@@ -100,7 +148,7 @@ pub(crate) unsafe fn with<H: Handle, R>(
 /// Frees an object; null is nothing to free.
 ///
 /// # Safety
-/// As of [`take`]; and it is not used again.
+/// As of [`find`]; and it is not used again.
 pub(crate) unsafe fn free<H: Handle>(handle: *mut H) -> Result<(), Fault> {
     if handle.is_null() {
         return Ok(());
@@ -195,6 +243,22 @@ mod tests {
         let freed = unsafe { with(handle, |_| Ok(free(handle).is_ok())) };
         assert!(!freed.unwrap());
         assert_eq!(increase(handle).unwrap(), 2);
+        // SAFETY: it is not used again.
+        unsafe { free(handle) }.unwrap();
+    }
+
+    #[test]
+    fn several_read_it_and_nobody_changes_it_meanwhile() {
+        let handle = give::<Number>(1);
+        let read_by = |body: &dyn Fn() -> bool| {
+            // SAFETY: it is freed below.
+            unsafe { read(handle.cast_const(), |number| Ok(*number == 1 && body())) }.unwrap()
+        };
+        assert!(read_by(&|| read_by(&|| increase(handle).is_err()) && increase(handle).is_err()));
+        assert_eq!(increase(handle).unwrap(), 2);
+        // SAFETY: it is freed below; who reads it while another has it alone is told.
+        let inner = unsafe { with(handle, |_| Ok(read(handle.cast_const(), |_| Ok(())).is_err())) };
+        assert!(inner.unwrap());
         // SAFETY: it is not used again.
         unsafe { free(handle) }.unwrap();
     }

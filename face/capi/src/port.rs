@@ -76,7 +76,7 @@ pub unsafe extern "C" fn pm_listen(
         // SAFETY: the caller vouches for all.
         unsafe {
             object::answer(port, "port", std::ptr::null_mut())?;
-            let settings = object::with(settings, |settings| Ok(settings.resolve()))?;
+            let settings = object::read(settings, |settings| Ok(settings.resolve()))?;
             let address = argument::address(argument::text(address, "address")?)?;
             let opened = Port::listen(address, settings).map_err(|error| match error {
                 BindError::NeedsKey(_) => Fault::new(pm_status::PM_KEY, error.to_string()),

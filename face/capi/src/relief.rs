@@ -64,7 +64,7 @@ pub unsafe extern "C" fn pm_relief_new(
         // SAFETY: the caller vouches for both.
         unsafe {
             object::answer(relief, "relief", std::ptr::null_mut())?;
-            let (routes, bounds) = object::with(settings, |settings| settings.resolve())?;
+            let (routes, bounds) = object::read(settings, |settings| settings.resolve())?;
             let sla = Duration::from_micros(sla_us.into());
             let activation = ActivationSettings { sla, ..ActivationSettings::default() };
             let side = ReliefSide::new(routes, bounds, activation)?;
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn pm_relief_set_helpers(
     done(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
-            let (routes, _) = object::with(settings, |settings| settings.resolve())?;
+            let (routes, _) = object::read(settings, |settings| settings.resolve())?;
             object::with(relief, |owner| owner.lock()?.set_helpers(routes))
         }
     })

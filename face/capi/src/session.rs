@@ -77,7 +77,7 @@ pub unsafe extern "C" fn pm_connect(settings: *const pm_settings, session: *mut 
         // SAFETY: the caller vouches for both.
         unsafe {
             object::answer(session, "session", std::ptr::null_mut())?;
-            let (routes, bounds) = object::with(settings, |settings| settings.resolve())?;
+            let (routes, bounds) = object::read(settings, |settings| settings.resolve())?;
             let side = ClientSide::open(routes, bounds)?;
             object::answer(session, "session", object::give(Arc::new(Mutex::new(side))))
         }
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn pm_set_routes(session: *mut pm_session, settings: *cons
     done(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
-            let (routes, _) = object::with(settings, |settings| settings.resolve())?;
+            let (routes, _) = object::read(settings, |settings| settings.resolve())?;
             with_side(session, |side| side.set_routes(routes))
         }
     })

@@ -250,6 +250,18 @@ static void wrong_clients(void) {
     EXPECT(0, pm_receive(session, buffer, sizeof buffer));
     EXPECT(PM_CLOSED, pm_send(session, "x", 1));
     pm_free(session);
+
+    /* The next client may get the same place, and never the same number. */
+    EXPECT(PM_OK, pm_connect(settings, &session));
+    next(port, session, &event, PM_CONNECTED);
+    EXPECT(0, event.client == client || event.context != NULL);
+    EXPECT(PM_UNKNOWN_CLIENT, pm_accept(port, client));
+    EXPECT(PM_OK, pm_refuse(port, event.client, PM_REFUSE_UNAVAILABLE));
+    EXPECT(PM_UNKNOWN_CLIENT, pm_accept(port, event.client));
+    EXPECT(PM_OK, pm_flush(port));
+    EXPECT(PM_OK, pm_port_counts(port, NULL, &clients, NULL));
+    EXPECT(0, (ptrdiff_t)clients);
+    pm_free(session);
     pm_port_free(port);
     pm_settings_free(settings);
     pm_port_settings_free(port_settings);
