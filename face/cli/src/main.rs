@@ -20,6 +20,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Helper(Box<commands::helper::Args>),
+    Sidecar(Box<commands::sidecar::Args>),
     Check(commands::check::Args),
     Reload(commands::reload::Args),
     Relief(commands::relief::Args),
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     cli.log.start();
     match cli.command {
         Command::Helper(args) => commands::helper::run(*args),
+        Command::Sidecar(args) => commands::sidecar::run(*args),
         Command::Check(args) => commands::check::run(&args),
         Command::Reload(args) => commands::reload::run(&args),
         Command::Relief(args) => commands::relief::run(&args),

@@ -30,6 +30,9 @@ impl Default for Bounds {
 /// More than any answer has.
 pub const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
+/// For its owner and group.
+const MODE: u32 = 0o660;
+
 /// What is said to one asker too many.
 const BUSY: &str = "too many requests at one time; ask again";
 
@@ -47,7 +50,7 @@ impl AdminServer {
     /// # Errors
     /// `AddrInUse` where another program answers, or where there is something that is no socket.
     pub fn bind(path: &Path) -> io::Result<AdminServer> {
-        Ok(AdminServer { file: SocketFile::bind(path)?, closed: Arc::default() })
+        Ok(AdminServer { file: SocketFile::bind(path, MODE)?, closed: Arc::default() })
     }
 
     /// Answers requests on threads of their own, until the server is dropped. `answer` makes

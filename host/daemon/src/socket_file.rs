@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags};
 /// A listening socket with its file. The file is removed when this is dropped, if it is still the one made here.
 #[derive(Debug)]
 pub struct SocketFile {
+    /// Blocking, until somebody says otherwise.
     pub listener: UnixListener,
     path: PathBuf,
     /// Device and inode.
@@ -19,12 +20,12 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Makes the socket for its owner and group (mode 0660). One that a killed program left is replaced; whatever
+    /// Makes the socket with these permissions, such as 0o660. One that a killed program left is replaced; whatever
     /// else is there is left alone, a symbolic link above all.
     ///
     /// # Errors
     /// `AddrInUse` where a program answers, or where there is something that is no socket.
-    pub fn bind(path: &Path) -> io::Result<SocketFile> {
+    pub fn bind(path: &Path, mode: u32) -> io::Result<SocketFile> {
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
                 fs::remove_file(path)?;
@@ -40,7 +41,7 @@ impl SocketFile {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
-        fs::set_permissions(itself, Permissions::from_mode(0o660))?;
+        fs::set_permissions(itself, Permissions::from_mode(mode))?;
         Ok(SocketFile { listener, path: path.to_owned(), identity: (metadata.dev(), metadata.ino()) })
     }
 }

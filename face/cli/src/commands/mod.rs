@@ -20,6 +20,7 @@ pub(crate) mod run;
 pub(crate) mod server;
 mod servers;
 mod services;
+pub(crate) mod sidecar;
 pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod top;

@@ -3,6 +3,7 @@
 // Each test file uses a part of this.
 #![allow(dead_code)]
 
+pub mod beside;
 pub mod link;
 
 use std::fs;

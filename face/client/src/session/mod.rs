@@ -180,6 +180,11 @@ impl Session {
         !self.arrived.is_empty() || self.end.is_some() || self.is_over()
     }
 
+    /// Bytes that are kept here: sent and not acknowledged, arrived and not received.
+    pub fn buffered_bytes(&self) -> usize {
+        self.machine.kept() + self.arrived.len()
+    }
+
     /// Sends no more; replies still come.
     pub fn finish(&mut self, now: Instant) {
         self.is_finished = true;

@@ -1,0 +1,375 @@
+//! What a sidecar does for one client, against the real memcached and redis: every way in, every way out, every limit.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use spillway_lab::Place;
+use spillway_lab::peers::{Memcached, Redis};
+use support::beside::{Beside, Served};
+use support::{Client, Ending, PATIENCE, SPILLWAY, Scratch, eventually, value_of};
+
+fn memcached(helpers: usize) -> Served {
+    Served::start(helpers, |place, run| Memcached::default().wrapper(run).start(place).unwrap())
+}
+
+fn redis(helpers: usize) -> Served {
+    Served::start(helpers, |place, run| Redis::default().wrapper(run).start(place).unwrap())
+}
+
+/// Connections that memcached has, this one included.
+fn connections(served: &Served) -> u64 {
+    let mut client = Client::new(served.server.address());
+    client.send(b"stats\r\n");
+    let mut found = None;
+    loop {
+        let line = client.line();
+        if line == "END" {
+            return found.expect("memcached tells curr_connections");
+        }
+        if let Some(count) = line.strip_prefix("STAT curr_connections ") {
+            found = count.parse().ok();
+        }
+    }
+}
+
+fn socket(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Everything up to the end of the stream; an error is one.
+fn rest(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).map(|_| bytes)
+}
+
+/// Whether a connection is reset, or ended without a word, and no timeout.
+fn is_refused(stream: &mut TcpStream) -> bool {
+    match rest(stream) {
+        Ok(bytes) => bytes.is_empty(),
+        Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+    }
+}
+
+#[test]
+fn goes_directly_where_there_is_no_helper_and_helped_where_there_is() {
+    let served = memcached(1);
+    let direct = served.beside(&["--relief", "off", "--protocol", "memcached"]);
+    let helped = served.beside(&["--relief", "on", "--protocol", "memcached"]);
+    let alone = {
+        let (link, key) = (served.link.to_string(), served.client_file().to_owned());
+        let arguments = ["--server", &link, "--client-key", &key].map(str::to_owned);
+        Beside::start(&served.place, &served.scratch, &arguments)
+    };
+    let mut clients = Vec::new();
+    for (beside, carried) in [(&direct, "/direct"), (&helped, "/helped"), (&alone, "/direct")] {
+        clients.push(Client::new(beside.address));
+        let client = clients.last_mut().unwrap();
+        client.set("key", b"value");
+        assert_eq!(client.get("key"), Some(b"value".to_vec()));
+        assert_eq!(beside.number(carried), 1);
+        let latency = format!("/latency_{}/count", &carried[1..]);
+        assert_eq!(beside.number(&latency), 2, "{:#}", beside.status());
+        assert_eq!((beside.number("/replies"), beside.number("/waiting")), (2, 0));
+    }
+    let output = Command::new(SPILLWAY).args(["status", "--socket", &helped.status_socket]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("1 helped, 0 direct, 0 waiting") && text.contains("p99"), "{text}");
+}
+
+/// Clients that ask all the time, each on a connection of its own, until the work is done.
+fn busily<T>(address: SocketAddr, work: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for me in 0..8 {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let (mut client, key) = (Client::new(address), format!("busy{me}"));
+                client.set(&key, b"value");
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_eq!(client.get(&key), Some(b"value".to_vec()));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        let _ending = Ending(&is_over);
+        work()
+    })
+}
+
+#[test]
+fn the_operators_word_moves_connections_under_way() {
+    let served = memcached(2);
+    // Late beyond all measure, so that only the word counts.
+    let beside =
+        served.beside(&["--protocol", "memcached", "--sla", "10s", "--name", "cache", "--threads", "2"]);
+    let say = |word: &str| {
+        let arguments = ["relief", "cache", word, "--socket", &beside.status_socket];
+        let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    busily(beside.address, || {
+        eventually("all are direct", || beside.number("/direct") == 8);
+        say("on");
+        eventually("all are helped", || beside.number("/helped") == 8);
+        say("off");
+        eventually("all are direct again", || beside.number("/direct") == 8);
+        say("auto");
+    });
+    assert!(beside.number("/moves/relief") >= 16, "{:#}", beside.status());
+    assert_eq!(beside.ended_badly(), 0, "{:#}", beside.status());
+    let unknown = ["relief", "another", "on", "--socket", &beside.status_socket];
+    let output = Command::new(SPILLWAY).args(unknown).output().unwrap();
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("cache"));
+}
+
+#[test]
+fn late_replies_call_for_helpers() {
+    let served = memcached(2);
+    // No reply is that early.
+    let beside = served.beside(&["--protocol", "memcached", "--sla", "10us"]);
+    busily(beside.address, || {
+        eventually("some are sent to helpers", || beside.number("/decisions/orders_to_helpers") > 0);
+        eventually("they went there", || beside.number("/moves/relief") > 0);
+    });
+    assert_eq!(beside.ended_badly(), 0, "{:#}", beside.status());
+}
+
+#[test]
+fn a_unix_socket_has_its_mode_and_goes_with_the_sidecar() {
+    let served = memcached(1);
+    let path = served.scratch.path("cache.sock");
+    let listen = format!("unix:{path}");
+    let mut beside = served.beside(&["--listen", &listen, "--socket-mode", "600", "--relief", "on"]);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let value = value_of("unix", 300_000);
+    stream.write_all(format!("set unix 0 0 {}\r\n", value.len()).as_bytes()).unwrap();
+    stream.write_all(&value).unwrap();
+    stream.write_all(b"\r\nget unix\r\n").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut expected = format!("STORED\r\nVALUE unix 0 {}\r\n", value.len()).into_bytes();
+    expected.extend(value);
+    expected.extend(b"\r\nEND\r\n");
+    assert!(rest(&mut stream).unwrap() == expected, "all replies, then the end");
+    // One that is gone before its replies.
+    let mut gone = UnixStream::connect(&path).unwrap();
+    gone.write_all(b"set gone 0 0 1\r\nx\r\n".repeat(2000).as_slice()).unwrap();
+    drop(gone);
+    eventually("both are over", || beside.number("/connections") == 0);
+    assert_eq!(Client::new(beside.address).get("gone"), Some(b"x".to_vec()));
+    assert_eq!(beside.stop(), Some(0));
+    assert!(!std::fs::exists(&path).unwrap() && !std::fs::exists(&beside.status_socket).unwrap());
+}
+
+#[test]
+fn each_direction_ends_by_itself() {
+    let served = memcached(1);
+    let beside = served.beside(&["--protocol", "memcached", "--relief", "on"]);
+    let before = connections(&served);
+    // The client first: its requests are answered still.
+    let mut stream = socket(beside.address);
+    stream.write_all(b"set a 0 0 1\r\nx\r\nget a\r\n").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(rest(&mut stream).unwrap(), b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    // The server first: it closes.
+    let mut stream = socket(beside.address);
+    stream.write_all(b"get a\r\nquit\r\n").unwrap();
+    assert_eq!(rest(&mut stream).unwrap(), b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    // A reset reaches the server as an end.
+    let mut stream = socket(beside.address);
+    stream.write_all(b"version\r\n").unwrap();
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).unwrap();
+    sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    eventually("the server has let go of all", || connections(&served) == before);
+    eventually("the sidecar has, too", || beside.number("/connections") == 0);
+    assert_eq!((beside.number("/ended/in_order"), beside.number("/ended/client_reset")), (2, 1));
+}
+
+#[test]
+fn big_values_and_clients_that_do_not_read() {
+    let served = redis(1);
+    let beside = served.beside(&["--protocol", "redis", "--max-memory", "16MiB", "--relief", "on"]);
+    let value = value_of("big", 2_000_000);
+    let mut stream = socket(beside.address);
+    stream.write_all(format!("*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n${}\r\n", value.len()).as_bytes()).unwrap();
+    stream.write_all(&value).unwrap();
+    stream.write_all(b"\r\n").unwrap();
+    let mut ok = [0; 5];
+    stream.read_exact(&mut ok).unwrap();
+    assert_eq!(&ok, b"+OK\r\n");
+    // Some ask for much and read nothing. Others are served meanwhile, and nobody's replies pile up here.
+    let ask = "GET big\r\n".repeat(12);
+    let mut slow: Vec<TcpStream> = (0..6).map(|_| socket(beside.address)).collect();
+    slow.iter_mut().for_each(|stream| stream.write_all(ask.as_bytes()).unwrap());
+    eventually("their replies have come as far as they can", || beside.number("/buffered_bytes") > 1 << 20);
+    let mut other = socket(beside.address);
+    other.write_all(b"PING\r\n").unwrap();
+    let mut pong = [0; 7];
+    other.read_exact(&mut pong).unwrap();
+    assert_eq!(&pong, b"+PONG\r\n");
+    let resident = support::resident(beside.process.pid());
+    assert!(resident < 100 << 20, "{resident} bytes for 144 MB that nobody reads");
+    // Then they read: all of it, and unaltered.
+    let mut expected = format!("${}\r\n", value.len()).into_bytes();
+    expected.extend(&value);
+    expected.extend(b"\r\n");
+    for stream in &mut slow {
+        let mut reply = vec![0; expected.len()];
+        for _ in 0..12 {
+            stream.read_exact(&mut reply).unwrap();
+            assert!(reply == expected);
+        }
+    }
+    // What waited for them was no slow server.
+    assert_eq!(beside.number("/gave_up/syntax"), 0);
+    assert!(beside.number("/replies_unmeasured") >= 36, "{:#}", beside.status());
+}
+
+#[test]
+fn who_may_not_come_is_refused_and_counted() {
+    let served = memcached(0);
+    let beside = served.beside(&["--max-connections", "2", "--proxy-protocol-from", "127.0.0.2"]);
+    let mut two: Vec<Client> = (0..2).map(|_| Client::new(beside.address)).collect();
+    two.iter_mut().for_each(|client| assert!(client.version().is_some()));
+    assert!(is_refused(&mut socket(beside.address)));
+    assert_eq!(beside.number("/refused/full"), 1);
+    two.clear();
+    eventually("there is room again", || beside.number("/connections") == 0);
+    assert!(Client::new(beside.address).version().is_some());
+
+    let strict = served.beside(&["--allow-clients", "10.0.0.0/8"]);
+    assert!(is_refused(&mut socket(strict.address)));
+    assert_eq!((strict.number("/refused/address"), strict.number("/taken")), (1, 0));
+}
+
+#[test]
+fn a_load_balancer_says_who_its_clients_are() {
+    let served = memcached(0);
+    let beside = served.beside(&["--proxy-protocol-from", "127.0.0.0/8", "--connect-timeout", "2s"]);
+    let binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\x7f\x00\x00\x09\x7f\x00\x00\x01\x30\x39\x2b\xcb";
+    for header in [b"PROXY TCP4 127.0.0.9 127.0.0.1 12345 11211\r\n".as_slice(), binary, b"PROXY UNKNOWN\r\n"]
+    {
+        // With the request behind it, in one piece and in two.
+        for cut in [0, 5, header.len()] {
+            let mut stream = socket(beside.address);
+            let all = [header, b"version\r\nquit\r\n"].concat();
+            stream.write_all(&all[..cut]).unwrap();
+            std::thread::yield_now();
+            stream.write_all(&all[cut..]).unwrap();
+            let answer = rest(&mut stream).unwrap();
+            assert!(answer.starts_with(b"VERSION ") && answer.ends_with(b"\r\n"), "{answer:?}");
+        }
+    }
+    assert_eq!(beside.number("/announced"), 9);
+    // No header, a wrong one, none in time, one for a client that may not come.
+    for wrong in ["version\r\n", "PROXY TCP4 x\r\n", "", "PROXY TCP4 10.0.0.1 127.0.0.1 1 2\r\n"] {
+        let mut stream = socket(beside.address);
+        stream.write_all(wrong.as_bytes()).unwrap();
+        assert!(is_refused(&mut stream), "{wrong:?}");
+    }
+    assert_eq!((beside.number("/refused/proxy"), beside.number("/refused/address")), (3, 1));
+    assert_eq!(beside.number("/connections"), 0);
+}
+
+#[test]
+fn a_server_that_was_restarted_resets_and_serves_again() {
+    let mut served = memcached(1);
+    let beside = served.beside(&["--protocol", "memcached", "--relief", "on"]);
+    let mut client = Client::new(beside.address);
+    client.set("key", b"value");
+    served.server.restart().unwrap();
+    assert!(client.ended(), "the server does not know the session any more");
+    eventually("new connections are served", || {
+        Client::try_new(beside.address).is_some_and(|mut client| client.version().is_some())
+    });
+    assert_eq!(Client::new(beside.address).get("key"), None, "a cache restarts empty");
+    assert_eq!(beside.number("/ended/gone"), 1, "{:#}", beside.status());
+}
+
+#[test]
+fn without_any_carrier_clients_wait_and_are_reset() {
+    let (place, scratch) = (Place::local().unwrap(), Scratch::new());
+    // Nobody accepts links there.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = silent.local_addr().unwrap().to_string();
+    let arguments = ["--server", &server, "--connect-timeout", "300ms"].map(str::to_owned);
+    let beside = Beside::start(&place, &scratch, &arguments);
+    let mut client = socket(beside.address);
+    client.write_all(b"version\r\n").unwrap();
+    assert!(is_refused(&mut client));
+    eventually("it is told", || beside.number("/ended/no_carrier") == 1);
+    assert_eq!((beside.number("/connections"), beside.number("/waiting")), (0, 0));
+}
+
+#[test]
+fn a_sidecar_that_goes_lets_requests_finish() {
+    let served = redis(1);
+    let mut beside = served.beside(&["--protocol", "redis", "--threads", "2", "--relief", "on"]);
+    let mut idle: Vec<TcpStream> = (0..3).map(|_| socket(beside.address)).collect();
+    for stream in &mut idle {
+        stream.write_all(b"PING\r\n").unwrap();
+        let mut pong = [0; 7];
+        stream.read_exact(&mut pong).unwrap();
+    }
+    let mut waits = socket(beside.address);
+    waits.write_all(b"BLPOP list 20\r\n").unwrap();
+    eventually("all are there", || beside.number("/replies") == 3 && beside.number("/taken") == 4);
+    beside.process.signal(rustix::process::Signal::TERM.as_raw()).unwrap();
+    for stream in &mut idle {
+        assert_eq!(rest(stream).unwrap(), b"", "whoever is idle is closed in order");
+    }
+    eventually("nobody is taken any more", || TcpStream::connect(beside.address).is_err());
+    assert_eq!(beside.status()["draining"], true);
+    eventually("one is left", || beside.number("/connections") == 1);
+    let mut pusher = socket(served.server.address());
+    pusher.write_all(b"RPUSH list value\r\n").unwrap();
+    assert_eq!(
+        rest(&mut waits).unwrap(),
+        b"*2\r\n$4\r\nlist\r\n$5\r\nvalue\r\n",
+        "its reply came, then the end"
+    );
+    assert_eq!(beside.process.wait(PATIENCE).unwrap().code(), Some(0));
+    assert!(!std::fs::exists(&beside.status_socket).unwrap());
+
+    // Whoever is not idle at the deadline is reset.
+    let mut beside = served.beside(&["--protocol", "redis", "--drain-deadline", "100ms", "--relief", "on"]);
+    let mut waits = socket(beside.address);
+    waits.write_all(b"BLPOP list 0\r\n").unwrap();
+    eventually("it is there", || beside.number("/helped") == 1);
+    assert_eq!(beside.stop(), Some(0));
+    assert_eq!(rest(&mut waits).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn what_cannot_work_is_said_at_the_start() {
+    let refused = |arguments: &[&str]| {
+        let output = Command::new(SPILLWAY).arg("sidecar").args(arguments).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let listen = ["--listen", "127.0.0.1:0"];
+    let with = |more: &[&'static str]| refused(&[&listen[..], more].concat());
+    assert!(with(&["--server", "10.0.0.1:1"]).contains("--client-key"));
+    assert!(with(&["--server", "127.0.0.1:1", "--helpers", "nonsense"]).contains("dns:NAME:PORT"));
+    assert!(with(&["--server", "127.0.0.1:1", "--threads", "0"]).contains("--threads"));
+    assert!(with(&["--server", "127.0.0.1:1", "--listen", ":0"]).contains("--allow-clients"));
+    assert!(refused(&["--server", "127.0.0.1:1"]).contains("--listen"));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let told = refused(&["--server", "127.0.0.1:1", "--listen", &address]);
+    assert!(told.contains(&address) && told.contains("another program"), "{told}");
+}

@@ -1,0 +1,122 @@
+//! Unmodified clients in several languages through a sidecar, while one of two helpers is killed each second: no request
+//! fails, no connection is lost, nothing is done twice.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+
+use spillway_lab::peers::{Memcached, Redis};
+use support::beside::{Beside, Served};
+
+/// Seconds for which each client works.
+const WORK: &str = "6";
+
+/// Where Debian has its own, whatever else is in the path.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Runs clients at the same time. Each ends with 0 and has printed how many requests were answered.
+fn run_all(mut clients: Vec<(&str, Command)>) {
+    let running: Vec<_> = clients
+        .iter_mut()
+        .map(|(name, command)| {
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let child = command.spawn().unwrap_or_else(|error| {
+                panic!("{name} does not start ({error}); `make setup` installs what it needs")
+            });
+            (*name, child)
+        })
+        .collect();
+    for (name, child) in running {
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {told}\n{errors}");
+        let requests = told.trim().lines().last().and_then(|line| line.parse::<u64>().ok());
+        let requests = requests.unwrap_or_else(|| panic!("{name} tells its requests: {told}\n{errors}"));
+        assert!(requests > 100, "{name} did {requests} requests only");
+    }
+}
+
+fn client(program: &str, arguments: &[&str], address: SocketAddr) -> Command {
+    let mut command = Command::new(program);
+    // Where Debian has modules of Node, also for a Node of another make.
+    command.args(arguments).args([&address.port().to_string(), WORK]).env("NODE_PATH", "/usr/share/nodejs");
+    command
+}
+
+/// Nothing was lost on the way, and sessions really went on elsewhere.
+fn expect_calm(beside: &Beside, killed: u32) {
+    let status = beside.status();
+    assert!(killed >= 3, "{killed} kills are no storm");
+    assert!(beside.number("/moves/lost") >= 3, "sessions went on elsewhere: {status:#}");
+    for bad in ["server_reset", "refused", "gone", "no_carrier"] {
+        assert_eq!(status["ended"][bad], 0, "{bad}: {status:#}");
+    }
+    assert!(beside.number("/latency_helped/count") > 0, "latency was measured: {status:#}");
+}
+
+#[test]
+fn clients_of_memcached_notice_nothing() {
+    let mut served = Served::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let beside = served.beside(&["--protocol", "memcached", "--relief", "on"]);
+    let java = served.scratch.path("Client.java");
+    std::fs::write(&java, include_str!("clients/Client.java")).unwrap();
+    let ((), killed) = served.stormy(|| {
+        run_all(vec![
+            ("pymemcache", client(PYTHON, &["-c", include_str!("clients/memcached.py")], beside.address)),
+            (
+                "spymemcached",
+                client(
+                    "java",
+                    &["-Xmx64m", "-cp", "/usr/share/java/spymemcached.jar", &java],
+                    beside.address,
+                ),
+            ),
+        ]);
+    });
+    expect_calm(&beside, killed);
+}
+
+#[test]
+fn memccapable_notices_nothing() {
+    let mut served = Served::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let beside = served.beside(&["--protocol", "memcached", "--threads", "2", "--relief", "on"]);
+    let (_, killed) = served.stormy(|| {
+        for protocol in ["-a", "-b", "-a", "-b"] {
+            let port = beside.address.port().to_string();
+            let output =
+                Command::new("memccapable").args(["-h", "127.0.0.1", "-p", &port, protocol]).output();
+            let output = output.expect("memccapable starts (package libmemcached-tools)");
+            let told = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && !told.contains("[FAIL]"), "{told}");
+            // Not so fast that nobody is killed meanwhile.
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+    });
+    assert!(killed >= 3 && beside.number("/taken") >= 4);
+    assert_eq!(beside.number("/ended/no_carrier") + beside.number("/ended/gone"), 0, "{:#}", beside.status());
+}
+
+#[test]
+fn clients_of_redis_notice_nothing() {
+    let mut served = Served::start(2, |place, run| Redis::default().wrapper(run).start(place).unwrap());
+    let beside = served.beside(&["--protocol", "redis", "--relief", "on"]);
+    let ((), killed) = served.stormy(|| {
+        let port = beside.address.port().to_string();
+        let mut cli = Command::new("redis-cli");
+        cli.args(["-p", &port, "-r", "400", "-i", "0.012", "INCR", "cli"]);
+        let mut benchmark = Command::new("sh");
+        let run =
+            format!("redis-benchmark -p {port} -c 20 -n 20000 -t set,get,incr,lpush,mset -q && echo 100000");
+        benchmark.args(["-c", &run]);
+        run_all(vec![
+            ("redis-py", client(PYTHON, &["-c", include_str!("clients/redis.py")], beside.address)),
+            ("node-redis", client("node", &["-e", include_str!("clients/redis.js")], beside.address)),
+            // Counts up to the number of its requests.
+            ("redis-cli", cli),
+            ("redis-benchmark", benchmark),
+        ]);
+    });
+    expect_calm(&beside, killed);
+}

@@ -1,0 +1,257 @@
+//! What a sidecar makes of the replies of the real memcached and redis: each one is told, whatever the command.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use spillway_lab::peers::{Memcached, Redis};
+use support::PATIENCE;
+use support::beside::{Beside, Served};
+
+/// Sends all in small pieces, and reads up to the end of the last reply.
+fn converse(address: SocketAddr, requests: &[u8], end: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut sender = stream.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for (turn, piece) in requests.chunks(61).enumerate() {
+                sender.write_all(piece).unwrap();
+                if turn % 8 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let (mut replies, mut buffer) = (Vec::new(), [0; 4096]);
+        while !replies.ends_with(end) {
+            let count = stream.read(&mut buffer).unwrap_or_else(|error| {
+                panic!("{error} after {}", String::from_utf8_lossy(&replies));
+            });
+            assert!(count > 0, "closed after {}", String::from_utf8_lossy(&replies));
+            replies.extend_from_slice(&buffer[..count]);
+        }
+        replies
+    })
+}
+
+#[track_caller]
+fn expect(beside: &Beside, replies: u64, measured: u64) {
+    let status = beside.status();
+    let gave_up = status["gave_up"].as_object().unwrap().values().filter_map(|count| count.as_u64());
+    assert_eq!(gave_up.sum::<u64>(), 0, "{status:#}");
+    let told = (beside.number("/replies"), beside.number("/latency_direct/count"));
+    assert_eq!(told, (replies, measured), "{status:#}");
+}
+
+#[test]
+fn all_replies_of_memcached_are_told() {
+    let served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let beside = served.beside(&["--protocol", "memcached"]);
+    let measured = [
+        "set a 0 0 5\r\nEND\r\n\r\n",
+        "add a 0 0 1\r\nx\r\n",
+        "replace a 1 0 3\r\nabc\r\n",
+        "append a 0 0 1\r\nd\r\n",
+        "prepend a 0 0 1\r\nz\r\n",
+        "cas a 0 0 1 1\r\nx\r\n",
+        "cas none 0 0 1 1\r\nx\r\n",
+        "get a\r\n",
+        "get none\r\n",
+        "get a none a a\r\n",
+        "gets a none\r\n",
+        "gat 100 a\r\n",
+        "gats 100 a none\r\n",
+        "set n 0 0 2\r\n41\r\n",
+        "incr n 1\r\n",
+        "decr n 40\r\n",
+        "incr a 1\r\n",
+        "incr none 1\r\n",
+        "touch a 100\r\n",
+        "touch none 1\r\n",
+        "delete a\r\n",
+        "delete a\r\n",
+        "version\r\n",
+        "get\r\n",
+        "set empty 0 0 0\r\n\r\n",
+        "get empty\r\n",
+        "delete empty 0\r\n",
+        "mg n v\r\n",
+        "mg n s v t f\r\n",
+        "mg none v\r\n",
+        "mg n\r\n",
+        "ms m 4 T100\r\nMN\r\n\r\n",
+        "mg m v k\r\n",
+        "ma n\r\n",
+        "ma n v\r\n",
+        "ma none\r\n",
+        "md m\r\n",
+        "md m\r\n",
+        "me n\r\n",
+        "me none\r\n",
+        "mn\r\n",
+    ];
+    let quiet = [
+        "set q 0 0 1 noreply\r\nx\r\n",
+        "delete q noreply\r\n",
+        "incr n 1 noreply\r\n",
+        "touch n 100 noreply\r\n",
+        "flush_all 1000 noreply\r\n",
+        "verbosity 0 noreply\r\n",
+        "mn\r\n",
+        "mg n v q\r\n",
+        "mg none v q\r\n",
+        "ms q 1 q\r\nx\r\n",
+        "md q q\r\n",
+        "md none q\r\n",
+        "mn\r\n",
+    ];
+    let operators = [
+        "stats\r\n",
+        "stats items\r\n",
+        "stats slabs\r\n",
+        "stats settings\r\n",
+        "stats conns\r\n",
+        "stats reset\r\n",
+        "stats cachedump 1 10\r\n",
+        "stats detail on\r\n",
+        "stats detail dump\r\n",
+        "stats detail off\r\n",
+        "stats sizes\r\n",
+        "stats nonsense\r\n",
+        "verbosity 0\r\n",
+        "cache_memlimit 64\r\n",
+        "lru tune 10 25 0.1 2.0\r\n",
+        "slabs automove 0\r\n",
+        "lru_crawler enable\r\n",
+        "lru_crawler crawl all\r\n",
+        "flush_all 1000\r\n",
+    ];
+    let end = "mn\r\n";
+    let all = [measured.concat(), quiet.concat(), operators.concat(), end.to_owned()].concat();
+    converse(beside.address, all.as_bytes(), b"OK\r\nMN\r\n");
+    let prompt = measured.len() as u64 + 2 + 1; // two are among the quiet ones
+    expect(&beside, prompt + operators.len() as u64, prompt);
+    // Many at a time.
+    let many = "get n\r\n".repeat(30_000) + "mn\r\n";
+    converse(beside.address, many.as_bytes(), b"END\r\nMN\r\n");
+    expect(&beside, prompt + operators.len() as u64 + 30_001, prompt + 30_001);
+}
+
+#[test]
+fn all_replies_of_redis_are_told() {
+    let served = Served::start(0, |place, run| {
+        Redis::default().args(["--enable-debug-command", "yes"]).wrapper(run).start(place).unwrap()
+    });
+    let beside = served.beside(&["--protocol", "redis"]);
+    let prompt = [
+        "SET a 1",
+        "GET a",
+        "GET none",
+        "INCR a",
+        "INCR",
+        "NONSENSE",
+        "MSET b 1 c 2",
+        "MGET a b none c",
+        "HSET h f 1 g 2",
+        "HGETALL h",
+        "RPUSH l 1 2 3",
+        "LRANGE l 0 -1",
+        "LRANGE none 0 -1",
+        "SADD s 1 2",
+        "SMEMBERS s",
+        "ZADD z 1.5 one 2 two",
+        "ZSCORE z one",
+        "ZRANGE z 0 -1 WITHSCORES",
+        "SCAN 0",
+        "TYPE a",
+        "EVAL {eval} 0",
+        "MULTI",
+        "INCR a",
+        "LRANGE l 0 -1",
+        "HGETALL h",
+        "EXEC",
+        "EXEC",
+        "XADD x * f 1",
+        "XRANGE x - +",
+        "XREAD COUNT 1 STREAMS x 0",
+        "XINFO STREAM x FULL",
+        "INFO",
+        "CONFIG GET *",
+        "CLIENT LIST",
+        "CLIENT ID",
+        "CLIENT TRACKING on",
+        "GET a",
+        "INCR a",
+        "COMMAND DOCS get",
+        "COMMAND COUNT",
+        "OBJECT ENCODING a",
+        "ECHO {lines}",
+        "LATENCY LATEST",
+        "MEMORY STATS",
+        "SLOWLOG GET",
+        "GEOADD geo 13.3 38.1 p",
+        "GEOSEARCH geo FROMMEMBER p BYRADIUS 1 km WITHCOORD",
+    ];
+    let unmeasured = [
+        "KEYS *",
+        "DEBUG SLEEP 0",
+        "WAIT 0 0",
+        "BLPOP l 0",
+        "BLPOP none 0.01",
+        "BLMPOP 0.01 1 none LEFT",
+        "BZPOPMIN none 0.01",
+        "XREAD BLOCK 10 STREAMS x $",
+    ];
+    let kinds = [
+        "string", "integer", "double", "null", "array", "set", "map", "attrib", "push", "verbatim", "true",
+        "false", "bignum",
+    ];
+    let command = |line: &str| {
+        let words: Vec<String> = line
+            .split(' ')
+            .map(|word| {
+                word.replace("{eval}", "return {1, {2, {}, 'x'}, {3}}")
+                    .replace("{lines}", "+1\r\n$-1\r\n*3\r\n")
+            })
+            .collect();
+        let each: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        format!("*{}\r\n{each}", words.len())
+    };
+    let half = |hello: &str, end: &str| {
+        let mut all = String::from(hello) + "\r\n";
+        prompt.iter().chain(&unmeasured).for_each(|line| all += &command(line));
+        // Attributes and push messages are of the newer version only, and redis sends none in the older one.
+        kinds.iter().for_each(|kind| all += &command(&format!("DEBUG PROTOCOL {kind}")));
+        all + "PING\r\n" + &command(&format!("ECHO {end}"))
+    };
+    for (turn, version) in [(1, "HELLO 2"), (2, "HELLO 3")] {
+        let end = format!("end-{turn}");
+        converse(beside.address, half(version, &end).as_bytes(), format!("{end}\r\n").as_bytes());
+        let each = 1 + prompt.len() as u64 + 2;
+        let others = (unmeasured.len() + kinds.len()) as u64;
+        let told = beside.number("/replies");
+        assert_eq!(told, turn * (each + others), "{version}: {:#}", beside.status());
+    }
+    // Those that came behind one that may block waited for it, and are no measure, or did not.
+    let (replies, measured) = (beside.number("/replies"), beside.number("/latency_direct/count"));
+    expect(&beside, replies, measured);
+    assert!(
+        (2 * (prompt.len() as u64 + 1)..=2 * (prompt.len() as u64 + 3)).contains(&measured),
+        "{measured}"
+    );
+}
+
+#[test]
+fn streams_that_are_no_answers_are_not_measured_and_go_on() {
+    let served = Served::start(0, |place, run| Redis::default().wrapper(run).start(place).unwrap());
+    let beside = served.beside(&["--protocol", "redis"]);
+    let subscribed = converse(beside.address, b"SUBSCRIBE news\r\nPING\r\n", b"pong\r\n$0\r\n\r\n");
+    assert!(subscribed.starts_with(b"*3\r\n$9\r\nsubscribe\r\n"));
+    let monitored = converse(beside.address, b"MONITOR\r\n", b"+OK\r\n");
+    assert_eq!(monitored, b"+OK\r\n");
+    let off = converse(beside.address, b"CLIENT REPLY OFF\r\nPING\r\nCLIENT REPLY ON\r\n", b"+OK\r\n");
+    assert_eq!(off, b"+OK\r\n", "bytes are as redis sends them");
+    assert_eq!((beside.number("/gave_up/stream"), beside.number("/gave_up/replies_off")), (2, 1));
+}

@@ -1,0 +1,164 @@
+//! A server under `spillway run`, its helpers, and sidecars beside clients, on loopback.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use spillway_lab::peers::Peer;
+use spillway_lab::{Launch, Place, Process};
+use spillway_ports::free_port;
+
+use super::{Ending, PATIENCE, SPILLWAY, Scratch, eventually, loopback};
+
+/// A server with its helpers.
+pub struct Served {
+    // Ended in this order.
+    pub helpers: Vec<Process>,
+    launches: Vec<Launch>,
+    pub server: Peer,
+    pub place: Place,
+    /// The server's link port.
+    pub link: SocketAddr,
+    /// Link ports of the helpers.
+    pub ports: Vec<SocketAddr>,
+    client_file: String,
+    pub scratch: Scratch,
+}
+
+impl Served {
+    /// `start` gets the words that go before the server's command.
+    pub fn start(helpers: usize, start: impl FnOnce(&Place, Vec<String>) -> Peer) -> Served {
+        let (place, scratch) = (Place::local().unwrap(), Scratch::new());
+        let (helper_file, _) = scratch.key("helper.key");
+        let (client_file, _) = scratch.key("client.key");
+        let link = loopback(free_port());
+        let at = link.to_string();
+        let words = [SPILLWAY, "run", "--link", &at, "--key", &helper_file, "--client-key", &client_file];
+        let words = words.into_iter().chain(["--require", "--"]).map(str::to_owned).collect();
+        let server = start(&place, words);
+        let ports: Vec<SocketAddr> = (0..helpers).map(|_| loopback(free_port())).collect();
+        let launch = |port: &SocketAddr| {
+            Launch::new(SPILLWAY)
+                .name("helper")
+                .args(["helper", "--service", &format!("service={link}"), "--link-listen", &port.to_string()])
+                .args(["--key", &helper_file, "--client-key", &client_file, "--threads", "1"])
+        };
+        let launches: Vec<Launch> = ports.iter().map(launch).collect();
+        let helpers = launches.iter().map(|launch| place.spawn(launch).unwrap()).collect();
+        let served = Served { helpers, launches, server, place, link, ports, client_file, scratch };
+        served.ports.iter().for_each(await_open);
+        served
+    }
+
+    /// The key file of clients.
+    pub fn client_file(&self) -> &str {
+        &self.client_file
+    }
+
+    /// Starts a sidecar with these further arguments, and waits until it answers.
+    pub fn beside(&self, arguments: &[&str]) -> Beside {
+        let helpers = self.ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let mut all = vec![
+            "--server".to_owned(),
+            self.link.to_string(),
+            "--client-key".into(),
+            self.client_file.clone(),
+        ];
+        if !helpers.is_empty() {
+            all.extend(["--helpers".into(), helpers]);
+        }
+        all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        Beside::start(&self.place, &self.scratch, &all)
+    }
+
+    /// Does some work while one helper after the other is killed and comes back, one each second; at least one is alive at
+    /// any time. Returns how often one was killed, too.
+    pub fn stormy<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> (T, u32) {
+        let is_over = AtomicBool::new(false);
+        let Served { helpers, launches, place, ports, .. } = self;
+        std::thread::scope(|scope| {
+            let storm = scope.spawn(|| {
+                let mut killed = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let at = killed as usize % helpers.len();
+                    helpers[at].kill();
+                    killed += 1;
+                    std::thread::sleep(Duration::from_millis(300));
+                    helpers[at] = place.spawn(&launches[at]).unwrap();
+                    await_open(&ports[at]);
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+                killed
+            });
+            let done = {
+                let _ending = Ending(&is_over);
+                work()
+            };
+            (done, storm.join().unwrap())
+        })
+    }
+}
+
+fn await_open(port: &SocketAddr) {
+    eventually("a helper takes library clients", || TcpStream::connect(port).is_ok());
+}
+
+/// A running sidecar.
+pub struct Beside {
+    pub process: Process,
+    /// Where it takes clients.
+    pub address: SocketAddr,
+    pub status_socket: String,
+}
+
+impl Beside {
+    pub fn start(place: &Place, scratch: &Scratch, arguments: &[String]) -> Beside {
+        let address = loopback(free_port());
+        let status_socket = scratch.path(&format!("sidecar-{}.sock", address.port()));
+        let launch = Launch::new(SPILLWAY)
+            .name("sidecar")
+            .args(["sidecar", "--listen", &address.to_string(), "--status-socket", &status_socket])
+            .args(arguments);
+        let process = place.spawn(&launch).unwrap();
+        let mut beside = Beside { process, address, status_socket };
+        eventually("the sidecar answers", || {
+            assert!(beside.process.exit().is_none(), "it ended: {}", beside.process.tail());
+            beside.try_status().is_some()
+        });
+        beside
+    }
+
+    fn try_status(&self) -> Option<Value> {
+        let asked =
+            Command::new(SPILLWAY).args(["status", "--json", "--socket", &self.status_socket]).output();
+        let output = asked.unwrap();
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    pub fn status(&self) -> Value {
+        self.try_status().expect("the sidecar answers")
+    }
+
+    /// One number of its status.
+    pub fn number(&self, pointer: &str) -> u64 {
+        let status = self.status();
+        let number = status.pointer(pointer).and_then(Value::as_u64);
+        number.unwrap_or_else(|| panic!("{pointer} is told: {status:#}"))
+    }
+
+    /// Of all that ended, how many did so in another way than in order.
+    pub fn ended_badly(&self) -> u64 {
+        let status = self.status();
+        let ended = status["ended"].as_object().expect("it tells how connections ended");
+        ended.iter().filter(|(how, _)| *how != "in_order").filter_map(|(_, count)| count.as_u64()).sum()
+    }
+
+    /// Tells it to go, and waits. Its exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        self.process.signal(Signal::TERM.as_raw()).unwrap();
+        self.process.wait(PATIENCE).expect("it ends").code()
+    }
+}

@@ -1,0 +1,104 @@
+//! Requests to a running sidecar, and their answers: one line of JSON in, one document out, as with a helper.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use spillway_policy::Word;
+use tracing::info;
+
+use crate::sidecar::Shared;
+use crate::status::SidecarStatus;
+
+/// How long an asker waits.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a sidecar can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    /// What it does: answered with a [`SidecarStatus`].
+    Status {},
+    /// The operator's word on relief: answered with [`Said`].
+    Relief {
+        /// The service, as its name or as the server's link port.
+        service: String,
+        /// `auto`, `on` or `off`.
+        word: String,
+        /// For how long; for ever, if not given.
+        #[serde(default)]
+        lasts_ms: Option<u64>,
+    },
+}
+
+/// What a word of the operator's has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Said {
+    /// The word that holds now.
+    word: String,
+    /// As helpers answer: clients that others have to lead elsewhere. A sidecar leads its own.
+    clients: u64,
+}
+
+/// The document that answers a request's line.
+pub(crate) fn answer(line: &str, shared: &Shared) -> String {
+    match serde_json::from_str::<Request>(line) {
+        Ok(Request::Status {}) => text(&json!({ "ok": shared.status() })),
+        Ok(Request::Relief { service, word, lasts_ms }) => match say(shared, &service, &word, lasts_ms) {
+            Ok(said) => text(&json!({ "ok": said })),
+            Err(why) => refusal(&why),
+        },
+        Err(error) => refusal(&format!("not a request to a sidecar: {error}")),
+    }
+}
+
+fn say(shared: &Shared, service: &str, word: &str, lasts_ms: Option<u64>) -> Result<Said, String> {
+    let word: Word = word.parse().map_err(|error| format!("{word}: {error}"))?;
+    if !shared.say(service, word, lasts_ms.map(Duration::from_millis)) {
+        return Err(format!("no service {service} here; there is: {}", shared.name()));
+    }
+    info!(%service, %word, lasts_ms, "relief: the operator's word");
+    Ok(Said { word: word.name().to_owned(), clients: 0 })
+}
+
+/// The document that says why a request is not answered.
+pub(crate) fn refusal(why: &str) -> String {
+    text(&json!({ "error": why }))
+}
+
+fn text(document: &Value) -> String {
+    // Texts, numbers and lists always have one.
+    serde_json::to_string_pretty(document).unwrap_or_default() + "\n"
+}
+
+/// Asks the sidecar that serves this admin socket what it does.
+///
+/// # Errors
+/// Nobody answers there, or something else than a sidecar.
+pub fn query(path: &Path) -> io::Result<SidecarStatus> {
+    let line = json!(Request::Status {}).to_string();
+    let text = spillway_daemon::ask(path, &line, PATIENCE)?;
+    let mut document: Value = serde_json::from_str(&text)?;
+    if let Some(why) = document["error"].as_str() {
+        return Err(io::Error::other(why.to_owned()));
+    }
+    Ok(serde_json::from_value(document["ok"].take())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_strict() {
+        let parse = |text: &str| serde_json::from_str::<Request>(text);
+        assert_eq!(parse(r#"{"command":"status"}"#).unwrap(), Request::Status {});
+        let said = parse(r#"{"command":"relief","service":"a","word":"on"}"#).unwrap();
+        assert_eq!(said, Request::Relief { service: "a".into(), word: "on".into(), lasts_ms: None });
+        for text in ["", "status", r#"{"command":"reload"}"#, r#"{"command":"status","x":1}"#] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

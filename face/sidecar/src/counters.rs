@@ -1,0 +1,254 @@
+//! What a sidecar counts: each network thread writes its own, whoever asks reads all.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use spillway_client::session::CarrierLoss;
+use spillway_requests::GaveUp;
+
+/// A number with one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// For gauges.
+    pub fn subtract(&self, less: u64) {
+        self.0.fetch_sub(less, Ordering::Relaxed);
+    }
+
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts of one kind by a reason.
+#[derive(Debug)]
+pub(crate) struct ByReason<const N: usize> {
+    names: &'static [&'static str; N],
+    counts: [Count; N],
+}
+
+impl<const N: usize> ByReason<N> {
+    fn new(names: &'static [&'static str; N]) -> ByReason<N> {
+        ByReason { names, counts: std::array::from_fn(|_| Count::default()) }
+    }
+
+    /// Adds one.
+    pub fn add(&self, reason: impl Reason) {
+        if let Some(count) = self.counts.get(reason.index()) {
+            count.add(1);
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.names.iter().zip(&self.counts).map(|(name, count)| (*name, count.value()))
+    }
+}
+
+/// One of the reasons of a [`ByReason`].
+pub(crate) trait Reason {
+    /// Its place among the names.
+    fn index(&self) -> usize;
+}
+
+/// Why a local connection was not taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    /// `max_connections`.
+    Full,
+    /// `max_memory`.
+    Memory,
+    /// It is from an address that may not come.
+    Address,
+    /// No PROXY header, or a wrong one, where there must be one.
+    Proxy,
+    /// The host has no descriptors left.
+    Descriptors,
+}
+
+pub(crate) const REFUSALS: [&str; 5] = ["full", "memory", "address", "proxy", "descriptors"];
+
+impl Reason for Refusal {
+    fn index(&self) -> usize {
+        *self as usize
+    }
+}
+
+/// How a local connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Both directions were finished.
+    InOrder,
+    /// The client reset it, or was gone before its replies.
+    Client,
+    /// The server reset it.
+    Server,
+    /// The server refused it.
+    Refused,
+    /// The server does not know the session any more.
+    Gone,
+    /// Nothing carried it in time.
+    NoCarrier,
+    /// The sidecar ends.
+    Shutdown,
+}
+
+pub(crate) const ENDINGS: [&str; 7] =
+    ["in_order", "client_reset", "server_reset", "refused", "gone", "no_carrier", "shutdown"];
+
+impl Reason for Ending {
+    fn index(&self) -> usize {
+        *self as usize
+    }
+}
+
+/// Why a session went to another carrier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Move {
+    /// The one before was lost.
+    Lost,
+    /// The one before wanted to go away.
+    Drain,
+    /// The server wanted it elsewhere.
+    SentAway,
+    /// For relief, or for its end.
+    Asked,
+}
+
+pub(crate) const MOVES: [&str; 4] = ["lost", "drain", "sent_away", "relief"];
+
+impl Reason for Move {
+    fn index(&self) -> usize {
+        *self as usize
+    }
+}
+
+impl Move {
+    pub fn of(why: &CarrierLoss) -> Move {
+        match why {
+            CarrierLoss::Drain => Move::Drain,
+            CarrierLoss::SentAway => Move::SentAway,
+            CarrierLoss::Asked => Move::Asked,
+            _ => Move::Lost,
+        }
+    }
+}
+
+pub(crate) const LOSSES: [&str; 7] = ["socket", "closed", "silent", "link", "refused", "drain", "asked"];
+
+impl Reason for &CarrierLoss {
+    fn index(&self) -> usize {
+        match self {
+            CarrierLoss::Socket(_) => 0,
+            CarrierLoss::Closed => 1,
+            CarrierLoss::Silent(_) => 2,
+            CarrierLoss::Link(_) | CarrierLoss::TooOld | CarrierLoss::Carrier(_) => 3,
+            CarrierLoss::Refused(_) => 4,
+            CarrierLoss::Drain | CarrierLoss::SentAway => 5,
+            CarrierLoss::Asked => 6,
+        }
+    }
+}
+
+pub(crate) const GAVE_UP: [&str; 8] = [
+    "syntax",
+    "unknown_command",
+    "unasked",
+    "ambiguous",
+    "stream",
+    "replies_off",
+    "too_many_outstanding",
+    "too_deep",
+];
+
+impl Reason for GaveUp {
+    fn index(&self) -> usize {
+        match self {
+            GaveUp::Syntax => 0,
+            GaveUp::UnknownCommand => 1,
+            GaveUp::Unasked => 2,
+            GaveUp::Ambiguous => 3,
+            GaveUp::Stream => 4,
+            GaveUp::RepliesOff => 5,
+            GaveUp::TooManyOutstanding => 6,
+            GaveUp::TooDeep => 7,
+        }
+    }
+}
+
+/// Of one network thread.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    pub taken: Count,
+    pub announced: Count,
+    pub refused: ByReason<5>,
+    pub ended: ByReason<7>,
+    /// Local connections now; those of them that nothing carries; those that a helper carries.
+    pub connections: Count,
+    pub waiting: Count,
+    pub helped: Count,
+    pub buffered_bytes: Count,
+    pub moves: ByReason<4>,
+    pub losses: ByReason<7>,
+    pub request_bytes: Count,
+    pub reply_bytes: Count,
+    /// Replies, as the protocol tells them apart, and those of them whose time is no measure.
+    pub replies: Count,
+    pub unmeasured: Count,
+    pub gave_up: ByReason<8>,
+    pub cpu_ns: Count,
+    /// Turns of the loop: a thread that stands still makes none.
+    pub turns: Count,
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
+            taken: Count::default(),
+            announced: Count::default(),
+            refused: ByReason::new(&REFUSALS),
+            ended: ByReason::new(&ENDINGS),
+            connections: Count::default(),
+            waiting: Count::default(),
+            helped: Count::default(),
+            buffered_bytes: Count::default(),
+            moves: ByReason::new(&MOVES),
+            losses: ByReason::new(&LOSSES),
+            request_bytes: Count::default(),
+            reply_bytes: Count::default(),
+            replies: Count::default(),
+            unmeasured: Count::default(),
+            gave_up: ByReason::new(&GAVE_UP),
+            cpu_ns: Count::default(),
+            turns: Count::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_have_names() {
+        let counters = Counters::default();
+        counters.refused.add(Refusal::Descriptors);
+        counters.ended.add(Ending::Shutdown);
+        counters.moves.add(Move::Asked);
+        counters.losses.add(&CarrierLoss::Asked);
+        counters.gave_up.add(GaveUp::TooDeep);
+        let last = |name, mut all: Vec<(&'static str, u64)>| assert_eq!(all.pop(), Some((name, 1)));
+        last("descriptors", counters.refused.iter().collect());
+        last("shutdown", counters.ended.iter().collect());
+        last("relief", counters.moves.iter().collect());
+        last("asked", counters.losses.iter().collect());
+        last("too_deep", counters.gave_up.iter().collect());
+    }
+}

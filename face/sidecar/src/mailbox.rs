@@ -1,0 +1,62 @@
+//! What a network thread is told by others.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use spillway_policy::Word;
+
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// The list of helpers, as it is now.
+    Helpers(Vec<SocketAddr>),
+    /// The operator's word on relief, for ever or for a time.
+    Say(Word, Option<Duration>),
+    /// Take no more connections, and end within this time.
+    Drain(Duration),
+    /// End at once.
+    End,
+}
+
+/// Few messages come: lists of helpers, and the end.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    messages: Mutex<VecDeque<Message>>,
+    wake: OwnedFd,
+}
+
+impl Mailbox {
+    pub fn new() -> io::Result<Mailbox> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Mailbox { messages: Mutex::default(), wake })
+    }
+
+    /// Readable when there is a message.
+    pub fn descriptor(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    pub fn put(&self, message: Message) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only the newest list counts.
+        if matches!(message, Message::Helpers(_)) {
+            messages.retain(|message| !matches!(message, Message::Helpers(_)));
+        }
+        messages.push_back(message);
+        // Fails only when the counter is full, and then the thread is told already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    pub fn take(&self) -> Option<Message> {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = messages.pop_front();
+        if message.is_none() {
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        }
+        message
+    }
+}

@@ -1,0 +1,117 @@
+//! A sidecar that lives until it is told to go.
+
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use spillway_daemon::{Manager, SignalEvent, Signals};
+use tracing::{error, info, warn};
+
+use crate::settings::{Settings, StartError};
+use crate::sidecar::Sidecar;
+
+enum Wake {
+    Signal(SignalEvent),
+    /// A network thread has ended.
+    Ended,
+}
+
+/// Runs a sidecar until it is told to go.
+///
+/// SIGTERM or SIGINT: takes no more connections, lets those that are there become idle until the drain deadline, then
+/// ends; a second one ends at once. SIGUSR1: a status line on stderr. A service manager is told what goes on.
+///
+/// # Errors
+/// As of [`Sidecar::start`].
+pub fn run(settings: Settings) -> Result<ExitCode, StartError> {
+    // Before any thread is there, so that none misses a signal.
+    let (wake, wakes) = channel();
+    let ended = wake.clone();
+    let _signals =
+        Signals::watch(move |event| wake.send(Wake::Signal(event)).is_ok()).map_err(StartError::Host)?;
+    let (drain_deadline, threads_left) = (settings.drain_deadline, settings.threads);
+    let sidecar = Sidecar::start(settings, move || drop(ended.send(Wake::Ended)))?;
+    let manager = Manager::from_environment();
+    manager.ready(&sidecar.status().summary());
+    Ok(Main { sidecar, manager, wakes, drain_deadline, is_draining: false, threads_left }.run())
+}
+
+struct Main {
+    sidecar: Sidecar,
+    manager: Manager,
+    wakes: Receiver<Wake>,
+    drain_deadline: Duration,
+    is_draining: bool,
+    threads_left: usize,
+}
+
+impl Main {
+    fn run(mut self) -> ExitCode {
+        let interval = self.manager.watchdog_interval();
+        let mut alive = interval.map(|interval| (Instant::now() + interval, self.sidecar.turns()));
+        loop {
+            if let Some(wake) = self.wait(alive.as_ref().map(|(at, _)| *at))
+                && let Some(code) = self.handle(wake)
+            {
+                return code;
+            }
+            if let (Some((at, before)), Some(interval)) = (&mut alive, interval)
+                && *at <= Instant::now()
+            {
+                let turns = self.sidecar.turns();
+                self.say_alive(before, &turns);
+                (*at, *before) = (Instant::now() + interval, turns);
+            }
+        }
+    }
+
+    fn wait(&self, alive_at: Option<Instant>) -> Option<Wake> {
+        match alive_at {
+            // The signal thread lives as long as this one.
+            None => self.wakes.recv().ok(),
+            Some(at) => self.wakes.recv_timeout(at.saturating_duration_since(Instant::now())).ok(),
+        }
+    }
+
+    /// Some when the process is to end.
+    fn handle(&mut self, wake: Wake) -> Option<ExitCode> {
+        match wake {
+            // The last one says so.
+            Wake::Ended if self.is_draining => {
+                self.threads_left -= 1;
+                if self.threads_left == 0 {
+                    info!("drained: ending");
+                    return Some(ExitCode::SUCCESS);
+                }
+            }
+            Wake::Ended => {
+                error!("a network thread has ended: ending, so that clients notice");
+                self.manager.stopping("a network thread has ended");
+                return Some(ExitCode::FAILURE);
+            }
+            Wake::Signal(SignalEvent::Status) => eprintln!("{}", self.sidecar.status()),
+            Wake::Signal(SignalEvent::Reload) => warn!("a sidecar has nothing to read again: restart it"),
+            Wake::Signal(SignalEvent::Terminate) if self.is_draining => {
+                warn!("told a second time to go: ending at once");
+                return Some(ExitCode::SUCCESS);
+            }
+            Wake::Signal(SignalEvent::Terminate) => {
+                let deadline_ms = u64::try_from(self.drain_deadline.as_millis()).unwrap_or(u64::MAX);
+                info!(deadline_ms, "told to go: no more connections; those that are there may become idle");
+                self.manager.stopping("draining");
+                self.is_draining = true;
+                self.sidecar.drain(self.drain_deadline);
+            }
+        }
+        None
+    }
+
+    /// The watchdog is told as long as every network thread makes turns.
+    fn say_alive(&self, before: &[u64], now: &[u64]) {
+        if before.iter().zip(now).all(|(before, now)| before < now) {
+            self.manager.alive();
+        } else {
+            error!("a network thread stands still: the service manager's watchdog is not told");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! A running sidecar.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use spillway_daemon::{AdminServer, Bounds, SocketFile};
+use spillway_discovery::Watcher;
+use spillway_metrics::HttpServer;
+use spillway_policy::Word;
+use spillway_requests::Protocol;
+use tracing::{error, info, warn};
+
+use crate::counters::{ByReason, Counters};
+use crate::latency::{Total, histogram};
+use crate::mailbox::{Mailbox, Message};
+use crate::part::Part;
+use crate::settings::{Listen, Settings, StartError};
+use crate::status::{LatencyStatus, SidecarStatus};
+use crate::worker::{Start, Worker};
+use crate::{control, descriptors, socket, web};
+
+/// A running sidecar. Ends when dropped, without regard for its clients; see [`Sidecar::drain`].
+pub struct Sidecar {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    /// Their files are removed with them.
+    files: Vec<SocketFile>,
+    _admin: Option<AdminServer>,
+    _http: Option<HttpServer>,
+}
+
+/// What threads and askers share.
+pub(crate) struct Shared {
+    settings: Arc<Settings>,
+    listen: Vec<Listen>,
+    parts: Vec<Arc<Part>>,
+    mailboxes: Vec<Arc<Mailbox>>,
+    started: Instant,
+    is_draining: AtomicBool,
+}
+
+impl Sidecar {
+    /// Binds the listening sockets and starts the threads. `ended` is called by each network thread when it ends.
+    ///
+    /// # Errors
+    /// Whatever an operator has to put right; nothing is left running then.
+    pub fn start(
+        mut settings: Settings,
+        ended: impl Fn() + Send + Sync + Clone + 'static,
+    ) -> Result<Sidecar, StartError> {
+        settings.check()?;
+        if let Some(connections) = descriptors::raise_limit(settings.max_connections) {
+            warn!(
+                connections,
+                wanted = settings.max_connections,
+                "the limit on open files allows fewer connections: raise it (LimitNOFILE=), or lower --max-connections"
+            );
+            settings.max_connections = connections;
+        }
+        let admin = settings.socket.as_deref().map(AdminServer::bind).transpose();
+        let admin = admin.map_err(|error| StartError::Socket {
+            path: settings.socket.clone().unwrap_or_default(),
+            error,
+        })?;
+        let http = settings
+            .metrics
+            .map(|address| HttpServer::bind(address).map_err(|error| StartError::Metrics { address, error }));
+        let http = http.transpose()?;
+        let Bound { listeners, listen, files } = Bound::bind(&settings.listen)?;
+
+        let settings = Arc::new(settings);
+        let started = Instant::now();
+        let connections = Arc::new(AtomicI64::new(0));
+        let part = |_| Arc::new(Part::new(started, Arc::clone(&connections)));
+        let parts: Vec<Arc<Part>> = (0..settings.threads).map(part).collect();
+        let mailboxes = (0..settings.threads).map(|_| Mailbox::new().map(Arc::new));
+        let mailboxes: Vec<Arc<Mailbox>> = mailboxes.collect::<io::Result<_>>().map_err(StartError::Host)?;
+        let shared =
+            Shared { settings, listen, parts, mailboxes, started, is_draining: AtomicBool::new(false) };
+        let mut sidecar =
+            Sidecar { shared: Arc::new(shared), threads: Vec::new(), files, _admin: None, _http: None };
+        sidecar.start_threads(&listeners, ended).map_err(StartError::Host)?;
+        sidecar.serve(admin, http).map_err(StartError::Host)?;
+        for listen in &sidecar.shared.listen {
+            info!(server = %sidecar.shared.settings.server, "listening on {listen}");
+        }
+        Ok(sidecar)
+    }
+
+    fn start_threads(
+        &mut self,
+        listeners: &[Arc<OwnedFd>],
+        ended: impl Fn() + Send + Sync + Clone + 'static,
+    ) -> io::Result<()> {
+        let settings = &self.shared.settings;
+        let watcher = settings.helpers.clone();
+        let watcher = watcher.map(|source| Watcher::start(source, spillway_discovery::Settings::default()));
+        let mut watcher = watcher.transpose()?;
+        for (thread, (part, mailbox)) in self.shared.parts.iter().zip(&self.shared.mailboxes).enumerate() {
+            let worker = Worker::new(Start {
+                settings: Arc::clone(settings),
+                listeners: listeners.to_vec(),
+                part: Arc::clone(part),
+                mailbox: Arc::clone(mailbox),
+                everybody: self.shared.mailboxes.clone(),
+                watcher: watcher.take(),
+            })?;
+            let ended = ended.clone();
+            let run = move || {
+                let outcome = worker.run();
+                ended();
+                outcome
+            };
+            self.threads.push(std::thread::Builder::new().name(format!("sidecar-{thread}")).spawn(run)?);
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, admin: Option<AdminServer>, http: Option<std::net::TcpListener>) -> io::Result<()> {
+        if let Some(admin) = &admin {
+            let shared = Arc::clone(&self.shared);
+            let answer = move |line: &str| control::answer(line, &shared);
+            admin.serve(Bounds::default(), answer, control::refusal)?;
+        }
+        self._admin = admin;
+        if let Some(listener) = http {
+            let shared = Arc::clone(&self.shared);
+            let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            self._http =
+                Some(HttpServer::serve(listener, move |request| web::answer(request, &shared, started))?);
+        }
+        Ok(())
+    }
+
+    /// What it is doing.
+    pub fn status(&self) -> SidecarStatus {
+        self.shared.status()
+    }
+
+    /// Where it listens, ports included.
+    pub fn listen(&self) -> &[Listen] {
+        &self.shared.listen
+    }
+
+    /// Takes no more connections. Those that are there end when they are idle, or by a reset after this time; then the
+    /// threads end.
+    pub fn drain(&mut self, within: Duration) {
+        self.shared.is_draining.store(true, Ordering::Relaxed);
+        self.files.clear();
+        self.shared.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::Drain(within)));
+    }
+
+    /// Turns of all threads' loops: a thread that stands still makes none in a second.
+    pub(crate) fn turns(&self) -> Vec<u64> {
+        self.shared.parts.iter().map(|part| part.counters.turns.value()).collect()
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        self.shared.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::End));
+        for thread in self.threads.drain(..) {
+            if let Ok(Err(error)) = thread.join() {
+                error!(%error, "a network thread has failed");
+            }
+        }
+    }
+}
+
+/// Sockets that listen.
+struct Bound {
+    listeners: Vec<Arc<OwnedFd>>,
+    /// With the ports that the host chose.
+    listen: Vec<Listen>,
+    files: Vec<SocketFile>,
+}
+
+impl Bound {
+    fn bind(wanted: &[Listen]) -> Result<Bound, StartError> {
+        let mut bound = Bound { listeners: Vec::new(), listen: Vec::new(), files: Vec::new() };
+        for listen in wanted {
+            bound.add(listen).map_err(|error| StartError::Listen { listen: listen.clone(), error })?;
+        }
+        Ok(bound)
+    }
+
+    fn add(&mut self, listen: &Listen) -> io::Result<()> {
+        let (listener, listen) = match listen {
+            Listen::Tcp(address) => {
+                let listener = socket::listen(*address)?;
+                let address = socket::local_address(&listener)?;
+                (listener, Listen::Tcp(address))
+            }
+            Listen::Unix { path, mode } => {
+                let file = SocketFile::bind(path, *mode)?;
+                file.listener.set_nonblocking(true)?;
+                let listener = OwnedFd::from(file.listener.try_clone()?);
+                self.files.push(file);
+                (listener, listen.clone())
+            }
+        };
+        self.listeners.push(Arc::new(listener));
+        self.listen.push(listen);
+        Ok(())
+    }
+}
+
+impl Shared {
+    pub(crate) fn parts(&self) -> &[Arc<Part>] {
+        &self.parts
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn sum(&self, of: impl Fn(&Counters) -> u64) -> u64 {
+        self.parts.iter().map(|part| of(&part.counters)).sum()
+    }
+
+    fn sums<const N: usize>(&self, of: impl Fn(&Counters) -> &ByReason<N>) -> BTreeMap<String, u64> {
+        let mut sums = BTreeMap::new();
+        for (name, count) in self.parts.iter().flat_map(|part| of(&part.counters).iter()) {
+            *sums.entry(name.to_owned()).or_default() += count;
+        }
+        sums
+    }
+
+    /// The operator's word, to all threads. False: it is about another service.
+    pub(crate) fn say(&self, service: &str, word: Word, lasts: Option<Duration>) -> bool {
+        let is_ours = service == self.settings.name || service == self.settings.server.to_string();
+        if is_ours {
+            self.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::Say(word, lasts)));
+        }
+        is_ours
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// What relief has decided, all threads together.
+    fn decisions(&self) -> BTreeMap<String, u64> {
+        let all = self.parts.iter().map(|part| part.relief().counters);
+        let mut sums = BTreeMap::new();
+        for counters in all {
+            for (name, count) in [
+                ("activations", counters.activations),
+                ("canaries", counters.canaries),
+                ("back_offs", counters.back_offs),
+                ("cures", counters.cures),
+                ("releases", counters.releases),
+                ("words", counters.words),
+                ("orders_to_helpers", counters.orders_to_helpers),
+                ("orders_to_server", counters.orders_to_server),
+                ("orders_failed", counters.orders_failed),
+            ] {
+                *sums.entry(name.to_owned()).or_default() += count;
+            }
+        }
+        sums
+    }
+
+    pub(crate) fn status(&self) -> SidecarStatus {
+        let settings = &self.settings;
+        let (mut direct, mut helped) = (histogram(), histogram());
+        for part in &self.parts {
+            let totals = [&mut Total::default(), &mut Total::default()];
+            part.latencies.add_to(Instant::now(), [&mut direct, &mut helped], totals);
+        }
+        let connections = self.sum(|counters| counters.connections.value());
+        let waiting = self.sum(|counters| counters.waiting.value());
+        let by_helpers = self.sum(|counters| counters.helped.value());
+        // Each thread decides for its own connections; the word, and the helpers, are the same for all.
+        let first = self.parts.first().map(|part| part.relief()).unwrap_or_default();
+        SidecarStatus {
+            kind: "sidecar".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            draining: self.is_draining(),
+            name: settings.name.clone(),
+            server: settings.server.to_string(),
+            helpers: first.helpers.iter().map(ToString::to_string).collect(),
+            listen: self.listen.iter().map(ToString::to_string).collect(),
+            protocol: match settings.protocol {
+                Protocol::Memcached => "memcached",
+                Protocol::Redis => "redis",
+                Protocol::Tcp => "tcp",
+            }
+            .into(),
+            relief: first.word.name().into(),
+            relief_stage: first.stage.into(),
+            decisions: self.decisions(),
+            sla_us: u64::try_from(settings.sla.as_micros()).unwrap_or(u64::MAX),
+            threads: self.parts.len(),
+            cpu_us: self.sum(|counters| counters.cpu_ns.value()) / 1000,
+            connections,
+            max_connections: settings.max_connections,
+            helped: by_helpers,
+            // Read one after the other, while they change.
+            direct: connections.saturating_sub(waiting).saturating_sub(by_helpers),
+            waiting,
+            buffered_bytes: self.sum(|counters| counters.buffered_bytes.value()),
+            max_memory_bytes: settings.max_memory,
+            taken: self.sum(|counters| counters.taken.value()),
+            announced: self.sum(|counters| counters.announced.value()),
+            refused: self.sums(|counters| &counters.refused),
+            ended: self.sums(|counters| &counters.ended),
+            moves: self.sums(|counters| &counters.moves),
+            carriers_lost: self.sums(|counters| &counters.losses),
+            request_bytes: self.sum(|counters| counters.request_bytes.value()),
+            reply_bytes: self.sum(|counters| counters.reply_bytes.value()),
+            replies: self.sum(|counters| counters.replies.value()),
+            replies_unmeasured: self.sum(|counters| counters.unmeasured.value()),
+            gave_up: self.sums(|counters| &counters.gave_up),
+            latency_direct: LatencyStatus::of(&direct),
+            latency_helped: LatencyStatus::of(&helped),
+        }
+    }
+}

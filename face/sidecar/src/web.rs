@@ -1,0 +1,16 @@
+//! What the metrics port answers.
+
+use spillway_metrics::{CONTENT_TYPE, Request, Response};
+
+use crate::metrics::render;
+use crate::sidecar::Shared;
+
+pub(crate) fn answer(request: &Request, shared: &Shared, started: f64) -> Response {
+    match request.path.as_str() {
+        "/metrics" => Response::ok(CONTENT_TYPE, render(shared, started)),
+        "/status" => Response::ok("application/json", shared.status().to_json()),
+        "/health" if shared.is_draining() => Response::text(503, "draining\n"),
+        "/health" => Response::text(200, "healthy\n"),
+        _ => Response::text(404, "there are /metrics, /status and /health\n"),
+    }
+}
