@@ -188,13 +188,7 @@ impl Activation {
             }
         } else {
             self.memory.called(now, &self.settings);
-            self.stage = if helped > 0 && !self.memory.is_wary(&self.settings) {
-                // Some are helped already, and were found to be no worse off.
-                self.remember_before(None);
-                Stage::Spread { until: now + self.spread(self.settings.spread) }
-            } else {
-                Stage::Jitter { until: now + self.random.time(self.settings.jitter) }
-            };
+            self.stage = Stage::Jitter { until: now + self.random.time(self.settings.jitter) };
         }
     }
 
@@ -291,12 +285,14 @@ impl Activation {
 
     /// A share of the group; of one that is too small for that one member, by chance.
     fn begin_canaries(&mut self, now: Time) {
-        let direct = self.members.count() - self.members.helped();
-        let canaries = self.share(direct, self.settings.canary_percent);
-        let (members, figures) = (self.members.count(), self.seen.figures);
+        let (members, helped, figures) = (self.members.count(), self.members.helped(), self.seen.figures);
+        let percent = self.settings.canary_percent;
+        let canaries = self.share(members - helped, percent);
         self.remember_before(None);
-        if self.settings.canary_percent == 100 && !self.memory.is_wary(&self.settings) {
+        if percent == 100 && !self.memory.is_wary(&self.settings) {
             self.stage = Stage::Spread { until: now };
+        } else if helped > 0 && u64::from(helped) * 100 >= u64::from(members) * u64::from(percent) {
+            self.stage = Stage::Canaries { until: now }; // enough are helped already to compare with
         } else if canaries == 0 {
             self.notice(Notice::OthersFirst { members, figures });
             self.stage = Stage::OthersFirst { until: now + self.settings.compare };

@@ -218,10 +218,10 @@ impl Books {
         let connections = f64::from(plan.connections());
         let (switches, moves) = (self.switches_max(), self.moves() as f64 / connections);
         let well = plan.helpers_are_well();
-        // In vain and back, twice; where helpers die or lie a few times more.
+        // In vain and back, twice or, of one connection in thousands, once more; the same where helpers die or lie.
         let (switches_max, moves_max) = match (well, plan.course.is_past_help()) {
             (true, false) => (2, 2.2),
-            (true, true) => (4, 2.5),
+            (true, true) => (6, 2.5),
             (false, _) => (6, 4.2),
         };
         if switches > switches_max {
