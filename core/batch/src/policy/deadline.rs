@@ -16,15 +16,17 @@ const DELAY_MAX: Duration = Duration::from_secs(60);
 const MEMORY: u32 = 32;
 /// Messages are counted in these parts, so that forgetting a share of them leaves no rounding error that matters.
 const PARTS: u128 = 1 << 16;
-/// The time that a batch waits is chosen in so many steps.
-const STEPS: u128 = 64;
+/// All of the time is waited where as many are expected as waiting pays for, which are so many steps.
+const ENOUGH: u128 = 256;
+/// None of it where a quarter of them is.
+const TOO_FEW: u128 = ENOUGH / 4;
 
 /// A batch goes when its first message has waited for nearly `max_delay`, if that pays. No other way takes fewer batches
 /// in which nobody waits for longer: *T* of Algorithm 1, which runs from batch to batch whether or not anybody waits,
 /// sends a first message early and alone, and those behind it in another batch.
 ///
 /// It pays in full where one more message is expected meanwhile, or one for each two that are there, and not at all where
-/// half of that is; in between a batch waits for a part of the time. How many are expected is watched from the first
+/// a quarter of that is; in between a batch waits for a part of the time. How many are expected is watched from the first
 /// message of each batch on, for as long as a batch waits at most. If it went before that, only messages count that would
 /// have come in that case too: not those of clients who were answered since.
 #[derive(Clone, Debug)]
@@ -93,10 +95,10 @@ impl Deadline {
         if asked_for == 0 {
             return Duration::ZERO;
         }
-        // Each of `watched` brought `came`. In steps: all that was asked for is 2 × STEPS here, and half of it STEPS.
+        // In steps: all that was asked for is ENOUGH, and what is worth nothing TOO_FEW.
         let expected = self.came * self.wait.as_nanos() * u128::from(THERE_FOR_ONE_MORE);
-        let share = (expected * 2 * STEPS / asked_for).clamp(STEPS, 2 * STEPS) - STEPS;
-        self.wait * share as u32 / STEPS as u32 // at most STEPS
+        let steps = (expected * ENOUGH / asked_for).clamp(TOO_FEW, ENOUGH);
+        self.wait * (steps - TOO_FEW) as u32 / (ENOUGH - TOO_FEW) as u32 // both are small
     }
 }
 

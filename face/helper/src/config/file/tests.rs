@@ -54,6 +54,25 @@ fn the_longest_times_are_those_that_the_kernel_takes() {
 }
 
 #[test]
+fn every_policy_of_batching_is_read_and_shown() {
+    let (max_delay, max_bytes) = (Duration::from_micros(300), 32 << 10);
+    let policies = [
+        ("adaptive", PolicyKind::Adaptive { max_delay, max_bytes }),
+        ("algorithm1", PolicyKind::Algorithm1),
+        ("fixed", PolicyKind::Fixed { delay: max_delay, bytes: max_bytes }),
+        ("deadline", PolicyKind::Deadline { max_delay, max_bytes }),
+    ];
+    for (name, policy) in policies {
+        let batch = format!("policy = \"{name}\"\nmax_delay = \"300us\"\nmax_bytes = \"32KiB\"\n");
+        let config = read(&format!("{LEAST}\n[service.cache.batch]\n{batch}")).unwrap();
+        assert_eq!(config.services[0].policy, policy);
+        let shown = config.to_string();
+        assert!(shown.contains(&format!("policy = \"{name}\"")), "{shown}");
+        assert_eq!(read(&shown).unwrap().services[0].policy, policy);
+    }
+}
+
+#[test]
 fn every_key_is_read() {
     let text = r#"
         [helper]
