@@ -5,11 +5,11 @@ mod support;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use spillway_client::LinkTarget;
 use spillway_client::session::{BlockingSession, SessionSettings};
-use support::{Client, PATIENCE, SPILLWAY, Scene, eventually};
+use support::{Client, Options, PATIENCE, SPILLWAY, Scene, eventually};
 
 fn relief(scene: &Scene, arguments: &[&str]) -> (bool, String, String) {
     let socket = ["--socket", &scene.status_socket];
@@ -122,4 +122,34 @@ fn nonsense_is_refused_and_says_what_there_is() {
     assert!(!is_fine && error.contains("there are: cache") && error.contains("memcached"), "{error}");
     let (is_fine, _, error) = relief(&scene, &["cache", "maybe"]);
     assert!(!is_fine && error.contains("expected auto, on or off"), "{error}");
+}
+
+#[test]
+fn the_server_sends_sessions_back_when_requests_are_few_and_fast() {
+    let scene = Scene::with(Options { run_arguments: vec!["--release-after", "2s"], ..Options::default() });
+    let mut sessions = Sessions::open(&scene, 10);
+    // As much as these can, for as long as it takes to be seen: what the server knows of direct load.
+    let busy_until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < busy_until {
+        sessions.use_all();
+    }
+    for session in &mut sessions.0 {
+        session.session().move_to(Instant::now(), 1).unwrap();
+    }
+    sessions.use_until_on(scene.client_link);
+    let busy_until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < busy_until {
+        sessions.use_all();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while !sessions.0.iter_mut().all(|session| session.session().carrier() == Some(scene.link)) {
+        assert!(Instant::now() < deadline, "they stay helped");
+        sessions.use_all();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let status = Command::new(SPILLWAY).args(["status", "--json"]).output().unwrap().stdout;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    let servers = status["servers"].as_array().unwrap();
+    let server = servers.iter().find(|server| server["pid"] == scene.server.pid()).unwrap();
+    assert!(server["sessions_released"].as_u64().unwrap() >= 10, "{server:#}");
 }

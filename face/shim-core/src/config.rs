@@ -2,6 +2,7 @@
 
 use core::ffi::CStr;
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use spillway_auth::KeyRing;
 use spillway_batch::{AddressRange, AddressRules, Limits, Role, ServerConfig};
@@ -22,6 +23,8 @@ pub const ALLOW_CLIENTS: &CStr = c"SPILLWAY_ALLOW_CLIENTS";
 pub const PORT: &CStr = c"SPILLWAY_PORT";
 /// How many sessions there may be at once.
 pub const SESSIONS_MAX: &CStr = c"SPILLWAY_SESSIONS_MAX";
+/// After so many milliseconds with few and fast requests helped sessions are sent back; 0 for never.
+pub const RELEASE_AFTER: &CStr = c"SPILLWAY_RELEASE_AFTER_MS";
 /// `1`: end the server rather than run it without help.
 pub const REQUIRE: &CStr = c"SPILLWAY_REQUIRE";
 /// Names one start by `spillway run`: all its processes have the same.
@@ -35,6 +38,9 @@ const WINDOW_BYTES: u32 = 64 * 1024;
 /// Sessions at once where nothing else is said. Each keeps at most 256 KiB for its client, and as much as a connection
 /// may have unread.
 pub const SESSIONS_MAX_DEFAULT: usize = 65_536;
+
+/// As of [`RELEASE_AFTER`] where nothing else is said, in milliseconds.
+pub const RELEASE_AFTER_DEFAULT_MS: u32 = 10_000;
 
 /// The configuration of one server process.
 #[derive(Debug)]
@@ -51,6 +57,8 @@ pub struct Config {
     pub port: Option<u16>,
     /// Sessions at once; 0 for none.
     pub sessions_max: usize,
+    /// Requests must be few and fast for so long before helped sessions are sent back; zero for never.
+    pub release_after: Duration,
     /// Rather no server than one without help.
     pub require: bool,
     /// Which start by `spillway run` this process came of.
@@ -118,9 +126,25 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         None => SESSIONS_MAX_DEFAULT,
         Some(text) => text.parse().map_err(|_| format!("SPILLWAY_SESSIONS_MAX={text} is no number"))?,
     };
+    let release_after = match variable(RELEASE_AFTER).filter(|text| !text.is_empty()) {
+        None => RELEASE_AFTER_DEFAULT_MS,
+        Some(text) => text.parse().map_err(|_| format!("SPILLWAY_RELEASE_AFTER_MS={text} is no number"))?,
+    };
+    let release_after = Duration::from_millis(release_after.into());
     let launch = variable(LAUNCH).filter(|id| is_launch(id));
     let status_directories = status::directories();
-    Ok(Config { link, ring, key_files, allow, port, sessions_max, require, launch, status_directories })
+    Ok(Config {
+        link,
+        ring,
+        key_files,
+        allow,
+        port,
+        sessions_max,
+        release_after,
+        require,
+        launch,
+        status_directories,
+    })
 }
 
 /// A launch is part of a file name.

@@ -29,6 +29,7 @@ mod log;
 mod parts;
 mod port;
 mod ready;
+mod release;
 mod relief;
 mod rotation;
 mod sessions;

@@ -20,7 +20,7 @@ use crate::source::{notify, notify_all};
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{links, threads};
+use crate::{links, release, threads};
 
 /// One link's state. Vacant places wait for the next link.
 pub(crate) struct Inner {
@@ -39,6 +39,10 @@ pub(crate) struct Inner {
     established: bool,
     /// Looks at the socket that found messages.
     batches_received: u64,
+    /// When the first of the messages came whose replies have yet to go.
+    received_at: Option<Time>,
+    /// The session that was sent home last, by id.
+    pub(crate) sent_home: usize,
     /// A batch of which the socket took only a part.
     sending: Chunk,
     /// The socket is full and epoll tells when it is not.
@@ -98,6 +102,8 @@ impl Inner {
             adopted: false,
             established: false,
             batches_received: 0,
+            received_at: None,
+            sent_home: 0,
             sending: Chunk::default(),
             wants_out: false,
             raised: Vec::new(),
@@ -196,6 +202,9 @@ impl Inner {
         }
         if self.end.as_ref().is_some_and(|end| end.counters().batches_sent != batches_before) {
             self.tell_status();
+            if let Some(received_at) = self.received_at.take() {
+                release::served(sys::now().since(received_at));
+            }
         }
         self.announce_room(wakes);
         Ok(())
@@ -249,7 +258,10 @@ impl Inner {
         };
         notify_all(self.raised.iter().filter_map(|&index| connections::get(index)), wakes);
         self.raised.clear();
-        self.batches_received += u64::from(messages(&self.end) != messages_before);
+        if messages(&self.end) != messages_before {
+            self.batches_received += 1;
+            self.received_at.get_or_insert(now);
+        }
         self.tell_status();
         self.announce_room(wakes);
         outcome

@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard};
 
 use libc::c_int;
-use spillway_batch::{CloseReason, Id, Info, RefuseReason, ServerLink};
+use spillway_batch::{CloseReason, Id, Info, RefuseReason, Role, ServerLink};
 use spillway_transport::Time;
 
 use crate::connections::{Connection, OUT};
@@ -19,7 +19,7 @@ use crate::sessions::{self, CarrierName, Name};
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{lock, log, switch, threads};
+use crate::{lock, log, release, switch, threads};
 
 /// Bytes received at once. A batch is smaller; a backlog is not, and costs fewer calls this way.
 pub(crate) const RECEIVE_BYTES: usize = 128 * 1024;
@@ -403,12 +403,13 @@ fn is_watching() -> bool {
 /// Whether [`expire`] may have something to do.
 #[inline]
 pub(crate) fn need_looks(now: Time) -> bool {
-    is_watching() || sessions::is_due(now)
+    is_watching() || sessions::is_due(now) || release::is_due(now)
 }
 
 /// No wait is to be longer than this.
 pub(crate) fn look_within() -> Option<Duration> {
-    is_watching().then_some(LOOKING_WAIT).into_iter().chain(sessions::due_within()).min()
+    let watching = is_watching().then_some(LOOKING_WAIT);
+    [watching, sessions::due_within(), release::due_within()].into_iter().flatten().min()
 }
 
 /// Asks the peers of all links to move their connections away: how many links that are.
@@ -439,6 +440,48 @@ pub(crate) fn send_elsewhere(wakes: &mut Wakes) -> usize {
     count
 }
 
+/// What links have carried so far, those that are gone left out, and the sessions that there are.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Traffic {
+    /// Messages that came through helpers.
+    pub(crate) helped: u64,
+    /// Messages of clients with a link of their own.
+    pub(crate) direct: u64,
+    pub(crate) sessions: u32,
+    /// Of those, carried by helpers.
+    pub(crate) helped_sessions: u32,
+}
+
+pub(crate) fn traffic() -> Traffic {
+    let mut traffic = Traffic::default();
+    for link in all() {
+        let inner = link.lock();
+        let Some(end) = &inner.end else { continue };
+        let (messages, sessions) = (end.counters().messages_received, inner.sessions() as u32);
+        traffic.sessions += sessions;
+        if end.role() == Some(Role::Helper) {
+            traffic.helped += messages;
+            traffic.helped_sessions += sessions;
+        } else {
+            traffic.direct += messages;
+        }
+    }
+    traffic
+}
+
+/// Asks the clients of so many sessions that are helped to come back: how many were asked.
+pub(crate) fn send_home(count: usize, wakes: &mut Wakes) -> usize {
+    let mut left = count;
+    for link in all() {
+        let mut inner = link.lock();
+        if left > 0 && inner.end.as_ref().is_some_and(|end| end.role() == Some(Role::Helper)) {
+            left -= inner.send_home(left);
+            inner.flush_or_lose(wakes);
+        }
+    }
+    count - left
+}
+
 /// Ends links that carry nothing, or all of them: how many are left.
 pub(crate) fn end_drained(all_of_them: bool, wakes: &mut Wakes) -> usize {
     let mut left = 0;
@@ -465,6 +508,9 @@ pub(crate) fn expire(wakes: &mut Wakes) {
     let now = sys::now();
     if sessions::is_due(now) {
         sessions::look(now, wakes);
+    }
+    if release::is_due(now) {
+        release::look(now, wakes);
     }
     if now.since(Time(EXPIRED_AT.load(Ordering::Relaxed))) < EXPIRY_INTERVAL {
         return;

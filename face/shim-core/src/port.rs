@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::time::Duration;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use libc::c_int;
@@ -64,6 +65,11 @@ fn give_up(require: bool, why: core::fmt::Arguments<'_>) {
 /// What sessions are accepted with now, and their bounds.
 pub(crate) fn session_config() -> Option<(Arc<ServerConfig>, TableLimits)> {
     CONFIG.get().map(|prepared| (prepared.keys.server(), prepared.config.session_limits()))
+}
+
+/// Requests must be few and fast for so long before sessions are sent back; `None` for never.
+pub(crate) fn release_after() -> Option<Duration> {
+    CONFIG.get().map(|prepared| prepared.config.release_after).filter(|after| !after.is_zero())
 }
 
 /// Whether this process is to be helped at all.

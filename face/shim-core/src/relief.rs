@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use spillway_batch::Role;
 use spillway_policy::{Standing, Word};
+use spillway_transport::Time;
 
 use crate::ready::Wakes;
 use crate::{links, lock, log, status, sys};
@@ -14,10 +15,14 @@ const WITHIN_MS: u32 = 1_000;
 
 static STANDING: Mutex<Option<Standing>> = Mutex::new(None);
 
+/// The word that holds now.
+pub(crate) fn word(now: Time) -> Word {
+    lock(&STANDING).map_or(Word::Auto, |standing| standing.at(now))
+}
+
 /// Within which time a session that comes over a link of this role is to go elsewhere, if it is.
 pub(crate) fn elsewhere(role: Role) -> Option<u32> {
-    let word = (*lock(&STANDING))?.at(sys::now());
-    let wrong = match word {
+    let wrong = match word(sys::now()) {
         Word::Auto => return None,
         Word::On => Role::Client,
         Word::Off => Role::Helper,

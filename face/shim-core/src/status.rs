@@ -155,6 +155,13 @@ pub(crate) fn count(counter: Counter) {
     }
 }
 
+/// Counts so many.
+pub(crate) fn add(counter: Counter, count: u64) {
+    if let Some(page) = page() {
+        page.word(header::COUNTERS + counter as usize).fetch_add(count, Ordering::Relaxed);
+    }
+}
+
 /// Says where on the page a link's traffic goes.
 fn traffic_words(counters: &LinkCounters, batches_received: u64) -> [u64; 8] {
     [

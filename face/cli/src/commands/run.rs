@@ -10,8 +10,10 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use spillway_batch::AddressRange;
+use spillway_helper::config::parse_duration;
 use spillway_shim_core::config;
 
 use program::Unfit;
@@ -44,6 +46,10 @@ pub struct Args {
     /// Sessions of the client library at once, 0 for none: each keeps up to 256 KiB of replies until its client has them
     #[arg(long, value_name = "N", default_value_t = config::SESSIONS_MAX_DEFAULT)]
     sessions_max: usize,
+
+    /// Send sessions that are helped back when requests have been few and fast for so long; 0s: never.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    release_after: Duration,
     /// Fail rather than run the server without helpers
     #[arg(long)]
     require: bool,
@@ -121,6 +127,7 @@ fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
         (name(config::ALLOW_CLIENTS), ranges.join(",").into()),
         (name(config::PORT), port.into()),
         (name(config::SESSIONS_MAX), args.sessions_max.to_string().into()),
+        (name(config::RELEASE_AFTER), args.release_after.as_millis().to_string().into()),
         (name(config::REQUIRE), require.into()),
         (name(config::LAUNCH), launch.into()),
     ])

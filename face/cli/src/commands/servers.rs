@@ -105,7 +105,8 @@ pub(crate) fn refusals(status: &ServerStatus) -> impl Iterator<Item = (&'static 
 }
 
 fn is_refusal(counter: Counter) -> bool {
-    !matches!(counter, Counter::LinksTaken | Counter::LinksEnded | Counter::ConnectionsTaken)
+    use Counter::{ConnectionsTaken, LinksEnded, LinksTaken, SessionsReleased, SessionsResumed};
+    !matches!(counter, LinksTaken | LinksEnded | ConnectionsTaken | SessionsResumed | SessionsReleased)
 }
 
 fn add<'a>(value: &mut Value, numbers: impl Iterator<Item = (&'a str, u64)>) {

@@ -81,11 +81,18 @@ pub struct Options {
     pub memcached: Memcached,
     pub helper_files: u64,
     pub helper_arguments: Vec<&'static str>,
+    /// Of `spillway run`.
+    pub run_arguments: Vec<&'static str>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { memcached: Memcached::default(), helper_files: 65_536, helper_arguments: Vec::new() }
+        Options {
+            memcached: Memcached::default(),
+            helper_files: 65_536,
+            helper_arguments: Vec::new(),
+            run_arguments: Vec::new(),
+        }
     }
 }
 
@@ -102,18 +109,22 @@ impl Scene {
         let [link, raw, client_link] = [(); 3].map(|()| loopback(free_port()));
         let server = options
             .memcached
-            .wrapper([
-                SPILLWAY,
-                "run",
-                "--link",
-                &link.to_string(),
-                "--key",
-                &helper_file,
-                "--client-key",
-                &client_file,
-                "--require",
-                "--",
-            ])
+            .wrapper(
+                [
+                    SPILLWAY,
+                    "run",
+                    "--link",
+                    &link.to_string(),
+                    "--key",
+                    &helper_file,
+                    "--client-key",
+                    &client_file,
+                    "--require",
+                ]
+                .into_iter()
+                .chain(options.run_arguments)
+                .chain(["--"]),
+            )
             .start(&place)
             .unwrap();
         let status_socket = scratch.path("helper.sock");

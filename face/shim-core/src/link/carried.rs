@@ -7,7 +7,7 @@ use spillway_transport::Time;
 use super::{Inner, Named};
 use crate::ready::{self, Wakes};
 use crate::sessions::{self, CarrierName, Name, Next, Words};
-use crate::{port, relief, status, sys};
+use crate::{port, release, relief, status, sys};
 
 impl Inner {
     /// A session begins on this link, or goes on.
@@ -16,6 +16,7 @@ impl Inner {
         let Some((config, limits)) = port::session_config() else { return };
         match sessions::open(&config.ring, limits, &words, self.local, wakes) {
             Words::New(name, answer) => {
+                release::begin();
                 self.name(id, Named::Session(name));
                 self.say(id, answer);
             }
@@ -84,6 +85,24 @@ impl Inner {
         let within = role.and_then(relief::elsewhere);
         within.into_iter().for_each(|deadline_ms| self.say(id, Control::Drain { deadline_ms }));
         within.is_some()
+    }
+
+    /// How many sessions it carries.
+    pub(crate) fn sessions(&self) -> usize {
+        self.named.iter().filter(|named| matches!(named, Named::Session(_))).count()
+    }
+
+    /// Asks the clients of so many sessions to come back, others than the last time: how many were asked.
+    pub(crate) fn send_home(&mut self, count: usize) -> usize {
+        let ids = self.named.len();
+        let turn = (0..ids).map(|step| (self.sent_home + 1 + step) % ids);
+        let next = turn.filter(|id| matches!(self.named[*id], Named::Session(_))).take(count);
+        let next: Vec<usize> = next.collect();
+        for &id in &next {
+            self.say(Id(id as u32), Control::Drain { deadline_ms: 0 }); // ids are below the link's limit
+            self.sent_home = id;
+        }
+        next.len()
     }
 
     /// The session is not carried here any more.

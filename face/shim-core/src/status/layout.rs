@@ -275,6 +275,8 @@ counters! {
         SessionsResumed = "sessions_resumed",
         /// Sessions refused: over, of another life of this server, or with words that are old or do not fit.
         SessionRefused = "session_refused",
+        /// Sessions that were sent back from helpers, because requests had become few and fast.
+        SessionsReleased = "sessions_released",
     }
 }
 
