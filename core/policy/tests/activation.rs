@@ -327,6 +327,13 @@ fn the_server_may_ask_for_help_and_refuse_it() {
     group.server_drains(Carrier::Direct, 100);
     group.run(3_000, always(CALM));
     assert_eq!((group.helped(), group.course()), (100, vec!["server_asks"]));
+    while group.now_ms < 60_000 {
+        group.obey_only();
+    }
+    assert_eq!(group.helped(), 100, "who asked for it ends it");
+    group.server_drains(Carrier::Helped, 100);
+    group.run(61_000, always(CALM));
+    assert_eq!((group.helped(), group.course()), (0, vec!["server_asks", "released"]));
 
     let mut refused = Group::new(100, 40, ActivationSettings::default(), 5);
     refused.run(2_000, always(CALM));

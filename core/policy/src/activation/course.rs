@@ -140,6 +140,7 @@ impl Activation {
             Verdict::Late => (self.late_looks.saturating_add(1), 0),
             Verdict::Silent => (self.late_looks, 0),
             Verdict::Calm => (0, self.calm_looks.saturating_add(1)),
+            Verdict::Unknown if self.seen.has_late() => (self.late_looks, self.calm_looks),
             Verdict::Easing | Verdict::Unknown => (0, self.calm_looks),
         };
         if self.calm_looks >= CALM_LOOKS {
@@ -176,12 +177,11 @@ impl Activation {
         if self.is_moving() {
             self.late_looks = 0; // returning takes its own time
         }
-        if self.late_looks < self.settings.late_looks || self.memory.is_barred(now) {
-            return;
-        }
         let (members, helped) = (self.members.count(), self.members.helped());
-        if members == helped {
-            self.stage = if members == 0 { Stage::Direct } else { Stage::Helped };
+        if members == helped && members > 0 && !self.is_moving() {
+            self.stage = Stage::Helped; // the others have left, or the server has asked for it
+        } else if self.late_looks < self.settings.late_looks || self.memory.is_barred(now) {
+            // Nothing is to be done, or not yet.
         } else if !self.available {
             if !core::mem::replace(&mut self.has_said_none, true) {
                 self.notice(Notice::NoHelpers { retry_in: None });
@@ -217,7 +217,7 @@ impl Activation {
 
     /// Back by itself: after a long calm with little load.
     fn watch_calm(&mut self, now: Time) {
-        let Some(helped_since) = self.helped_since else {
+        let Some(helped_since) = self.helped_since.filter(|_| !self.server_asked) else {
             self.calm_since = None;
             return;
         };
@@ -243,6 +243,7 @@ impl Activation {
         self.counters.releases += 1;
         self.memory.returned(now);
         self.calm_since = None;
+        self.server_asked = false;
         self.begin_direct();
     }
 
@@ -390,27 +391,27 @@ impl Activation {
                 (standing.wanted, standing.not_before) = (Carrier::Direct, Time::ZERO);
                 if self.seen.is_late() && self.stage.is_on_trial() {
                     self.back_off(now, BackOff::ServerRefuses);
-                } else if !matches!(self.stage, Stage::Direct) {
+                } else if self.server_asked || !matches!(self.stage, Stage::Direct) {
                     self.release(now, ReleasedBy::Server);
                 }
             }
             Carrier::Direct if self.available => {
                 (standing.wanted, standing.not_before) = (Carrier::Helped, Time::ZERO);
-                if !self.stage.is_for_all() {
-                    self.comparison = None;
-                    self.stage = Stage::Helped;
-                    self.before = None;
+                if !core::mem::replace(&mut self.server_asked, true) {
                     self.notice(Notice::ServerAsks);
                 }
             }
             Carrier::Direct => {}
         }
-        self.line_up(now);
+        // Each is once in the queue, or a few times, which does no harm.
+        if self.moves.len() < self.members.count() as usize * 2 {
+            self.moves.push_back(member);
+        }
     }
 
     pub(super) fn follow_word(&mut self, now: Time, lasts: Option<Duration>) {
         let word = self.standing.at(now);
-        self.word = word;
+        (self.word, self.server_asked) = (word, false);
         let moving = match word {
             Word::On => {
                 self.begin_direct();

@@ -101,6 +101,8 @@ pub struct Activation {
     helped_since: Option<Time>,
     /// Since when it has been calm with little load.
     calm_since: Option<Time>,
+    /// The server has asked for help: it ends it too.
+    server_asked: bool,
     /// That no helper is there has been said.
     has_said_none: bool,
     next_look: Time,
@@ -144,6 +146,7 @@ impl Activation {
             doubts: 0,
             helped_since: None,
             calm_since: None,
+            server_asked: false,
             has_said_none: false,
             next_look: now,
             seen,

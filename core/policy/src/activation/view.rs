@@ -40,6 +40,11 @@ impl View {
         matches!(self.verdict, Verdict::Late | Verdict::Silent)
     }
 
+    /// Something is late, or may be.
+    pub fn has_late(&self) -> bool {
+        self.figures.late + self.figures.waiting > 0
+    }
+
     /// Nothing is late, as far as there is anything.
     pub fn is_calm(&self) -> bool {
         matches!(self.verdict, Verdict::Calm | Verdict::Unknown) && self.figures.waiting == 0

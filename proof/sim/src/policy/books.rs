@@ -219,7 +219,9 @@ impl Books {
         let (switches, moves) = (self.switches_max(), self.moves() as f64 / connections);
         let well = plan.helpers_are_well();
         // In vain and back, twice or, of one connection in thousands, once more; the same where helpers die or lie.
+        // With impatient clients a server is so late that orders to it time out.
         let (switches_max, moves_max) = match (well, plan.course.is_past_help()) {
+            (false, _) if plan.course == Course::Impatience => (8, 4.2),
             (true, false) => (2, 2.2),
             (true, true) => (6, 2.5),
             (false, _) => (6, 4.2),
