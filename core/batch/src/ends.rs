@@ -200,8 +200,14 @@ impl Ends {
 
     /// There may be one message more than before.
     fn asked(&mut self, id: Id, messages_before: u64) {
-        let answered_at = self.answered_at.get(id.0 as usize).copied().unwrap_or(0);
-        if answered_at < self.counters.batches_sent {
+        if self.kind_out != Kind::Request {
+            return;
+        }
+        let index = id.0 as usize;
+        if self.answered_at.len() <= index {
+            self.answered_at.resize(index + 1, 0);
+        }
+        if self.answered_at[index] < self.counters.batches_sent {
             self.fresh += self.assembler.messages() - messages_before;
         }
     }
@@ -349,13 +355,11 @@ impl Ends {
 
     // What comes in.
 
-    /// A reply has come.
+    /// A reply has come. The peer may name any id: only those that have asked have a place.
     pub(crate) fn answered(&mut self, id: Id) {
-        let index = id.0 as usize;
-        if self.answered_at.len() <= index {
-            self.answered_at.resize(index + 1, 0);
+        if let Some(at) = self.answered_at.get_mut(id.0 as usize) {
+            *at = self.counters.batches_sent;
         }
-        self.answered_at[index] = self.counters.batches_sent;
     }
 
     pub(crate) fn incoming_data(&mut self, id: Id, bytes: usize, last: bool) -> Incoming {
@@ -462,6 +466,20 @@ fn break_rule(connection: &mut Connection, reason: CloseReason) -> Incoming {
 mod tests {
     use super::*;
     use crate::policy::PolicyKind;
+
+    #[test]
+    fn replies_of_unknown_connections_take_no_memory() {
+        let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+        let mut ends = Ends::new(Kind::Request, policy.build(), 1 << 20);
+        ends.answered(Id(u32::MAX));
+        assert!(ends.answered_at.is_empty());
+        ends.insert(Id(3), Connection::new(1000, 1000));
+        ends.compose(Id(3), b"get x");
+        assert!(ends.flush(Time(0)).is_some());
+        ends.answered(Id(3));
+        ends.answered(Id(4));
+        assert_eq!(ends.answered_at, [0, 0, 0, 1]);
+    }
 
     #[test]
     fn a_batch_has_waited_since_its_first_message_was_left() {
