@@ -47,6 +47,7 @@ impl Running {
         }
         let changes = differences(&settings.config, &config);
         warn_of_useless_settings(&config);
+        self.registrars.put_in_force(&config);
         settings.config = config;
         settings.places = plan.places;
         for Difference { service, what } in &changes {

@@ -21,6 +21,9 @@ use crate::running::{Running, Settings, warn_of_useless_settings};
 use crate::status::HelperStatus;
 use crate::web::Web;
 
+/// How long taking registrations away may hold up the end. Those that are left go when their time is over.
+const REGISTRATIONS_END: Duration = Duration::from_millis(1500);
+
 /// A running helper. Ends when dropped, without regard for its clients; see [`Helper::drain`].
 pub struct Helper {
     control: Arc<Control>,
@@ -92,6 +95,7 @@ impl Helper {
             helper.threads.push(spawn(thread, core, context, Arc::clone(&ended))?);
         }
         helper.serve_admin()?;
+        helper.running().registrars.put_in_force(&helper.running().settings().config);
         helper.http = metrics.map(|listener| helper.serve_metrics(listener)).transpose()?;
         Ok(helper)
     }
@@ -126,6 +130,7 @@ impl Helper {
     /// Stops taking clients and lets those that are there finish what is in flight, until the deadline. See
     /// [`is_drained`](Self::is_drained).
     pub fn drain(&self, deadline: Duration) {
+        self.running().registrars.withdraw_all();
         for remote in &self.running().remotes {
             // A thread that has ended has no clients.
             let _ = remote.run(move |now, app, out| app.relay.drain(now, deadline, out));
@@ -161,6 +166,7 @@ impl Helper {
     }
 
     fn end(&mut self) {
+        self.running().registrars.withdraw_all();
         self.admin = None;
         self.http = None;
         self.running().remotes.iter().for_each(Remote::stop);
@@ -171,6 +177,7 @@ impl Helper {
                 Err(_) => error!("a network thread panicked"),
             }
         }
+        self.running().registrars.wait(REGISTRATIONS_END);
     }
 
     fn serve_admin(&self) -> Result<(), StartError> {

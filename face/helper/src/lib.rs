@@ -21,6 +21,7 @@ mod log;
 mod metrics;
 mod page;
 mod rates;
+mod registering;
 mod relaying;
 mod run;
 mod running;
@@ -35,6 +36,7 @@ pub use health::health;
 pub use helper::Helper;
 pub use metrics::METRICS;
 pub use rates::{Rates, ServiceRates};
+pub use registering::RegistrationStatus;
 pub use run::{Source, run};
 pub use status::{ContextLoad, ContextStatus, Drained, HelperStatus, LinkStatus, ServiceStatus};
 

@@ -4,6 +4,7 @@ use spillway_metrics::{Exposition, Family, Metric, process};
 use spillway_relay::ServiceStatus;
 
 use crate::distribution::Distribution;
+use crate::registering::RegistrationStatus;
 use crate::status::{HelperStatus, LINK_STATES, Part, state_name};
 
 const NONE: &[&str] = &[];
@@ -91,6 +92,22 @@ const LINK_FAILURES: Metric = Metric::counter(
     "spillway_helper_link_failures_total",
     REASON,
     "Links that were lost or did not come up: lost, closed_by_server, connect_timeout, host_full, protocol.",
+);
+
+const REGISTERED: Metric = Metric::gauge(
+    "spillway_helper_registered",
+    SERVICE,
+    "Whether the helper is registered for clients to find it; only where it is to be.",
+);
+const REGISTRATIONS: Metric = Metric::counter(
+    "spillway_helper_registrations_total",
+    SERVICE,
+    "How often the registration was written, again after a loss included.",
+);
+const REGISTRATION_FAILURES: Metric = Metric::counter(
+    "spillway_helper_registration_failures_total",
+    SERVICE,
+    "Attempts to register, or to keep the registration alive, that failed.",
 );
 
 const CLIENTS: Metric =
@@ -214,6 +231,9 @@ pub const METRICS: &[Metric] = &[
     LINKS_UP,
     LINKS_LOST,
     LINK_FAILURES,
+    REGISTERED,
+    REGISTRATIONS,
+    REGISTRATION_FAILURES,
     CLIENTS,
     ACCEPTED,
     ANNOUNCED,
@@ -266,6 +286,7 @@ pub(crate) fn render(status: &HelperStatus, parts: &[(usize, Part)], started: f6
     // Of one service all contexts follow each other.
     services.sort_by_key(|(name, _, _)| *name);
     render_links(&mut out, &services);
+    render_registrations(&mut out, status);
     render_clients(&mut out, &services);
     render_traffic(&mut out, &services);
     render_batches(&mut out, status);
@@ -338,6 +359,18 @@ fn render_links(out: &mut Exposition, services: &Services<'_>) {
             ("protocol", failures.protocol),
         ]
     });
+}
+
+fn render_registrations(out: &mut Exposition, status: &HelperStatus) {
+    let each =
+        || status.services.iter().filter_map(|service| Some((&service.name, service.registration.as_ref()?)));
+    let mut one = |metric, value: fn(&RegistrationStatus) -> u64| {
+        let mut family = out.family(metric);
+        each().for_each(|(name, registration)| family.count(&[name], value(registration)));
+    };
+    one(&REGISTERED, |registration| u64::from(registration.registered_ms.is_some()));
+    one(&REGISTRATIONS, |registration| registration.registrations);
+    one(&REGISTRATION_FAILURES, |registration| registration.failures);
 }
 
 fn render_clients(out: &mut Exposition, services: &Services<'_>) {

@@ -12,6 +12,7 @@ use crate::contexts::Threads;
 use crate::descriptors::raise_limit;
 use crate::listeners::{Places, Sort};
 use crate::log::Names;
+use crate::registering::Registrars;
 use crate::relaying::Relaying;
 use crate::status::{HelperStatus, Part, ServiceStatus};
 use tracing::warn;
@@ -29,6 +30,7 @@ pub struct Running {
     /// Service names by the relays' numbers, for the log.
     pub names: Names,
     pub started: Instant,
+    pub registrars: Registrars,
     settings: Mutex<Settings>,
 }
 
@@ -46,7 +48,9 @@ impl Running {
         names: Names,
         settings: Settings,
     ) -> Running {
-        Running { remotes, threads, names, started: Instant::now(), settings: Mutex::new(settings) }
+        let registrars = Registrars::default();
+        let started = Instant::now();
+        Running { remotes, threads, names, started, registrars, settings: Mutex::new(settings) }
     }
 
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
@@ -84,7 +88,9 @@ impl Running {
         let settings = self.settings();
         let services = settings.config.services.iter().map(|service| {
             let addresses = |sort| settings.places.addresses(&service.name, sort);
-            ServiceStatus::new(service, addresses(Sort::Plain), addresses(Sort::Library))
+            let mut status = ServiceStatus::new(service, addresses(Sort::Plain), addresses(Sort::Library));
+            status.registration = self.registrars.status(&service.name);
+            status
         });
         HelperStatus {
             services: services.collect(),
@@ -123,6 +129,8 @@ impl Running {
     /// Stops taking clients of this service, and lets those that are there finish until the deadline. False where
     /// there is no such service.
     pub fn drain_service(&self, name: &str, within: Duration) -> bool {
+        // Before clients are told to go, so that none comes back.
+        self.registrars.withdraw(name);
         let mut found = false;
         for remote in &self.remotes {
             let name = name.to_owned();

@@ -12,6 +12,7 @@ use spillway_transport::Time;
 
 use crate::config::Service;
 use crate::distribution::Distribution;
+use crate::registering::RegistrationStatus;
 
 /// What one network thread answers when it is asked.
 #[derive(Clone, Debug)]
@@ -115,6 +116,9 @@ pub struct ServiceStatus {
     /// For how long it still holds, in milliseconds; for ever, if not given.
     #[serde(default)]
     pub relief_left_ms: Option<u64>,
+    /// Where clients are told of it, if anywhere.
+    #[serde(default)]
+    pub registration: Option<RegistrationStatus>,
     /// It takes no more clients: what has become of those it had, and how many are left.
     #[serde(default)]
     pub drained: Option<Drained>,
@@ -447,6 +451,6 @@ impl fmt::Display for ServiceStatus {
         if self.shed > 0 {
             write!(f, ", {} sent to other helpers", self.shed)?;
         }
-        Ok(())
+        self.registration.iter().try_for_each(|registration| write!(f, ", {registration}"))
     }
 }

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use spillway_helper::config::Register;
 use spillway_helper::{Helper, HelperConfig, HelperStatus, METRICS, Service};
 use spillway_metrics::process;
 use support::{EchoServer, connect, echo, helper_key, wait};
@@ -18,6 +19,11 @@ fn start(server: SocketAddr) -> Helper {
     let service = Service {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         keys: vec![helper_key()],
+        // Nobody is there: it goes on trying.
+        register: Some(Register {
+            place: format!("etcd:http://{}/cache/", spillway_ports::free_address()).parse().unwrap(),
+            link: "127.0.0.1:1".parse().unwrap(),
+        }),
         ..Service::new("cache \"quoted\\\"", server)
     };
     let metrics = Some("127.0.0.1:0".parse().unwrap());
@@ -60,6 +66,9 @@ fn a_working_helper_tells_everything() {
     assert_eq!(sum("spillway_helper_links", &[("state", "up")]), 2.0);
     assert_eq!(sum("spillway_helper_links_established_total", &[("context", "1")]), 1.0);
     assert!(sum("spillway_helper_context_cpu_seconds_total", &[]) > 0.0);
+    assert_eq!(sum("spillway_helper_registered", &[service]), 0.0);
+    assert_eq!(sum("spillway_helper_registrations_total", &[service]), 0.0);
+    assert!(sum("spillway_helper_registration_failures_total", &[service]) > 0.0);
     let reasons = told["spillway_helper_clients_refused_total"].samples.iter();
     let reasons: BTreeSet<&str> = reasons.map(|(_, labels, _)| &*labels.last().unwrap().1).collect();
     assert_eq!(reasons.len(), 16, "{reasons:?}");

@@ -18,7 +18,7 @@ use super::address::{listen_address, listen_addresses, server_address};
 use super::problem::{Problem, Problems};
 use super::schema::{Any, BatchSection, File, HelperSection, ServiceSection, Texts};
 use super::value::{parse_duration, parse_rate, parse_size};
-use super::{Engine, HelperConfig, Protocol, Service};
+use super::{Engine, HelperConfig, Protocol, Register, Service};
 
 /// A file that is longer is not a configuration.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -189,7 +189,32 @@ impl Reader<'_> {
         }
         self.choice(&section.when_server_down, &[("refuse", ())]);
         self.batch(&section.batch, &mut service);
+        service.register = self.register(section, &service.link_listen);
         service
+    }
+
+    fn register(&mut self, section: &ServiceSection, listens: &[SocketAddr]) -> Option<Register> {
+        let Some((text, span)) = self.string(&section.register) else {
+            if let Some(advertise) = &section.advertise {
+                self.problem(advertise.span(), "nobody is told: give register, too, or take this away");
+            }
+            return None;
+        };
+        let place = self.fine(&span, text.parse())?;
+        let is_open = |address: &SocketAddr| address.ip().is_unspecified() || address.port() == 0;
+        if let Some(at) = &section.advertise {
+            let link = self.address(&section.advertise)?;
+            if is_open(&link) {
+                self.problem(at.span(), "clients cannot connect to this: give ADDRESS:PORT as they reach it");
+            }
+            return Some(Register { place, link });
+        }
+        match listens {
+            [link] if !is_open(link) => return Some(Register { place, link: *link }),
+            [] => self.problem(span, "clients that find this helper come by link_listen: add it"),
+            _ => self.problem(span, "advertise is missing: give the ADDRESS:PORT that clients connect to"),
+        }
+        None
     }
 
     fn batch(&mut self, section: &BatchSection, service: &mut Service) {

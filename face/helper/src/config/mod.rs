@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{AddressRange, PolicyKind, Role};
+use spillway_discovery::EtcdPlace;
 
 pub use address::{AddressError, listen_address, listen_addresses, server_address};
 pub use file::{Reading, host_name, read_file, read_text};
@@ -132,6 +133,13 @@ impl HelperConfig {
             {
                 return Err(StartError::NoClientKey { service: service.name.clone(), address: *open });
             }
+            let place = |other: &Service| other.register.as_ref().map(|register| register.place.clone());
+            if let Some(other) = self.services[..index].iter().find(|other| place(other) == place(service))
+                && service.register.is_some()
+            {
+                let services = [other.name.clone(), service.name.clone()];
+                return Err(StartError::SamePlace { services });
+            }
             for address in service.listen.iter().chain(&service.link_listen) {
                 if address.port() != 0 && listens.contains(address) {
                     return Err(StartError::SameAddress(*address));
@@ -177,6 +185,17 @@ pub struct Service {
     pub policy: PolicyKind,
     /// Bytes of replies that may wait for one client before the server is told to wait.
     pub connection_buffer_bytes: u32,
+    /// Where clients are told of this helper, if anywhere.
+    pub register: Option<Register>,
+}
+
+/// Where a service's clients are told of a helper.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Register {
+    /// Under which prefix; the helper's name follows it.
+    pub place: EtcdPlace,
+    /// The address that library clients connect to.
+    pub link: SocketAddr,
 }
 
 impl Service {
@@ -198,6 +217,7 @@ impl Service {
             acknowledges_replies: false,
             policy: PolicyKind::Adaptive { max_delay: Duration::from_micros(200), max_bytes: 64 << 10 },
             connection_buffer_bytes: 256 << 10,
+            register: None,
         }
     }
 

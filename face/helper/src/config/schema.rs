@@ -125,6 +125,13 @@ section! {
     /// Load balancers that say whom they speak for, with PROXY protocol version 1 or 2: plain clients from these
     /// ranges must begin with such a header, and nobody else's is believed.
     proxy_protocol_from: Texts, "list of address ranges", "[]";
+    /// Where library clients and sidecars find this helper: `etcd:http://HOST:PORT,…/PREFIX/`. While it serves, the key
+    /// PREFIX/NAME, with the helper's name, holds the address to connect to; it disappears at once when the helper or
+    /// the service drains, and within 10 s when the helper is killed. Another prefix for each service.
+    register: Any, "text", "not registered";
+    /// The address to connect to that is registered. Clients of other hosts cannot use a wildcard, so it is required
+    /// where `link_listen` is one, or has several addresses. A name is looked up at start and at each reload.
+    advertise: Any, "address", "the address of `link_listen`";
     /// What is spoken: `tcp` (anything), `memcached` or `redis`. For metrics by request, which this version does not
     /// have yet; bytes are never changed.
     protocol: Any, "text", "\"tcp\"";

@@ -49,6 +49,10 @@ impl Display for Service {
         writeln!(f, "# client_key_files: {}", named(&self.client_keys)?)?;
         writeln!(f, "clients = {}", list(&self.client_ranges())?)?;
         writeln!(f, "proxy_protocol_from = {}", list(&self.proxy_protocol_from)?)?;
+        if let Some(register) = &self.register {
+            writeln!(f, "register = \"{}\"", register.place)?;
+            writeln!(f, "advertise = \"{}\"", register.link)?;
+        }
         writeln!(f, "protocol = \"{}\"", self.protocol.name())?;
         writeln!(f, "links_per_thread = {}", self.links_per_thread)?;
         writeln!(f, "connect_timeout = \"{}\"", duration_text(self.connect_timeout))?;

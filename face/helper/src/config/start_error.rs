@@ -24,6 +24,11 @@ pub enum StartError {
         /// Where they would come in.
         address: SocketAddr,
     },
+    /// Two services under one prefix of etcd, where clients of one would find the other.
+    SamePlace {
+        /// Their names.
+        services: [String; 2],
+    },
     /// The relay cannot serve this.
     Relay(ConfigError),
     /// An address cannot be listened on.
@@ -67,6 +72,11 @@ impl fmt::Display for StartError {
                 f,
                 "service {service} would take library clients of other hosts at {address} without a key: \
                  give --client-key FILE (client_key_files), or listen on loopback"
+            ),
+            StartError::SamePlace { services: [one, other] } => write!(
+                f,
+                "services {one} and {other} are registered under one prefix, where clients of one would find \
+                 the other: give each its own (register)"
             ),
             StartError::Relay(error) => error.fmt(f),
             StartError::Bind(error) => error.fmt(f),

@@ -12,6 +12,8 @@ use crate::listeners::Places;
 
 const LEAST: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:11211\"]\n";
 
+const ETCD: &str = "register = \"etcd:http://10.0.0.1:2379/a/\"";
+
 fn read(text: &str) -> Result<HelperConfig, Vec<Problem>> {
     read_text(text, &Reading { base: PathBuf::new(), keys: false })
 }
@@ -96,6 +98,8 @@ fn every_key_is_read() {
         client_key_files = ["c"]
         clients = ["10.0.0.0/8", "2001:db8::/32"]
         proxy_protocol_from = ["10.1.0.0/16"]
+        register = "etcd:http://10.0.0.1:2379,http://10.0.0.2:2379/spillway/cache/"
+        advertise = "10.0.0.9:11411"
         protocol = "memcached"
         links_per_thread = 2
         connect_timeout = "2s"
@@ -121,6 +125,9 @@ fn every_key_is_read() {
     assert_eq!((service.connect_timeout, service.client_keepalive), (Duration::from_secs(2), None));
     assert_eq!(service.policy, PolicyKind::Fixed { delay: Duration::from_millis(1), bytes: 32 << 10 });
     assert_eq!(service.connection_buffer_bytes, 64 << 10);
+    let register = service.register.as_ref().unwrap();
+    assert_eq!(register.place.to_string(), "etcd:http://10.0.0.1:2379,http://10.0.0.2:2379/spillway/cache/");
+    assert_eq!(register.link, "10.0.0.9:11411".parse().unwrap());
     // The text has every key that the reference has, and no other.
     let named: BTreeSet<&str> =
         text.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim())).collect();
@@ -176,6 +183,13 @@ fn problems_have_line_column_and_a_next_step() {
             "4:16: 127.0.0.1:11211 is used twice, by another listen",
         ),
         (with("link_listen = [\"0.0.0.0:11411\"]"), "4:15: library clients of other hosts"),
+        (with("register = \"consul:x\"\nlink_listen = [\"127.0.0.1:1\"]"), "4:12: \"consul:x\" names no"),
+        (with("register = \"dns:a:1\"\nlink_listen = [\"127.0.0.1:1\"]"), "4:12: \"dns:a:1\" names no"),
+        (with(ETCD), "4:12: clients that find this helper"),
+        (with(&format!("{ETCD}\nlink_listen = [\"127.0.0.1:0\"]")), "4:12: advertise is missing"),
+        (with(&format!("{ETCD}\nlink_listen = [\"127.0.0.1:1\", \"127.0.0.2:1\"]")), "4:12: advertise is"),
+        (with(&format!("{ETCD}\nadvertise = \"0.0.0.0:1\"")), "5:13: clients cannot connect"),
+        (with("advertise = \"10.0.0.9:1\""), "4:13: nobody is told"),
         (with("[service.cache.batch]\npolicy = \"none\""), "5:10: give \"adaptive\""),
         (with("[service.cache.batch]\nmax_bytes = \"64KB\""), "5:13: a size has a unit"),
         (with("[service.cache.batch]\nconnection_buffer = \"1GiB\""), "5:21: give a size from 4KiB to 16MiB"),

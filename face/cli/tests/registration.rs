@@ -1,0 +1,77 @@
+//! A helper's registration in etcd, from its start to its end.
+
+#[path = "../../../host/discovery/tests/support/mod.rs"]
+mod etcd;
+mod support;
+
+use std::fs;
+use std::process::{Command, Output};
+
+use etcd::{Etcd, next};
+use serde_json::Value;
+use spillway_lab::{Launch, Place};
+use spillway_ports::free_address;
+use support::{PATIENCE, SPILLWAY, Scratch};
+
+const KEY: &str = "/spillway/cache/here";
+const TERM: i32 = 15;
+
+fn tell(command: &[&str], scratch: &Scratch) -> String {
+    let output: Output =
+        Command::new(SPILLWAY).args(command).args(["--socket", &scratch.path("h.sock")]).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn a_helper_is_registered_while_it_serves() {
+    let Some(etcd) = Etcd::start() else { return };
+    let scratch = Scratch::new();
+    let (server, link, elsewhere) = (free_address(), free_address(), free_address());
+    let config = |more: &str| {
+        let text = format!(
+            "[helper]\nname = \"here\"\nthreads = 1\nsocket = \"{}\"\n[service.cache]\nserver = \"{server}\"\n\
+             link_listen = [\"{link}\"]\nregister = \"{}\"\n{more}\n",
+            scratch.path("h.sock"),
+            etcd.source("/spillway/cache/")
+        );
+        fs::write(scratch.path("helper.toml"), text).unwrap();
+    };
+    let registered = || {
+        let value: Value = serde_json::from_str(&etcd.value(KEY)?).ok()?;
+        value["link"].as_str().map(str::to_owned)
+    };
+    config("");
+    let launch =
+        Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &scratch.path("helper.toml")]);
+    let mut helper = Place::local().unwrap().spawn(&launch).unwrap();
+    next("it is registered", || registered().filter(|told| *told == link.to_string()));
+    let status: Value = next("status says so", || {
+        let status: Value = serde_json::from_str(&tell(&["status", "--json"], &scratch)).unwrap();
+        let registration = &status["services"][0]["registration"];
+        registration["registered_ms"].is_u64().then(|| registration.clone())
+    });
+    assert_eq!((&status["registrations"], &status["error"]), (&1.into(), &Value::Null));
+    assert!(tell(&["status"], &scratch).contains(&format!("registered as {link} for")));
+
+    // A reload changes the address that clients are told.
+    config(&format!("advertise = \"{elsewhere}\""));
+    let changed = tell(&["reload"], &scratch);
+    assert!(changed.contains(&format!("advertise = \"{elsewhere}\"")), "{changed}");
+    next("the other address", || registered().filter(|told| *told == elsewhere.to_string()));
+
+    // Drained, nobody finds it; a reload brings it back.
+    tell(&["drain", "cache"], &scratch);
+    next("it is gone", || registered().is_none().then_some(()));
+    assert!(!tell(&["status"], &scratch).contains("registered as"));
+    tell(&["reload"], &scratch);
+    next("it is back", registered);
+
+    // At its end it is gone at once.
+    helper.signal(TERM).unwrap();
+    let ended = helper.wait(PATIENCE).expect("it ends");
+    let log = helper.stderr().unwrap();
+    assert!(ended.success() && registered().is_none(), "{log}");
+    assert!(log.contains("no longer registered"), "{log}");
+}
