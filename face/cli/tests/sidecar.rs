@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use spillway_lab::Place;
 use spillway_lab::peers::{Memcached, Redis};
+use spillway_lab::{Launch, Place};
 use support::beside::{Beside, Served};
 use support::{Client, Ending, PATIENCE, SPILLWAY, Scratch, eventually, value_of};
 
@@ -352,6 +352,43 @@ fn a_sidecar_that_goes_lets_requests_finish() {
     eventually("it is there", || beside.number("/helped") == 1);
     assert_eq!(beside.stop(), Some(0));
     assert_eq!(rest(&mut waits).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn the_service_manager_is_told_and_so_is_top() {
+    let served = memcached(0);
+    let socket = std::os::unix::net::UnixDatagram::bind(served.scratch.path("notify")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let next = |word: &str| {
+        let mut buffer = [0; 4096];
+        loop {
+            let length = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{word}: {error}"));
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            if text.starts_with(word) {
+                return text;
+            }
+        }
+    };
+    let (link, address) = (served.link.to_string(), spillway_ports::free_address().to_string());
+    let status = served.scratch.path("told.sock");
+    let launch = Launch::new(SPILLWAY)
+        .args(["sidecar", "--server", &link, "--client-key", served.client_file(), "--listen", &address])
+        .args(["--status-socket", &status])
+        .env("NOTIFY_SOCKET", served.scratch.path("notify"))
+        .env("WATCHDOG_USEC", "200000");
+    let mut sidecar = served.place.spawn(&launch).unwrap();
+    assert!(next("READY=1").contains("STATUS=0 connections"));
+    (0..3).for_each(|_| drop(next("WATCHDOG=1")));
+    let top = ["top", "--once", "--interval", "0.1", "--socket", &status];
+    let output = Command::new(SPILLWAY).args(top).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("sidecar (pid") && text.contains("0 replies/s"),
+        "{text}"
+    );
+    sidecar.signal(rustix::process::Signal::TERM.as_raw()).unwrap();
+    next("STOPPING=1");
+    assert!(sidecar.wait(PATIENCE).expect("it ends").success());
 }
 
 #[test]

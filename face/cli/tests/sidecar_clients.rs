@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use spillway_lab::peers::{Memcached, Redis};
+use support::SPILLWAY;
 use support::beside::{Beside, Served};
 
 /// Seconds for which each client works.
@@ -118,5 +119,36 @@ fn clients_of_redis_notice_nothing() {
             ("redis-benchmark", benchmark),
         ]);
     });
+    expect_calm(&beside, killed);
+}
+
+#[test]
+fn two_hundred_connections_lose_no_request() {
+    let mut served = Served::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let beside = served.beside(&["--protocol", "memcached", "--relief", "on"]);
+    let report = served.scratch.path("report.json");
+    let (output, killed) = served.stormy(|| {
+        let mut load = Command::new(SPILLWAY);
+        load.args([
+            "load",
+            "--protocol",
+            "memcached",
+            "--server",
+            &beside.address.to_string(),
+            "--json",
+            &report,
+        ]);
+        load.args(["-c", "200", "--threads", "1", "--rate", "2000", "-d", "6s", "--get-ratio", "0.8"]);
+        load.args(["--value-size", "3000", "--keys", "2000"]).output().unwrap()
+    });
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let total = |name: &str| report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is told"));
+    for none in ["wrong", "lost", "resets", "unasked"] {
+        assert_eq!(total(none), 0, "{none}\n{told}");
+    }
+    assert!(total("answered") > 1_000, "{told}");
+    assert!(beside.number("/moves/lost") >= 100, "{:#}", beside.status());
     expect_calm(&beside, killed);
 }

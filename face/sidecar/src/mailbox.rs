@@ -16,6 +16,8 @@ pub(crate) enum Message {
     Helpers(Vec<SocketAddr>),
     /// The operator's word on relief, for ever or for a time.
     Say(Word, Option<Duration>),
+    /// Make a turn, to show that it can.
+    Wake,
     /// Take no more connections, and end within this time.
     Drain(Duration),
     /// End at once.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -30,8 +31,9 @@ pub struct Sidecar {
     threads: Vec<JoinHandle<io::Result<()>>>,
     /// Their files are removed with them.
     files: Vec<SocketFile>,
+    /// Its file is removed with it.
     _admin: Option<AdminServer>,
-    _http: Option<HttpServer>,
+    http: Option<HttpServer>,
 }
 
 /// What threads and askers share.
@@ -83,7 +85,7 @@ impl Sidecar {
         let shared =
             Shared { settings, listen, parts, mailboxes, started, is_draining: AtomicBool::new(false) };
         let mut sidecar =
-            Sidecar { shared: Arc::new(shared), threads: Vec::new(), files, _admin: None, _http: None };
+            Sidecar { shared: Arc::new(shared), threads: Vec::new(), files, _admin: None, http: None };
         sidecar.start_threads(&listeners, ended).map_err(StartError::Host)?;
         sidecar.serve(admin, http).map_err(StartError::Host)?;
         for listen in &sidecar.shared.listen {
@@ -131,7 +133,7 @@ impl Sidecar {
         if let Some(listener) = http {
             let shared = Arc::clone(&self.shared);
             let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-            self._http =
+            self.http =
                 Some(HttpServer::serve(listener, move |request| web::answer(request, &shared, started))?);
         }
         Ok(())
@@ -155,8 +157,14 @@ impl Sidecar {
         self.shared.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::Drain(within)));
     }
 
-    /// Turns of all threads' loops: a thread that stands still makes none in a second.
+    /// Where it serves metrics, if it does.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(HttpServer::address)
+    }
+
+    /// Turns of all threads' loops up to now, and one more of each is to come: a thread that stands still makes none.
     pub(crate) fn turns(&self) -> Vec<u64> {
+        self.shared.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::Wake));
         self.shared.parts.iter().map(|part| part.counters.turns.value()).collect()
     }
 }

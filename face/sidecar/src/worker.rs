@@ -63,6 +63,8 @@ pub(crate) struct Worker {
     epoll: OwnedFd,
     /// None any more once it drains.
     listeners: Vec<Arc<OwnedFd>>,
+    /// When a client that was refused is told of again.
+    warn_at: Instant,
     /// The host has no descriptors: nobody is accepted until then.
     accept_at: Option<Instant>,
     table: Table,
@@ -103,6 +105,7 @@ impl Worker {
             watcher,
             epoll,
             listeners,
+            warn_at: epoch,
             accept_at: None,
             table: Table::default(),
             timers: Timers::default(),
@@ -195,6 +198,7 @@ impl Worker {
             match message {
                 Message::Helpers(helpers) => self.kit.relief.set_helpers(now, &helpers),
                 Message::Say(word, lasts) => self.kit.relief.say(now, word, lasts),
+                Message::Wake => {}
                 Message::Drain(within) => self.begin_drain(now, within),
                 Message::End => {
                     self.end_all(now);

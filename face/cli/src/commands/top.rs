@@ -2,6 +2,7 @@
 
 mod screen;
 mod servers;
+mod sidecars;
 mod view;
 
 use std::fs;
@@ -18,8 +19,9 @@ use spillway_helper::{HelperStatus, Rates};
 
 use screen::Screen;
 use servers::SeenServer;
+use sidecars::SeenSidecar;
 
-/// Watch the helpers of this machine, and the servers that run under `spillway run`: requests, batches, what batching
+/// Watch the helpers and sidecars of this machine, and the servers that run under `spillway run`: requests, batches, what batching
 /// adds, CPU, links, stalls, refusals.
 ///
 /// On a terminal the view is drawn again each second until Ctrl-C; elsewhere a plain block is printed each time.
@@ -33,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Only the helper with this admin socket; give it again for more [default: all in /run/spillway, and all servers].
+    /// Only the helper or sidecar with this admin socket; give it again for more [default: all in /run/spillway, and all servers].
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
 
@@ -51,6 +53,7 @@ fn interval(text: &str) -> Result<f64, String> {
 #[derive(Default)]
 pub(crate) struct Look {
     pub(crate) helpers: Vec<Seen>,
+    pub(crate) sidecars: Vec<SeenSidecar>,
     pub(crate) servers: Vec<SeenServer>,
 }
 
@@ -113,7 +116,8 @@ fn watch(args: &Args, sockets: &[PathBuf], interval: Duration) -> io::Result<Exi
             print(args, &seen)?;
         }
         if args.once {
-            let answered = seen.helpers.iter().any(|seen| seen.status.is_ok()) || !seen.servers.is_empty();
+            let is_anybody = !seen.servers.is_empty() || !seen.sidecars.is_empty();
+            let answered = is_anybody || seen.helpers.iter().any(|seen| seen.status.is_ok());
             return Ok(if answered { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
     }
@@ -133,6 +137,8 @@ fn is_over(told: &Receiver<()>, interval: Duration) -> bool {
 }
 
 fn look(sockets: &[PathBuf], with_servers: bool, before: &Look) -> Look {
+    // Both have their sockets in the same directory; a sidecar says that it is one.
+    let (mut helpers, mut sidecars) = (Vec::new(), Vec::new());
     let look_at = |socket: &PathBuf| {
         let status = spillway_helper::query(socket).map_err(|error| error.to_string());
         let earlier = before.helpers.iter().find(|seen| seen.socket == *socket);
@@ -141,7 +147,13 @@ fn look(sockets: &[PathBuf], with_servers: bool, before: &Look) -> Look {
         Seen { socket: socket.clone(), status, rates }
     };
     let servers = if with_servers { servers::look(&before.servers) } else { Vec::new() };
-    Look { helpers: sockets.iter().map(look_at).collect(), servers }
+    for socket in sockets {
+        match sidecars::look(socket, &before.sidecars) {
+            Some(seen) => sidecars.push(seen),
+            None => helpers.push(look_at(socket)),
+        }
+    }
+    Look { helpers, sidecars, servers }
 }
 
 fn print(args: &Args, seen: &Look) -> io::Result<()> {
@@ -150,8 +162,9 @@ fn print(args: &Args, seen: &Look) -> io::Result<()> {
         return writeln!(out, "{}\n", view::text(seen).join("\n"));
     }
     let helpers: Vec<Value> = seen.helpers.iter().map(as_json).collect();
+    let sidecars: Vec<Value> = seen.sidecars.iter().map(SeenSidecar::as_json).collect();
     let servers: Vec<Value> = seen.servers.iter().map(SeenServer::as_json).collect();
-    let document = json!({ "helpers": helpers, "servers": servers });
+    let document = json!({ "helpers": helpers, "sidecars": sidecars, "servers": servers });
     if args.once { writeln!(out, "{document:#}") } else { writeln!(out, "{document}") }
 }
 

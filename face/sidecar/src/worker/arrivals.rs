@@ -19,6 +19,8 @@ use crate::settings::is_in;
 use crate::socket;
 use crate::table::{Arriving, Opening, Place, Which};
 
+/// Refused load balancers in the log: at most one in this time.
+const WARN_INTERVAL: Duration = Duration::from_secs(1);
 /// Connections accepted before others have their turn.
 const ACCEPTED_PER_TURN: usize = 64;
 /// Without descriptors nobody is accepted for so long.
@@ -157,7 +159,12 @@ impl Worker {
         if let Place::Arriving(arriving) = self.leave_place(index) {
             let why = why.unwrap_or_else(|| "it sent no PROXY header in time".into());
             let peer = arriving.peer.map_or_else(String::new, |peer| peer.to_string());
-            warn!(%peer, %why, "a load balancer was refused");
+            // They are counted; one a second is told.
+            let now = Instant::now();
+            if self.warn_at <= now {
+                self.warn_at = now + WARN_INTERVAL;
+                warn!(%peer, %why, "a load balancer was refused");
+            }
             self.turn_away(&arriving.socket, arriving.peer, Refusal::Proxy);
         }
     }

@@ -21,6 +21,12 @@ pub(super) fn text(look: &Look) -> Vec<String> {
             Err(error) => lines.push(format!("{}: {error}", socket.display())),
         }
     }
+    for sidecar in &look.sidecars {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(sidecar.lines());
+    }
     if !look.servers.is_empty() {
         if !lines.is_empty() {
             lines.push(String::new());
@@ -140,7 +146,7 @@ fn asked(service: &ServiceStatus) -> Option<String> {
         .questions_refused
         .iter()
         .filter(|(_, count)| **count > 0)
-        .map(|(reason, count)| format!("{reason} {}", short(*count as f64)))
+        .map(|(reason, count)| format!("{reason} {}", whole(*count)))
         .collect();
     let answered = service.questions_answered;
     if answered == 0 && refused.is_empty() && service.shed == 0 {
@@ -148,9 +154,13 @@ fn asked(service: &ServiceStatus) -> Option<String> {
     }
     let refused =
         if refused.is_empty() { String::new() } else { format!(", refused: {}", refused.join(", ")) };
-    let shed =
-        if service.shed == 0 { String::new() } else { format!("; sent away {}", short(service.shed as f64)) };
-    Some(format!("  asked for load {}{refused}{shed}", short(answered as f64)))
+    let shed = if service.shed == 0 { String::new() } else { format!("; sent away {}", whole(service.shed)) };
+    Some(format!("  asked for load {}{refused}{shed}", whole(answered)))
+}
+
+/// A number of things: there are no parts of one.
+fn whole(count: u64) -> String {
+    if count < 10 { count.to_string() } else { short(count as f64) }
 }
 
 fn row(name: &str, cells: [&str; 9]) -> String {
@@ -233,7 +243,7 @@ mod tests {
             Seen { socket: "/run/a".into(), status: Ok(status), rates: Some(rates) },
             Seen { socket: "/run/b".into(), status: Err("nobody there".into()), rates: None },
         ];
-        let lines = text(&Look { helpers, servers: Vec::new() });
+        let lines = text(&Look { helpers, sidecars: Vec::new(), servers: Vec::new() });
         assert!(lines.iter().all(|line| line.chars().count() <= 79), "{lines:#?}");
         let all = lines.join("\n");
         assert!(

@@ -1,0 +1,57 @@
+//! Sidecars of this machine.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use spillway_sidecar::SidecarStatus;
+
+/// One sidecar at one look.
+pub(crate) struct SeenSidecar {
+    socket: PathBuf,
+    status: SidecarStatus,
+    /// Replies a second, since the look before.
+    replies_per_s: Option<f64>,
+}
+
+/// The sidecar that answers at this socket, if it is one.
+pub(super) fn look(socket: &Path, before: &[SeenSidecar]) -> Option<SeenSidecar> {
+    let status = spillway_sidecar::query(socket).ok()?;
+    let earlier = before.iter().find(|seen| seen.socket == socket && seen.status.pid == status.pid);
+    let replies_per_s = earlier.and_then(|earlier| rate(&earlier.status, &status));
+    Some(SeenSidecar { socket: socket.to_owned(), status, replies_per_s })
+}
+
+fn rate(before: &SidecarStatus, after: &SidecarStatus) -> Option<f64> {
+    let ms = after.uptime_ms.checked_sub(before.uptime_ms).filter(|ms| *ms > 0)?;
+    Some(after.replies.saturating_sub(before.replies) as f64 * 1000.0 / ms as f64)
+}
+
+impl SeenSidecar {
+    pub(super) fn lines(&self) -> Vec<String> {
+        let rate = self.replies_per_s.map_or_else(String::new, |rate| format!("{rate:.0} replies/s"));
+        self.status
+            .to_string()
+            .lines()
+            .map(str::to_owned)
+            .chain([rate])
+            .filter(|line| !line.is_empty())
+            .collect()
+    }
+
+    pub(super) fn as_json(&self) -> Value {
+        json!({ "socket": self.socket, "status": self.status, "replies_per_s": self.replies_per_s })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_of_the_time_between() {
+        let status = |uptime_ms, replies| SidecarStatus { uptime_ms, replies, ..SidecarStatus::default() };
+        assert_eq!(rate(&status(1000, 100), &status(3000, 500)), Some(200.0));
+        assert_eq!(rate(&status(1000, 100), &status(1000, 500)), None);
+        assert_eq!(rate(&status(9000, 100), &status(1000, 0)), None, "another one by now");
+    }
+}

@@ -1,0 +1,62 @@
+//! What a sidecar tells over HTTP, and that the documentation has all of it.
+
+#[path = "../../../host/metrics/tests/support/strict.rs"]
+mod strict;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use spillway_client::Key;
+use spillway_metrics::process;
+use spillway_sidecar::{Listen, METRICS, Settings, Sidecar, SidecarStatus};
+
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, body.to_owned())
+}
+
+#[test]
+fn a_sidecar_tells_everything() {
+    let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
+    settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+    settings.metrics = Some(([127, 0, 0, 1], 0).into());
+    settings.threads = 2;
+    let mut sidecar = Sidecar::start(settings, || ()).unwrap();
+    let web = sidecar.metrics_address().expect("it serves metrics");
+    let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("it listens by TCP") };
+    let _waits = TcpStream::connect(address).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while sidecar.status().waiting != 1 {
+        assert!(Instant::now() < deadline, "a connection waits for its server");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let told = strict::read(&get(web, "/metrics").1);
+    for metric in METRICS.iter().chain(process::METRICS) {
+        let is = told.get(metric.name).unwrap_or_else(|| panic!("{} is told", metric.name));
+        assert_eq!((is.kind.as_str(), !is.samples.is_empty()), (metric.kind.name(), true), "{}", metric.name);
+    }
+    assert_eq!(told.len(), METRICS.len() + process::METRICS.len(), "all are in the registry");
+    assert_eq!(told["spillway_sidecar_connections"].sum(&[("carrier", "none")]), 1.0);
+    let status: SidecarStatus = serde_json::from_str(&get(web, "/status").1).unwrap();
+    assert_eq!((status.kind.as_str(), status.connections, status.threads), ("sidecar", 1, 2));
+    assert_eq!((get(web, "/health").0, get(web, "/nothing").0), (200, 404));
+    sidecar.drain(Duration::from_secs(60));
+    assert_eq!(get(web, "/health").0, 503);
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let text = include_str!("../../../docs/sidecar-metrics.md");
+    for metric in METRICS {
+        let (name, kind, labels, help) =
+            (metric.name, metric.kind.name(), metric.labels.join(", "), metric.help);
+        let row = format!("| `{name}` | {kind} | {labels} | {help} |");
+        assert!(text.contains(&row), "docs/sidecar-metrics.md has:\n{row}");
+    }
+}
