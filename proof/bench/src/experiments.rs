@@ -11,6 +11,7 @@ pub mod loss;
 pub mod payload;
 pub mod server_cost;
 pub mod session_cost;
+pub mod sidecar;
 pub mod table1;
 
 mod curves;
@@ -120,6 +121,12 @@ pub const ALL: [Experiment; 12] = [
                    burst is late",
         paper: "none: PostMan, §5.3, says how helpers are enabled and disabled, not how often",
         run: activation::run,
+    },
+    Experiment {
+        name: "sidecar",
+        question: "what a sidecar adds to a request on an idle service: time, and CPU of its own, by protocol",
+        paper: "none: PostMan's clients are linked with its library",
+        run: sidecar::run,
     },
 ];
 

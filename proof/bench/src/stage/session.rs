@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use spillway_load::report::Report;
 
-use super::{Helper, Stage};
+use super::{Helper, Stage, process_cpu};
 use crate::error::Error;
 use crate::generator::{BIN_MS, Clients, Generators, Order, TOLD_AFTER, Traffic};
 use crate::goodput::Tally;
@@ -17,6 +17,8 @@ pub struct Session<'a> {
     stage: &'a Stage,
     generators: Generators,
     closed: bool,
+    /// See [`Session::watch`].
+    watched: Option<u32>,
 }
 
 /// What was seen while something was offered.
@@ -26,6 +28,8 @@ pub struct Taken {
     pub step: Step,
     /// The server's cable.
     pub wire: Wire,
+    /// CPU time of the process that is watched.
+    pub watched: Duration,
 }
 
 /// What an interface has carried, both ways.
@@ -105,7 +109,7 @@ impl<'a> Session<'a> {
         let hosts = std::slice::from_ref(&stage.client);
         let mut generators = Generators::start_with(&stage.program, hosts, clients, traffic)?;
         generators.begin()?;
-        Ok(Session { stage, generators, closed: traffic.closed })
+        Ok(Session { stage, generators, closed: traffic.closed, watched: None })
     }
 
     /// Moves every connection to the helpers; they need requests to move by, which a closed loop has anyway.
@@ -114,6 +118,11 @@ impl<'a> Session<'a> {
             self.generators.order(&Order::Rate(rate_per_s))?;
         }
         self.generators.move_to_helper().map(drop)
+    }
+
+    /// Tells the CPU time of this process beside that of hosts.
+    pub fn watch(&mut self, pid: u32) {
+        self.watched = Some(pid);
     }
 
     /// Its generators.
@@ -140,15 +149,18 @@ impl<'a> Session<'a> {
         let from_ms = (self.generators.now_ms() + 1).div_ceil(BIN_MS) * BIN_MS;
         let to_ms = from_ms + u64::try_from(length.as_millis()).unwrap_or(u64::MAX).div_ceil(BIN_MS) * BIN_MS;
         self.generators.sleep_until_ms(from_ms);
-        let wire_before = self.stage.wire()?;
+        let watched = || self.watched.map(process_cpu).unwrap_or_default();
+        let (wire_before, watched_before) = (self.stage.wire()?, watched());
         let (before, answered) = (self.stage.snapshot(helpers)?, self.generators.answered());
         self.generators.sleep_until_ms(to_ms);
         let (after, replies) = (self.stage.snapshot(helpers)?, self.generators.answered() - answered);
         let wire = self.stage.wire()?.since(&wire_before);
+        let watched = watched().saturating_sub(watched_before);
         std::thread::sleep(TOLD_AFTER);
         self.generators.check()?;
         let bins = self.generators.bins(from_ms, to_ms);
-        Ok(Taken { step: Step::new(rate_per_s, &bins, after.since(&before), replies), wire })
+        let step = Step::new(rate_per_s, &bins, after.since(&before), replies);
+        Ok(Taken { step, wire, watched })
     }
 
     /// The same, judged as what everybody must serve.
@@ -159,7 +171,7 @@ impl<'a> Session<'a> {
         length: Duration,
         helper: Option<&Helper>,
     ) -> Result<Cost, Error> {
-        let Taken { step, wire } = self.step(rate_per_s, settle, length, helper)?;
+        let Taken { step, wire, .. } = self.step(rate_per_s, settle, length, helper)?;
         let Step { span, used, lag_p99_us, .. } = step;
         // In a closed loop clients are as busy as they can be, and never late.
         let judged = if self.closed { Used { clients_s: 0.0, ..used } } else { used };
