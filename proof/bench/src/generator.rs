@@ -54,6 +54,8 @@ pub struct Clients {
     pub helpers: Option<(Vec<SocketAddr>, PathBuf)>,
     /// Connections are sessions, carried so.
     pub sessions: Option<Ways>,
+    /// Sessions that decide for themselves ask so many helpers for their load; the library's default without it.
+    pub asked: Option<usize>,
     /// Of each host's generator.
     pub threads: u32,
     /// Over all hosts.
@@ -116,6 +118,8 @@ pub enum Order {
     ToHelper,
     /// Move every connection back.
     ToServer,
+    /// The operator's word to sessions that decide for themselves: be helped.
+    Help,
     /// Remember this moment.
     Mark(&'static str),
 }
@@ -130,6 +134,7 @@ impl Order {
             Order::Rate(rate) => words(&["rate", &format!("{:.3}", rate / count as f64)]),
             Order::ToHelper => words(&["move", "helper", &pace]),
             Order::ToServer => words(&["move", "direct", &pace]),
+            Order::Help => words(&["relief", "on"]),
             Order::Mark(name) => words(&["mark", name]),
         }
     }
@@ -418,6 +423,9 @@ fn launch(
         }
         if let Some(group) = ways.relief {
             launch = launch.args(["--relief", "--group", &group.to_string()]);
+            if let Some(asked) = clients.asked {
+                launch = launch.args(["--asked", &asked.to_string()]);
+            }
         }
     }
     if let Some((helpers, key)) = &clients.helpers {

@@ -103,6 +103,12 @@ impl Helper {
         Ok(self.status()?.batches())
     }
 
+    /// Clients on its links now.
+    pub(crate) fn connections(&self) -> Result<u64, String> {
+        let status = self.status()?;
+        Ok(status.services.iter().flat_map(|service| &service.links).map(|link| link.connections).sum())
+    }
+
     /// Sends it a signal by its number.
     pub(crate) fn signal(&mut self, number: i32) -> Result<(), Error> {
         Ok(self.process.signal(number)?)
@@ -169,6 +175,8 @@ struct Service {
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Link {
     state: String,
+    #[serde(default)]
+    connections: u64,
 }
 
 impl Status {
@@ -192,7 +200,7 @@ mod tests {
             {"name":"cache","batches_sent":10,"messages_sent":250,"links":[{"state":"up","connections":3}]},
             {"name":"other","batches_sent":1,"messages_sent":2,"links":[]}]}"#;
         let status: Status = serde_json::from_str(text).unwrap();
-        assert!(status.link_is_up());
+        assert!(status.link_is_up() && status.services[0].links[0].connections == 3);
         assert_eq!(status.batches(), BatchCount { batches: 11, messages: 252 });
         assert!(!Status::default().link_is_up());
     }

@@ -266,6 +266,7 @@ impl Stage {
             server: target,
             helpers: None,
             sessions: None,
+            asked: None,
             threads: 1,
             connections,
             keys: KEYS,

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use spillway_bench::experiments::{helpers, load_latency, payload, table1};
+use spillway_bench::experiments::{helpers, load_latency, payload, sidecar, table1};
 use spillway_bench::scene::Setting;
 use support::{SHORT, assert_whole, program};
 
@@ -65,11 +65,15 @@ fn helpers_are_whole() {
         settle: Duration::from_millis(50),
         length: SHORT,
         tries: 1,
+        arrivals: 1,
+        clients: 40,
+        spread_over: 2,
         ..helpers::Effort::full()
     };
     let mut told = Vec::new();
     let results = helpers::run_with(&Setting::new(program), &effort, &mut told).unwrap();
-    assert_whole(&results, &told, &["goodput_per_helper", "helper_cpu_us_per_request"]);
+    let metrics = ["goodput_per_helper", "helper_cpu_us_per_request", "max_over_mean_load"];
+    assert_whole(&results, &told, &metrics);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_helper_3_over_1"));
 }
 
@@ -92,4 +96,18 @@ fn table1_is_whole() {
     let results = table1::run_with(&Setting::new(program), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["goodput_gbit_per_s", "server_cpu_us_per_packet"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_core_65536_over_64"));
+}
+
+#[test]
+fn sidecar_is_whole() {
+    let program = match program(&["memcached", "redis-server"]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = sidecar::Effort { pairs: 1, settle: Duration::from_millis(50), length: SHORT, tries: 1 };
+    let mut told = Vec::new();
+    let results = sidecar::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    assert_whole(&results, &told, &["added_p50_us", "cpu_us_per_request"]);
+    // Three protocols.
+    assert_eq!(results.rows.iter().filter(|row| row.metric == "added_p50_us").count(), 3);
 }

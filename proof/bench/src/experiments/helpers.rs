@@ -1,10 +1,13 @@
 //! What more helpers give when the server is not the limit: messages a second against the number of helpers, each with a
 //! quota of its own so that cores last (PostMan, Figure 10); and what a request costs them.
 //!
+//! And how evenly clients spread over helpers that choose one for themselves, all at the same moment.
+//!
 //! The server echoes on the server library and has no quota: batches cost it little. Each helper has as many closed loops,
 //! which keep it busy. Rounds are interleaved.
 
 mod findings;
+mod spread;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -45,6 +48,14 @@ pub struct Effort {
     pub length: Duration,
     /// A spoilt measurement is done so many times in all.
     pub tries: u32,
+    /// How often clients arrive that choose for themselves.
+    pub arrivals: usize,
+    /// How many of them.
+    pub clients: u32,
+    /// Over how many helpers.
+    pub spread_over: usize,
+    /// How many helpers each asks for their load.
+    pub asked: Vec<usize>,
 }
 
 impl Effort {
@@ -58,6 +69,10 @@ impl Effort {
             settle: Duration::from_millis(500),
             length: Duration::from_millis(1_500),
             tries: 3,
+            arrivals: 9,
+            clients: 1_000,
+            spread_over: 4,
+            asked: vec![1, 2],
         }
     }
 
@@ -68,6 +83,7 @@ impl Effort {
             settle: Duration::from_millis(300),
             length: Duration::from_millis(800),
             tries: 2,
+            arrivals: 3,
             ..Effort::full()
         }
     }
@@ -109,7 +125,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let _ = writeln!(out, "helpers {on}; each: {}", quota_words(quota));
     let echo = stage.echo()?;
     let helpers = stage.helpers(echo.link, &HELPERS)?;
-    let mut course = Course { effort, stage: &stage, echo, helpers, tally: Tally::default(), out };
+    let mut course = Course { effort, stage: &stage, echo, helpers, tally: Tally::default(), out: &mut *out };
     let one = |&count: &usize| Series { count, ..Series::default() };
     let mut series: Vec<Series> = effort.counts.iter().map(one).collect();
     for round in 0..effort.rounds {
@@ -118,10 +134,12 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             course.turn(round, &mut series[at])?;
         }
     }
-    let Course { tally, echo, helpers, .. } = course;
+    let Course { mut tally, echo, helpers, .. } = course;
     drop((echo, helpers));
     let mut machine = stage.machine(&[])?;
     stage.close()?;
+    let (spreads, arrived) = spread::run(setting, effort, out)?;
+    tally.add(&arrived);
     machine.server = "echo server of the server library".into();
     machine.lab.insert("quota of each helper's host".into(), quota_words(quota));
     machine.lab.insert("helpers".into(), format!("1 thread each; {on}"));
@@ -129,6 +147,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     machine.lab.insert("connections".into(), loops);
     let mut results = Results::new("helpers", machine);
     findings::state(&series, &mut results);
+    spread::state(&spreads, effort, &mut results);
     results.checks = tally.checks();
     Ok(results)
 }
