@@ -206,8 +206,10 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         for pair in 0..effort.pairs {
             for through in [pair % 2 == 0, pair % 2 != 0] {
                 let beside = through.then_some(&sidecar);
-                let seen = measure(&stage, effort, &servers, &mut one, beside, &mut tally)?;
-                tell(out, pair, protocol, through, seen.as_ref());
+                let seen =
+                    measure(&stage, effort, &servers, &mut one, beside, &mut tally, &mut |seen, why| {
+                        tell(out, pair, protocol, through, seen, why);
+                    })?;
                 if through { &mut one.sidecar } else { &mut one.direct }.push(seen);
                 servers.check()?;
                 sidecar.check()?;
@@ -233,6 +235,7 @@ fn measure(
     series: &mut Series,
     sidecar: Option<&Sidecar>,
     tally: &mut Tally,
+    told: &mut dyn FnMut(Option<Seen>, Option<&str>),
 ) -> Result<Option<Seen>, Error> {
     let traffic = Traffic { speech: series.protocol.speech(), ..Traffic::default() };
     let target = sidecar.map_or(servers.plain(), |sidecar| sidecar.address);
@@ -244,7 +247,9 @@ fn measure(
     for _ in 0..effort.tries.max(1) {
         let taken = session.step(RATE_PER_S, effort.settle, effort.length, None)?;
         let used = &taken.step.used;
-        match spoilt_by(used, taken.step.lag_p99_us).or_else(|| stopped(used)) {
+        let spoilt = spoilt_by(used, taken.step.lag_p99_us).or_else(|| stopped(used));
+        told(Seen::of(&taken), spoilt.as_deref());
+        match spoilt {
             Some(why) => series.spoilt.push(why),
             None => {
                 seen = Seen::of(&taken);
@@ -277,7 +282,8 @@ fn state(series: &Series, results: &mut Results) {
         .filter_map(|(direct, sidecar)| (*direct).zip(*sidecar))
         .collect();
     let few = (pairs.len() < PAIRS_MIN).then(|| format!("{} pairs, not {PAIRS_MIN}", pairs.len()));
-    let spoilt = left_out(&series.spoilt, series.direct.len() + series.sidecar.len() + series.spoilt.len());
+    let good = series.direct.iter().chain(&series.sidecar).flatten().count();
+    let spoilt = left_out(&series.spoilt, good + series.spoilt.len());
     let mut row = |system: &str, metric: &str, note: &str, value: &dyn Fn(&Seen, &Seen) -> f64| {
         let values: Vec<f64> = pairs.iter().map(|(direct, sidecar)| value(direct, sidecar)).collect();
         let row = Row::new(system, metric, "µs", &values).param("protocol", series.protocol.name());
@@ -298,15 +304,23 @@ fn state(series: &Series, results: &mut Results) {
     results.ratios.push(Ratio::new(&name, &rounds).void_if(few));
 }
 
-fn tell(out: &mut dyn Write, pair: usize, protocol: Protocol, through: bool, seen: Option<&Seen>) {
+fn tell(
+    out: &mut dyn Write,
+    pair: usize,
+    protocol: Protocol,
+    through: bool,
+    seen: Option<Seen>,
+    spoilt: Option<&str>,
+) {
     let way = if through { "sidecar" } else { "direct" };
-    let words = seen.map_or("spoilt".into(), |seen| {
+    let spoilt = spoilt.map_or(String::new(), |why| format!(" (spoilt: {why})"));
+    let words = seen.map_or("no replies".into(), |seen| {
         let sidecar = if through { format!(", {:.1} µs of its CPU", seen.cpu_us) } else { String::new() };
         format!("p50 {:.0} µs, p99 {:.0} µs{sidecar}", seen.p50_us, seen.p99_us)
     });
     // Nobody reading is no reason to stop.
-    let _ =
-        writeln!(out, "pair {}: {}, {way}: {words}", pair + 1, protocol.name()).and_then(|()| out.flush());
+    let _ = writeln!(out, "pair {}: {}, {way}: {words}{spoilt}", pair + 1, protocol.name())
+        .and_then(|()| out.flush());
 }
 
 #[cfg(test)]
