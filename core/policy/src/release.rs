@@ -294,7 +294,10 @@ impl Release {
     fn learn(&mut self, now: Time, per_s: u64, passed_ms: u64, sample: &Sample) {
         let is_helped = sample.helped > sample.requests / HELPED_ONE_IN;
         if is_helped && !self.is_helped {
-            self.began_at = self.rates.into_iter().max().filter(|most| *most > 0);
+            // The present look may have seen the burst before clients moved: what it served direct counts too.
+            let direct = sample.requests.saturating_sub(sample.helped).saturating_mul(1000) / passed_ms;
+            self.began_at =
+                self.rates.into_iter().max().map(|most| most.max(direct)).filter(|most| *most > 0);
             self.helped_most = 0;
             if let Some(after) = self.released_at.take().map(|at| now.since(at))
                 && after < self.settings.soon

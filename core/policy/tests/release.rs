@@ -78,6 +78,17 @@ fn both_low_for_a_while_releases_over_a_while() {
 }
 
 #[test]
+fn a_burst_that_was_relieved_between_two_looks_counts_with_what_was_direct() {
+    let mut server = Server::default();
+    server.run(20, 5_000, LOW, None);
+    server.helped = server.sessions * 3 / 10;
+    server.run(1, 11_000, HIGH, None); // 7,700 of them direct
+    server.helped = server.sessions;
+    server.run(10, 15_000, LOW, None);
+    assert_eq!(server.release.low_per_s(), Some(7_700 * 60 / 100));
+}
+
+#[test]
 fn one_of_the_two_is_not_enough() {
     let mut server = Server::after_a_burst();
     server.run(100, 15_000, LOW, None); // latency is low because helpers help
