@@ -39,7 +39,7 @@ fn payload_is_whole() {
     };
     let effort = payload::Effort {
         rounds: 1,
-        payloads: vec![64, 8_192],
+        payloads: vec![64, 32_768],
         quotas_percent: vec![10.0, 50.0],
         connections: 20,
         settle: Duration::from_millis(50),
@@ -49,7 +49,7 @@ fn payload_is_whole() {
     let mut told = Vec::new();
     let results = payload::run_with(&Setting::new(program), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["messages_per_s", "crossing_bytes", "crossing_cpu_bytes"]);
-    assert!(results.ratios.iter().any(|ratio| ratio.name == "helped_over_direct_8192_at_50_percent"));
+    assert!(results.ratios.iter().any(|ratio| ratio.name == "helped_over_direct_32768_at_50_percent"));
 }
 
 #[test]
