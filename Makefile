@@ -3,6 +3,7 @@
 # make bench  every experiment, quickly; BENCH=name for one of them
 # make lint   formatting and lints only
 # make install-capi   the C library, into PREFIX=/usr/local (DESTDIR=... for packages)
+# make packages  Debian packages in target/packages
 # make setup  the Debian packages that the others need (they call it themselves; the demo needs fewer)
 
 CARGO   ?= cargo
@@ -12,7 +13,7 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 DIST    := target/dist/spillway
 
-.PHONY: demo test bench lint setup setup-demo build dist install-capi clean
+.PHONY: demo test bench lint setup setup-demo build dist install-capi packages clean
 
 demo: dist
 	$(DIST) demo $(DEMO)
@@ -37,6 +38,9 @@ dist: setup-demo
 install-capi:
 	$(CARGO) build --profile dist -p spillway-capi
 	tools/install-capi --from '$(or $(CARGO_TARGET_DIR),target)/dist' --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
+
+packages: dist
+	tools/packages target/dist target/packages
 
 setup:
 	@tools/setup all

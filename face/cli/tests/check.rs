@@ -90,14 +90,18 @@ fn the_reference_is_the_page() {
 /// The helper's unit, checked by systemd itself where it is installed.
 #[test]
 fn the_helpers_unit_is_valid_and_hardened() {
-    let unit = fs::read_to_string(project("packaging/systemd/spillway-helper.service")).unwrap();
-    for line in [
-        "Type=notify",
-        "NoNewPrivileges=yes",
-        "CapabilityBoundingSet=",
-        "ProtectSystem=strict",
-        "User=spillway",
-    ] {
+    is_valid_and_hardened("spillway-helper.service", "User=spillway");
+}
+
+#[test]
+fn the_sidecars_unit_is_valid_and_hardened() {
+    is_valid_and_hardened("spillway-sidecar@.service", "DynamicUser=yes");
+}
+
+fn is_valid_and_hardened(name: &str, user: &str) {
+    let unit = fs::read_to_string(project("packaging/systemd").join(name)).unwrap();
+    for line in ["Type=notify", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict", user]
+    {
         assert!(unit.lines().any(|other| other == line), "{line}");
     }
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
@@ -105,9 +109,9 @@ fn the_helpers_unit_is_valid_and_hardened() {
         return;
     }
     // systemd goes by the name, and looks whether the program is there and the user exists.
-    let directory = std::env::temp_dir().join(format!("spillway-unit-{}", std::process::id()));
+    let directory = std::env::temp_dir().join(format!("spillway-unit-{}-{name}", std::process::id()));
     fs::create_dir(&directory).unwrap();
-    let path = directory.join("spillway-helper.service");
+    let path = directory.join(name);
     let here = unit.replace("/usr/bin/spillway", SPILLWAY).replace("=spillway\n", "=daemon\n");
     fs::write(&path, here.replace("RuntimeDirectory=daemon", "RuntimeDirectory=spillway")).unwrap();
     let analyze = |arguments: &[&str]| {

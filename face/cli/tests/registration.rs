@@ -45,7 +45,8 @@ fn a_helper_is_registered_while_it_serves() {
     config("");
     let launch =
         Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &scratch.path("helper.toml")]);
-    let mut helper = Place::local().unwrap().spawn(&launch).unwrap();
+    let place = Place::local().unwrap();
+    let mut helper = place.spawn(&launch).unwrap();
     next("it is registered", || registered().filter(|told| *told == link.to_string()));
     let status: Value = next("status says so", || {
         let status: Value = serde_json::from_str(&tell(&["status", "--json"], &scratch)).unwrap();

@@ -1,4 +1,7 @@
-//! The unit drop-ins in a fresh Debian, under its own systemd with all that the units forbid.
+//! The Debian packages and the unit drop-ins in a fresh Debian, under its own systemd with all that the units forbid.
+
+#[path = "units/packages.rs"]
+mod packages;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +28,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// A fresh Debian with Spillway installed as its package would, or why not.
+/// A fresh Debian with Spillway's packages, or why not.
 fn installed() -> Result<PathBuf, String> {
     if !rustix::process::geteuid().is_root() {
         return Err("a Debian root needs root".into());
@@ -37,32 +40,15 @@ fn installed() -> Result<PathBuf, String> {
     }
     assert!(made.status.success(), "{}", text(&made));
     let root = directory.join("root");
-    let program = PathBuf::from(env!("CARGO_BIN_EXE_spillway"));
-    fs::copy(&program, root.join("usr/bin/spillway")).unwrap();
-    fs::create_dir_all(root.join("usr/lib/spillway")).unwrap();
-    let library = program.with_file_name("libspillway_shim.so");
-    fs::copy(&library, root.join("usr/lib/spillway/libspillway_shim.so")).expect("spillway-shim is built");
+    packages::install(&root)?;
     for unit in ["memcached.service.d", "redis-server.service.d"] {
         let folder = root.join("etc/systemd/system").join(unit);
         fs::create_dir_all(&folder).unwrap();
-        let drop_in = repository().join("packaging/systemd").join(unit).join("spillway.conf");
+        let drop_in = root.join("usr/share/spillway/systemd").join(unit).join("spillway.conf");
         fs::copy(drop_in, folder.join("spillway.conf")).unwrap();
     }
-    let packaging = repository().join("packaging");
-    fs::create_dir_all(root.join("etc/sysusers.d")).unwrap();
-    for (from, to) in [
-        ("systemd/spillway-helper.service", "etc/systemd/system/spillway-helper.service"),
-        ("sysusers/spillway.conf", "etc/sysusers.d/spillway.conf"),
-    ] {
-        fs::copy(packaging.join(from), root.join(to)).unwrap();
-    }
-    let _ = fs::remove_dir_all(root.join("etc/spillway"));
-    fs::create_dir_all(root.join("etc/spillway")).unwrap();
     for key in ["cache.key", "redis.key"] {
         let output = chroot(&root, &["spillway", "key", "new", &format!("/etc/spillway/{key}")]);
-        if text(&output).contains("GLIBC") {
-            return Err(format!("built for a later C library than Debian 12 has: {}", text(&output)));
-        }
         assert!(output.status.success(), "{}", text(&output));
     }
     Ok(root)
@@ -253,6 +239,7 @@ fn debians_memcached_and_redis_are_adopted_and_given_back() {
     }
 
     helper_unit(&system);
+    sidecar_unit(&system);
 
     // And back: without the drop-in, a restart leaves nothing of us.
     for (unit, port) in [("memcached", 11411), ("redis-server", 6579)] {
@@ -271,6 +258,30 @@ fn debians_memcached_and_redis_are_adopted_and_given_back() {
 }
 
 /// The helper's own unit: a user without rights, a credential, reload with its outcome, a stop that drains.
+/// Clients of a memcached that takes sessions are served by a sidecar, which runs as nobody in particular.
+fn sidecar_unit(system: &System) {
+    system.must(&["spillway", "key", "new", "/etc/spillway/client.key"]);
+    let server = "systemd-run --unit=other spillway run --link 127.0.0.1:12411 --client-key /etc/spillway/client.key \
+                  -- memcached -u memcache -l 127.0.0.1 -p 12211";
+    system.must(&["sh", "-c", server]);
+    let settings = "SPILLWAY_SIDECAR_SERVER=127.0.0.1:12411\nSPILLWAY_SIDECAR_LISTEN=41211\n\
+                    SPILLWAY_SIDECAR_PROTOCOL=memcached\n";
+    system.must(&["sh", "-c", &format!("printf '{settings}' >/etc/spillway/sidecar-a.env")]);
+    system.must(&["systemctl", "-q", "enable", "--now", "spillway-sidecar@a"]);
+    system.eventually("a client of the sidecar is answered", |system| {
+        system.ask(41211, "version").starts_with("VERSION ")
+    });
+    system.must(&["spillway", "status", "--socket", "/run/spillway-sidecar-a/status.sock"]);
+    let pid = system.must(&["systemctl", "show", "-P", "MainPID", "spillway-sidecar@a"]);
+    let status = system.must(&["cat", &format!("/proc/{}/status", pid.trim())]);
+    let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    assert!(line("CapBnd:").ends_with("0000000000000000") && !line("Uid:").contains("\t0"), "{status}");
+
+    system.must(&["dpkg", "--purge", "spillway-sidecar"]);
+    assert!(!system.run(&["systemctl", "-q", "is-active", "spillway-sidecar@a"]).status.success());
+    system.must(&["systemctl", "stop", "other"]);
+}
+
 fn helper_unit(system: &System) {
     let write = |more: &str| {
         let config = format!(
@@ -280,7 +291,6 @@ fn helper_unit(system: &System) {
         system.must(&["bash", "-c", &format!("cat >/etc/spillway/helper.toml <<'END'\n{config}END")]);
     };
     write("");
-    system.must(&["systemd-sysusers"]);
     system.must(&["spillway", "check", "/etc/spillway/helper.toml"]);
     system.must(&["systemctl", "start", "spillway-helper"]);
     system.eventually("a client of the unit is answered", |system| {
@@ -315,4 +325,12 @@ fn helper_unit(system: &System) {
     system.must(&["systemctl", "stop", "spillway-helper"]);
     assert_eq!((show("Result").as_str(), show("NRestarts").as_str()), ("success", "0"));
     assert!(!system.run(&["test", "-e", "/run/spillway/helper.sock"]).status.success());
+
+    // A package that goes stops its service first.
+    write("");
+    system.must(&["systemctl", "-q", "enable", "--now", "spillway-helper"]);
+    system.must(&["dpkg", "--purge", "spillway-helper"]);
+    assert_eq!(show("LoadState"), "not-found");
+    assert!(!system.run(&["systemctl", "-q", "is-active", "spillway-helper"]).status.success());
+    assert!(!system.run(&["test", "-e", "/etc/spillway/helper.toml"]).status.success());
 }

@@ -1,0 +1,339 @@
+//! The manifests in packaging/kubernetes: every field is one that Kubernetes knows, and what belongs together agrees.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde::de::{Deserialize, DeserializeOwned};
+use serde_json::Value;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes")
+}
+
+/// All documents of all manifests.
+fn documents() -> Vec<Value> {
+    let mut all = Vec::new();
+    for path in fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.extension().is_some_and(|end| end == "yaml") {
+            let text = fs::read_to_string(&path).unwrap();
+            all.extend(parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())));
+        }
+    }
+    assert!(all.len() >= 11);
+    all
+}
+
+fn parse(text: &str) -> Result<Vec<Value>, String> {
+    // By way of its own type, which takes no key twice.
+    let documents = serde_yaml_ng::Deserializer::from_str(text).map(serde_yaml_ng::Value::deserialize);
+    documents
+        .map(|document| {
+            let document = document.map_err(|error| error.to_string())?;
+            serde_json::to_value(document).map_err(|error| error.to_string())
+        })
+        .collect()
+}
+
+/// What is wrong with a document: Kubernetes would refuse it, or pass over some of its fields.
+fn check(document: &Value) -> Result<(), String> {
+    match document["kind"].as_str() {
+        Some("ConfigMap") => check_as::<ConfigMap>(document),
+        Some("Deployment") => check_as::<Deployment>(document),
+        Some("NetworkPolicy") => check_as::<NetworkPolicy>(document),
+        Some("PodDisruptionBudget") => check_as::<PodDisruptionBudget>(document),
+        Some("Service") => check_as::<Service>(document),
+        Some("StatefulSet") => check_as::<StatefulSet>(document),
+        other => Err(format!("kind {other:?} is new here: have it checked")),
+    }
+}
+
+/// The types of Kubernetes' own description. What they do not know they pass over, so what comes back lacks it.
+fn check_as<T: DeserializeOwned + serde::Serialize>(document: &Value) -> Result<(), String> {
+    let known: T = T::deserialize(document).map_err(|error| error.to_string())?;
+    let back = serde_json::to_value(known).map_err(|error| error.to_string())?;
+    same(document, &back, "")
+}
+
+fn same(given: &Value, back: &Value, place: &str) -> Result<(), String> {
+    match (given, back) {
+        (Value::Object(given), Value::Object(back)) => given.iter().try_for_each(|(key, value)| {
+            let place = format!("{place}.{key}");
+            same(value, back.get(key).ok_or_else(|| format!("{place} is not known"))?, &place)
+        }),
+        (Value::Array(given), Value::Array(back)) if given.len() == back.len() => {
+            let mut pairs = given.iter().zip(back).enumerate();
+            pairs.try_for_each(|(n, (given, back))| same(given, back, &format!("{place}[{n}]")))
+        }
+        _ if given == back => Ok(()),
+        _ => Err(format!("{place} is {given}, and understood as {back}")),
+    }
+}
+
+#[test]
+fn every_field_is_known() {
+    for document in documents() {
+        check(&document).unwrap_or_else(|error| panic!("{}: {error}", document["metadata"]["name"]));
+    }
+}
+
+#[test]
+fn mistakes_are_seen() {
+    let text = fs::read_to_string(folder().join("helper.yaml")).unwrap();
+    let wrong = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        let found = parse(&text.replacen(from, to, 1)).and_then(|all| all.iter().try_for_each(check));
+        found.expect_err(to)
+    };
+    for (from, to, told) in [
+        ("readOnlyRootFilesystem:", "readOnlyRootFileSystem:", "readOnlyRootFileSystem is not known"),
+        ("topologySpreadConstraints:", "topologySpreadConstraint:", ".topologySpreadConstraint is not known"),
+        ("  minAvailable:", "  minAvailble:", ".spec.minAvailble is not known"),
+        ("replicas: 2", "replicas: two", "invalid type"),
+        ("containerPort: 11411", "containerPort: link", "invalid type"),
+        ("kind: Service", "kind: Servise", "Servise"),
+        ("apiVersion: apps/v1", "apiVersion: apps/v2", "apps/v2"),
+        ("  name: spillway-helper", "  name: spillway-helper\n  name: twice", "duplicate"),
+    ] {
+        let error = wrong(from, to);
+        assert!(error.contains(told), "{to}: {error}");
+    }
+}
+
+/// A template for pods, and what is asked of it.
+struct Pods {
+    name: String,
+    labels: BTreeMap<String, String>,
+    spec: Value,
+}
+
+impl Pods {
+    fn containers(&self) -> impl Iterator<Item = &Value> {
+        ["initContainers", "containers"].into_iter().flat_map(|list| items(&self.spec[list]))
+    }
+
+    /// By name.
+    fn ports(&self) -> BTreeMap<&str, (u64, &str)> {
+        let ports = self.containers().flat_map(|container| items(&container["ports"]));
+        ports
+            .map(|port| {
+                (text(&port["name"]), (port["containerPort"].as_u64().unwrap(), text(&port["protocol"])))
+            })
+            .collect()
+    }
+
+    fn is_chosen(&self, selector: &Value) -> bool {
+        let selector = selector.as_object().expect("labels");
+        !selector.is_empty()
+            && selector.iter().all(|(key, value)| self.labels.get(key).map(String::as_str) == value.as_str())
+    }
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+}
+
+fn pods(documents: &[Value]) -> Vec<Pods> {
+    let templates = documents.iter().filter(|document| document["spec"]["template"].is_object());
+    let all: Vec<Pods> = templates
+        .map(|document| {
+            let template = &document["spec"]["template"];
+            let labels = serde_json::from_value(template["metadata"]["labels"].clone()).unwrap();
+            let name = text(&document["metadata"]["name"]).to_owned();
+            let pods = Pods { name, labels, spec: template["spec"].clone() };
+            assert!(pods.is_chosen(&document["spec"]["selector"]["matchLabels"]), "{}", pods.name);
+            pods
+        })
+        .collect();
+    assert_eq!(all.len(), 3);
+    all
+}
+
+fn of_kind<'a>(documents: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    documents.iter().filter(move |document| document["kind"] == kind)
+}
+
+#[test]
+fn no_pod_has_privileges() {
+    for Pods { name, spec, .. } in pods(&documents()) {
+        let pod = &spec["securityContext"];
+        assert_eq!(
+            (&pod["runAsNonRoot"], &pod["seccompProfile"]["type"]),
+            (&true.into(), &"RuntimeDefault".into()),
+            "{name}"
+        );
+        assert!(pod["runAsUser"].as_u64().is_some_and(|user| user > 0), "{name}");
+        assert_eq!(spec["automountServiceAccountToken"], false, "{name}");
+        for shared in ["hostNetwork", "hostPID", "hostIPC"] {
+            assert!(spec[shared].is_null(), "{name}");
+        }
+        for container in ["initContainers", "containers"].into_iter().flat_map(|list| items(&spec[list])) {
+            let own = &container["securityContext"];
+            assert_eq!(own["allowPrivilegeEscalation"], false, "{name}");
+            assert_eq!(own["readOnlyRootFilesystem"], true, "{name}");
+            assert_eq!(own["capabilities"], serde_json::json!({ "drop": ["ALL"] }), "{name}");
+            assert!(own["privileged"].is_null() && own["runAsUser"].is_null(), "{name}");
+            assert!(container["resources"]["limits"]["memory"].is_string(), "{name}");
+        }
+        let volumes = items(&spec["volumes"]);
+        volumes.for_each(|volume| assert!(volume["hostPath"].is_null(), "{name}"));
+    }
+}
+
+#[test]
+fn ports_labels_and_secrets_agree() {
+    let documents = documents();
+    let pods = pods(&documents);
+    for service in of_kind(&documents, "Service") {
+        let name = &service["metadata"]["name"];
+        let chosen: Vec<&Pods> =
+            pods.iter().filter(|pods| pods.is_chosen(&service["spec"]["selector"])).collect();
+        let [of] = chosen[..] else { panic!("{name} chooses {} kinds of pods", chosen.len()) };
+        for port in items(&service["spec"]["ports"]) {
+            let target = of.ports()[text(&port["targetPort"])];
+            assert_eq!(target, (port["port"].as_u64().unwrap(), text(&port["protocol"])), "{name}");
+        }
+    }
+    for budget in of_kind(&documents, "PodDisruptionBudget") {
+        assert!(pods.iter().any(|pods| pods.is_chosen(&budget["spec"]["selector"]["matchLabels"])));
+    }
+    let secrets: BTreeSet<&str> = pods.iter().flat_map(mounted_secrets).collect();
+    let page = fs::read_to_string(folder().join("README.md")).unwrap();
+    for secret in &secrets {
+        assert!(page.contains(&format!("create secret generic {secret} --from-file=")), "{secret}");
+    }
+    assert_eq!(secrets.len(), 2);
+    for pods in &pods {
+        // The keys named anywhere in a pod are among those that are mounted.
+        let ports = pods.ports();
+        let volumes: BTreeSet<&str> =
+            items(&pods.spec["volumes"]).map(|volume| text(&volume["name"])).collect();
+        for container in pods.containers() {
+            let mounts = || items(&container["volumeMounts"]);
+            assert!(mounts().all(|mount| volumes.contains(text(&mount["name"]))), "{}", pods.name);
+            for key in container.to_string().split(['"', ' ']).filter(|word| word.starts_with("/keys/")) {
+                assert!(mounts().any(|mount| key.starts_with(text(&mount["mountPath"]))), "{key}");
+            }
+            for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
+                let probe = &container[probe];
+                let port = ["httpGet", "tcpSocket"].iter().find_map(|kind| probe[kind]["port"].as_str());
+                assert!(probe.is_null() || ports.contains_key(port.unwrap()), "{}: {probe}", pods.name);
+            }
+        }
+    }
+}
+
+fn mounted_secrets(pods: &Pods) -> impl Iterator<Item = &str> {
+    items(&pods.spec["volumes"]).filter_map(|volume| volume["secret"]["secretName"].as_str())
+}
+
+#[test]
+fn policies_are_about_pods_and_ports_that_there_are() {
+    let documents = documents();
+    let all = pods(&documents);
+    let mut open = BTreeSet::new();
+    for policy in of_kind(&documents, "NetworkPolicy") {
+        let name = text(&policy["metadata"]["name"]);
+        let about: Vec<&Pods> =
+            all.iter().filter(|pods| pods.is_chosen(&policy["spec"]["podSelector"]["matchLabels"])).collect();
+        let [about] = about[..] else { panic!("{name} is about {} kinds of pods", about.len()) };
+        for rule in items(&policy["spec"]["ingress"]) {
+            let peers: Vec<&Value> = items(&rule["from"]).collect();
+            assert!(!peers.is_empty(), "{name} lets everybody in");
+            for port in items(&rule["ports"]) {
+                let wanted = (port["port"].as_u64().unwrap(), text(&port["protocol"]));
+                assert!(about.ports().values().any(|port| *port == wanted), "{name}: {wanted:?}");
+                for peer in &peers {
+                    let labels = &peer["podSelector"]["matchLabels"];
+                    let prometheus = peer["namespaceSelector"].is_object();
+                    let who = if prometheus {
+                        "prometheus"
+                    } else {
+                        let who = all.iter().find(|pods| pods.is_chosen(labels));
+                        &who.unwrap_or_else(|| panic!("{name}: nobody is {labels}")).name
+                    };
+                    open.insert((about.name.clone(), wanted.0, wanted.1.to_owned(), who.to_owned()));
+                }
+            }
+        }
+    }
+    let expected = [
+        ("app", 9412, "TCP", "prometheus"),
+        ("cache", 11211, "TCP", "app"),
+        ("cache", 11411, "TCP", "app"),
+        ("cache", 11411, "TCP", "spillway-helper"),
+        ("spillway-helper", 9411, "TCP", "prometheus"),
+        ("spillway-helper", 11411, "TCP", "app"),
+        ("spillway-helper", 11411, "UDP", "app"),
+    ];
+    let open: Vec<_> = open.iter().map(|(to, port, kind, who)| (&**to, *port, &**kind, &**who)).collect();
+    assert_eq!(open, expected);
+}
+
+#[test]
+fn the_helpers_configuration_is_right_and_fits_the_rest() {
+    let documents = documents();
+    let config = of_kind(&documents, "ConfigMap").next().unwrap();
+    let toml = text(&config["data"]["helper.toml"]);
+    let services: BTreeMap<&str, u64> = of_kind(&documents, "Service")
+        .map(|service| {
+            (text(&service["metadata"]["name"]), service["spec"]["ports"][0]["port"].as_u64().unwrap())
+        })
+        .collect();
+    // Names of the cluster are not known here; that they are Services is looked at instead.
+    let (mut known, mut names) = (toml.to_owned(), 0);
+    for (name, port) in &services {
+        let target = format!("\"{name}:{port}\"");
+        names += toml.matches(&target).count();
+        known = known.replace(&target, &format!("\"10.0.0.5:{port}\""));
+    }
+    assert_eq!(names, 1);
+    let file =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kubernetes-{}.toml", std::process::id()));
+    fs::write(&file, &known).unwrap();
+    let checked = Command::new(env!("CARGO_BIN_EXE_spillway"))
+        .args(["check", "--without-keys", "--show"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    fs::remove_file(&file).unwrap();
+    let shown = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    let all = pods(&documents);
+    let helper = all.iter().find(|pods| pods.name == "spillway-helper").unwrap();
+    let ports = helper.ports();
+    assert!(shown.contains(&format!("metrics = \"0.0.0.0:{}\"", ports["metrics"].0)), "{shown}");
+    assert!(shown.contains(&format!("link_listen = [\"0.0.0.0:{}\"", ports["link"].0)), "{shown}");
+    for key in known.split('"').filter(|word| word.starts_with("/keys/")) {
+        let mounts = helper.containers().flat_map(|container| items(&container["volumeMounts"]));
+        assert!(mounts.into_iter().any(|mount| key.starts_with(text(&mount["mountPath"]))), "{key}");
+    }
+    // A drain ends before the pod is killed.
+    let grace = helper.spec["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(shown.contains("drain_deadline = \"30s\"") && grace > 30);
+
+    // Where sidecars look is where helpers and the server are.
+    let app = all.iter().find(|pods| pods.name == "app").unwrap();
+    let sidecar = app.containers().find(|container| container["name"] == "spillway-sidecar").unwrap();
+    let variable = |name: &str| {
+        let found = items(&sidecar["env"]).find(|one| one["name"] == format!("SPILLWAY_SIDECAR_{name}"));
+        text(&found.unwrap_or_else(|| panic!("no {name}"))["value"])
+    };
+    let target = |text: &str| {
+        let (name, port) = text.rsplit_once(':').unwrap();
+        assert_eq!(services.get(name).copied(), port.parse().ok(), "{text}");
+    };
+    target(variable("SERVER"));
+    target(variable("HELPERS").strip_prefix("dns:").unwrap());
+    assert_eq!(variable("METRICS"), format!(":{}", app.ports()["metrics"].0));
+    assert_eq!(sidecar["restartPolicy"], "Always");
+}
