@@ -71,6 +71,7 @@ impl Relay {
         question: &[u8],
         answer: &mut [u8],
     ) -> usize {
+        self.now = now;
         let listener = self.listeners.get(usize::from(listener)).and_then(|listener| listener.of);
         // A listener that no service uses any more, or one of plain clients: nobody has a reason to ask there.
         let Some((service, Sort::Library)) = listener else { return 0 };

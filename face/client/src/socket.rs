@@ -98,3 +98,30 @@ pub(crate) fn finish(socket: &OwnedFd) -> io::Result<()> {
 pub(crate) fn is_later(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_does_not_keep_anybody_from_connecting() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(any) else {
+                println!("skipped: {any}");
+                continue;
+            };
+            let target = listener.local_addr().unwrap();
+            // Free of datagrams is free of connections, almost always.
+            let from = (0..20).any(|_| {
+                let port = UdpSocket::bind(any).unwrap().local_addr().unwrap().port();
+                let socket = start_from(target, Some(port)).unwrap();
+                local_address(&socket).unwrap().port() == port
+            });
+            assert!(from, "from the port that was wanted");
+            let other = start_from(target, Some(target.port())).unwrap();
+            assert_ne!(local_address(&other).unwrap().port(), target.port());
+        }
+    }
+}

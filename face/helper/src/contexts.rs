@@ -15,6 +15,7 @@ use tracing::warn;
 use crate::config::{HelperConfig, Service, StartError};
 use crate::listeners::{Places, Sort};
 use crate::log::{Entry, Log};
+use crate::quota;
 use crate::relaying::Relaying;
 
 /// Connections of a thread beyond its clients: links, and peers that are about to be refused.
@@ -33,6 +34,8 @@ pub struct Threads {
     pub count: usize,
     /// Each thread's core, if they are pinned.
     pub cores: Vec<usize>,
+    /// Cores that they may use together, where the process's control group limits them.
+    pub cpu_quota: Option<f64>,
 }
 
 impl Threads {
@@ -40,7 +43,7 @@ impl Threads {
     pub fn new(configured: usize) -> Threads {
         let cores = if configured == 0 { allowed_cores() } else { Vec::new() };
         let count = if cores.is_empty() { configured.max(1) } else { cores.len() };
-        Threads { count, cores }
+        Threads { count, cores, cpu_quota: quota::cores() }
     }
 
     /// A thread's part of something. The kernel spreads clients unevenly: one may have half more than its share.
@@ -115,9 +118,10 @@ fn load_config(config: &HelperConfig, threads: &Threads) -> LoadConfig {
     });
     LoadConfig {
         answers: config.load_answers,
+        // Threads share what the process may have.
+        cpu: threads.cpu_quota.map_or(1.0, |cores| (cores / threads.count as f64).min(1.0)),
         network_bytes: config.network_bits.map(|bits| bits / 8 / threads.count as u64),
         shedding,
-        ..LoadConfig::default()
     }
 }
 

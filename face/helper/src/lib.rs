@@ -20,6 +20,7 @@ mod listeners;
 mod log;
 mod metrics;
 mod page;
+mod quota;
 mod rates;
 mod registering;
 mod relaying;
