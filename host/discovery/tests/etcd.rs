@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -226,6 +226,16 @@ fn nonsense_is_passed_over_and_told() {
     expect(&mut watcher, &[]);
 }
 
+/// Killed, not told to go, also where the test fails.
+struct Mortal(Child);
+
+impl Drop for Mortal {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_helper_that_is_killed_disappears_with_its_lease() {
     const NAME: &str = "a_helper_that_is_killed_disappears_with_its_lease";
@@ -240,15 +250,14 @@ fn a_helper_that_is_killed_disappears_with_its_lease() {
     let mut watcher = watch(&source);
     let other = register(&source, "other", "10.0.0.2:1");
     other.wait_registered();
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", NAME])
         .env(INSIDE, &source)
         .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+        .spawn();
+    let child = Mortal(child.unwrap());
     expect(&mut watcher, &["mortal at 10.0.0.1:1", "other at 10.0.0.2:1"]);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     expect(&mut watcher, &["other at 10.0.0.2:1"]);
     assert_eq!(etcd.value("/spillway/cache/mortal"), None);
 }
