@@ -1,7 +1,7 @@
 //! The server's side of going back (PostMan §5.3): when requests have been few and fast for a while, sessions that are helped
 //! are sent home, over some time. Decides by [`Release`]; here is what it is told, and what it orders.
 //!
-//! A look a second, as long as there are sessions: the first thread that comes along looks. Requests on the server's own
+//! It looks as long as there are sessions: the first thread that comes along does. Requests on the server's own
 //! port are real descriptors' and not seen here.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,8 @@ use crate::ready::Wakes;
 use crate::status::{self, Counter};
 use crate::{links, lock, log, port, relief, sys};
 
-const LOOK: Duration = Duration::from_secs(1);
+/// A burst that is relieved within one look would be seen only in part.
+const LOOK: Duration = Duration::from_millis(250);
 /// Sessions are sent home in bunches of so much time.
 const TOGETHER: Duration = Duration::from_millis(50);
 
