@@ -40,6 +40,7 @@ pub use cores::{allowed_cores, pin_current_thread};
 pub use listen::{BindError, Binding, BoundListener, ContextListeners, Listeners};
 pub use remote::{Remote, Unreachable};
 pub use sockets::Sockets;
+pub use sys::{Epoll, EpollEvent};
 
 /// Limits and settings of a context.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use libc::epoll_event;
+pub use libc::epoll_event as EpollEvent;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -16,6 +16,10 @@ pub struct Epoll {
 }
 
 impl Epoll {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// The host has no descriptors left.
     pub fn new() -> io::Result<Epoll> {
         Ok(Epoll { fd: epoll::create(CreateFlags::CLOEXEC)?, has_pwait2: true })
     }
@@ -26,17 +30,26 @@ impl Epoll {
         Ok(Epoll { has_pwait2: false, ..Epoll::new()? })
     }
 
+    /// Watches a descriptor.
+    ///
+    /// # Errors
+    /// It cannot be watched, or is already.
     pub fn add(&self, fd: impl AsFd, token: u64, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.fd, fd, EventData::new_u64(token), flags)?)
     }
 
+    /// Watches it no more.
     pub fn remove(&self, fd: impl AsFd) {
         // Fails only where nothing is registered, which is what we want.
         let _ = epoll::delete(&self.fd, fd);
     }
 
-    /// Waits for events, at most for `timeout`; none waits for ever. `events` has what came, up to its capacity.
-    pub fn wait(&mut self, events: &mut Vec<epoll_event>, timeout: Option<Duration>) -> io::Result<()> {
+    /// Waits for events, at most for `timeout`; none waits for ever. `events` has what came, up to its capacity, and
+    /// nothing after a signal.
+    ///
+    /// # Errors
+    /// It is no epoll set, which is never so.
+    pub fn wait(&mut self, events: &mut Vec<EpollEvent>, timeout: Option<Duration>) -> io::Result<()> {
         events.clear();
         let timeout = timeout.map(timespec);
         match self.wait_once(events, timeout.as_ref()) {
@@ -45,7 +58,7 @@ impl Epoll {
         }
     }
 
-    fn wait_once(&mut self, events: &mut Vec<epoll_event>, timeout: Option<&Timespec>) -> io::Result<()> {
+    fn wait_once(&mut self, events: &mut Vec<EpollEvent>, timeout: Option<&Timespec>) -> io::Result<()> {
         if self.has_pwait2 {
             match epoll_pwait2(self.fd.as_raw_fd(), events, timeout) {
                 // Old kernels lack the call (5.11 has it); old container filters answer EPERM.
@@ -67,7 +80,7 @@ impl AsFd for Epoll {
     }
 }
 
-fn epoll_pwait2(fd: RawFd, events: &mut Vec<epoll_event>, timeout: Option<&Timespec>) -> io::Result<()> {
+fn epoll_pwait2(fd: RawFd, events: &mut Vec<EpollEvent>, timeout: Option<&Timespec>) -> io::Result<()> {
     let timeout = timeout.map(|time| libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec });
     let spare = events.spare_capacity_mut();
     let room = i32::try_from(spare.len()).unwrap_or(i32::MAX);
@@ -91,7 +104,7 @@ fn epoll_pwait2(fd: RawFd, events: &mut Vec<epoll_event>, timeout: Option<&Times
 }
 
 /// Takes the events that are there.
-fn epoll_take(fd: RawFd, events: &mut Vec<epoll_event>) -> io::Result<()> {
+fn epoll_take(fd: RawFd, events: &mut Vec<EpollEvent>) -> io::Result<()> {
     let spare = events.spare_capacity_mut();
     let room = i32::try_from(spare.len()).unwrap_or(i32::MAX);
     // SAFETY: the kernel writes at most `room` events into memory that `spare` owns.

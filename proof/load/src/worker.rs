@@ -12,16 +12,17 @@ mod traffic;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, eventfd};
 
 use spillway_client::{LinkTarget, Slot, split_token};
+use spillway_net::{Epoll, EpollEvent};
 
 use self::connection::Connection;
 use self::moving::Mover;
@@ -43,6 +44,8 @@ const TURN_MAX: usize = 128;
 const TELL_NS: u64 = 100_000_000;
 /// It also tells when so many words have gathered.
 const WORDS_MAX: usize = 1 << 16;
+/// Taken from the kernel at once.
+const EVENTS: usize = 256;
 /// Marks the eventfd in the epoll set, as no connection's socket is marked (see `split_token`).
 const WAKE: u64 = u64::MAX;
 /// Things that went wrong are told in words so many times; all are counted.
@@ -141,7 +144,9 @@ pub(crate) struct Worker<P> {
     setting: Setting,
     protocol: P,
     clock: Clock,
-    epoll: OwnedFd,
+    epoll: Epoll,
+    /// What came at once. Kept for its allocation.
+    events: Vec<EpollEvent>,
     server: SocketAddr,
     /// Helpers' link ports; empty when connections are plain.
     targets: Vec<LinkTarget>,
@@ -195,14 +200,15 @@ impl<P: Protocol> Worker<P> {
             }
             Loop::Closed => None,
         };
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(|e| Error::system("cannot make an epoll set", e))?;
+        // Arrivals are due to the microsecond.
+        let epoll = Epoll::new().map_err(|e| Error::system("cannot make an epoll set", e))?;
         epoll::add(&epoll, setting.wake.as_fd(), EventData::new_u64(WAKE), EventFlags::IN)
             .map_err(|e| Error::system("cannot watch an eventfd", e))?;
         let nanoseconds = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         Ok(Worker {
             clock: Clock::new(crate::clock::monotonic_ns()),
             epoll,
+            events: Vec::with_capacity(EVENTS),
             server: config.server,
             targets: config.helpers.targets(),
             touched: Vec::new(),
@@ -300,23 +306,19 @@ impl<P: Protocol> Worker<P> {
         self.tend_groups();
         self.tend_touched();
         let timeout_ns = self.next_ns().saturating_sub(now_ns);
-        let timeout = Timespec {
-            tv_sec: (timeout_ns / 1_000_000_000) as i64,
-            tv_nsec: (timeout_ns % 1_000_000_000) as i64,
-        };
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 256];
-        let events = match epoll::wait(&self.epoll, &mut space, Some(&timeout)) {
-            Ok((events, _)) => events,
-            Err(rustix::io::Errno::INTR) => return Ok(()),
-            Err(e) => return Err(Error::system("cannot wait for the connections", e)),
-        };
-        for event in events {
-            match split_token(event.data.u64()) {
-                Some((index, slot)) => self.ready(index as usize, slot, event.flags),
-                None if self.group_ready(event.data.u64()) => {}
+        let timeout = Duration::from_nanos(timeout_ns);
+        let mut events = std::mem::take(&mut self.events);
+        let waited = self.epoll.wait(&mut events, Some(timeout));
+        waited.map_err(|e| Error::system("cannot wait for the connections", e))?;
+        for event in &events {
+            let (token, flags) = (event.u64, EventFlags::from_bits_retain(event.events));
+            match split_token(token) {
+                Some((index, slot)) => self.ready(index as usize, slot, flags),
+                None if self.group_ready(token) => {}
                 None => self.take_orders(),
             }
         }
+        self.events = events;
         self.tend_touched();
         Ok(())
     }
