@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long)]
     wait: bool,
 
-    /// The admin socket of a helper or sidecar; may be given several times [default: all in /run/spillway].
+    /// The admin socket of a helper or sidecar; may be given several times [default: all in /run/spillway*].
     #[arg(long = "socket", value_name = "PATH")]
     sockets: Vec<PathBuf>,
 }
@@ -83,16 +83,25 @@ fn sockets(args: &Args) -> Vec<PathBuf> {
     if !args.sockets.is_empty() {
         return args.sockets.clone();
     }
-    let directory = Path::new(spillway_helper::DEFAULT_SOCKET).parent();
-    let files = directory.and_then(|directory| std::fs::read_dir(directory).ok());
-    let mut sockets: Vec<PathBuf> = files
-        .into_iter()
-        .flatten()
-        .filter_map(|file| Some(file.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .collect();
+    let own = Path::new(spillway_helper::DEFAULT_SOCKET).parent();
+    own.and_then(Path::parent).map(sockets_below).unwrap_or_default()
+}
+
+/// The helper's directory, and those of sidecars that systemd has made, have the same parent.
+fn sockets_below(parent: &Path) -> Vec<PathBuf> {
+    let is_ours =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("spillway"));
+    let is_socket = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sock");
+    let directories = entries(parent).into_iter().filter(is_ours);
+    let mut sockets: Vec<PathBuf> =
+        directories.flat_map(|directory| entries(&directory)).filter(is_socket).collect();
     sockets.sort();
     sockets
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    files.map(|file| file.path()).collect()
 }
 
 fn tell_helper(args: &Args, socket: &Path) -> Result<String, AskError> {
@@ -160,4 +169,33 @@ fn misplaced(word: Word, page: &ServerPage) -> std::io::Result<u64> {
     };
     let status = page.status()?;
     Ok(status.links.iter().filter(|link| link.state == wrong).map(|link| link.connections).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_helpers_and_sidecars_are_found() {
+        let run = directory();
+        for file in
+            ["spillway/helper.sock", "spillway/note.txt", "spillway-sidecar-a/status.sock", "other/x.sock"]
+        {
+            std::fs::create_dir_all(run.join(file).parent().unwrap()).unwrap();
+            std::fs::write(run.join(file), "").unwrap();
+        }
+        let found = sockets_below(&run);
+        let expected = ["spillway/helper.sock", "spillway-sidecar-a/status.sock"].map(|file| run.join(file));
+        std::fs::remove_dir_all(&run).unwrap();
+        let mut expected = expected.to_vec();
+        expected.sort();
+        assert_eq!(found, expected);
+        assert!(sockets_below(Path::new("/no/such/place")).is_empty());
+    }
+
+    fn directory() -> PathBuf {
+        let path = std::env::temp_dir().join(format!("spillway-relief-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
 }
