@@ -34,7 +34,7 @@ impl Redis {
         };
         let mut redis = Redis { child, address };
         let deadline = Instant::now() + PATIENCE;
-        while TcpStream::connect(address).is_err() {
+        while !common::answers(address, b"PING\r\n", b"+PONG") {
             assert_eq!(redis.child.try_wait().unwrap(), None, "redis ended");
             assert!(Instant::now() < deadline, "redis does not listen on {address}");
             std::thread::sleep(Duration::from_millis(5));

@@ -43,7 +43,7 @@ impl Memcached {
         };
         let mut memcached = Memcached { child, address };
         let deadline = Instant::now() + PATIENCE;
-        while TcpStream::connect(address).is_err() {
+        while !answers(address, b"version\r\n", b"VERSION ") {
             assert_eq!(memcached.child.try_wait().unwrap(), None, "memcached ended");
             assert!(Instant::now() < deadline, "memcached does not listen on {address}");
             std::thread::sleep(Duration::from_millis(5));
@@ -165,6 +165,19 @@ impl Steered {
     pub fn report(self) -> Report {
         self.run.join().unwrap()
     }
+}
+
+/// Whether the server that was started answers. That somebody takes a connection says little: a child of another test that
+/// has not begun its own program yet holds the socket by which this port was found to be free.
+pub fn answers(address: SocketAddr, question: &[u8], answer: &[u8]) -> bool {
+    let asked = TcpStream::connect(address).and_then(|mut stream| {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(question)?;
+        let mut begin = vec![0; answer.len()];
+        stream.read_exact(&mut begin)?;
+        Ok(begin)
+    });
+    asked.is_ok_and(|begin| begin == answer)
 }
 
 /// Small and short: tests share the machine.
