@@ -37,7 +37,7 @@ const CALM_LOOKS: u32 = 3;
 const SATURATING_PER_S: f64 = 30_000.0;
 /// After an overload, for its backlog.
 const QUIET_WITHIN: Duration = Duration::from_secs(5);
-/// Load swings so far, and a burst is so much more than the server can do at all.
+/// Load swings so far around the threshold, and a burst is so much above it.
 const SWING: f64 = 0.2;
 const BURST: f64 = 1.5;
 
@@ -294,7 +294,7 @@ impl<'a> Cast<'a> {
             }
             Course::Burst => {
                 let low = Order::Rate(known.threshold_per_s * 0.3);
-                let high = Order::Rate(known.direct_per_s * BURST);
+                let high = Order::Rate(known.threshold_per_s * BURST);
                 (vec![(Duration::ZERO, low), (calm, high)], calm, calm + burst)
             }
         }
@@ -317,7 +317,7 @@ impl Seen {
         let whole = decided(findings::ALL_MOVE);
         let all_told_ms = whole.get(whole.len() / 2).copied();
         let floor_ms = all_told_ms.filter(|_| course == Course::Burst).and_then(|lasted_ms| {
-            let burst = known.direct_per_s * BURST;
+            let burst = known.threshold_per_s * BURST;
             let lasted_s = lasted_ms as f64 / 1000.0;
             crate::relief::drain_floor_ms(burst, known.direct_per_s, known.helped_per_s, lasted_s)
         });

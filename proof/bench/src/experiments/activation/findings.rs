@@ -94,7 +94,7 @@ mod tests {
     use crate::machine::Machine;
 
     const KNOWN: Known =
-        Known { sla_us: 1_000, threshold_per_s: 3_000.0, direct_per_s: 8_000.0, helped_per_s: 20_000.0 };
+        Known { sla_us: 1_000, threshold_per_s: 8_000.0, direct_per_s: 8_000.0, helped_per_s: 20_000.0 };
 
     /// A burst at 5 s that is late until 5.6 s.
     fn report() -> Report {
@@ -122,6 +122,9 @@ mod tests {
         assert_eq!((seen.decided_ms, seen.all_told_ms), (Some(400), Some(400)));
         // 4,000/s too many for 0.4 s, drained at 8,000/s.
         assert_eq!(seen.floor_ms, Some(200.0));
+        let within = Known { direct_per_s: 12_000.0, ..KNOWN };
+        let seen = Seen::of(&report(), (5_000, 10_000), Course::Burst, &within);
+        assert_eq!(seen.floor_ms, Some(0.0), "late, but nothing gathers");
         assert_eq!(decided_at_ms("12.5 s: x"), Some(12_500));
         assert_eq!(decided_at_ms("nonsense"), None);
     }
