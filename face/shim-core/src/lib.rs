@@ -14,7 +14,7 @@
 //! - [`status`]: what the server does, in shared memory; its off switch, and the operator's word on relief
 //!
 //! Beneath them: links (one lock each), connections, epoll sets with their ready lists, blocked threads, and the
-//! accept queue. Locks are taken in the order switch, link, accept queue, connection, memberships, set, blocked
+//! accept queue. Locks are taken in the order switch or release, link, accept queue, connection, memberships, set, blocked
 //! threads. Nothing here panics on what the kernel, a peer or the application does; errno changes only as the named
 //! function's result; our own I/O on links uses raw system calls, because libc's names are ours in this process. Key
 //! files and status pages are read by std, whose `close` comes back to us as one of a real descriptor: no lock.

@@ -1,4 +1,4 @@
-//! The one queue of everything that will happen.
+//! The one queue of everything that will happen, and what happens in a network.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ use spillway_transport::{Conn, Time};
 
 use crate::socket::{HostId, Segment};
 
-/// What is going to happen.
+/// What is going to happen in a network.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Happening {
@@ -24,20 +24,25 @@ pub enum Happening {
     World(u64),
 }
 
-/// What will happen, in order of time; at the same time, in the order in which it was added.
-#[derive(Default)]
-pub(crate) struct Agenda {
-    queue: BinaryHeap<Reverse<Entry>>,
+/// What will happen in a world, in order of time; at the same time, in the order in which it was added.
+pub(crate) struct Agenda<H> {
+    queue: BinaryHeap<Reverse<Entry<H>>>,
     added: u64,
 }
 
-impl Agenda {
-    pub(crate) fn add(&mut self, at: Time, what: Happening) {
+impl<H> Default for Agenda<H> {
+    fn default() -> Agenda<H> {
+        Agenda { queue: BinaryHeap::new(), added: 0 }
+    }
+}
+
+impl<H> Agenda<H> {
+    pub(crate) fn add(&mut self, at: Time, what: H) {
         self.added += 1;
         self.queue.push(Reverse(Entry { at, order: self.added, what }));
     }
 
-    pub(crate) fn take(&mut self) -> Option<(Time, Happening)> {
+    pub(crate) fn take(&mut self) -> Option<(Time, H)> {
         self.queue.pop().map(|Reverse(entry)| (entry.at, entry.what))
     }
 
@@ -46,28 +51,28 @@ impl Agenda {
     }
 }
 
-struct Entry {
+struct Entry<H> {
     at: Time,
     order: u64,
-    what: Happening,
+    what: H,
 }
 
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
+impl<H> PartialEq for Entry<H> {
+    fn eq(&self, other: &Entry<H>) -> bool {
         (self.at, self.order) == (other.at, other.order)
     }
 }
 
-impl Eq for Entry {}
+impl<H> Eq for Entry<H> {}
 
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
+impl<H> PartialOrd for Entry<H> {
+    fn partial_cmp(&self, other: &Entry<H>) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> Ordering {
+impl<H> Ord for Entry<H> {
+    fn cmp(&self, other: &Entry<H>) -> Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
 }

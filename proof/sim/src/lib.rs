@@ -12,7 +12,7 @@
 //! - [`batching`]: a third one, without faults, in which policies of batching are compared
 //! - [`policy`]: another world, of decisions when to help
 //! - [`canary`]: planted faults that a run must find
-//! - [`run()`]: a storm, then calm, and what was found
+//! - [`run()`]: a storm, then calm, and what was found; [`swarm()`]: many seeds, on all cores
 //!
 //! Everything comes from the seed: the same seed, number of steps and program give the same trace hash.
 #![forbid(unsafe_code)]
@@ -42,7 +42,9 @@ mod server;
 mod settings;
 mod socket;
 mod storm;
+mod swarm;
 mod turns;
 mod violations;
 
 pub use run::{Report, run};
+pub use swarm::swarm;

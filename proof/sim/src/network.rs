@@ -53,7 +53,7 @@ pub struct Network {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
     pub(crate) weather: Weather,
-    agenda: Agenda,
+    agenda: Agenda<Happening>,
     pub(crate) hosts: Vec<Host>,
     /// Of everything that was told to anybody: equal seeds give equal hashes.
     pub(crate) hash: u64,

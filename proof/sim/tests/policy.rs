@@ -1,39 +1,25 @@
 //! When to help, in the simulator, over many seeds; and planted faults, which must be found.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use spillway_sim::policy::books::Check;
 use spillway_sim::policy::canary::Canary;
 use spillway_sim::policy::{Report, run};
+use spillway_sim::swarm;
 
 /// Seeds of the swarm. `spillway sim policy --swarm` runs more.
 const SEEDS: u64 = 12;
 /// Where a planted fault does not show at its seed any more, because policies were changed, it shows within so many.
 const SEEDS_PER_CANARY: u64 = 40;
 
-/// These seeds, on all cores.
-fn swarm(seeds: u64, one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
-    let next = AtomicU64::new(0);
-    let worker = || {
-        let mut reports = Vec::new();
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
-                return reports;
-            }
-            reports.push(one(seed));
-        }
-    };
-    std::thread::scope(|scope| {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
-    })
+/// The reports of these seeds.
+fn reports_of(seeds: u64, one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
+    let mut reports = Vec::new();
+    swarm(0..seeds, one, |report| reports.push(report));
+    reports
 }
 
 #[test]
 fn bursts_are_relieved_nobody_is_sent_to_and_fro_and_nothing_gets_worse() {
-    let reports = swarm(SEEDS, |seed| run(seed, None));
+    let reports = reports_of(SEEDS, |seed| run(seed, None));
     for report in &reports {
         assert!(
             report.violations.is_empty(),

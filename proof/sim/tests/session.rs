@@ -1,10 +1,9 @@
 //! Sessions in the simulator, over many seeds; and planted faults, which must be found.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use spillway_sim::session::canary::Canary;
 use spillway_sim::session::check::Check;
 use spillway_sim::session::{Report, run, run_blindly};
+use spillway_sim::swarm;
 
 /// Seeds of the swarm, and steps of each storm. `spillway sim session --swarm` runs more and longer ones.
 const SEEDS: u64 = 520;
@@ -14,29 +13,16 @@ const STEPS: u64 = 4_000;
 const SEEDS_PER_CANARY: u64 = 16;
 const STEPS_OF_CANARIES: u64 = 8_000;
 
-/// These seeds, on all cores.
-fn swarm(seeds: u64, one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
-    let next = AtomicU64::new(0);
-    let worker = || {
-        let mut reports = Vec::new();
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
-                return reports;
-            }
-            reports.push(one(seed));
-        }
-    };
-    std::thread::scope(|scope| {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
-    })
+/// The reports of these seeds.
+fn reports_of(seeds: u64, one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
+    let mut reports = Vec::new();
+    swarm(0..seeds, one, |report| reports.push(report));
+    reports
 }
 
 #[test]
 fn no_byte_is_lost_repeated_reordered_or_altered_and_gone_is_true() {
-    let reports = swarm(SEEDS, |seed| run(seed, STEPS, None));
+    let reports = reports_of(SEEDS, |seed| run(seed, STEPS, None));
     for report in &reports {
         assert!(
             report.violations.is_empty(),

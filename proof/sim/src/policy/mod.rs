@@ -14,7 +14,7 @@ pub mod books;
 pub mod canary;
 pub mod plan;
 
-mod agenda;
+mod happening;
 mod helper;
 mod moves;
 mod process;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use spillway_policy::{Carrier, Choice, Decision};
 
-use super::agenda::Happening;
 use super::canary::Canary;
+use super::happening::Happening;
 use super::helper::What;
 use super::plan::Fault;
 use super::process::Place;

@@ -6,13 +6,14 @@ use spillway_policy::activation::Notice;
 use spillway_policy::{Activation, ActivationSettings, Carrier, Order, Word};
 use spillway_transport::Time;
 
-use super::agenda::{Agenda, Happening};
 use super::books::Books;
 use super::canary::Canary;
+use super::happening::Happening;
 use super::helper::{Helper, Message, What};
 use super::plan::{Course, Plan};
 use super::process::{Connection, Place, Process};
 use super::server::{Done, Server};
+use crate::agenda::Agenda;
 use crate::rng::{Rng, mix};
 
 /// How often the server looks at itself.
@@ -29,7 +30,7 @@ pub(super) struct World {
     /// What was decided, where somebody wants to read it.
     pub log: Option<Vec<String>>,
     pub canary: Option<Canary>,
-    pub agenda: Agenda,
+    pub agenda: Agenda<Happening>,
     pub rng: Rng,
     pub server: Server,
     pub helpers: Vec<Helper>,

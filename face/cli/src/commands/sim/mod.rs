@@ -8,6 +8,7 @@ mod session;
 use std::fmt::Display;
 use std::ops::Range;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -91,6 +92,37 @@ impl Runs {
     fn print_sum(&self, failed: u64) {
         if !self.json {
             println!("{} of {} seeds without violations", self.seeds - failed, self.seeds);
+        }
+    }
+}
+
+/// How often a swarm tells how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+/// How far a swarm is, on standard error.
+struct Progress {
+    began: Instant,
+    told: Instant,
+    seeds: u64,
+    done: u64,
+    failed: u64,
+}
+
+impl Progress {
+    fn of(seeds: u64) -> Progress {
+        let now = Instant::now();
+        Progress { began: now, told: now, seeds, done: 0, failed: 0 }
+    }
+
+    /// One more seed is done.
+    fn done(&mut self, is_fine: bool) {
+        self.done += 1;
+        self.failed += u64::from(!is_fine);
+        if self.told.elapsed() >= PROGRESS_EVERY {
+            self.told = Instant::now();
+            let per_s = self.done as f64 / self.began.elapsed().as_secs_f64();
+            let (done, seeds, failed) = (self.done, self.seeds, self.failed);
+            eprintln!("{done} of {seeds} seeds, {per_s:.0}/s, {failed} with violations");
         }
     }
 }

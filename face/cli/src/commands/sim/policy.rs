@@ -1,14 +1,11 @@
 //! `spillway sim policy`.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use serde_json::json;
 use spillway_sim::policy::books::{Check, Violation};
 use spillway_sim::policy::canary::Canary;
 use spillway_sim::policy::{Report, run as run_world, run_loudly};
 
-use super::named;
+use super::{Progress, named};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -107,26 +104,18 @@ fn run_one(seed: u64, args: &Args) -> Report {
 }
 
 fn swarm(args: &Args) -> u64 {
-    let end = args.seed.saturating_add(args.seeds);
-    let (next, reports) = (AtomicU64::new(args.seed), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
-                        return;
-                    }
-                    let report = run_one(seed, args);
-                    if let Ok(mut reports) = reports.lock() {
-                        tell_violations(args, &report);
-                        reports.push(report);
-                    }
-                }
-            });
-        }
-    });
-    let reports = reports.into_inner().unwrap_or_default();
+    let seeds = args.seed..args.seed.saturating_add(args.seeds);
+    let mut reports: Vec<Report> = Vec::new();
+    let mut progress = Progress::of(args.seeds);
+    spillway_sim::swarm(
+        seeds,
+        |seed| run_one(seed, args),
+        |report| {
+            tell_violations(args, &report);
+            progress.done(report.violations.is_empty());
+            reports.push(report);
+        },
+    );
     let failed = reports.iter().filter(|report| !report.violations.is_empty()).count() as u64;
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
     let (requests, late, without) = (sum(|r| r.requests), sum(|r| r.late), sum(|r| r.late_without));

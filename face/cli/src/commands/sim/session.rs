@@ -1,19 +1,13 @@
 //! `spillway sim session`.
 
-use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::json;
 use spillway_sim::session::canary::Canary;
 use spillway_sim::session::check::{Check, Violation};
 use spillway_sim::session::{Report, run as run_world};
 
-use super::{Runs, named};
-
-/// How often a swarm says how far it is.
-const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+use super::{Progress, Runs, named};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -115,42 +109,19 @@ impl Sum {
 }
 
 fn swarm(args: &Args) -> u64 {
-    let Range { start, end } = args.runs.all();
-    let (next, sum) = (AtomicU64::new(start), Mutex::new(Sum::default()));
+    let seeds = args.runs.all();
+    let start = seeds.start;
+    let (mut sum, mut progress) = (Sum::default(), Progress::of(args.runs.seeds));
     let began = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
-                        return;
-                    }
-                    let report = run_one(seed, args);
-                    // Told under the lock: what is wrong with a seed and how to replay it stay together.
-                    if let Ok(mut sum) = sum.lock() {
-                        sum.add(&report);
-                        args.tell_violations(&report);
-                    }
-                }
-            });
-        }
-        let mut told = Instant::now();
-        while next.load(Ordering::Relaxed) < end {
-            std::thread::sleep(Duration::from_millis(50));
-            if told.elapsed() >= PROGRESS_EVERY
-                && let Ok(sum) = sum.lock()
-            {
-                told = Instant::now();
-                let per_s = sum.seeds as f64 / began.elapsed().as_secs_f64();
-                eprintln!(
-                    "{} of {} seeds, {per_s:.0}/s, {} with violations",
-                    sum.seeds, args.runs.seeds, sum.failed
-                );
-            }
-        }
-    });
-    let sum = sum.into_inner().unwrap_or_default();
+    spillway_sim::swarm(
+        seeds,
+        |seed| run_one(seed, args),
+        |report| {
+            sum.add(&report);
+            args.tell_violations(&report);
+            progress.done(report.violations.is_empty());
+        },
+    );
     if args.runs.json {
         let violations = sum
             .violations

@@ -1,7 +1,4 @@
-//! What will happen, in order of time; at the same time, in the order in which it was added.
-
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+//! What happens in this world.
 
 use spillway_transport::Time;
 
@@ -42,47 +39,4 @@ pub(super) enum Happening {
     Drain,
     /// Something goes wrong, by index; or stops to.
     Fault(usize),
-}
-
-#[derive(Default)]
-pub(super) struct Agenda {
-    queue: BinaryHeap<Reverse<Entry>>,
-    added: u64,
-}
-
-impl Agenda {
-    pub fn add(&mut self, at: Time, what: Happening) {
-        self.added += 1;
-        self.queue.push(Reverse(Entry { at, order: self.added, what }));
-    }
-
-    pub fn take(&mut self) -> Option<(Time, Happening)> {
-        self.queue.pop().map(|Reverse(entry)| (entry.at, entry.what))
-    }
-}
-
-struct Entry {
-    at: Time,
-    order: u64,
-    what: Happening,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
 }

@@ -1,0 +1,25 @@
+//! Many seeds at once.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Runs these seeds on all cores. Each report is told when it is there, one at a time, in no order.
+pub fn swarm<R>(seeds: Range<u64>, one: impl Fn(u64) -> R + Sync, tell: impl FnMut(R) + Send) {
+    let (next, tell) = (AtomicU64::new(seeds.start), Mutex::new(tell));
+    let worker = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let report = one(seed);
+            tell.lock().unwrap_or_else(PoisonError::into_inner)(report);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(worker);
+        }
+    });
+}
