@@ -147,9 +147,14 @@ impl Used {
         if self.seconds > 0.0 { 100.0 * seconds / self.seconds } else { 0.0 }
     }
 
-    /// By the server's host, in percent of one core.
+    /// By the server's host: processes and interface.
+    pub fn server_s(&self) -> f64 {
+        self.server_process_s + self.server_interface_s
+    }
+
+    /// The same in percent of one core.
     pub fn server_percent(&self) -> f64 {
-        self.percent(self.server_process_s + self.server_interface_s)
+        self.percent(self.server_s())
     }
 
     /// By the server's host as a share of its quota; `None` without one.
@@ -159,7 +164,7 @@ impl Used {
 
     /// The interface's part of the server's CPU time, 0 to 1.
     pub fn interface_share(&self) -> f64 {
-        let total = self.server_process_s + self.server_interface_s;
+        let total = self.server_s();
         if total > 0.0 { self.server_interface_s / total } else { 0.0 }
     }
 
@@ -172,7 +177,7 @@ impl Used {
     pub fn us_per_request(&self, requests: u64) -> [(&'static str, f64); 4] {
         let each = |seconds: f64| if requests > 0 { seconds * 1e6 / requests as f64 } else { 0.0 };
         [
-            ("server", each(self.server_process_s + self.server_interface_s)),
+            ("server", each(self.server_s())),
             ("helper", each(self.helper_s)),
             ("clients", each(self.clients_s)),
             ("bridge", each(self.bridge_s)),
@@ -232,7 +237,7 @@ impl Step {
         let (span, used) = (&self.span, &self.used);
         let latency = |q: f64| milliseconds(span.quantile_us(q), "unanswered");
         let costs: Vec<String> = [
-            ("server", used.server_process_s + used.server_interface_s),
+            ("server", used.server_s()),
             ("its interface", used.server_interface_s),
             ("helper", used.helper_s),
             ("clients", used.clients_s),

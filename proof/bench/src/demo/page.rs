@@ -142,7 +142,7 @@ fn rates(demo: &Demo) -> Chart {
 fn cpu(demo: &Demo) -> Chart {
     type Part = fn(&Used) -> f64;
     let hosts: [(&str, Part); 5] = [
-        ("server (program and interface)", |used| used.server_process_s + used.server_interface_s),
+        ("server (program and interface)", |used| used.server_s()),
         ("of that, its interface", |used| used.server_interface_s),
         ("helper", |used| used.helper_s),
         ("clients", |used| used.clients_s),

@@ -130,7 +130,7 @@ pub(super) fn table(demo: &Demo) -> Table {
             grouped(span.offered as f64 / seconds),
             percent(span.on_time_share(run.sla_us)),
             milliseconds(span.p99_us(), "unanswered"),
-            core(used.server_process_s + used.server_interface_s),
+            core(used.server_s()),
             core(used.helper_s),
             used.messages_per_batch().map_or("–".into(), number),
         ]);

@@ -248,7 +248,7 @@ fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Seen, String
             Ok(Seen {
                 p50_us: quantile(0.5),
                 p99_us: quantile(0.99),
-                server_us: (used.server_process_s + used.server_interface_s) * 1e6 / replies,
+                server_us: used.server_s() * 1e6 / replies,
                 helper_us: used.helper_s * 1e6 / replies,
                 messages_per_batch,
                 batch_interval_us: used.seconds * 1e6 / used.batches as f64,

@@ -217,7 +217,7 @@ impl Seen {
         Seen {
             messages_per_s: served / used.seconds,
             helper_us: used.helper_s * 1e6 / served,
-            server_us: (used.server_process_s + used.server_interface_s) * 1e6 / served,
+            server_us: used.server_s() * 1e6 / served,
             server_percent: used.server_percent(),
             messages_per_batch: used.messages_per_batch(),
             limit: limit(used, WHO, share),

@@ -214,7 +214,7 @@ impl Seen {
     fn of(taken: &Taken, quota: Quota) -> Seen {
         let used = &taken.step.used;
         let served = taken.step.span.served as f64;
-        let server_s = used.server_process_s + used.server_interface_s;
+        let server_s = used.server_s();
         let quota_share = used.quota_share(Some(quota)).unwrap_or(0.0);
         Seen {
             messages_per_s: if used.seconds > 0.0 { served / used.seconds } else { 0.0 },

@@ -16,7 +16,7 @@ pub(super) fn spoilt(used: &Used, who: &str, share: f64) -> Option<String> {
 pub(super) fn limit(used: &Used, who: &str, share: f64) -> Option<String> {
     (share < QUOTA_SHARE_SATURATED).then(|| {
         let busy = [
-            ("server", used.server_process_s + used.server_interface_s),
+            ("server", used.server_s()),
             ("helpers", used.helper_s),
             ("clients", used.clients_s),
             ("bridge", used.bridge_s),

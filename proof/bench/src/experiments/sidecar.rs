@@ -269,7 +269,7 @@ impl Seen {
             p50_us: span.quantile_us(0.5)? as f64,
             p99_us: span.quantile_us(0.99)? as f64,
             cpu_us: each(taken.watched.as_secs_f64()),
-            server_us: each(used.server_process_s + used.server_interface_s),
+            server_us: each(used.server_s()),
         })
     }
 }

@@ -89,7 +89,7 @@ impl Seen {
     fn of(taken: &Taken, quota: Quota) -> Seen {
         let used = &taken.step.used;
         let (served, packets) = (taken.step.span.served as f64, taken.wire.packets as f64);
-        let server_us = (used.server_process_s + used.server_interface_s) * 1e6;
+        let server_us = used.server_s() * 1e6;
         let quota_share = used.quota_share(Some(quota)).unwrap_or(0.0);
         Seen {
             messages_per_s: served / used.seconds,

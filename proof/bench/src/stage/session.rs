@@ -69,7 +69,7 @@ pub struct Cost {
 impl Cost {
     /// CPU time of the server's host for each request, in µs: process and interface.
     pub fn server_us(&self) -> f64 {
-        self.each(self.used.server_process_s + self.used.server_interface_s)
+        self.each(self.used.server_s())
     }
 
     /// Of the middle host, likewise.
@@ -80,9 +80,7 @@ impl Cost {
     /// Of all hosts and the bridge.
     pub fn total_us(&self) -> f64 {
         let used = &self.used;
-        self.each(
-            used.server_process_s + used.server_interface_s + used.helper_s + used.clients_s + used.bridge_s,
-        )
+        self.each(used.server_s() + used.helper_s + used.clients_s + used.bridge_s)
     }
 
     /// Requests a second.
