@@ -346,6 +346,7 @@ impl Release {
             return;
         }
         self.low_since = None;
+        self.not_low_looks = 0;
         self.counters.releases += 1;
         self.notice = Some(ReleaseNotice::Begins {
             sessions: sample.helped_sessions,

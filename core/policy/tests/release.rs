@@ -121,6 +121,20 @@ fn a_release_that_is_too_much_stops_and_the_next_waits_longer() {
 }
 
 #[test]
+fn one_look_alone_stops_no_release_whatever_an_earlier_one_saw() {
+    let mut server = Server::after_a_burst();
+    server.run(12, 5_000, LOW, None);
+    server.run(2, 5_000, HIGH, None);
+    assert_eq!(server.release.counters().stopped, 1);
+    while server.release.counters().releases == 1 {
+        server.run(1, 5_000, LOW, None);
+    }
+    server.run(1, 5_000, HIGH, None);
+    server.run(20, 5_000, LOW, None);
+    assert_eq!((server.helped, server.release.counters().stopped), (0, 1));
+}
+
+#[test]
 fn load_that_comes_back_soon_makes_the_next_release_wait_longer_and_that_is_forgotten() {
     let mut server = Server::after_a_burst();
     let mut waits = Vec::new();
