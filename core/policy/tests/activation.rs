@@ -47,6 +47,20 @@ fn a_few_move_first_and_are_all_that_move_when_that_is_enough() {
 }
 
 #[test]
+fn a_calm_releases_nobody_when_the_few_that_were_helped_have_left() {
+    let mut group = group(400);
+    group.run_queue(5_000, |_| 0.6);
+    group.run_queue(10_000, |ms| if ms < 5_200 { 1.05 } else { 0.93 });
+    assert_eq!(group.course()[..2], ["canaries_move", "calm_again"]);
+    let decided = group.course().len();
+    group.leave(Carrier::Helped, 400);
+    group.leave(Carrier::Direct, 200);
+    group.run_queue(60_000, |_| 0.4);
+    group.print();
+    assert_eq!(group.course().len(), decided, "there is nobody to release");
+}
+
+#[test]
 fn a_server_that_is_slow_for_other_reasons_is_left_alone_ever_longer() {
     let mut group = group(60);
     group.run(2_000, always(CALM));

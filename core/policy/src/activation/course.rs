@@ -217,6 +217,9 @@ impl Activation {
 
     /// Back by itself: after a long calm with little load.
     fn watch_calm(&mut self, now: Time) {
+        if self.members.helped() == 0 && matches!(self.stage, Stage::Direct) {
+            self.helped_since = None; // those that were have left
+        }
         let Some(helped_since) = self.helped_since.filter(|_| !self.server_asked) else {
             self.calm_since = None;
             return;

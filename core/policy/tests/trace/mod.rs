@@ -180,6 +180,20 @@ impl Group {
         }
     }
 
+    /// So many that stand there leave, with nothing under way.
+    pub fn leave(&mut self, carrier: Carrier, mut count: usize) {
+        let now = at(self.now_ms);
+        self.clients.retain(|client| {
+            let goes = count > 0 && client.carrier == carrier;
+            if goes {
+                count -= 1;
+                self.activation.waits_since(client.member, None);
+                self.activation.leave(now, client.member);
+            }
+            !goes
+        });
+    }
+
     pub fn helped(&self) -> usize {
         self.clients.iter().filter(|client| client.carrier == Carrier::Helped).count()
     }
