@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::backoff::spread;
 use crate::watcher::Sender;
-use crate::{Entry, is_target, tidy};
+use crate::{Entry, is_target};
 
 /// After a name that was not found, sooner: a resolver that has just started, a service that is just being made.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -34,10 +34,6 @@ pub(crate) fn watch(host: &str, port: u16, interval: Duration, sender: &Sender) 
 
 fn look_up(host: &str, port: u16) -> Result<Vec<Entry>, String> {
     let found = (host, port).to_socket_addrs().map_err(|error: io::Error| error.to_string())?;
-    let mut list: Vec<Entry> = found.filter(|address| is_target(*address)).map(Entry::at).collect();
-    if list.is_empty() {
-        return Err("the name has no address".to_owned());
-    }
-    tidy(&mut list);
-    Ok(list)
+    let list: Vec<Entry> = found.filter(|address| is_target(*address)).map(Entry::at).collect();
+    if list.is_empty() { Err("the name has no address".to_owned()) } else { Ok(list) }
 }

@@ -154,16 +154,19 @@ impl Sender {
         &self.shared.stop
     }
 
-    /// The list as it is now.
+    /// The list as it is now. That it is too long is told when it is news.
     pub(crate) fn list(&self, mut list: Vec<Entry>) {
-        if tidy(&mut list) {
-            self.notice(Notice::TooMany);
-        }
+        let too_many = tidy(&mut list);
         let mut waiting = self.shared.waiting();
-        if waiting.last.as_ref() != Some(&list) {
-            waiting.last = Some(list.clone());
-            waiting.list = Some(list);
-            wake(&self.shared.news);
+        if waiting.last.as_ref() == Some(&list) {
+            return;
+        }
+        waiting.last = Some(list.clone());
+        waiting.list = Some(list);
+        wake(&self.shared.news);
+        drop(waiting);
+        if too_many {
+            self.notice(Notice::TooMany);
         }
     }
 
@@ -264,8 +267,9 @@ mod tests {
         assert_eq!(watcher.poll_notice(), Some(Notice::Missing { helpers: 5 }));
         let many: Vec<u16> = (1..=5000).collect();
         sender.list(entries(&many));
+        sender.list(entries(&many));
         assert_eq!(watcher.poll_list().map(|list| list.len()), Some(crate::HELPERS_MAX));
-        let told = std::iter::from_fn(|| watcher.poll_notice()).any(|notice| notice == Notice::TooMany);
-        assert!(told);
+        let notices = std::iter::from_fn(|| watcher.poll_notice());
+        assert_eq!(notices.filter(|notice| *notice == Notice::TooMany).count(), 1);
     }
 }

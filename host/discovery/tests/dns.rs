@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use spillway_discovery::{Notice, Settings, Watcher};
+use spillway_discovery::{HELPERS_MAX, Notice, Settings, Watcher};
 
 /// Generous: machines that run tests are slow and shared.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -88,4 +88,8 @@ fn addresses_come_and_go_with_the_name_and_stay_when_it_disappears() {
     now("10.0.0.3 helpers.test\n");
     assert_eq!(next("one is left", || watcher.poll_list()).len(), 1, "not {three:?}, and never none");
     next("it is back", || watcher.poll_notice().filter(|notice| matches!(notice, Notice::Back { .. })));
+    let too_many = |n: usize| format!("10.{}.{}.1 helpers.test\n", n / 256, n % 256);
+    now(&(0..=HELPERS_MAX).map(too_many).collect::<String>());
+    next("the most", || watcher.poll_list().filter(|list| list.len() == HELPERS_MAX));
+    next("others are left out", || watcher.poll_notice().filter(|notice| *notice == Notice::TooMany));
 }
