@@ -60,9 +60,21 @@ pub(crate) struct Stream<'a> {
 impl<'a> Stream<'a> {
     /// Connects to `HOST:PORT`, by whichever of its addresses answers.
     pub(crate) fn connect(endpoint: &str, stop: &'a Stop, deadline: Instant) -> Result<Stream<'a>, Failed> {
+        let addresses: Vec<SocketAddr> = endpoint.to_socket_addrs()?.collect();
+        Stream::connect_to_one(&addresses, stop, deadline)
+    }
+
+    /// Each gets an equal share of the time that is left: one that is silent must leave some to the others.
+    fn connect_to_one(
+        addresses: &[SocketAddr],
+        stop: &'a Stop,
+        deadline: Instant,
+    ) -> Result<Stream<'a>, Failed> {
         let mut failed = Failed::because("the name has no address");
-        for address in endpoint.to_socket_addrs()? {
-            match Stream::connect_to(address, stop, deadline) {
+        for (address, to_try) in addresses.iter().zip((1..=addresses.len()).rev()) {
+            let now = Instant::now();
+            let share = deadline.saturating_duration_since(now).div_f64(to_try as f64);
+            match Stream::connect_to(*address, stop, now + share) {
                 Ok(stream) => return Ok(stream),
                 Err(Failed::Stopped) => return Err(Failed::Stopped),
                 Err(error) => failed = error,
@@ -163,6 +175,28 @@ mod tests {
         let mut stream = Stream::connect(&endpoint, &fresh, never).unwrap();
         let error = stream.write_all(&vec![0; 64 << 20], Instant::now()).unwrap_err();
         assert!(error.to_string().contains("does not read in time"), "{error}");
+    }
+
+    #[test]
+    fn an_address_that_is_silent_leaves_time_for_the_next_one() {
+        // A full backlog: the kernel says nothing to whoever comes then.
+        let silent =
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+        rustix::net::bind(&silent, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        rustix::net::listen(&silent, 0).unwrap();
+        let silent_at = SocketAddr::try_from(rustix::net::getsockname(&silent).unwrap()).unwrap();
+        let stop = Stop::new().unwrap();
+        let soon = || Instant::now() + Duration::from_millis(100);
+        let filled: Vec<_> =
+            (0..8).map_while(|_| Stream::connect_to(silent_at, &stop, soon()).ok()).collect();
+        assert!(filled.len() < 8, "it is silent now");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let answers_at = listener.local_addr().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let stream = Stream::connect_to_one(&[silent_at, answers_at], &stop, deadline).unwrap();
+        assert_eq!(stream.socket.peer_addr().unwrap(), answers_at);
+        let error = Stream::connect_to_one(&[silent_at, silent_at], &stop, soon()).unwrap_err();
+        assert!(error.to_string().contains("in time"), "{error}");
     }
 
     #[test]
