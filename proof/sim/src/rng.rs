@@ -33,6 +33,11 @@ impl Rng {
         ((u128::from(self.word()) * u128::from(limit)) >> 64) as u64 // below `limit`
     }
 
+    /// From 0 to 1, that excluded.
+    pub fn unit(&mut self) -> f64 {
+        (self.word() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// From `low` to `high`, both included.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)

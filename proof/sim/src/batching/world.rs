@@ -1,7 +1,6 @@
 //! A helper's link between clients and a server, in virtual time.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use spillway_transport::Time;
 
 use super::load::{Arrivals, Course, spread};
 use super::server::{Core, Costs, Quota};
+use crate::agenda::Agenda;
 use crate::rng::Rng;
 use crate::world::{address, helper_key};
 
@@ -54,7 +54,6 @@ pub struct Figures {
     pub interval_us: f64,
 }
 
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     Request(u32),
     HelperTimer(Time),
@@ -83,8 +82,7 @@ struct World<'a> {
     costs: Costs,
     now: Time,
     rng: Rng,
-    agenda: BinaryHeap<Reverse<(Time, u64, Happening)>>,
-    added: u64,
+    agenda: Agenda<Happening>,
     opener: OpenerLink,
     server: ServerLink,
     /// By client.
@@ -105,7 +103,7 @@ struct World<'a> {
 /// An end of the link objects to the other, or asks for a time that has passed.
 pub fn play(course: &Course, policy: PolicyKind, setting: &Setting, seed: u64) -> Vec<Figures> {
     let mut world = World::new(course, policy, setting, seed);
-    while let Some(Reverse((at, _, what))) = world.agenda.pop() {
+    while let Some((at, what)) = world.agenda.take() {
         world.now = at;
         world.happen(what);
     }
@@ -127,8 +125,7 @@ impl<'a> World<'a> {
             costs: setting.costs,
             now: Time::ZERO,
             rng,
-            agenda: BinaryHeap::new(),
-            added: 0,
+            agenda: Agenda::default(),
             opener: OpenerLink::new(&opener, Time::ZERO, [7; 16]),
             server: ServerLink::new(server, Time::ZERO, address(1, 40_000), address(0, 11_411), [8; 16]),
             ids: Vec::new(),
@@ -142,7 +139,7 @@ impl<'a> World<'a> {
         };
         world.connect();
         for (at, client) in requests {
-            world.add(at, Happening::Request(client));
+            world.agenda.add(at, Happening::Request(client));
         }
         world
     }
@@ -167,11 +164,6 @@ impl<'a> World<'a> {
             }
         }
         self.asked = vec![VecDeque::new(); self.ids.len() + 1];
-    }
-
-    fn add(&mut self, at: Time, what: Happening) {
-        self.added += 1;
-        self.agenda.push(Reverse((at, self.added, what)));
     }
 
     fn happen(&mut self, what: Happening) {
@@ -199,7 +191,7 @@ impl<'a> World<'a> {
             }
             Happening::ServerDone => {
                 if let Some(replies) = self.server.flush(self.now) {
-                    self.add(self.now + WIRE, Happening::RepliesAtHelper(replies.as_slice().to_vec()));
+                    self.agenda.add(self.now + WIRE, Happening::RepliesAtHelper(replies.as_slice().to_vec()));
                     self.server.recycle(replies);
                 }
                 self.busy = !self.inbox.is_empty();
@@ -223,7 +215,7 @@ impl<'a> World<'a> {
             self.tally[step].messages += self.opener.counters().messages_sent - before;
             batch
         } {
-            self.add(self.now + WIRE, Happening::BatchAtServer(batch.as_slice().to_vec()));
+            self.agenda.add(self.now + WIRE, Happening::BatchAtServer(batch.as_slice().to_vec()));
             self.opener.recycle(batch);
         }
         let next = self.opener.poll_timeout();
@@ -234,7 +226,7 @@ impl<'a> World<'a> {
             self.timer = next;
             if let Some(at) = next {
                 let late = Duration::from_nanos(self.rng.below(TIMER_LATE_NS));
-                self.add(at + late, Happening::HelperTimer(at));
+                self.agenda.add(at + late, Happening::HelperTimer(at));
             }
         }
     }
@@ -247,7 +239,7 @@ impl<'a> World<'a> {
         let step = self.step_now();
         self.tally[step].server += cost;
         let done = self.core.work(self.now, cost);
-        self.add(done, Happening::ServerDone);
+        self.agenda.add(done, Happening::ServerDone);
     }
 
     /// Answers every request in the inbox, and tells how many there were.
@@ -294,7 +286,7 @@ impl<'a> World<'a> {
         self.tally[asked.step].latencies_ns.push(latency.as_nanos() as u64); // some seconds at most
         if let Arrivals::Closed(think) = self.course.arrivals {
             let again = self.now + elsewhere + spread(&mut self.rng, think);
-            self.add(again, Happening::Request(asked.client));
+            self.agenda.add(again, Happening::Request(asked.client));
         }
     }
 

@@ -34,10 +34,8 @@ impl World {
 
     /// To the best of two. False if there is none.
     pub(super) fn go_to_helper(&mut self, index: u32) -> bool {
-        let mut random = {
-            let rng = &mut self.rng;
-            move || (rng.word() >> 11) as f64 / (1_u64 << 53) as f64
-        };
+        let rng = &mut self.rng;
+        let mut random = || rng.unit();
         let mut choice = Choice::new(self.helpers.len(), 2, &mut random);
         let asked: Vec<usize> = choice.asked().collect();
         for (place, helper) in asked.into_iter().enumerate() {

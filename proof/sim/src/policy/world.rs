@@ -182,8 +182,7 @@ impl World {
         let total = self.plan.course.load_max() * self.plan.costs.capacity();
         let rate = total / f64::from(self.plan.connections());
         let connection = &mut self.connections[index as usize];
-        let random = (connection.arrivals.word() >> 11) as f64 / (1_u64 << 53) as f64;
-        let gap = Duration::from_secs_f64(-(1.0 - random).ln() / rate);
+        let gap = Duration::from_secs_f64(-(1.0 - connection.arrivals.unit()).ln() / rate);
         self.agenda.add(self.now + gap, Happening::Ask(index));
     }
 
@@ -356,12 +355,9 @@ impl World {
         }
         let process = &mut self.processes[index as usize];
         while let Some(notice) = process.activation.poll_notice() {
-            let Notice::Word { .. } = notice else {
-                if let Some(log) = &mut self.log {
-                    log.push(format!("{:6} ms  process {index}: {notice}", self.now.as_nanos() / 1_000_000));
-                }
-                continue;
-            };
+            if let Some(log) = self.log.as_mut().filter(|_| !matches!(notice, Notice::Word { .. })) {
+                log.push(format!("{:6} ms  process {index}: {notice}", self.now.as_nanos() / 1_000_000));
+            }
         }
         if self.canary == Some(Canary::Forgetful) {
             let back_offs = process.activation.counters().back_offs;
