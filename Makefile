@@ -11,7 +11,8 @@ BENCH   ?=
 DEMO    ?=
 PREFIX  ?= /usr/local
 DESTDIR ?=
-DIST    := target/dist/spillway
+TARGET  := $(or $(CARGO_TARGET_DIR),target)
+DIST    := $(TARGET)/dist/spillway
 
 .PHONY: demo test bench lint setup setup-demo build dist install-capi packages clean
 
@@ -37,10 +38,10 @@ dist: setup-demo
 
 install-capi:
 	$(CARGO) build --profile dist -p spillway-capi
-	tools/install-capi --from '$(or $(CARGO_TARGET_DIR),target)/dist' --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
+	tools/install-capi --from '$(TARGET)/dist' --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
 
 packages: dist
-	tools/packages target/dist target/packages
+	tools/packages '$(TARGET)/dist' target/packages
 
 setup:
 	@tools/setup all
