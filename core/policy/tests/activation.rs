@@ -317,6 +317,24 @@ fn the_operators_word_overrides_everything_at_any_time() {
 }
 
 #[test]
+fn who_joins_while_no_helper_is_known_follows_the_group_when_there_is_one() {
+    for word in [Word::Auto, Word::On] {
+        let mut group = group(50);
+        group.run_queue(2_000, |_| 0.6);
+        group.say(word, None);
+        group.run_queue(6_000, |_| 1.5);
+        assert_eq!(group.helped(), 50);
+        group.activation.helpers(false);
+        assert_eq!(group.join(), Carrier::Direct);
+        group.run_queue(8_000, |_| 1.5);
+        assert_eq!(group.helped(), 50, "nobody can go");
+        group.activation.helpers(true);
+        group.run_queue(9_000, |_| 1.5);
+        assert_eq!(group.helped(), 51, "{word}");
+    }
+}
+
+#[test]
 fn who_joins_goes_where_the_group_is_and_who_leaves_is_forgotten() {
     let mut group = group(100);
     let now = |group: &Group| trace::at(group.now_ms);

@@ -165,11 +165,16 @@ impl Activation {
             Word::Off => false,
             Word::Auto => self.stage.is_for_all(),
         };
-        let carrier = if is_helped && self.available { Carrier::Helped } else { Carrier::Direct };
+        let wanted = if is_helped { Carrier::Helped } else { Carrier::Direct };
+        let carrier = if self.available { wanted } else { Carrier::Direct };
         if carrier == Carrier::Helped {
             self.helped_since.get_or_insert(now);
         }
-        self.members.join(now, carrier).map(|member| (member, carrier))
+        let member = self.members.join(now, carrier)?;
+        if let Some(standing) = self.members.at_mut(member) {
+            standing.wanted = wanted; // it follows when there is a helper
+        }
+        Some((member, carrier))
     }
 
     /// A connection leaves. A request of its that has waited for longer than the SLA counts as late: clients that give

@@ -25,6 +25,12 @@ struct Client {
     switches: u32,
 }
 
+impl Client {
+    fn new(member: Member, carrier: Carrier, next_ask_ms: u64) -> Client {
+        Client { member, carrier, next_ask_ms, asked_ms: None, latency: None, arrives: None, switches: 0 }
+    }
+}
+
 /// A group and its server.
 pub struct Group {
     pub activation: Activation,
@@ -47,15 +53,7 @@ impl Group {
         let clients = (0..members).map(|n| {
             let (member, carrier) = activation.join(at(0)).unwrap();
             assert_eq!(carrier, Carrier::Direct);
-            Client {
-                member,
-                carrier,
-                next_ask_ms: (n as u64 * gap_ms) / members as u64 + seed % gap_ms,
-                asked_ms: None,
-                latency: None,
-                arrives: None,
-                switches: 0,
-            }
+            Client::new(member, carrier, (n as u64 * gap_ms) / members as u64 + seed % gap_ms)
         });
         let clients = clients.collect();
         Group {
@@ -178,6 +176,13 @@ impl Group {
         for client in self.clients.iter().filter(|client| client.carrier == carrier).take(count) {
             self.activation.asked_elsewhere(now, client.member);
         }
+    }
+
+    /// One more joins, and is opened where the group says.
+    pub fn join(&mut self) -> Carrier {
+        let (member, carrier) = self.activation.join(at(self.now_ms)).unwrap();
+        self.clients.push(Client::new(member, carrier, self.now_ms));
+        carrier
     }
 
     /// So many that stand there leave, with nothing under way.
