@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::sys::set_int;
+
 /// No question is longer.
 const BYTES_MAX: usize = 256;
 /// Some hundred questions: the kernel counts about 800 bytes for each.
@@ -31,20 +33,12 @@ pub fn bind(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
         };
-        set_flag(&fd, level, option)?;
+        set_int(&fd, level, option, 1)?;
     }
     // Many may ask at once; the host caps this by rmem_max.
     sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER_BYTES)?;
     rustix::net::bind(&fd, &address)?;
     Ok(fd)
-}
-
-fn set_flag(fd: &OwnedFd, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let size = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4);
-    // SAFETY: both options take an int; the pointer is to one that lives through the call, and `size` is its size.
-    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const on).cast(), size) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Control messages need this alignment.

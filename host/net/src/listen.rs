@@ -13,10 +13,10 @@ use crate::Config;
 use crate::datagrams;
 use crate::questions::Questions;
 use crate::steering::{Steering, steer_datagrams};
-use crate::sys::set_unsent_limit;
+use crate::sys::set_int;
 
 /// What the kernel holds of one connection beyond what is on its way. More would only hide a slow reader.
-const UNSENT_BYTES_MAX: u32 = 128 << 10;
+const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 
 /// An address that cannot be bound.
 #[derive(Debug)]
@@ -236,7 +236,7 @@ pub fn configure(fd: &OwnedFd, config: &Config) -> io::Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
     // Urgent data is data: without this its byte would be missing from the stream.
     sockopt::set_socket_oobinline(fd, true)?;
-    set_unsent_limit(fd, UNSENT_BYTES_MAX)?;
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)?;
     if config.keep_alive.is_some() { set_keep_alive(fd, config.keep_alive) } else { Ok(()) }
 }
 

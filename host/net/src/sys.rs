@@ -153,19 +153,11 @@ pub fn unaccepted(listener: &OwnedFd) -> io::Result<u32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(info.tcpi_unacked) }
 }
 
-/// How many unsent bytes the kernel takes of a connection before it says that there is no room.
-pub fn set_unsent_limit(fd: &OwnedFd, bytes: u32) -> io::Result<()> {
-    let size = libc::socklen_t::try_from(size_of::<u32>()).unwrap_or(4);
-    // SAFETY: the option takes an int; the pointer is to one that lives through the call, and `size` is its size.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            (&raw const bytes).cast(),
-            size,
-        )
-    };
+/// Sets an option of a socket that is an int.
+pub fn set_int(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let size = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4);
+    // SAFETY: the kernel reads `size` bytes, which are those of `value`; it lives through the call.
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), size) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
