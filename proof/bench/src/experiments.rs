@@ -16,7 +16,10 @@ pub mod table1;
 
 mod curves;
 mod rates;
+mod rounds;
 mod saturation;
+
+pub(crate) use rounds::again;
 
 use std::io::Write;
 

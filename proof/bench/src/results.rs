@@ -147,8 +147,7 @@ impl Ratio {
     /// Of what two systems have in the same rounds; void with fewer than five of them.
     pub fn paired(name: &str, ours: &[Option<f64>], theirs: &[Option<f64>]) -> Ratio {
         let rounds = paired_ratios(ours, theirs);
-        let few = (rounds.len() < ROUNDS_MIN).then(|| format!("{} rounds, not {ROUNDS_MIN}", rounds.len()));
-        Ratio::new(name, &rounds).void_if(few)
+        Ratio::new(name, &rounds).void_if(few(rounds.len(), "rounds", ROUNDS_MIN))
     }
 
     /// Says what to know about it; it stays as valid as it was.
@@ -205,6 +204,11 @@ impl Results {
 
 /// At most so many reasons are told.
 const REASONS_MAX: usize = 2;
+
+/// Why figures over so few rounds, pairs or runs are void, if so.
+pub(crate) fn few(count: usize, what: &str, least: usize) -> Option<String> {
+    (count < least).then(|| format!("{count} {what}, not {least}"))
+}
 
 /// The note of rows whose spoilt measurements were left out, for these reasons; empty if there are none.
 pub(crate) fn left_out(reasons: &[String], measurements: usize) -> String {

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::generator::{Clients, Generators};
 use crate::machine::Machine;
 use crate::measure::Snapshot;
-use crate::served::{Helper, HelperPlan, Keys, wrapper};
+use crate::served::{Helper, HelperPlan, Keys, runs, wrapper};
 use crate::steady::Steady;
 
 /// The server's link port, and the helper's.
@@ -323,10 +323,7 @@ impl Scene {
     pub fn check(&mut self) -> Result<(), Error> {
         self.helper.check()?;
         for (name, peer) in [("plain", &mut self.plain), ("relieved", &mut self.shimmed)] {
-            if let Some(status) = peer.process().exit() {
-                let tail = peer.process().tail();
-                return Err(Error::process(format!("the {name} memcached ended with {status}"), tail));
-            }
+            runs(peer.process(), &format!("the {name} memcached"))?;
         }
         Ok(())
     }

@@ -54,6 +54,14 @@ pub(crate) fn wrapper(program: &Path, link: SocketAddr, keys: &Keys) -> Vec<Stri
     words
 }
 
+/// Fails if a process has ended that was to run, with the last that it said.
+pub(crate) fn runs(process: &mut Process, name: &str) -> Result<(), Error> {
+    match process.exit() {
+        Some(status) => Err(Error::process(format!("{name} ended with {status}"), process.tail())),
+        None => Ok(()),
+    }
+}
+
 /// A running helper. Dropping it kills it.
 #[derive(Debug)]
 pub struct Helper {
@@ -116,12 +124,7 @@ impl Helper {
 
     /// Fails if it has ended.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
-        match self.process.exit() {
-            Some(status) => {
-                Err(Error::process(format!("the helper ended with {status}"), self.process.tail()))
-            }
-            None => Ok(()),
-        }
+        runs(&mut self.process, "the helper")
     }
 
     /// Ends it.

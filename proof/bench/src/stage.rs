@@ -23,7 +23,7 @@ use crate::generator::{Clients, Traffic};
 use crate::machine::Machine;
 use crate::measure::{BatchCount, Snapshot};
 use crate::scene::{Placement, Setting, quota_words};
-use crate::served::{HelperPlan, Keys, wrapper};
+use crate::served::{HelperPlan, Keys, runs, wrapper};
 use crate::steady::Steady;
 
 pub use crate::served::Helper;
@@ -337,10 +337,7 @@ impl Pair {
     /// Fails if a server has ended.
     pub fn check(&mut self) -> Result<(), Error> {
         for peer in [&mut self.plain, &mut self.shimmed] {
-            if let Some(status) = peer.process().exit() {
-                let tail = peer.process().tail();
-                return Err(Error::process(format!("a {} ended with {status}", self.speech), tail));
-            }
+            runs(peer.process(), &format!("a {}", self.speech))?;
         }
         Ok(())
     }

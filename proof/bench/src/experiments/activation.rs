@@ -15,6 +15,7 @@ use spillway_load::report::Report;
 
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::rounds::{say, spoilt_words, turns};
 use crate::generator::{BIN_MS, Clients, Order, Traffic, Ways};
 use crate::goodput::Tally;
 use crate::measure::{spoilt_by, stopped};
@@ -162,11 +163,9 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         .into_iter()
         .flat_map(|course| [Policy::Decides, Policy::Never].map(|policy| (course, policy, Vec::new())))
         .collect();
-    for round in 0..effort.rounds {
-        for turn in 0..series.len() {
-            let (course, policy, seen) = &mut series[(turn + round) % 4];
-            seen.push(cast.run(round, *course, *policy, &known)?);
-        }
+    for (round, at) in turns(effort.rounds, series.len()) {
+        let (course, policy, seen) = &mut series[at];
+        seen.push(cast.run(round, *course, *policy, &known)?);
     }
     let Cast { tally, helpers, .. } = cast;
     drop(helpers);
@@ -341,22 +340,22 @@ fn decided_at_ms(what: &str) -> Option<u64> {
 }
 
 fn tell(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen: &Seen) {
-    let spoilt = seen.spoilt.as_ref().map_or(String::new(), |why| format!(" (spoilt: {why})"));
+    let spoilt = spoilt_words(seen.spoilt.as_deref());
     let ms = |value: Option<u64>| value.map_or("–".into(), |ms| format!("{ms} ms"));
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(
+    say(
         out,
-        "round {}: {course:?}, {}: {:.2} switches a client, late for {} ms, {:.1} % on time; first decision after {}, all \
-         told after {}{spoilt}",
-        round + 1,
-        policy.name(),
-        seen.switches_per_client,
-        seen.over_sla_ms,
-        seen.on_time_share * 100.0,
-        ms(seen.decided_ms),
-        ms(seen.all_told_ms),
-    )
-    .and_then(|()| out.flush());
+        format_args!(
+            "round {}: {course:?}, {}: {:.2} switches a client, late for {} ms, {:.1} % on time; first decision after {}, \
+             all told after {}{spoilt}",
+            round + 1,
+            policy.name(),
+            seen.switches_per_client,
+            seen.over_sla_ms,
+            seen.on_time_share * 100.0,
+            ms(seen.decided_ms),
+            ms(seen.all_told_ms),
+        ),
+    );
 }
 
 const _: () = assert!(BIN_MS == GRID_MS, "bins are the grid");

@@ -15,9 +15,10 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::rounds::{again, say, spoilt_words, turns};
 use crate::generator::{Clients, TOLD_AFTER, Traffic};
 use crate::goodput::Tally;
-use crate::measure::{Step, spoilt_by, stopped};
+use crate::measure::{QUOTA_SHARE_MAX, Step, spoilt_by, stopped};
 use crate::results::Results;
 use crate::scene::{Setting, quota_words};
 use crate::stage::{Helper, HelperKind, Pair, QUOTA, Session, Stage, space_of};
@@ -31,8 +32,6 @@ const MAX_DELAY: Duration = Duration::from_micros(200);
 const FIRST_SEED: u64 = 10_001;
 /// Before the first step of a course.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// A server beyond so much of its quota was not held to it.
-const QUOTA_SHARE_MAX: f64 = 1.05;
 /// A machine that stalled for longer than this share of a step has made a p99 of its own.
 const STALLED_SHARE_MAX: f64 = 0.005;
 
@@ -166,12 +165,9 @@ struct Play<'a> {
 
 impl Play<'_> {
     fn rounds(&mut self, mut series: Vec<Series>) -> Result<Vec<Series>, Error> {
-        for round in 0..self.effort.rounds() {
-            for turn in 0..series.len() {
-                let at = (turn + round) % series.len();
-                let steps = self.course(round, at)?;
-                series[at].rounds.push(steps);
-            }
+        for (round, at) in turns(self.effort.rounds(), series.len()) {
+            let steps = self.course(round, at)?;
+            series[at].rounds.push(steps);
         }
         Ok(series)
     }
@@ -187,18 +183,18 @@ impl Play<'_> {
         for (n, &rate) in self.effort.rates.iter().enumerate() {
             let warm_up = if n == 0 { WARM_UP } else { Duration::ZERO };
             let (seen, step) = self.step(&mut session, rate, warm_up, helper)?;
-            let verdict = seen.as_ref().err().map_or(String::new(), |why| format!(" (spoilt: {why})"));
-            // Nobody reading is no reason to stop.
-            let _ = writeln!(
+            let spoilt = spoilt_words(seen.as_ref().err().map(String::as_str));
+            say(
                 self.out,
-                "round {}: {} at {rate}/s: p99 {}; server {:.1} % of a core, {:.1} messages a batch{verdict}",
-                round + 1,
-                POLICIES[at],
-                milliseconds(step.span.p99_us(), "without a reply"),
-                step.used.server_percent(),
-                step.used.messages_per_batch().unwrap_or(0.0),
-            )
-            .and_then(|()| self.out.flush());
+                format_args!(
+                    "round {}: {} at {rate}/s: p99 {}; server {:.1} % of a core, {:.1} messages a batch{spoilt}",
+                    round + 1,
+                    POLICIES[at],
+                    milliseconds(step.span.p99_us(), "without a reply"),
+                    step.used.server_percent(),
+                    step.used.messages_per_batch().unwrap_or(0.0),
+                ),
+            );
             steps.push(seen);
         }
         self.tally.add(&session.finish()?);
@@ -215,16 +211,16 @@ impl Play<'_> {
         helper: &Helper,
     ) -> Result<(Result<Seen, String>, Step), Error> {
         let Effort { settle, length, tries, .. } = *self.effort;
-        let mut tried = 0;
-        loop {
-            let settle = if tried == 0 { settle + warm_up } else { settle };
-            tried += 1;
-            let step = session.step(rate, settle, length, Some(helper))?.step;
-            let seen = seen(&step, self.setting, length);
-            if seen.is_ok() || tried >= tries {
-                return Ok((seen, step));
-            }
-        }
+        let mut warm_up = Some(warm_up);
+        again(
+            tries,
+            || {
+                let settle = settle + warm_up.take().unwrap_or_default();
+                let step = session.step(rate, settle, length, Some(helper))?.step;
+                Ok((seen(&step, self.setting, length), step))
+            },
+            |(seen, _)| seen.is_ok(),
+        )
     }
 }
 

@@ -18,6 +18,7 @@ use spillway_load::report::Report;
 
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::rounds::{say, spoilt_words, turns};
 use crate::generator::{Clients, Order, Traffic, Ways};
 use crate::measure::{spoilt_by, stopped};
 use crate::results::Results;
@@ -148,17 +149,15 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let first = stage.helper_on((&stage.middle, port), pair.link, &HELPERS)?;
     let mut cast = Cast { stage: &stage, effort, pair, port, first, standby, second };
     let mut series = FAULTS.map(|fault| (fault, Vec::new()));
-    for round in 0..effort.rounds {
-        for turn in 0..FAULTS.len() {
-            let (fault, seen) = &mut series[(turn + round) % FAULTS.len()];
-            for _ in 0..effort.tries.max(1) {
-                let one = cast.run(*fault)?;
-                tell(out, round, *fault, &one);
-                let good = one.spoilt.is_none();
-                seen.push(one);
-                if good {
-                    break;
-                }
+    for (round, at) in turns(effort.rounds, series.len()) {
+        let (fault, seen) = &mut series[at];
+        for _ in 0..effort.tries.max(1) {
+            let one = cast.run(*fault)?;
+            tell(out, round, *fault, &one);
+            let good = one.spoilt.is_none();
+            seen.push(one);
+            if good {
+                break;
             }
         }
     }
@@ -281,24 +280,24 @@ impl Seen {
 
 fn tell(out: &mut dyn Write, round: usize, fault: Fault, seen: &Seen) {
     let ms = |value: Option<u64>| value.map_or("never".into(), |ms| format!("{ms} ms"));
-    let spoilt = seen.spoilt.as_ref().map_or(String::new(), |why| format!(" (spoilt: {why})"));
+    let spoilt = spoilt_words(seen.spoilt.as_deref());
     let carried = seen.carried_on_ms.map_or("nobody".into(), |(first, last)| format!("{first} to {last} ms"));
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(
+    say(
         out,
-        "round {}: {}: recovered after {}, throughput after {}; {} carried on after {carried}; silence {} ms, slowest \
-         {:.0} ms; {} lost, {} repeated, {} reordered of {}{spoilt}",
-        round + 1,
-        fault.name(),
-        ms(seen.recovered_ms),
-        ms(seen.throughput_again_ms),
-        seen.carried_on,
-        seen.silence_ms,
-        seen.slowest_ms,
-        seen.lost,
-        seen.repeated,
-        seen.reordered,
-        seen.replies,
-    )
-    .and_then(|()| out.flush());
+        format_args!(
+            "round {}: {}: recovered after {}, throughput after {}; {} carried on after {carried}; silence {} ms, \
+             slowest {:.0} ms; {} lost, {} repeated, {} reordered of {}{spoilt}",
+            round + 1,
+            fault.name(),
+            ms(seen.recovered_ms),
+            ms(seen.throughput_again_ms),
+            seen.carried_on,
+            seen.silence_ms,
+            seen.slowest_ms,
+            seen.lost,
+            seen.repeated,
+            seen.reordered,
+            seen.replies,
+        ),
+    );
 }

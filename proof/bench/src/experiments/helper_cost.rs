@@ -182,7 +182,7 @@ mod tests {
             let used = Used { seconds: 1.0, helper_s: us * 0.01, server_process_s: 0.05, ..Used::default() };
             (us > 0.0).then(|| Cost { used, requests: 10_000, ..Cost::default() })
         };
-        Series { way: middle, rate_per_s, costs: us.iter().map(cost).collect(), spoilt: Vec::new() }
+        Series { way: middle, rate_per_s, costs: us.iter().map(cost).collect() }
     }
 
     #[test]

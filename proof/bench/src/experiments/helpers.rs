@@ -18,6 +18,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::rounds::{Rounds, again, say, spoilt_words, turns};
 use crate::experiments::saturation::{limit, spoilt};
 use crate::generator::{Clients, Traffic};
 use crate::goodput::Tally;
@@ -89,12 +90,11 @@ impl Effort {
     }
 }
 
-/// One number of helpers, a round each; `None` where nothing could be had.
-#[derive(Clone, Debug, Default)]
+/// One number of helpers.
+#[derive(Clone, Debug)]
 struct Series {
     count: usize,
-    seen: Vec<Option<Seen>>,
-    spoilt: Vec<String>,
+    rounds: Rounds<Seen>,
 }
 
 /// What one round saw.
@@ -126,13 +126,10 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let echo = stage.echo()?;
     let helpers = stage.helpers(echo.link, &HELPERS)?;
     let mut course = Course { effort, stage: &stage, echo, helpers, tally: Tally::default(), out: &mut *out };
-    let one = |&count: &usize| Series { count, ..Series::default() };
+    let one = |&count: &usize| Series { count, rounds: Rounds::default() };
     let mut series: Vec<Series> = effort.counts.iter().map(one).collect();
-    for round in 0..effort.rounds {
-        for turn in 0..series.len() {
-            let at = (turn + round) % series.len();
-            course.turn(round, &mut series[at])?;
-        }
+    for (round, at) in turns(effort.rounds, series.len()) {
+        course.turn(round, &mut series[at])?;
     }
     let Course { mut tally, echo, helpers, .. } = course;
     drop((echo, helpers));
@@ -168,19 +165,19 @@ impl<'a> Course<'a> {
         self.set_quota(None)?;
         let mut session = self.start(series.count)?;
         self.set_quota(Some(self.effort.quota))?;
-        for tried in 1.. {
-            let Effort { settle, length, .. } = *self.effort;
-            let taken = session.step(0.0, settle, length, &self.helpers[..series.count])?;
-            let share = self.quota_share(&taken, series.count);
-            let seen = Seen::of(&taken, share);
-            let spoilt = spoilt(&taken.step.used, WHO, share);
-            tell(self.out, round, series.count, &seen, spoilt.as_deref());
-            if spoilt.is_none() || tried >= self.effort.tries {
-                series.seen.push(spoilt.is_none().then_some(seen));
-                series.spoilt.extend(spoilt);
-                break;
-            }
-        }
+        let Effort { settle, length, tries, .. } = *self.effort;
+        series.rounds.take(again(
+            tries,
+            || {
+                let taken = session.step(0.0, settle, length, &self.helpers[..series.count])?;
+                let share = self.quota_share(&taken, series.count);
+                let seen = Seen::of(&taken, share);
+                let spoilt = spoilt(&taken.step.used, WHO, share);
+                tell(self.out, round, series.count, &seen, spoilt.as_deref());
+                Ok((seen, spoilt))
+            },
+            |(_, spoilt)| spoilt.is_none(),
+        )?);
         self.set_quota(None)?;
         self.tally.add(&session.finish()?);
         self.echo.check()?;
@@ -227,15 +224,16 @@ impl Seen {
 
 fn tell(out: &mut dyn Write, round: usize, count: usize, seen: &Seen, spoilt: Option<&str>) {
     let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
-    let spoilt = spoilt.map_or(String::new(), |why| format!(" (spoilt: {why})"));
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(
+    let spoilt = spoilt_words(spoilt);
+    say(
         out,
-        "round {}: helpers {count}: {:.0} messages/s, {:.1} µs of their CPU and {:.2} of the server's for each{limit}{spoilt}",
-        round + 1,
-        seen.messages_per_s,
-        seen.helper_us,
-        seen.server_us,
-    )
-    .and_then(|()| out.flush());
+        format_args!(
+            "round {}: helpers {count}: {:.0} messages/s, {:.1} µs of their CPU and {:.2} of the server's for \
+             each{limit}{spoilt}",
+            round + 1,
+            seen.messages_per_s,
+            seen.helper_us,
+            seen.server_us,
+        ),
+    );
 }

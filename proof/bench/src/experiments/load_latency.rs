@@ -16,6 +16,7 @@ use spillway_load::config::Speech;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::curves::{Point, USELESS_US};
+use crate::experiments::rounds::{again, say, spoilt_words, turns};
 use crate::generator::{Clients, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{Step, Used, too_busy};
@@ -145,12 +146,9 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         let numbers = std::iter::once(0).chain(effort.helpers.iter().copied());
         series.extend(numbers.map(|helpers| Series { operation, helpers, rounds: Vec::new() }));
     }
-    for round in 0..effort.rounds {
-        for turn in 0..series.len() {
-            let at = (turn + round) % series.len();
-            let curve = course.curve(round, &series[at])?;
-            series[at].rounds.push(curve);
-        }
+    for (round, at) in turns(effort.rounds, series.len()) {
+        let curve = course.curve(round, &series[at])?;
+        series[at].rounds.push(curve);
     }
     let Course { tally, helpers, .. } = course;
     drop(helpers);
@@ -228,15 +226,14 @@ impl<'a> Course<'a> {
 
     fn point(&self, session: &mut Session<'_>, rate: f64, series: &Series) -> Result<(Point, Step), Error> {
         let Effort { settle, length, tries, .. } = *self.effort;
-        let mut tried = 0;
-        loop {
-            tried += 1;
-            let step = session.step(rate, settle, length, self.through(series))?.step;
-            let point = judge(&step, self.setting, series.helpers);
-            if !matches!(point, Point::Spoilt(_)) || tried >= tries {
-                return Ok((point, step));
-            }
-        }
+        again(
+            tries,
+            || {
+                let step = session.step(rate, settle, length, self.through(series))?.step;
+                Ok((judge(&step, self.setting, series.helpers), step))
+            },
+            |(point, _)| !matches!(point, Point::Spoilt(_)),
+        )
     }
 }
 
@@ -260,21 +257,21 @@ fn tell(out: &mut dyn Write, round: usize, series: &Series, point: &Point, step:
     let verdict = match point {
         Point::P99(_) => String::new(),
         Point::Over => " (later than is of use)".into(),
-        Point::Spoilt(why) => format!(" (spoilt: {why})"),
+        Point::Spoilt(why) => spoilt_words(Some(why)),
         Point::Limit(why) => format!(" (the end of what this machine can show: {why})"),
     };
     let p99 = milliseconds(step.span.p99_us(), "without a reply");
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(
+    say(
         out,
-        "round {}: {}, {} at {}/s: p99 {p99}; server {:.1} % of a core, helpers {:.0} %, clients {:.0} %{verdict}",
-        round + 1,
-        series.operation.name(),
-        series.system(),
-        step.rate_per_s,
-        step.used.server_percent(),
-        step.used.percent(step.used.helper_s),
-        step.used.percent(step.used.clients_s),
-    )
-    .and_then(|()| out.flush());
+        format_args!(
+            "round {}: {}, {} at {}/s: p99 {p99}; server {:.1} % of a core, helpers {:.0} %, clients {:.0} %{verdict}",
+            round + 1,
+            series.operation.name(),
+            series.system(),
+            step.rate_per_s,
+            step.used.server_percent(),
+            step.used.percent(step.used.helper_s),
+            step.used.percent(step.used.clients_s),
+        ),
+    );
 }

@@ -13,6 +13,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::rounds::{say, spoilt_words, turns};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
 use crate::results::{Check, Results, Row, left_out};
@@ -110,28 +111,25 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         series.extend([one(false), one(true)]);
     }
     let mut tally = Tally::default();
-    for round in 0..effort.rounds {
-        for turn in 0..series.len() {
-            let at = (turn + round) % series.len();
-            let (helped, share) = (series[at].helped, series[at].share);
-            let (target, through) =
-                if helped { (helper.address, Some(&helper)) } else { (pair.plain.address(), None) };
-            for _ in 0..effort.tries.max(1) {
-                // Connected while the cable is whole: a lost SYN costs a second, which says nothing about requests.
-                let mut session = stage.session(target, &Traffic::default(), CONNECTIONS)?;
-                let loss = stage.server.lose(share)?;
-                let begin = look(&stage)?;
-                let cost = session.measure(effort.rate_per_s, effort.settle, effort.length, through)?;
-                let seen = since(cost, &look(&stage)?, &begin);
-                drop(loss);
-                tally.add(&session.finish()?);
-                pair.check()?;
-                tell(out, round, &series[at], &seen);
-                let good = seen.cost.spoilt.is_none();
-                series[at].seen.push(seen);
-                if good {
-                    break;
-                }
+    for (round, at) in turns(effort.rounds, series.len()) {
+        let (helped, share) = (series[at].helped, series[at].share);
+        let (target, through) =
+            if helped { (helper.address, Some(&helper)) } else { (pair.plain.address(), None) };
+        for _ in 0..effort.tries.max(1) {
+            // Connected while the cable is whole: a lost SYN costs a second, which says nothing about requests.
+            let mut session = stage.session(target, &Traffic::default(), CONNECTIONS)?;
+            let loss = stage.server.lose(share)?;
+            let begin = look(&stage)?;
+            let cost = session.measure(effort.rate_per_s, effort.settle, effort.length, through)?;
+            let seen = since(cost, &look(&stage)?, &begin);
+            drop(loss);
+            tally.add(&session.finish()?);
+            pair.check()?;
+            tell(out, round, &series[at], &seen);
+            let good = seen.cost.spoilt.is_none();
+            series[at].seen.push(seen);
+            if good {
+                break;
             }
         }
     }
@@ -255,21 +253,21 @@ fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
             .quantile_us(q)
             .map_or("unanswered".into(), |us| format!("{:.1} ms", us as f64 / 1000.0))
     };
-    let spoilt = seen.cost.spoilt.as_ref().map_or(String::new(), |why| format!(" (spoilt: {why})"));
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(
+    let spoilt = spoilt_words(seen.cost.spoilt.as_deref());
+    say(
         out,
-        "round {}: {} at {} % loss: p50 {}, p99 {}, p99.9 {}; {} packets of {} lost{spoilt}",
-        round + 1,
-        series.name(),
-        100.0 * series.share,
-        ms(0.5),
-        ms(0.99),
-        ms(0.999),
-        seen.packets.lost,
-        seen.packets.seen
-    )
-    .and_then(|()| out.flush());
+        format_args!(
+            "round {}: {} at {} % loss: p50 {}, p99 {}, p99.9 {}; {} packets of {} lost{spoilt}",
+            round + 1,
+            series.name(),
+            100.0 * series.share,
+            ms(0.5),
+            ms(0.99),
+            ms(0.999),
+            seen.packets.lost,
+            seen.packets.seen
+        ),
+    );
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::rounds::{Rounds, again, say, spoilt_words};
 use crate::experiments::saturation::{limit, spoilt};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
@@ -92,14 +93,13 @@ impl Way {
     }
 }
 
-/// One way at one payload and quota, a round each; `None` where nothing could be had.
+/// One way at one payload and quota.
 #[derive(Clone, Debug)]
 struct Series {
     way: Way,
     payload: usize,
     quota_percent: f64,
-    seen: Vec<Option<Seen>>,
-    spoilt: Vec<String>,
+    rounds: Rounds<Seen>,
 }
 
 /// What one round saw.
@@ -135,8 +135,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
                 way,
                 payload,
                 quota_percent,
-                seen: Vec::new(),
-                spoilt: Vec::new(),
+                rounds: Rounds::default(),
             }));
         }
     }
@@ -185,23 +184,25 @@ impl Course<'_> {
             Way::Direct => (self.echo.plain, None),
             Way::Helped => (self.helper.address, Some(&self.helper)),
         };
+        let Effort { settle, length, tries, .. } = *self.effort;
         // Connecting is not what is limited.
         self.stage.server.set_quota(None)?;
         let mut session = self.stage.session(target, &traffic, self.effort.connections)?;
         for series in quotas {
             let quota = Quota { percent_of_core: series.quota_percent, period: PERIOD };
             self.stage.server.set_quota(Some(quota))?;
-            for tried in 1.. {
-                let taken = session.step(0.0, self.effort.settle, self.effort.length, helper)?;
-                let seen = Seen::of(&taken, quota);
-                let spoilt = spoilt(&taken.step.used, WHO, seen.quota_share);
-                tell(self.out, round, series, &seen, spoilt.as_deref());
-                if spoilt.is_none() || tried >= self.effort.tries {
-                    series.seen.push(spoilt.is_none().then_some(seen));
-                    series.spoilt.extend(spoilt);
-                    break;
-                }
-            }
+            let found = again(
+                tries,
+                || {
+                    let taken = session.step(0.0, settle, length, helper)?;
+                    let seen = Seen::of(&taken, quota);
+                    let spoilt = spoilt(&taken.step.used, WHO, seen.quota_share);
+                    tell(self.out, round, series, &seen, spoilt.as_deref());
+                    Ok((seen, spoilt))
+                },
+                |(_, spoilt)| spoilt.is_none(),
+            )?;
+            series.rounds.take(found);
         }
         self.stage.server.set_quota(None)?;
         self.tally.add(&session.finish()?);
@@ -228,17 +229,17 @@ impl Seen {
 
 fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen, spoilt: Option<&str>) {
     let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
-    let spoilt = spoilt.map_or(String::new(), |why| format!(" (spoilt: {why})"));
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(
+    let spoilt = spoilt_words(spoilt);
+    say(
         out,
-        "round {}: {} B {}, {} % of a core: {:.0} messages/s, {:.2} µs of server CPU each{limit}{spoilt}",
-        round + 1,
-        series.payload,
-        series.way.name(),
-        series.quota_percent,
-        seen.messages_per_s,
-        seen.server_us,
-    )
-    .and_then(|()| out.flush());
+        format_args!(
+            "round {}: {} B {}, {} % of a core: {:.0} messages/s, {:.2} µs of server CPU each{limit}{spoilt}",
+            round + 1,
+            series.payload,
+            series.way.name(),
+            series.quota_percent,
+            seen.messages_per_s,
+            seen.server_us,
+        ),
+    );
 }

@@ -6,8 +6,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::experiments::rounds::{Rounds, say, spoilt_words, turns};
 use crate::goodput::Tally;
-use crate::results::{Row, left_out};
+use crate::results::Row;
 use crate::stage::{Cost, Helper, Pair, Session};
 
 /// How much is measured.
@@ -40,31 +41,25 @@ pub(super) trait Way: Copy + PartialEq {
     fn name(self) -> &'static str;
 }
 
-/// One way at one rate, a round each; `None` where nothing could be had.
+/// One way at one rate.
 #[derive(Clone, Debug)]
 pub(super) struct Series<W> {
     pub way: W,
     pub rate_per_s: f64,
-    pub costs: Vec<Option<Cost>>,
-    pub spoilt: Vec<String>,
+    pub costs: Rounds<Cost>,
 }
 
 impl<W: Way> Series<W> {
-    fn take(&mut self, cost: Cost) {
-        self.spoilt.extend(cost.spoilt.clone());
-        self.costs.push(cost.spoilt.is_none().then_some(cost));
-    }
-
     /// A figure over the rounds, as a row.
     pub fn row(&self, metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>, note: &str) -> Row {
-        let values: Vec<f64> = self.costs.iter().flatten().filter_map(value).collect();
+        let values: Vec<f64> = self.costs.good().filter_map(value).collect();
         let row = Row::new(self.way.name(), metric, unit, &values).param("offered_per_s", self.rate_per_s);
-        row.note(note).note(left_out(&self.spoilt, self.costs.len()))
+        row.note(note).note(self.costs.left_out())
     }
 
     /// A figure round by round.
     pub fn each(&self, value: fn(&Cost) -> f64) -> Vec<Option<f64>> {
-        self.costs.iter().map(|cost| cost.as_ref().map(value)).collect()
+        self.costs.each(value)
     }
 }
 
@@ -93,34 +88,25 @@ impl Course<'_> {
         let Effort { rounds, rates, settle, length, tries, .. } = self.effort;
         let mut series: Vec<Series<W>> = Vec::new();
         for &way in ways {
-            let one = |&rate_per_s: &f64| Series { way, rate_per_s, costs: Vec::new(), spoilt: Vec::new() };
+            let one = |&rate_per_s: &f64| Series { way, rate_per_s, costs: Rounds::default() };
             series.extend(rates.iter().map(one));
         }
         let mut tally = Tally::default();
-        for round in 0..*rounds {
-            for turn in 0..ways.len() {
-                let at = (turn + round) % ways.len();
-                let (mut session, helper) = start(self.pair, ways[at])?;
-                for (n, &rate) in rates.iter().enumerate() {
-                    let cost = session.measure_again(rate, *settle, *length, helper, *tries)?;
-                    let series = &mut series[at * rates.len() + n];
-                    tell(self.out, round, series, &words(&cost), &cost);
-                    series.take(cost);
-                }
-                tally.add(&session.finish()?);
-                self.pair.check()?;
+        for (round, at) in turns(*rounds, ways.len()) {
+            let (mut session, helper) = start(self.pair, ways[at])?;
+            for (n, &rate) in rates.iter().enumerate() {
+                let cost = session.measure_again(rate, *settle, *length, helper, *tries)?;
+                let (way, words) = (ways[at].name(), words(&cost));
+                let spoilt = spoilt_words(cost.spoilt.as_deref());
+                say(self.out, format_args!("round {}: {way} at {rate}/s: {words}{spoilt}", round + 1));
+                let spoilt = cost.spoilt.clone();
+                series[at * rates.len() + n].costs.take((cost, spoilt));
             }
+            tally.add(&session.finish()?);
+            self.pair.check()?;
         }
         Ok((series, tally))
     }
-}
-
-fn tell<W: Way>(out: &mut dyn Write, round: usize, series: &Series<W>, words: &str, cost: &Cost) {
-    let (way, rate) = (series.way.name(), series.rate_per_s);
-    let spoilt = cost.spoilt.as_ref().map_or(String::new(), |why| format!(" (spoilt: {why})"));
-    // Nobody reading is no reason to stop.
-    let _ =
-        writeln!(out, "round {}: {way} at {rate}/s: {words}{spoilt}", round + 1).and_then(|()| out.flush());
 }
 
 #[cfg(test)]
@@ -138,9 +124,9 @@ mod tests {
 
     #[test]
     fn spoilt_rounds_keep_their_place_and_are_in_no_row() {
-        let mut series = Series { way: Only, rate_per_s: 500.0, costs: Vec::new(), spoilt: Vec::new() };
+        let mut series = Series { way: Only, rate_per_s: 500.0, costs: Rounds::default() };
         for (wire_bytes, spoilt) in [(300, None), (900, Some("a stall".to_owned())), (500, None)] {
-            series.take(Cost { wire_bytes, requests: 1, spoilt, ..Cost::default() });
+            series.costs.take((Cost { wire_bytes, requests: 1, ..Cost::default() }, spoilt));
         }
         assert_eq!(series.each(Cost::wire_bytes_each), [Some(300.0), None, Some(500.0)]);
         let row = series.row("bytes", "B", &|cost| Some(cost.wire_bytes_each()), "both ways");

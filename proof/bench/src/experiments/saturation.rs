@@ -1,9 +1,10 @@
 //! Judging what goes through when one host is to be the limit: it has a quota, and closed loops keep it busy.
 
 use crate::measure::{QUOTA_SHARE_MAX, QUOTA_SHARE_SATURATED, Used, disturbed, stopped};
+use crate::results;
 
 /// Rounds that a comparison needs.
-pub(super) const ROUNDS_MIN: usize = 3;
+const ROUNDS_MIN: usize = 3;
 
 /// Why nothing counts, if so; `share` is how much of its quota the limiting host used, 0 to 1. Everybody else may be as busy
 /// as they can: that is said by [`limit`].
@@ -35,7 +36,7 @@ pub(super) fn limit_note<'a>(limits: impl Iterator<Item = &'a str>) -> String {
 
 /// The reason why a comparison over so many rounds says little, if so.
 pub(super) fn few(rounds: usize) -> Option<String> {
-    (rounds < ROUNDS_MIN).then(|| format!("{rounds} rounds, not {ROUNDS_MIN}"))
+    results::few(rounds, "rounds", ROUNDS_MIN)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use spillway_load::protocol::store::Store;
 use crate::driver::{LinkDriver, ManyKeys, PipeDriver};
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::rounds::{again, say, spoilt_words, turns};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
 use crate::results::Results;
@@ -239,37 +240,30 @@ impl Course<'_> {
             costs: Vec::new(),
             spoilt: Vec::new(),
         }));
-        for round in 0..rounds {
-            for turn in 0..plan.len() {
-                // Whoever is first after a pause may be favoured: it is another one each time.
-                let at = (turn + round) % plan.len();
-                let (way, size, gets) = plan[at];
-                let cost = self.cost(pair, way, size, gets)?;
-                let series = &mut self.measured.series[first + at];
-                tell(self.out, &format!("{} {part} {}: {series}", pair.speech, round + 1), &cost);
-                series.take(cost);
-                pair.check()?;
-            }
+        for (round, at) in turns(rounds, plan.len()) {
+            let (way, size, gets) = plan[at];
+            let cost = self.cost(pair, way, size, gets)?;
+            let series = &mut self.measured.series[first + at];
+            tell(self.out, &format!("{} {part} {}: {series}", pair.speech, round + 1), &cost);
+            series.take(cost);
+            pair.check()?;
         }
         Ok(())
     }
 
     fn cost(&mut self, pair: &Pair, way: Way, size: usize, gets: f64) -> Result<Cost, Error> {
-        let mut cost = Cost::default();
-        for _ in 0..self.effort.tries.max(1) {
-            cost = match way {
-                Way::Plain => self.closed(pair.plain.address(), pair.speech, size, gets)?,
-                Way::Shim => self.closed(pair.shimmed.address(), pair.speech, size, gets)?,
+        again(
+            self.effort.tries,
+            || match way {
+                Way::Plain => self.closed(pair.plain.address(), pair.speech, size, gets),
+                Way::Shim => self.closed(pair.shimmed.address(), pair.speech, size, gets),
                 _ => match pair.speech {
-                    Speech::Redis => self.driven::<Resp>(pair, way, size, gets)?,
-                    _ => self.driven::<Text>(pair, way, size, gets)?,
+                    Speech::Redis => self.driven::<Resp>(pair, way, size, gets),
+                    _ => self.driven::<Text>(pair, way, size, gets),
                 },
-            };
-            if cost.spoilt.is_none() {
-                break;
-            }
-        }
-        Ok(cost)
+            },
+            |cost| cost.spoilt.is_none(),
+        )
     }
 
     /// Plain connections in a closed loop.
@@ -457,13 +451,7 @@ fn request_name(get_ratio: f64) -> &'static str {
 }
 
 fn tell(out: &mut dyn Write, what: &str, cost: &Cost) {
-    let spoilt = cost.spoilt.as_ref().map_or(String::new(), |why| format!(" (spoilt: {why})"));
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(
-        out,
-        "{what}: {:.2} µs of server CPU a request, {:.0}/s{spoilt}",
-        cost.server_us(),
-        cost.rate_per_s()
-    )
-    .and_then(|()| out.flush());
+    let spoilt = spoilt_words(cost.spoilt.as_deref());
+    let (us, rate) = (cost.server_us(), cost.rate_per_s());
+    say(out, format_args!("{what}: {us:.2} µs of server CPU a request, {rate:.0}/s{spoilt}"));
 }

@@ -202,7 +202,7 @@ mod tests {
             let used = Used { seconds: 1.0, server_process_s: us * 0.01, ..Used::default() };
             (us > 0.0).then(|| Cost { used, requests: 10_000, wire_bytes: 4_000_000, ..Cost::default() })
         };
-        Series { way: by, rate_per_s, costs: us.iter().map(cost).collect(), spoilt: Vec::new() }
+        Series { way: by, rate_per_s, costs: us.iter().map(cost).collect() }
     }
 
     #[test]

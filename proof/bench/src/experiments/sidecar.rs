@@ -13,11 +13,13 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::rounds::{again, say, spoilt_words};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
 use crate::measure::{spoilt_by, stopped};
-use crate::results::{Ratio, Results, Row, left_out};
+use crate::results::{Ratio, Results, Row, few, left_out};
 use crate::scene::Setting;
+use crate::served::runs;
 use crate::stage::{Echo, Pair, Stage, Taken};
 
 /// Far below what anybody can do.
@@ -178,12 +180,7 @@ impl Sidecar {
     }
 
     fn check(&mut self) -> Result<(), Error> {
-        match self.process.exit() {
-            Some(status) => {
-                Err(Error::process(format!("the sidecar ended with {status}"), self.process.tail()))
-            }
-            None => Ok(()),
-        }
+        runs(&mut self.process, "the sidecar")
     }
 }
 
@@ -243,22 +240,21 @@ fn measure(
     if let Some(sidecar) = sidecar {
         session.watch(sidecar.process.pid());
     }
-    let mut seen = None;
-    for _ in 0..effort.tries.max(1) {
-        let taken = session.step(RATE_PER_S, effort.settle, effort.length, None)?;
-        let used = &taken.step.used;
-        let spoilt = spoilt_by(used, taken.step.lag_p99_us).or_else(|| stopped(used));
-        told(Seen::of(&taken), spoilt.as_deref());
-        match spoilt {
-            Some(why) => series.spoilt.push(why),
-            None => {
-                seen = Seen::of(&taken);
-                break;
-            }
-        }
-    }
+    let (seen, spoilt) = again(
+        effort.tries,
+        || {
+            let taken = session.step(RATE_PER_S, effort.settle, effort.length, None)?;
+            let used = &taken.step.used;
+            let spoilt = spoilt_by(used, taken.step.lag_p99_us).or_else(|| stopped(used));
+            let seen = Seen::of(&taken);
+            told(seen, spoilt.as_deref());
+            series.spoilt.extend(spoilt.clone());
+            Ok((seen, spoilt))
+        },
+        |(_, spoilt)| spoilt.is_none(),
+    )?;
     tally.add(&session.finish()?);
-    Ok(seen)
+    Ok(seen.filter(|_| spoilt.is_none()))
 }
 
 impl Seen {
@@ -281,7 +277,7 @@ fn state(series: &Series, results: &mut Results) {
         .zip(&series.sidecar)
         .filter_map(|(direct, sidecar)| (*direct).zip(*sidecar))
         .collect();
-    let few = (pairs.len() < PAIRS_MIN).then(|| format!("{} pairs, not {PAIRS_MIN}", pairs.len()));
+    let few = few(pairs.len(), "pairs", PAIRS_MIN);
     let good = series.direct.iter().chain(&series.sidecar).flatten().count();
     let spoilt = left_out(&series.spoilt, good + series.spoilt.len());
     let mut row = |system: &str, metric: &str, note: &str, value: &dyn Fn(&Seen, &Seen) -> f64| {
@@ -313,14 +309,12 @@ fn tell(
     spoilt: Option<&str>,
 ) {
     let way = if through { "sidecar" } else { "direct" };
-    let spoilt = spoilt.map_or(String::new(), |why| format!(" (spoilt: {why})"));
+    let spoilt = spoilt_words(spoilt);
     let words = seen.map_or("no replies".into(), |seen| {
         let sidecar = if through { format!(", {:.1} µs of its CPU", seen.cpu_us) } else { String::new() };
         format!("p50 {:.0} µs, p99 {:.0} µs{sidecar}", seen.p50_us, seen.p99_us)
     });
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(out, "pair {}: {}, {way}: {words}{spoilt}", pair + 1, protocol.name())
-        .and_then(|()| out.flush());
+    say(out, format_args!("pair {}: {}, {way}: {words}{spoilt}", pair + 1, protocol.name()));
 }
 
 #[cfg(test)]

@@ -12,10 +12,11 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::experiments::rounds::{Rounds, again, say, spoilt_words, turns};
 use crate::experiments::saturation::{few, limit, limit_note, spoilt};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
-use crate::results::{Ratio, Results, Row, left_out};
+use crate::results::{Ratio, Results, Row};
 use crate::scene::{Setting, quota_words};
 use crate::stage::{QUOTA, Stage, Taken};
 use crate::stats::paired_ratios;
@@ -65,12 +66,11 @@ impl Effort {
     }
 }
 
-/// One size, a round each; `None` where nothing could be had.
-#[derive(Clone, Debug, Default)]
+/// One size.
+#[derive(Clone, Debug)]
 struct Series {
     size: usize,
-    seen: Vec<Option<Seen>>,
-    spoilt: Vec<String>,
+    rounds: Rounds<Seen>,
 }
 
 /// What one round saw.
@@ -127,33 +127,30 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let quota = Some(effort.quota);
     let _ = writeln!(out, "{}; server: {}", setting.placement.words(), quota_words(quota));
     let mut echo = stage.echo()?;
-    let one = |&size: &usize| Series { size, ..Series::default() };
+    let one = |&size: &usize| Series { size, rounds: Rounds::default() };
     let mut series: Vec<Series> = effort.sizes.iter().map(one).collect();
     let mut tally = Tally::default();
-    for round in 0..effort.rounds {
-        for turn in 0..series.len() {
-            let at = (turn + round) % series.len();
-            let series = &mut series[at];
-            let speech = Speech::Echo;
-            let traffic = Traffic { speech, value_size: series.size, closed: true, ..Traffic::default() };
-            // Connecting is not what is limited.
-            stage.server.set_quota(None)?;
-            let mut session = stage.session(echo.plain, &traffic, effort.connections)?;
-            stage.server.set_quota(quota)?;
-            for tried in 1.. {
+    for (round, at) in turns(effort.rounds, series.len()) {
+        let series = &mut series[at];
+        let speech = Speech::Echo;
+        let traffic = Traffic { speech, value_size: series.size, closed: true, ..Traffic::default() };
+        // Connecting is not what is limited.
+        stage.server.set_quota(None)?;
+        let mut session = stage.session(echo.plain, &traffic, effort.connections)?;
+        stage.server.set_quota(quota)?;
+        series.rounds.take(again(
+            effort.tries,
+            || {
                 let taken = session.step(0.0, effort.settle, effort.length, None)?;
                 let seen = Seen::of(&taken, effort.quota);
                 let spoilt = spoilt(&taken.step.used, WHO, seen.quota_share);
                 tell(out, round, series.size, &seen, spoilt.as_deref());
-                if spoilt.is_none() || tried >= effort.tries {
-                    series.seen.push(spoilt.is_none().then_some(seen));
-                    series.spoilt.extend(spoilt);
-                    break;
-                }
-            }
-            tally.add(&session.finish()?);
-            echo.check()?;
-        }
+                Ok((seen, spoilt))
+            },
+            |(_, spoilt)| spoilt.is_none(),
+        )?);
+        tally.add(&session.finish()?);
+        echo.check()?;
     }
     drop(echo);
     let mut machine = stage.machine(&[])?;
@@ -169,10 +166,10 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
 
 fn state(series: &[Series], results: &mut Results) {
     for series in series {
-        let note = limit_note(series.seen.iter().flatten().filter_map(|seen| seen.limit.as_deref()));
-        let spoilt = left_out(&series.spoilt, series.seen.len());
+        let note = limit_note(series.rounds.good().filter_map(|seen| seen.limit.as_deref()));
+        let spoilt = series.rounds.left_out();
         let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Seen) -> f64| {
-            let values: Vec<f64> = series.seen.iter().flatten().map(value).collect();
+            let values: Vec<f64> = series.rounds.good().map(value).collect();
             let row = Row::new("kernel TCP", metric, unit, &values).param("message_bytes", series.size);
             results.rows.push(row.note(note).note(&spoilt));
         };
@@ -184,12 +181,9 @@ fn state(series: &[Series], results: &mut Results) {
         row("packets_per_message", "packets", "in and out", &|seen| seen.packets);
     }
     let (Some(small), Some(large)) = (series.first(), series.last()) else { return };
-    let each = |series: &Series, value: &dyn Fn(&Seen) -> f64| -> Vec<Option<f64>> {
-        series.seen.iter().map(|seen| seen.as_ref().map(value)).collect()
-    };
     let mut ratio = |name: &str, value: &dyn Fn(&Seen, usize) -> f64, note: &str| {
-        let ours = each(large, &|seen| value(seen, large.size));
-        let theirs = each(small, &|seen| value(seen, small.size));
+        let ours = large.rounds.each(|seen| value(seen, large.size));
+        let theirs = small.rounds.each(|seen| value(seen, small.size));
         let rounds = paired_ratios(&ours, &theirs);
         let ratio = Ratio::new(&format!("{name}_{}_over_{}", large.size, small.size), &rounds);
         results.ratios.push(ratio.void_if(few(rounds.len())).note(note));
@@ -202,17 +196,17 @@ fn state(series: &[Series], results: &mut Results) {
 
 fn tell(out: &mut dyn Write, round: usize, size: usize, seen: &Seen, spoilt: Option<&str>) {
     let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
-    let spoilt = spoilt.map_or(String::new(), |why| format!(" (spoilt: {why})"));
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(
+    let spoilt = spoilt_words(spoilt);
+    say(
         out,
-        "round {}: {size} B: {:.0} messages/s, {:.3} Gbit/s, {:.2} µs of server CPU for a message{limit}{spoilt}",
-        round + 1,
-        seen.messages_per_s,
-        seen.gbit_per_s(size),
-        seen.server_us,
-    )
-    .and_then(|()| out.flush());
+        format_args!(
+            "round {}: {size} B: {:.0} messages/s, {:.3} Gbit/s, {:.2} µs of server CPU for a message{limit}{spoilt}",
+            round + 1,
+            seen.messages_per_s,
+            seen.gbit_per_s(size),
+            seen.server_us,
+        ),
+    );
 }
 
 #[cfg(test)]
@@ -224,7 +218,7 @@ mod tests {
     fn large_messages_are_compared_with_small_ones() {
         let series = |size: usize, messages_per_s: f64, server_us: f64| {
             let seen = Seen { messages_per_s, server_us, packet_us: 2.0, ..Seen::default() };
-            Series { size, seen: vec![Some(seen); 3], spoilt: Vec::new() }
+            Series { size, rounds: vec![Some(seen); 3].into_iter().collect() }
         };
         let all = [series(64, 20_000.0, 10.0), series(1_024, 10_000.0, 20.0), series(65_536, 1_000.0, 200.0)];
         let mut results = Results::new("table1", Machine::default());

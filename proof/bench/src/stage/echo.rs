@@ -8,7 +8,7 @@ use spillway_lab::{Launch, Place, Process};
 
 use super::Stage;
 use crate::error::Error;
-use crate::served::CLIENTS;
+use crate::served::{CLIENTS, runs};
 
 /// How long it may take until it listens.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -51,11 +51,6 @@ impl Stage {
 impl Echo {
     /// Fails if it has ended.
     pub fn check(&mut self) -> Result<(), Error> {
-        match self.process.exit() {
-            Some(status) => {
-                Err(Error::process(format!("the echo server ended with {status}"), self.process.tail()))
-            }
-            None => Ok(()),
-        }
+        runs(&mut self.process, "the echo server")
     }
 }

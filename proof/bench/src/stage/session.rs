@@ -6,6 +6,7 @@ use spillway_load::report::Report;
 
 use super::{Helper, Stage, process_cpu};
 use crate::error::Error;
+use crate::experiments::again;
 use crate::generator::{BIN_MS, Clients, Generators, Order, TOLD_AFTER, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{Step, Used, spoilt_by, stopped};
@@ -191,14 +192,7 @@ impl<'a> Session<'a> {
         helper: Option<&Helper>,
         times: u32,
     ) -> Result<Cost, Error> {
-        let mut cost = self.measure(rate_per_s, settle, length, helper)?;
-        for _ in 1..times {
-            if cost.spoilt.is_none() {
-                break;
-            }
-            cost = self.measure(rate_per_s, settle, length, helper)?;
-        }
-        Ok(cost)
+        again(times, || self.measure(rate_per_s, settle, length, helper), |cost| cost.spoilt.is_none())
     }
 
     /// Ends the clients and counts.

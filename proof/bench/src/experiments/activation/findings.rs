@@ -1,7 +1,7 @@
 //! What was seen, as rows.
 
 use super::{Course, Effort, Known, Policy, Seen};
-use crate::results::{Results, Row, left_out};
+use crate::results::{Results, Row, few, left_out};
 
 /// Rounds that a figure needs.
 const ROUNDS_MIN: usize = 3;
@@ -37,7 +37,7 @@ fn rows(course: Course, policy: Policy, seen: &[Seen], effort: &Effort, results:
     let good: Vec<&Seen> = seen.iter().filter(|seen| seen.spoilt.is_none()).collect();
     let reasons: Vec<String> = seen.iter().filter_map(|seen| seen.spoilt.clone()).collect();
     let spoilt = left_out(&reasons, seen.len());
-    let few = (good.len() < ROUNDS_MIN).then(|| format!("{} runs, not {ROUNDS_MIN}", good.len()));
+    let few = few(good.len(), "runs", ROUNDS_MIN);
     let (name, seconds) = match course {
         Course::Swing => ("swing", effort.swing.as_secs()),
         Course::Burst => ("burst", effort.burst.as_secs()),

@@ -1,7 +1,7 @@
 //! What the courses say: figures step by step, which policy is the best, and by how much.
 
 use super::{Effort, FIRST_SEED, Seen, Series};
-use crate::results::{Ratio, Results, Row, left_out};
+use crate::results::{Ratio, Results, Row, few, left_out};
 
 /// Rounds that a comparison needs.
 const ROUNDS_MIN: usize = 5;
@@ -95,7 +95,7 @@ fn best(judged: &[(&Series, Vec<Option<Judged>>)], effort: &Effort, results: &mu
 
 fn ratios(name: &str, rounds: &[Option<Judged>], words: &str, results: &mut Results) {
     let rounds: Vec<Judged> = rounds.iter().copied().flatten().collect();
-    let few = (rounds.len() < ROUNDS_MIN).then(|| format!("{} rounds, not {ROUNDS_MIN}", rounds.len()));
+    let few = few(rounds.len(), "rounds", ROUNDS_MIN);
     for (metric, of) in
         [("p99", (|judged| judged.p99) as fn(&Judged) -> f64), ("server_cpu", |judged| judged.server_cpu)]
     {

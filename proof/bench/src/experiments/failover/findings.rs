@@ -1,7 +1,7 @@
 //! What was seen, as rows and checks.
 
 use super::{Effort, Fault, Seen};
-use crate::results::{Check, Results, Row, left_out};
+use crate::results::{Check, Results, Row, few, left_out};
 
 /// Rounds that a figure needs.
 const ROUNDS_MIN: usize = 5;
@@ -55,7 +55,7 @@ fn rows(fault: Fault, seen: &[Seen], effort: &Effort, results: &mut Results) {
             .param("sessions", effort.connections)
             .param("offered_per_s", effort.rate_per_s)
     };
-    let few = (good.len() < ROUNDS_MIN).then(|| format!("{} runs, not {ROUNDS_MIN}", good.len()));
+    let few = few(good.len(), "runs", ROUNDS_MIN);
     let never = |value: fn(&Seen) -> Option<u64>| {
         let never = good.iter().filter(|seen| value(seen).is_none()).count();
         (never > 0).then(|| format!("{never} of {} runs did not get there", good.len()))

@@ -2,7 +2,7 @@
 
 use super::{Seen, Series};
 use crate::experiments::saturation::{few, limit_note};
-use crate::results::{Ratio, Results, Row, left_out};
+use crate::results::{Ratio, Results, Row};
 use crate::stats::paired_ratios;
 
 /// States everything.
@@ -34,15 +34,15 @@ impl Seen {
 
 impl Series {
     fn each(&self, value: fn(&Seen, usize) -> f64) -> Vec<Option<f64>> {
-        self.seen.iter().map(|seen| seen.as_ref().map(|seen| value(seen, self.count))).collect()
+        self.rounds.each(|seen| value(seen, self.count))
     }
 }
 
 fn rows(series: &Series, results: &mut Results) {
-    let note = limit_note(series.seen.iter().flatten().filter_map(|seen| seen.limit.as_deref()));
-    let spoilt = left_out(&series.spoilt, series.seen.len());
+    let note = limit_note(series.rounds.good().filter_map(|seen| seen.limit.as_deref()));
+    let spoilt = series.rounds.left_out();
     let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
-        let values: Vec<f64> = series.seen.iter().flatten().filter_map(value).collect();
+        let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
         let row = Row::new("helped", metric, unit, &values).param("helpers", series.count);
         results.rows.push(row.note(note).note(&spoilt));
     };
@@ -59,19 +59,21 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
-    fn series(count: usize, messages_per_s: &[f64], helper_us: f64) -> Series {
-        let seen = |&messages_per_s: &f64| {
-            (messages_per_s > 0.0).then(|| Seen { messages_per_s, helper_us, ..Seen::default() })
-        };
-        Series { count, seen: messages_per_s.iter().map(seen).collect(), spoilt: Vec::new() }
+    /// What rounds saw; 0 is a spoilt one.
+    fn seen(messages_per_s: [f64; 4], helper_us: f64) -> [Option<Seen>; 4] {
+        let seen = |messages_per_s| Seen { messages_per_s, helper_us, ..Seen::default() };
+        messages_per_s.map(|messages_per_s| (messages_per_s > 0.0).then(|| seen(messages_per_s)))
     }
 
     #[test]
     fn linear_means_as_much_for_each_helper() {
         let mut results = Results::new("helpers", Machine::default());
-        let mut four = series(4, &[16_000.0, 14_400.0, 16_000.0, 16_000.0], 33.0);
-        four.seen[3].as_mut().unwrap().limit = Some("the helpers used 70 % of the quota".into());
-        state(&[series(1, &[4_000.0, 4_000.0, 4_000.0, 0.0], 30.0), four], &mut results);
+        let one = seen([4_000.0, 4_000.0, 4_000.0, 0.0], 30.0);
+        let mut four = seen([16_000.0, 14_400.0, 16_000.0, 16_000.0], 33.0);
+        four[3].as_mut().unwrap().limit = Some("the helpers used 70 % of the quota".into());
+        let series =
+            [(1, one), (4, four)].map(|(count, seen)| Series { count, rounds: seen.into_iter().collect() });
+        state(&series, &mut results);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
         let linear = ratio("goodput_per_helper_4_over_1");
         assert_eq!((linear.median, linear.runs, linear.valid), (Some(1.0), 3, true));

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use spillway_load::config::Speech;
 
 use crate::error::Error;
+use crate::experiments::rounds::{say, turns};
 use crate::experiments::saturation::few;
 use crate::generator::{Clients, Order, Traffic, Ways};
 use crate::goodput::Tally;
@@ -68,14 +69,11 @@ pub(super) fn run(
     let mut cast = Cast { stage: &stage, effort, echo, helpers, tally: Tally::default() };
     let one = |&asked: &usize| Spread { asked, ..Spread::default() };
     let mut spreads: Vec<Spread> = effort.asked.iter().map(one).collect();
-    for round in 0..effort.arrivals {
-        for turn in 0..spreads.len() {
-            let at = (turn + round) % spreads.len();
-            let spread = &mut spreads[at];
-            let arrival = cast.arrive(spread.asked)?;
-            tell(out, round, spread.asked, &arrival);
-            spread.seen.push(arrival);
-        }
+    for (round, at) in turns(effort.arrivals, spreads.len()) {
+        let spread = &mut spreads[at];
+        let arrival = cast.arrive(spread.asked)?;
+        tell(out, round, spread.asked, &arrival);
+        spread.seen.push(arrival);
     }
     let Cast { tally, echo, helpers, .. } = cast;
     drop((echo, helpers));
@@ -159,16 +157,16 @@ pub(super) fn state(spreads: &[Spread], effort: &Effort, results: &mut Results) 
 fn tell(out: &mut dyn Write, round: usize, asked: usize, arrival: &Arrival) {
     let spoilt = arrival.spoilt.as_ref().map_or(String::new(), |why| format!(" (the time is spoilt: {why})"));
     let ratio = arrival.max_over_mean().map_or("none helped".into(), |ratio| format!("{ratio:.3}"));
-    // Nobody reading is no reason to stop.
-    let _ = writeln!(
+    say(
         out,
-        "arrival {}: asked {asked}: {:?} clients, {} at the server, after {:.0} ms: max/mean {ratio}{spoilt}",
-        round + 1,
-        arrival.connections,
-        arrival.direct,
-        arrival.within_ms,
-    )
-    .and_then(|()| out.flush());
+        format_args!(
+            "arrival {}: asked {asked}: {:?} clients, {} at the server, after {:.0} ms: max/mean {ratio}{spoilt}",
+            round + 1,
+            arrival.connections,
+            arrival.direct,
+            arrival.within_ms,
+        ),
+    );
 }
 
 #[cfg(test)]

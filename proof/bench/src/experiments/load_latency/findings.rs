@@ -3,7 +3,7 @@
 use super::{Effort, Series};
 use crate::experiments::curves::{Pays, Point, pays};
 use crate::measure::Step;
-use crate::results::{Ratio, Results, Row, left_out};
+use crate::results::{Ratio, Results, Row, few, left_out};
 use crate::stats::paired_ratios;
 
 /// Rounds that a derived figure needs.
@@ -108,7 +108,7 @@ fn pay_off(direct: &Series, helped: &Series, effort: &Effort, results: &mut Resu
         ("pays_from_per_s", values(|pays| pays.from), None),
         ("pays_until_per_s", values(|pays| pays.until), open),
     ] {
-        let few = (values.len() < ROUNDS_MIN).then(|| format!("{} rounds, not {ROUNDS_MIN}", values.len()));
+        let few = few(values.len(), "rounds", ROUNDS_MIN);
         let row = helped.row(metric, "1/s", &values).note(never.as_deref().unwrap_or(""));
         results.rows.push(row.note(note.unwrap_or("")).void_if(few));
     }
@@ -122,7 +122,7 @@ fn ratios(direct: &Series, helped: &Series, effort: &Effort, results: &mut Resul
             continue;
         }
         let name = format!("p99_{}_helped_{}_over_direct_at_{rate}", helped.operation.name(), helped.helpers);
-        let few = (rounds.len() < ROUNDS_MIN).then(|| format!("{} rounds, not {ROUNDS_MIN}", rounds.len()));
+        let few = few(rounds.len(), "rounds", ROUNDS_MIN);
         results.ratios.push(Ratio::new(&name, &rounds).void_if(few));
     }
 }

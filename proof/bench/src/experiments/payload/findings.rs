@@ -3,7 +3,7 @@
 use super::{Effort, Seen, Series, Way};
 use crate::experiments::curves::{Crossing, crossing};
 use crate::experiments::saturation::{few, limit_note};
-use crate::results::{Ratio, Results, Row, left_out};
+use crate::results::{Ratio, Results, Row};
 use crate::stats::paired_ratios;
 
 /// States everything.
@@ -18,9 +18,9 @@ pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
             .iter()
             .filter_map(|&payload| Some((find(Way::Direct, payload)?, find(Way::Helped, payload)?)))
             .collect();
+        let each = |series: &Series| series.rounds.each(|seen| seen.messages_per_s);
         for (direct, helped) in &pairs {
-            let rounds =
-                paired_ratios(&helped.each(|s| s.messages_per_s), &direct.each(|s| s.messages_per_s));
+            let rounds = paired_ratios(&each(helped), &each(direct));
             let name = format!("helped_over_direct_{}_at_{quota}_percent", direct.payload);
             results.ratios.push(Ratio::new(&name, &rounds).void_if(few(rounds.len())));
         }
@@ -31,17 +31,11 @@ pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
     }
 }
 
-impl Series {
-    fn each(&self, value: impl Fn(&Seen) -> f64) -> Vec<Option<f64>> {
-        self.seen.iter().map(|seen| seen.as_ref().map(&value)).collect()
-    }
-}
-
 fn rows(series: &Series, results: &mut Results) {
-    let note = limit_note(series.seen.iter().flatten().filter_map(|seen| seen.limit.as_deref()));
-    let spoilt = left_out(&series.spoilt, series.seen.len());
+    let note = limit_note(series.rounds.good().filter_map(|seen| seen.limit.as_deref()));
+    let spoilt = series.rounds.left_out();
     let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
-        let values: Vec<f64> = series.seen.iter().flatten().filter_map(value).collect();
+        let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
         let row = Row::new(series.way.name(), metric, unit, &values).param("payload_bytes", series.payload);
         results.rows.push(row.param("quota_percent", series.quota_percent).note(note).note(&spoilt));
     };
@@ -65,7 +59,7 @@ fn crossing_row(
 ) -> Row {
     let crossings: Vec<Crossing> = (0..effort.rounds)
         .filter_map(|round| {
-            let at = |series: &Series| series.seen.get(round)?.as_ref().map(&value);
+            let at = |series: &Series| series.rounds.get(round).map(&value);
             let ratio = |(direct, helped): &(&Series, &Series)| {
                 Some((direct.payload as f64, at(helped)? / at(direct)?))
             };
@@ -93,7 +87,7 @@ mod tests {
 
     fn series(way: Way, payload: usize, messages_per_s: f64, server_us: f64) -> Series {
         let seen = Seen { messages_per_s, server_us, ..Seen::default() };
-        Series { way, payload, quota_percent: 5.0, seen: vec![Some(seen); 5], spoilt: Vec::new() }
+        Series { way, payload, quota_percent: 5.0, rounds: vec![Some(seen); 5].into_iter().collect() }
     }
 
     fn stated(series: &[Series]) -> Results {
@@ -132,7 +126,8 @@ mod tests {
             series(Way::Direct, 4_096, 1_000.0, 60.0),
             series(Way::Helped, 4_096, 500.0, 70.0),
         ];
-        all[1].seen[0] = None;
+        let seen = all[1].rounds.get(0).cloned();
+        all[1].rounds = (0..5).map(|round| seen.clone().filter(|_| round > 0)).collect();
         let results = stated(&all);
         let row = results.rows.iter().find(|row| row.metric == "crossing_bytes").unwrap();
         assert_eq!((row.median, row.runs, row.valid), (Some(1_024.0), 4, true));

@@ -3,7 +3,7 @@
 use spillway_load::config::Speech;
 
 use super::{Effort, Measured, Offered, Series, Way, request_name};
-use crate::results::{Check, Ratio, Results, Row, left_out};
+use crate::results::{Check, Ratio, Results, Row, few, left_out};
 use crate::stage::Cost;
 use crate::stats::{median, paired_ratios};
 
@@ -121,7 +121,7 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
             (find(speech, "pairs", Way::Shim), find(speech, "pairs", Way::Plain))
         {
             let pairs = paired_ratios(&shim.server_us(), &plain.server_us());
-            let few = (pairs.len() < PAIRS_MIN).then(|| format!("{} pairs, not {PAIRS_MIN}", pairs.len()));
+            let few = few(pairs.len(), "pairs", PAIRS_MIN);
             let name = format!("{speech}_shim_over_plain");
             results.ratios.push(Ratio::new(&name, &pairs).void_if(few).note(SHIM_EXPECTED));
         }
