@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use spillway_bench::experiments::{helpers, load_latency, payload, sidecar, table1};
+use spillway_bench::experiments::{activation, adaptive, helpers, load_latency, payload, sidecar, table1};
 use spillway_bench::scene::Setting;
 use support::{SHORT, assert_whole, program};
 
@@ -110,4 +110,47 @@ fn sidecar_is_whole() {
     assert_whole(&results, &told, &["added_p50_us", "cpu_us_per_request"]);
     // Three protocols.
     assert_eq!(results.rows.iter().filter(|row| row.metric == "added_p50_us").count(), 3);
+}
+
+#[test]
+fn adaptive_is_whole() {
+    let program = match program(&["memcached"]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = adaptive::Effort {
+        choosing: 1,
+        judging: 1,
+        rates: vec![200.0, 400.0],
+        connections: 20,
+        settle: Duration::from_millis(50),
+        length: SHORT,
+        tries: 1,
+    };
+    let mut told = Vec::new();
+    let results = adaptive::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    assert_whole(&results, &told, &["p99_us", "messages_per_batch", "batch_interval_us"]);
+    assert!(results.ratios.iter().any(|ratio| ratio.name == "best_over_adaptive_server_cpu"));
+}
+
+#[test]
+fn activation_is_whole() {
+    let program = match program(&["memcached"]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let s = Duration::from_secs;
+    let effort = activation::Effort {
+        rounds: 1,
+        connections: 20,
+        group: 10,
+        swing: s(2),
+        half_swing: s(1),
+        calm: s(1),
+        burst: s(1),
+        step: SHORT,
+    };
+    let mut told = Vec::new();
+    let results = activation::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    assert_whole(&results, &told, &["threshold_per_s", "switches_per_client", "time_over_sla_ms"]);
 }
