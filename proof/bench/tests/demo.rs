@@ -74,7 +74,10 @@ fn a_demo_that_is_interrupted_leaves_nothing() {
         Err(why) => return println!("skipped: {why}"),
     };
     let directory = directory("interrupted");
-    let mut child = Command::new(program)
+    // Whatever these tests themselves are started with: a background job of a shell ignores SIGINT.
+    let mut child = Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(program)
         .args([
             "demo",
             "--connections",

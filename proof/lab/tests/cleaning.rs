@@ -129,7 +129,10 @@ fn holder() {
 
 /// A child with a lab, the lab's name, and marks of its processes.
 fn hold(end: &str) -> (Child, String, Vec<String>) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    // Whatever these tests themselves are started with: a background job of a shell ignores SIGINT.
+    let mut child = Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(std::env::current_exe().unwrap())
         .args(["--exact", "holder", "--nocapture"])
         .env(HOLD, end)
         .stdout(Stdio::piped())
