@@ -7,6 +7,7 @@
 
 mod findings;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -133,7 +134,10 @@ struct Seen {
     /// See [`crate::relief::drain_floor_ms`]; the backlog gathers until all are told.
     floor_ms: Option<f64>,
     on_time_share: f64,
-    decisions: Vec<String>,
+    /// When it was late, in seconds since the burst or the swing began.
+    late: String,
+    /// Decisions by their name, since then.
+    made: BTreeMap<String, u32>,
     spoilt: Option<String>,
 }
 
@@ -302,19 +306,21 @@ impl<'a> Cast<'a> {
 
 impl Seen {
     fn of(report: &Report, (from_ms, end_ms): (u64, u64), course: Course, known: &Known) -> Seen {
-        let late = |from: &u64| !Span::of(&report.bins, *from, from + GRID_MS).keeps(known.sla_us);
-        let over = (from_ms..end_ms).step_by(GRID_MS as usize).filter(late).count() as u64;
+        let is_late = |from: u64| !Span::of(&report.bins, from, from + GRID_MS).keeps(known.sla_us);
+        let late: Vec<bool> = (from_ms..end_ms).step_by(GRID_MS as usize).map(is_late).collect();
+        let over = late.iter().filter(|late| **late).count() as u64;
         let moves: u64 = report.bins.iter().map(|bin| bin.carried_on).sum();
         // In the order in which they came to light; processes that decide twice are few.
-        let decided = |words: &'static str| {
-            let decided = report.decisions.iter().filter(move |what| what.contains(words));
-            let since = decided.filter_map(|what| decided_at_ms(what)?.checked_sub(from_ms));
-            let mut since: Vec<u64> = since.collect();
-            since.sort_unstable();
-            since
-        };
-        let whole = decided(findings::ALL_MOVE);
+        let mut decided: Vec<(u64, &str)> =
+            report.decisions.iter().filter_map(|what| decided_after(what, from_ms)).collect();
+        decided.sort_unstable();
+        let whole: Vec<u64> =
+            decided.iter().filter(|(_, name)| *name == findings::ALL_MOVE).map(|(at, _)| *at).collect();
         let all_told_ms = whole.get(whole.len() / 2).copied();
+        let mut made = BTreeMap::new();
+        for (_, name) in &decided {
+            *made.entry((*name).to_owned()).or_default() += 1;
+        }
         let floor_ms = all_told_ms.filter(|_| course == Course::Burst).and_then(|lasted_ms| {
             let burst = known.threshold_per_s * BURST;
             let lasted_s = lasted_ms as f64 / 1000.0;
@@ -323,20 +329,35 @@ impl Seen {
         Seen {
             switches_per_client: moves as f64 / f64::from(report.connections.max(1)),
             over_sla_ms: over * GRID_MS,
-            decided_ms: decided("").first().copied(),
+            decided_ms: decided.first().map(|(at, _)| *at),
             all_told_ms,
             floor_ms,
             on_time_share: Span::of(&report.bins, from_ms, end_ms).on_time_share(known.sla_us),
-            decisions: report.decisions.clone(),
+            late: spans(&late),
+            made,
             spoilt: None,
         }
     }
 }
 
-/// When a decision was made, as a report tells it: `1.234 s: …`.
-fn decided_at_ms(what: &str) -> Option<u64> {
-    let seconds: f64 = what.split_once(" s: ")?.0.parse().ok()?;
-    Some((seconds * 1000.0) as u64)
+/// A decision as a report tells it, `1.234 s: group 3: name: …`: when, in ms after `from_ms`, and its name. Nothing if it
+/// was earlier.
+fn decided_after(what: &str, from_ms: u64) -> Option<(u64, &str)> {
+    let (seconds, rest) = what.split_once(" s: ")?;
+    let at_ms = (seconds.parse::<f64>().ok()? * 1000.0) as u64;
+    let name = rest.split(": ").nth(1)?;
+    Some((at_ms.checked_sub(from_ms)?, name))
+}
+
+/// Where in a course it is so, each of a grid's: `0.2–0.9, 3.1–3.2`, in seconds.
+fn spans(is_so: &[bool]) -> String {
+    let seconds = |steps: usize| format!("{:.1}", steps as f64 * GRID_MS as f64 / 1000.0);
+    let mut at = 0;
+    let runs = is_so.chunk_by(|a, b| a == b).filter_map(|run| {
+        at += run.len();
+        run[0].then(|| format!("{}–{}", seconds(at - run.len()), seconds(at)))
+    });
+    runs.collect::<Vec<_>>().join(", ")
 }
 
 fn tell(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen: &Seen) {
@@ -356,6 +377,10 @@ fn tell(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen:
             ms(seen.all_told_ms),
         ),
     );
+    let made: Vec<String> = seen.made.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let or_none = |words: &str| if words.is_empty() { "–".to_owned() } else { words.to_owned() };
+    let (late, made) = (or_none(&seen.late), or_none(&made.join(", ")));
+    say(out, format_args!("    late at {late} s; decisions: {made}"));
 }
 
 const _: () = assert!(BIN_MS == GRID_MS, "bins are the grid");

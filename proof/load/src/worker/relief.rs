@@ -172,7 +172,7 @@ impl<P: Protocol> Worker<P> {
                 self.relief_move(number, one);
             }
             while let Some(notice) = self.groups[number].relief.poll_notice() {
-                self.decided(format!("group {number}: {notice}"));
+                self.decided(format!("group {number}: {}: {notice}", notice.label()));
             }
             self.set_group_timer(number);
         }

@@ -5,8 +5,8 @@ use crate::results::{Results, Row, few, left_out};
 
 /// Rounds that a figure needs.
 const ROUNDS_MIN: usize = 3;
-/// What a group says when all but its first few are told to move.
-pub(super) const ALL_MOVE: &str = "late still: ";
+/// The decision by which all but a group's first few are told to move.
+pub(super) const ALL_MOVE: &str = "rest_moves";
 
 const OVER: &str = "100 ms, by intended time, in which p99 of all requests was over the SLA";
 const SWITCHES: &str = "moves of all sessions, between server and helpers and from helper to helper, by their number; \
@@ -87,9 +87,11 @@ fn rows(course: Course, policy: Policy, seen: &[Seen], effort: &Effort, results:
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use spillway_load::report::{Bin, Report};
 
-    use super::super::decided_at_ms;
+    use super::super::decided_after;
     use super::*;
     use crate::machine::Machine;
 
@@ -106,7 +108,7 @@ mod tests {
             bin
         };
         let decisions =
-            vec!["4.000 s: group 1: something".into(), format!("5.400 s: group 3: {ALL_MOVE}9 of 10")];
+            vec!["4.000 s: group 1: calm_again: x".into(), format!("5.400 s: group 3: {ALL_MOVE}: 9 of 10")];
         Report {
             bins: (0..100).map(|n| bin(n * 100)).collect(),
             connections: 200,
@@ -120,13 +122,16 @@ mod tests {
         let seen = Seen::of(&report(), (5_000, 10_000), Course::Burst, &KNOWN);
         assert_eq!((seen.over_sla_ms, seen.switches_per_client), (600, 1.0));
         assert_eq!((seen.decided_ms, seen.all_told_ms), (Some(400), Some(400)));
+        assert_eq!(seen.late, "0.0–0.6");
+        assert_eq!(seen.made, BTreeMap::from([("rest_moves".into(), 1)]));
         // 4,000/s too many for 0.4 s, drained at 8,000/s.
         assert_eq!(seen.floor_ms, Some(200.0));
         let within = Known { direct_per_s: 12_000.0, ..KNOWN };
         let seen = Seen::of(&report(), (5_000, 10_000), Course::Burst, &within);
         assert_eq!(seen.floor_ms, Some(0.0), "late, but nothing gathers");
-        assert_eq!(decided_at_ms("12.5 s: x"), Some(12_500));
-        assert_eq!(decided_at_ms("nonsense"), None);
+        assert_eq!(decided_after("12.5 s: group 0: word: x", 12_000), Some((500, "word")));
+        assert_eq!(decided_after("12.5 s: group 0: word: x", 13_000), None);
+        assert_eq!(decided_after("nonsense", 0), None);
     }
 
     #[test]
