@@ -13,8 +13,9 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
 DIST    := $(TARGET)/dist/spillway
+BUILD_DIST := $(CARGO) build --profile dist -p spillway-cli -p spillway-shim
 
-.PHONY: demo test bench lint setup setup-demo build dist install-capi packages clean
+.PHONY: demo test bench lint setup setup-demo setup-build build dist install-capi packages clean
 
 demo: dist
 	$(DIST) demo $(DEMO)
@@ -34,13 +35,15 @@ build:
 	$(CARGO) build --release --workspace
 
 dist: setup-demo
-	$(CARGO) build --profile dist -p spillway-cli -p spillway-shim
+	$(BUILD_DIST)
 
 install-capi:
 	$(CARGO) build --profile dist -p spillway-capi
 	tools/install-capi --from '$(TARGET)/dist' --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
 
-packages: dist
+# Without what the demo needs: a host that builds packages is to get no memcached that runs.
+packages: setup-build
+	$(BUILD_DIST)
 	tools/packages '$(TARGET)/dist' target/packages
 
 setup:
@@ -48,6 +51,9 @@ setup:
 
 setup-demo:
 	@tools/setup demo
+
+setup-build:
+	@tools/setup build
 
 clean:
 	$(CARGO) clean
