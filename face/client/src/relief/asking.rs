@@ -1,6 +1,6 @@
 //! Choosing a helper for each of many members, who may all ask at the same moment.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,9 +24,8 @@ const EVENTS: usize = 64;
 pub(super) struct Asking {
     asked: usize,
     poller: OwnedFd,
-    under_way: HashMap<u64, (Member, Ask)>,
-    /// In the order in which they began: deadlines are in order, too. Those that are over are passed over.
-    order: VecDeque<u64>,
+    /// By numbers in the order in which they began: deadlines are in order, too.
+    under_way: BTreeMap<u64, (Member, Ask)>,
     next: u64,
     waiting: VecDeque<Member>,
     chosen: VecDeque<(Member, Asked)>,
@@ -37,8 +36,7 @@ impl Asking {
         Ok(Asking {
             asked,
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            under_way: HashMap::new(),
-            order: VecDeque::new(),
+            under_way: BTreeMap::new(),
             next: 0,
             waiting: VecDeque::new(),
             chosen: VecDeque::new(),
@@ -58,7 +56,6 @@ impl Asking {
             match self.start(now, helpers) {
                 Ok(ask) => {
                     self.under_way.insert(self.next, (member, ask));
-                    self.order.push_back(self.next);
                     self.next += 1;
                 }
                 // Without a descriptor nobody can be asked, nor connected to.
@@ -85,7 +82,6 @@ impl Asking {
 
     /// Nobody is asked any more: whoever was waiting for an answer.
     pub(super) fn take_all(&mut self) -> Vec<Member> {
-        self.order.clear();
         let under_way = std::mem::take(&mut self.under_way).into_values().map(|(member, _)| member);
         let chosen = std::mem::take(&mut self.chosen).into_iter().map(|(member, _)| member);
         self.waiting.drain(..).chain(under_way).chain(chosen).collect()
@@ -109,11 +105,9 @@ impl Asking {
 
     /// The time of some may be over.
     pub(super) fn handle_timeout(&mut self, now: Instant, helpers: &[LinkTarget]) {
-        while let Some(number) = self.order.front().copied() {
-            if self.under_way.get(&number).is_some_and(|(_, ask)| ask.poll_timeout() > now) {
-                break;
-            }
-            self.order.pop_front();
+        while let Some((&number, (_, ask))) = self.under_way.first_key_value()
+            && ask.poll_timeout() <= now
+        {
             self.settle(now, number);
         }
         self.start_waiting(now, helpers);
@@ -128,8 +122,7 @@ impl Asking {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let first = self.order.iter().find_map(|number| self.under_way.get(number));
-        first.map(|(_, ask)| ask.poll_timeout())
+        self.under_way.first_key_value().map(|(_, (_, ask))| ask.poll_timeout())
     }
 
     /// Whom a member is to go to.
