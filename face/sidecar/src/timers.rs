@@ -1,16 +1,15 @@
 //! When each place of the table wants to be looked after.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Nobody needs a timer sooner: fewer wake-ups.
 const GRAIN: Duration = Duration::from_millis(1);
 
-/// One entry a place counts, its earliest; others of it are void.
+/// One for each place at most. Those of places that somebody has left stay until they are due.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Instant, u64)>>,
+    all: BTreeSet<(Instant, u64)>,
 }
 
 impl Timers {
@@ -21,7 +20,10 @@ impl Timers {
         match (armed, wanted) {
             (Some(armed), Some(wanted)) if armed <= wanted => Some(armed),
             (_, Some(wanted)) => {
-                self.heap.push(Reverse((wanted, token)));
+                if let Some(armed) = armed {
+                    self.all.remove(&(armed, token));
+                }
+                self.all.insert((wanted, token));
                 Some(wanted)
             }
             (armed, None) => armed,
@@ -29,13 +31,13 @@ impl Timers {
     }
 
     pub fn next(&self) -> Option<Instant> {
-        self.heap.peek().map(|Reverse((at, _))| *at)
+        self.all.first().map(|(at, _)| *at)
     }
 
     /// A token that is due, and when it was.
     pub fn pop(&mut self, now: Instant) -> Option<(Instant, u64)> {
-        self.heap.peek().filter(|Reverse((at, _))| *at <= now)?;
-        self.heap.pop().map(|Reverse(due)| due)
+        self.all.first().filter(|(at, _)| *at <= now)?;
+        self.all.pop_first()
     }
 }
 
@@ -44,17 +46,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_has_one_timer_that_counts() {
+    fn a_place_has_one_timer() {
         let (mut timers, start) = (Timers::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
         let armed = timers.set(7, None, Some(at(10)));
         assert_eq!(armed, Some(at(11)));
         assert_eq!(timers.set(7, armed, Some(at(500))), armed, "it rings too early, and is set anew then");
-        assert_eq!(timers.heap.len(), 1);
         assert_eq!(timers.set(7, armed, Some(at(5))), Some(at(6)));
         assert_eq!((timers.pop(at(5)), timers.next()), (None, Some(at(6))));
         assert_eq!(timers.pop(at(6)), Some((at(6), 7)));
         assert_eq!(timers.set(7, None, None), None);
-        assert_eq!(timers.pop(at(11)), Some((at(11), 7)), "void, as its owner sees");
+        assert_eq!((timers.pop(at(1000)), timers.next()), (None, None), "the later one was taken back");
+    }
+
+    #[test]
+    fn a_busy_place_leaves_no_timers_behind() {
+        let (mut timers, start) = (Timers::default(), Instant::now());
+        let mut armed = None;
+        for request in 0..1000 {
+            let now = start + Duration::from_millis(request * 50);
+            // A sign of life is due much later; a request has it due soon, and then that rings.
+            armed = timers.set(7, armed, Some(now + Duration::from_secs(5)));
+            armed = timers.set(7, armed, Some(now + Duration::from_millis(40)));
+            assert_eq!(timers.all.len(), 1);
+            assert_eq!(timers.pop(now + Duration::from_millis(45)).map(|(at, _)| Some(at)), Some(armed));
+            armed = None;
+        }
     }
 }
