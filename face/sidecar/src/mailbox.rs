@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::discriminant;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +25,7 @@ pub(crate) enum Message {
     End,
 }
 
-/// Few messages come: lists of helpers, and the end.
+/// One message of each kind at most.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     messages: Mutex<VecDeque<Message>>,
@@ -44,10 +45,8 @@ impl Mailbox {
 
     pub fn put(&self, message: Message) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the newest list counts.
-        if matches!(message, Message::Helpers(_)) {
-            messages.retain(|message| !matches!(message, Message::Helpers(_)));
-        }
+        // The newest counts; a thread that has ended takes none.
+        messages.retain(|one| discriminant(one) != discriminant(&message));
         messages.push_back(message);
         // Fails only when the counter is full, and then the thread is told already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -60,5 +59,25 @@ impl Mailbox {
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         }
         message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_each_kind_the_newest_counts() {
+        let mailbox = Mailbox::new().unwrap();
+        for turn in 0..100 {
+            mailbox.put(Message::Wake);
+            mailbox.put(Message::Helpers(vec![([10, 0, 0, 1], turn).into()]));
+            mailbox.put(Message::Say(Word::On, None));
+        }
+        mailbox.put(Message::Say(Word::Off, None));
+        assert!(matches!(mailbox.take(), Some(Message::Wake)));
+        assert!(matches!(mailbox.take(), Some(Message::Helpers(list)) if list[0].port() == 99));
+        assert!(matches!(mailbox.take(), Some(Message::Say(Word::Off, None))));
+        assert!(mailbox.take().is_none());
     }
 }
