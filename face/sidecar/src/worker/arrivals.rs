@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
 use spillway_client::Session;
 use spillway_requests::Tracker;
 use spillway_wire::proxy::{PROXY_BYTES_MAX, parse_proxy};
@@ -31,7 +32,11 @@ impl Worker {
     pub(super) fn watch_listeners(&mut self) -> io::Result<()> {
         for (token, listener) in (LISTENERS..).zip(&self.listeners) {
             let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
-            epoll::add(&self.epoll, &**listener, EventData::new_u64(token), flags)?;
+            match epoll::add(&self.epoll, &**listener, EventData::new_u64(token), flags) {
+                // An attempt before got no further than to this one.
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }
@@ -232,5 +237,35 @@ impl Worker {
             self.kit.part.counters.ended.add(Ending::NoCarrier);
             socket::reset_on_close(&opening.socket);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_client::Key;
+
+    use super::*;
+    use crate::mailbox::Mailbox;
+    use crate::part::Part;
+    use crate::settings::Settings;
+    use crate::worker::Start;
+
+    #[test]
+    fn listeners_that_are_watched_do_not_keep_others_from_it() {
+        let listener = || Arc::new(socket::listen(([127, 0, 0, 1], 0).into()).unwrap());
+        let mut worker = Worker::new(Start {
+            settings: Arc::new(Settings::new(([127, 0, 0, 1], 1).into(), Key::loopback_only())),
+            listeners: vec![listener()],
+            part: Arc::new(Part::new(Instant::now(), Arc::default())),
+            mailbox: Arc::new(Mailbox::new().unwrap()),
+            everybody: Vec::new(),
+            watcher: None,
+        })
+        .unwrap();
+        // As when the host had no memory for this one.
+        worker.listeners.push(listener());
+        worker.watch_listeners().unwrap();
+        let again = epoll::add(&worker.epoll, &*worker.listeners[1], EventData::new_u64(0), EventFlags::IN);
+        assert_eq!(again, Err(Errno::EXIST), "it is watched");
     }
 }
