@@ -106,9 +106,9 @@ impl Main {
         None
     }
 
-    /// The watchdog is told as long as every network thread makes turns.
-    fn say_alive(&self, before: &[u64], now: &[u64]) {
-        if before.iter().zip(now).all(|(before, now)| before < now) {
+    /// The watchdog is told as long as every network thread that has not ended makes turns.
+    fn say_alive(&self, before: &[Option<u64>], now: &[Option<u64>]) {
+        if before.iter().zip(now).all(|(before, now)| now.is_none() || before < now) {
             self.manager.alive();
         } else {
             error!("a network thread stands still: the service manager's watchdog is not told");

@@ -162,10 +162,14 @@ impl Sidecar {
         self.http.as_ref().map(HttpServer::address)
     }
 
-    /// Turns of all threads' loops up to now, and one more of each is to come: a thread that stands still makes none.
-    pub(crate) fn turns(&self) -> Vec<u64> {
+    /// Turns of all threads' loops up to now, and one more of each is to come: a thread that stands still makes none. `None`
+    /// for one that has ended.
+    pub(crate) fn turns(&self) -> Vec<Option<u64>> {
         self.shared.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::Wake));
-        self.shared.parts.iter().map(|part| part.counters.turns.value()).collect()
+        let turns = |(thread, part): (&JoinHandle<_>, &Arc<Part>)| {
+            (!thread.is_finished()).then(|| part.counters.turns.value())
+        };
+        self.threads.iter().zip(&self.shared.parts).map(turns).collect()
     }
 }
 
@@ -330,5 +334,41 @@ impl Shared {
             latency_direct: LatencyStatus::of(&direct),
             latency_helped: LatencyStatus::of(&helped),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    use spillway_client::Key;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_drained_does_not_stand_still() {
+        let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
+        settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+        (settings.threads, settings.connect_timeout) = (2, Duration::from_secs(60));
+        let mut sidecar = Sidecar::start(settings, || ()).unwrap();
+        let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("it listens by TCP") };
+        // Nobody answers this: its thread is not drained.
+        let mut waits = TcpStream::connect(address).unwrap();
+        waits.write_all(b"request").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let eventually = |what: &str, is_so: &mut dyn FnMut() -> bool| {
+            while !is_so() {
+                assert!(Instant::now() < deadline, "{what}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        eventually("the request is there", &mut || sidecar.status().request_bytes == 7);
+        sidecar.drain(Duration::from_secs(60));
+        let ended = |turns: &[Option<u64>]| turns.iter().filter(|turns| turns.is_none()).count();
+        eventually("the other thread ends", &mut || ended(&sidecar.turns()) == 1);
+        let before = sidecar.turns();
+        eventually("this one makes turns", &mut || sidecar.turns().iter().max() > before.iter().max());
+        assert_eq!(ended(&sidecar.turns()), 1);
     }
 }
