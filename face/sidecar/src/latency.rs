@@ -92,16 +92,23 @@ impl Latencies {
         kind.total.sum_us = kind.total.sum_us.saturating_add(us);
     }
 
-    /// Adds the last seconds to these, of direct and of helped replies, and the totals.
-    pub fn add_to(&self, now: Instant, recent: [&mut Histogram<u64>; 2], totals: [&mut Total; 2]) {
+    /// Adds the last seconds to these, of direct and of helped replies.
+    pub fn add_recent(&self, now: Instant, sums: [&mut Histogram<u64>; 2]) {
         let mut inner = self.inner();
         inner.turn(now);
-        for ((kind, recent), total) in [&inner.direct, &inner.helped].into_iter().zip(recent).zip(totals) {
+        for (kind, sum) in [&inner.direct, &inner.helped].into_iter().zip(sums) {
             // All have the same bounds.
-            let _ = recent.add(&kind.now);
-            let _ = recent.add(&kind.before);
-            total.sum_us += kind.total.sum_us;
-            total.counts.iter_mut().zip(&kind.total.counts).for_each(|(sum, more)| *sum += more);
+            let _ = sum.add(&kind.now);
+            let _ = sum.add(&kind.before);
+        }
+    }
+
+    /// Adds all since the start to these, of direct and of helped replies.
+    pub fn add_totals(&self, sums: [&mut Total; 2]) {
+        let inner = self.inner();
+        for (kind, sum) in [&inner.direct, &inner.helped].into_iter().zip(sums) {
+            sum.sum_us += kind.total.sum_us;
+            sum.counts.iter_mut().zip(&kind.total.counts).for_each(|(sum, more)| *sum += more);
         }
     }
 }
@@ -117,7 +124,8 @@ mod tests {
         let seen = |at: Duration| {
             let (mut direct, mut helped) = (histogram(), histogram());
             let (mut all_direct, mut all_helped) = (Total::default(), Total::default());
-            latencies.add_to(start + at, [&mut direct, &mut helped], [&mut all_direct, &mut all_helped]);
+            latencies.add_recent(start + at, [&mut direct, &mut helped]);
+            latencies.add_totals([&mut all_direct, &mut all_helped]);
             (direct.len(), helped.len(), all_direct.counts.iter().sum::<u64>(), all_helped.sum_us)
         };
         latencies.record(start, Duration::from_micros(100), false);

@@ -1,13 +1,11 @@
 //! What a sidecar tells Prometheus.
 
-use std::time::Instant;
-
 use spillway_metrics::{Exposition, Metric, process};
 
 use crate::counters::Counters;
-use crate::latency::{BOUNDS_US, Total, histogram};
+use crate::latency::{BOUNDS_US, Total};
 use crate::sidecar::Shared;
-use crate::status::LatencyStatus;
+use crate::status::SidecarStatus;
 
 const NONE: &[&str] = &[];
 const REASON: &[&str] = &["reason"];
@@ -145,6 +143,7 @@ pub(crate) fn render(shared: &Shared, started: f64) -> String {
         (&ENDED, &status.ended),
         (&MOVES, &status.moves),
         (&LOST, &status.carriers_lost),
+        (&GAVE_UP, &status.gave_up),
         (&DECISIONS, &status.decisions),
     ] {
         let mut family = out.family(metric);
@@ -154,27 +153,22 @@ pub(crate) fn render(shared: &Shared, started: f64) -> String {
     out.family(&REPLY_BYTES).count(&[], status.reply_bytes);
     out.family(&REPLIES).count(&[], status.replies);
     out.family(&UNMEASURED).count(&[], status.replies_unmeasured);
-    let mut gave_up = out.family(&GAVE_UP);
-    status.gave_up.iter().for_each(|(reason, count)| gave_up.count(&[reason], *count));
-    latencies(&mut out, shared);
+    latencies(&mut out, shared, &status);
     out.family(&CPU).sample(&[], shared.sum(|counters: &Counters| counters.cpu_ns.value()) as f64 / 1e9);
     process::expose(&mut out, started);
     out.into_text()
 }
 
-fn latencies(out: &mut Exposition, shared: &Shared) {
-    let (mut direct, mut helped) = (histogram(), histogram());
-    let (mut all_direct, mut all_helped) = (Total::default(), Total::default());
-    for part in shared.parts() {
-        part.latencies.add_to(Instant::now(), [&mut direct, &mut helped], [&mut all_direct, &mut all_helped]);
-    }
+fn latencies(out: &mut Exposition, shared: &Shared, status: &SidecarStatus) {
+    let (mut direct, mut helped) = (Total::default(), Total::default());
+    shared.parts().iter().for_each(|part| part.latencies.add_totals([&mut direct, &mut helped]));
     let mut family = out.family(&LATENCY);
-    for (carrier, total) in [("direct", &all_direct), ("helper", &all_helped)] {
+    for (carrier, total) in [("direct", &direct), ("helper", &helped)] {
         let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6);
         family.histogram(&[carrier], bounds, &total.counts, total.sum_us as f64 / 1e6);
     }
     let mut family = out.family(&P99);
-    for (carrier, recent) in [("direct", &direct), ("helper", &helped)] {
-        family.sample(&[carrier], LatencyStatus::of(recent).p99_us as f64 / 1e6);
+    for (carrier, recent) in [("direct", status.latency_direct), ("helper", status.latency_helped)] {
+        family.sample(&[carrier], recent.p99_us as f64 / 1e6);
     }
 }

@@ -17,7 +17,7 @@ use spillway_requests::Protocol;
 use tracing::{error, info, warn};
 
 use crate::counters::{ByReason, Counters};
-use crate::latency::{Total, histogram};
+use crate::latency::histogram;
 use crate::mailbox::{Mailbox, Message};
 use crate::part::Part;
 use crate::settings::{Listen, Settings, StartError};
@@ -282,8 +282,7 @@ impl Shared {
         let settings = &self.settings;
         let (mut direct, mut helped) = (histogram(), histogram());
         for part in &self.parts {
-            let totals = [&mut Total::default(), &mut Total::default()];
-            part.latencies.add_to(Instant::now(), [&mut direct, &mut helped], totals);
+            part.latencies.add_recent(Instant::now(), [&mut direct, &mut helped]);
         }
         let connections = self.sum(|counters| counters.connections.value());
         let waiting = self.sum(|counters| counters.waiting.value());
