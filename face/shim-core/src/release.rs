@@ -73,10 +73,12 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
     });
     let mut next = looker.looked_at + LOOK;
     if next <= now {
+        // Before anybody is counted: a session that comes meanwhile begins looks anew.
+        NEXT.store(u64::MAX, Ordering::Relaxed);
         let traffic = links::traffic();
         if traffic.sessions == 0 {
             *guard = None;
-            return NEXT.store(u64::MAX, Ordering::Relaxed);
+            return;
         }
         looker.look(now, traffic);
         next = now + LOOK;
