@@ -114,15 +114,17 @@ fn the_operators_word_moves_connections_under_way() {
     let beside =
         served.beside(&["--protocol", "memcached", "--sla", "10s", "--name", "cache", "--threads", "2"]);
     let say = |word: &str| {
-        let arguments = ["relief", "cache", word, "--socket", &beside.status_socket];
+        let arguments = ["relief", "cache", word, "--wait", "--socket", &beside.status_socket];
         let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     busily(beside.address, || {
         eventually("all are direct", || beside.number("/direct") == 8);
         say("on");
+        assert_eq!(beside.number("/direct"), 0, "it was waited for");
         eventually("all are helped", || beside.number("/helped") == 8);
         say("off");
+        assert_eq!(beside.number("/helped"), 0, "it was waited for");
         eventually("all are direct again", || beside.number("/direct") == 8);
         say("auto");
     });

@@ -22,5 +22,6 @@ mod servers;
 mod services;
 pub(crate) mod sidecar;
 pub(crate) mod sim;
+mod sockets;
 pub(crate) mod status;
 pub(crate) mod top;

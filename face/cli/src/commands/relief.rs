@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use spillway_helper::config::parse_duration;
 use spillway_helper::control::{AskError, Request, Said, ask};
 use spillway_policy::Word;
 use spillway_shim_core::status::{self, ServerPage};
 
-use super::{output, servers};
+use super::{output, servers, sockets};
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -41,7 +42,8 @@ pub(crate) struct Args {
     #[arg(long)]
     wait: bool,
 
-    /// The admin socket of a helper or sidecar; may be given several times [default: all in /run/spillway*].
+    /// The admin socket of a helper or sidecar; may be given several times [default: all in /run/spillway, and those of
+    /// sidecars' units].
     #[arg(long = "socket", value_name = "PATH")]
     sockets: Vec<PathBuf>,
 }
@@ -62,7 +64,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn tell(args: &Args) -> Result<Vec<Result<String, String>>, String> {
     let mut told = Vec::new();
     let mut unknown = Vec::new();
-    for socket in sockets(args) {
+    let sockets = if args.sockets.is_empty() { sockets::all() } else { args.sockets.clone() };
+    for socket in sockets {
         match tell_helper(args, &socket) {
             Ok(line) => told.push(Ok(line)),
             Err(AskError::Refused(why)) => unknown.push(format!("{}: {why}", socket.display())),
@@ -78,50 +81,28 @@ fn tell(args: &Args) -> Result<Vec<Result<String, String>>, String> {
     if told.is_empty() { Err(unknown.join("; ")) } else { Ok(told) }
 }
 
-/// Where helpers and sidecars listen for their operator.
-fn sockets(args: &Args) -> Vec<PathBuf> {
-    if !args.sockets.is_empty() {
-        return args.sockets.clone();
-    }
-    let own = Path::new(spillway_helper::DEFAULT_SOCKET).parent();
-    own.and_then(Path::parent).map(sockets_below).unwrap_or_default()
-}
-
-/// The helper's directory, and those of sidecars that systemd has made, have the same parent.
-fn sockets_below(parent: &Path) -> Vec<PathBuf> {
-    let is_ours =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("spillway"));
-    let is_socket = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sock");
-    let directories = entries(parent).into_iter().filter(is_ours);
-    let mut sockets: Vec<PathBuf> =
-        directories.flat_map(|directory| entries(&directory)).filter(is_socket).collect();
-    sockets.sort();
-    sockets
-}
-
-fn entries(directory: &Path) -> Vec<PathBuf> {
-    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    files.map(|file| file.path()).collect()
-}
-
 fn tell_helper(args: &Args, socket: &Path) -> Result<String, AskError> {
     let lasts_ms = args.lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
     let (service, word) = (args.service.clone(), args.word.to_string());
-    let mut said: Said = ask(socket, &Request::Relief { service, word, lasts_ms })?;
-    if args.wait && args.word == Word::Off {
-        let began = Instant::now();
-        while said.clients > 0 && began.elapsed() < WAIT_MAX {
-            std::thread::sleep(LOOK);
-            said.clients = clients(args, socket)?;
-        }
-    }
-    Ok(format!("{} at {}: relief {}{}", args.service, socket.display(), said.word, to_go(said.clients)))
+    let said: Said = ask(socket, &Request::Relief { service, word, lasts_ms })?;
+    let left = if args.wait { await_fewer(|| clients(args, socket))? } else { said.clients };
+    Ok(format!("{} at {}: relief {}{}", args.service, socket.display(), said.word, to_go(left)))
 }
 
+/// Clients of a helper or a sidecar that are not where the word wants them.
 fn clients(args: &Args, socket: &Path) -> Result<u64, AskError> {
-    let status: serde_json::Value = ask(socket, &Request::Status {})?;
-    let services = status["services"].as_array().into_iter().flatten();
-    let service = services.into_iter().find(|service| service["name"] == *args.service);
+    let status: Value = ask(socket, &Request::Status {})?;
+    if status["kind"] == "sidecar" {
+        let wrong = match args.word {
+            Word::Auto => return Ok(0),
+            Word::On => "direct",
+            Word::Off => "helped",
+        };
+        return Ok(status[wrong].as_u64().unwrap_or(0));
+    }
+    // A helper cannot make anybody come.
+    let mut services = status["services"].as_array().into_iter().flatten();
+    let service = services.find(|service| args.word == Word::Off && service["name"] == *args.service);
     Ok(service.and_then(|service| service["library_clients"].as_u64()).unwrap_or(0))
 }
 
@@ -139,17 +120,19 @@ fn tell_server(args: &Args, page: &ServerPage) -> Result<String, String> {
         }
         Err(error) => return Err(format!("{}: {error}", page.path.display())),
     }
-    let left = if args.wait { await_sessions(args.word, page)? } else { 0 };
+    let misplaced =
+        || misplaced(args.word, page).map_err(|error| format!("{}: {error}", page.path.display()));
+    let left = if args.wait { await_fewer(misplaced)? } else { 0 };
     let left = if left == 0 { String::new() } else { format!(", {left} connections stay") };
     Ok(format!("server {} {}: relief {}{left}", page.pid, page.program(), args.word))
 }
 
-/// Connections that are not where they are to be, once they do not become fewer any more.
-fn await_sessions(word: Word, page: &ServerPage) -> Result<u64, String> {
+/// How many are left, once they do not become fewer any more.
+fn await_fewer<E>(mut count: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
     let began = Instant::now();
     let (mut least, mut since) = (u64::MAX, began);
     loop {
-        let left = misplaced(word, page).map_err(|error| format!("{}: {error}", page.path.display()))?;
+        let left = count()?;
         if left < least {
             (least, since) = (left, Instant::now());
         }
@@ -169,33 +152,4 @@ fn misplaced(word: Word, page: &ServerPage) -> std::io::Result<u64> {
     };
     let status = page.status()?;
     Ok(status.links.iter().filter(|link| link.state == wrong).map(|link| link.connections).sum())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sockets_of_helpers_and_sidecars_are_found() {
-        let run = directory();
-        for file in
-            ["spillway/helper.sock", "spillway/note.txt", "spillway-sidecar-a/status.sock", "other/x.sock"]
-        {
-            std::fs::create_dir_all(run.join(file).parent().unwrap()).unwrap();
-            std::fs::write(run.join(file), "").unwrap();
-        }
-        let found = sockets_below(&run);
-        let expected = ["spillway/helper.sock", "spillway-sidecar-a/status.sock"].map(|file| run.join(file));
-        std::fs::remove_dir_all(&run).unwrap();
-        let mut expected = expected.to_vec();
-        expected.sort();
-        assert_eq!(found, expected);
-        assert!(sockets_below(Path::new("/no/such/place")).is_empty());
-    }
-
-    fn directory() -> PathBuf {
-        let path = std::env::temp_dir().join(format!("spillway-relief-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        path
-    }
 }

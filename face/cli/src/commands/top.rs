@@ -5,10 +5,8 @@ mod servers;
 mod sidecars;
 mod view;
 
-use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -20,6 +18,8 @@ use spillway_helper::{HelperStatus, Rates};
 use screen::Screen;
 use servers::SeenServer;
 use sidecars::SeenSidecar;
+
+use super::sockets;
 
 /// Watch the helpers and sidecars of this machine, and the servers that run under `spillway run`: requests, batches, what batching
 /// adds, CPU, links, stalls, refusals.
@@ -35,7 +35,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Only the helper or sidecar with this admin socket; give it again for more [default: all in /run/spillway, and all servers].
+    /// Only the helper or sidecar with this admin socket; give it again for more [default: all in /run/spillway, those of
+    /// sidecars' units, and all servers].
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
 
@@ -66,8 +67,7 @@ pub(crate) struct Seen {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let sockets =
-        if args.socket.is_empty() { found(Path::new("/run/spillway")) } else { args.socket.clone() };
+    let sockets = if args.socket.is_empty() { sockets::all() } else { args.socket.clone() };
     if sockets.is_empty() && servers::look(&[]).is_empty() {
         eprintln!(
             "spillway: no helper has an admin socket in /run/spillway (--socket PATH names one: helper.socket, \
@@ -85,15 +85,6 @@ pub(crate) fn run(args: Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// All sockets of a directory, in the order of their names.
-fn found(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
-    let is_socket = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_socket());
-    let mut sockets: Vec<PathBuf> = entries.filter(is_socket).map(|entry| entry.path()).collect();
-    sockets.sort();
-    sockets
 }
 
 fn watch(args: &Args, sockets: &[PathBuf], interval: Duration) -> io::Result<ExitCode> {

@@ -1,0 +1,57 @@
+//! Admin sockets of helpers and sidecars of this machine: whom to ask where nobody is named.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// What the unit template of sidecars calls a sidecar's directory, and the socket in it.
+const UNIT_PREFIX: &str = "spillway-sidecar-";
+const UNIT_SOCKET: &str = "status.sock";
+
+/// In the order of their names. Nobody need answer there.
+pub(crate) fn all() -> Vec<PathBuf> {
+    let own = Path::new(spillway_helper::DEFAULT_SOCKET).parent();
+    own.and_then(Path::parent).map(below).unwrap_or_default()
+}
+
+fn below(run: &Path) -> Vec<PathBuf> {
+    let is_unit =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(UNIT_PREFIX));
+    // Another socket in a unit's directory is where its clients come in: whoever is asked there is their server.
+    let units = entries(run).into_iter().filter(is_unit).map(|directory| directory.join(UNIT_SOCKET));
+    let is_socket = |path: &PathBuf| path.metadata().is_ok_and(|file| file.file_type().is_socket());
+    let mut sockets: Vec<PathBuf> =
+        entries(&run.join("spillway")).into_iter().chain(units).filter(is_socket).collect();
+    sockets.sort();
+    sockets
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    files.map(|file| file.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn those_of_helpers_and_sidecars_are_found_and_none_of_clients() {
+        let run = std::env::temp_dir().join(format!("spillway-sockets-{}", std::process::id()));
+        let admin = ["spillway/helper.sock", "spillway/sidecar.sock", "spillway-sidecar-a/status.sock"];
+        let others = ["spillway-sidecar-a/redis.sock", "other/x.sock"];
+        let listeners = admin.iter().chain(&others).map(|file| {
+            fs::create_dir_all(run.join(file).parent().unwrap()).unwrap();
+            UnixListener::bind(run.join(file)).unwrap()
+        });
+        let listeners: Vec<UnixListener> = listeners.collect();
+        fs::write(run.join("spillway/note.sock"), "").unwrap();
+        let found = below(&run);
+        drop(listeners);
+        fs::remove_dir_all(&run).unwrap();
+        assert_eq!(found, admin.map(|file| run.join(file)));
+        assert!(below(Path::new("/no/such/place")).is_empty());
+    }
+}
