@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::net::sockopt;
+use rustix::process::Signal;
 use spillway_lab::peers::{Memcached, Redis};
 use spillway_lab::{Launch, Place};
 use support::beside::{Beside, Served};
@@ -242,6 +243,26 @@ fn big_values_and_clients_that_do_not_read() {
 }
 
 #[test]
+fn what_a_client_that_has_gone_left_for_the_server_counts_until_the_server_has_it() {
+    let mut served = memcached(0);
+    let beside = served.beside(&[]);
+    let mut stream = socket(beside.address);
+    stream.write_all(b"version\r\n").unwrap();
+    assert!(stream.read(&mut [0; 64]).unwrap() > 0);
+    let mut signal = |signal: Signal| served.server.process().signal(signal.as_raw()).unwrap();
+    signal(Signal::STOP);
+    stream.write_all(b"set big 0 0 100000\r\n").unwrap();
+    stream.write_all(&value_of("big", 100_000)).unwrap();
+    eventually("the sidecar has it", || beside.number("/request_bytes") > 100_000);
+    sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    eventually("the client has gone", || beside.number("/connections") == 0);
+    assert!(beside.number("/buffered_bytes") >= 100_000, "{:#}", beside.status());
+    signal(Signal::CONT);
+    eventually("the server has it", || beside.number("/buffered_bytes") == 0);
+}
+
+#[test]
 fn who_may_not_come_is_refused_and_counted() {
     let served = memcached(0);
     let beside = served.beside(&["--max-connections", "2", "--proxy-protocol-from", "127.0.0.2"]);
@@ -388,7 +409,7 @@ fn the_service_manager_is_told_and_so_is_top() {
         output.status.success() && text.contains("sidecar (pid") && text.contains("0 replies/s"),
         "{text}"
     );
-    sidecar.signal(rustix::process::Signal::TERM.as_raw()).unwrap();
+    sidecar.signal(Signal::TERM.as_raw()).unwrap();
     next("STOPPING=1");
     assert!(sidecar.wait(PATIENCE).expect("it ends").success());
 }

@@ -20,7 +20,7 @@ pub(crate) enum Place {
     Opening(Opening),
     Taken(Box<Pair>),
     /// The local connection is gone, and the server has not been told all.
-    Closing(Box<Session>, Instant),
+    Closing(Closing),
 }
 
 #[derive(Debug)]
@@ -41,6 +41,14 @@ pub(crate) struct Opening {
     pub deadline: Instant,
     /// None: to the server.
     pub member: Option<Member>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Closing {
+    pub session: Box<Session>,
+    pub deadline: Instant,
+    /// Counted for it in the thread's buffered bytes.
+    pub counted_bytes: u64,
 }
 
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use crate::pair::Around;
 use crate::part::Part;
 use crate::relief::{Member, Relief};
 use crate::settings::Settings;
-use crate::table::{Arriving, Opening, Place, Table, Which};
+use crate::table::{Arriving, Closing, Opening, Place, Table, Which};
 use crate::timers::Timers;
 
 /// Bytes moved at a time.
@@ -264,8 +264,8 @@ impl Worker {
             Place::Arriving(_) => self.arrive(now, index),
             // Nothing is read yet; an end is heard of once something is.
             Place::Opening(_) => {}
-            Place::Closing(session, _) => {
-                session.handle_ready(now);
+            Place::Closing(closing) => {
+                closing.session.handle_ready(now);
                 self.is_closed(now, index);
             }
             Place::Taken(pair) if which == Which::Session => {
@@ -303,8 +303,8 @@ impl Worker {
                 let wanted = Some(*deadline);
                 self.set_timer(index, wanted);
             }
-            Place::Closing(session, _) => {
-                session.handle_timeout(now);
+            Place::Closing(closing) => {
+                closing.session.handle_timeout(now);
                 self.is_closed(now, index);
             }
             Place::Taken(pair) => {
@@ -387,9 +387,10 @@ impl Worker {
         }
         match pair.end(ending, is_orderly, &mut self.kit.around(now, could_read)) {
             Some(session) => {
-                let wanted = session.poll_timeout();
-                *self.table.get(index) = Place::Closing(Box::new(session), now + CLOSING_MAX);
-                self.set_timer(index, wanted.into_iter().chain([now + CLOSING_MAX]).min());
+                let deadline = now + CLOSING_MAX;
+                let closing = Closing { session: Box::new(session), deadline, counted_bytes: 0 };
+                *self.table.get(index) = Place::Closing(closing);
+                self.is_closed(now, index);
             }
             None => drop(self.table.remove(index)),
         }
@@ -398,13 +399,21 @@ impl Worker {
 
     /// Frees the place of a session that has said all, or has had its time.
     fn is_closed(&mut self, now: Instant, index: u32) {
-        let Place::Closing(session, deadline) = self.table.get(index) else { return };
-        let (deadline, wanted) = (*deadline, session.poll_timeout());
-        if session.is_over() || deadline <= now {
+        let could_read = self.may_read();
+        let Place::Closing(Closing { session, deadline, counted_bytes }) = self.table.get(index) else {
+            return;
+        };
+        let is_closed = session.is_over() || *deadline <= now;
+        let wanted = session.poll_timeout().into_iter().chain([*deadline]).min();
+        let bytes = if is_closed { 0 } else { session.buffered_bytes() as u64 };
+        self.buffered_bytes = self.buffered_bytes - *counted_bytes + bytes;
+        *counted_bytes = bytes;
+        if is_closed {
             self.table.remove(index);
         } else {
-            self.set_timer(index, wanted.into_iter().chain([deadline]).min());
+            self.set_timer(index, wanted);
         }
+        self.note_memory(now, could_read);
     }
 }
 
