@@ -24,7 +24,7 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// How often a watch of etcd that says nothing is checked, spread by a quarter.
     pub check_interval: Duration,
-    /// The longest pause between attempts while etcd is not to be had.
+    /// The longest pause between attempts while etcd is not to be had, or ends each watch at once.
     pub retry_max: Duration,
     /// How long helpers stay that are missing from etcd without having been removed, and the last of a list that has
     /// become empty. Longer than helpers take to register again.

@@ -1,31 +1,20 @@
 //! Names by the system's resolver. What it knows is changed by its own file of hosts, seen by this process only.
 
+mod support;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use spillway_discovery::{HELPERS_MAX, Notice, Settings, Watcher};
+use support::next;
 
-/// Generous: machines that run tests are slow and shared.
-const PATIENCE: Duration = Duration::from_secs(60);
 const INSIDE: &str = "SPILLWAY_TEST_HOSTS";
 
 fn watch(source: &str) -> Watcher {
     let settings = Settings { dns_interval: Duration::from_millis(50), ..Settings::default() };
     Watcher::start(source.parse().unwrap(), settings).unwrap()
-}
-
-#[track_caller]
-fn next<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = poll() {
-            return found;
-        }
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn list(watcher: &mut Watcher) -> Vec<String> {
