@@ -247,6 +247,10 @@ impl<'a> Keeper<'a> {
         let asked = Instant::now();
         let grant = json!({ "TTL": self.ttl.as_secs().to_string() });
         let lease: Lease = self.client.ask("/v3/lease/grant", &grant, stop)?;
+        if lease.id == 0 {
+            // A key with this one would stay for ever.
+            return Err(Failed::because("grants no lease"));
+        }
         // Kept from now on, so that it is not left behind.
         self.lease = Some(lease.id);
         self.lease_ends = asked + self.ttl;
@@ -342,5 +346,25 @@ impl<'a> Keeper<'a> {
             }
         }
         (self.tell)(&RegistrarNotice::Left { why: failure });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::super::watch::support::answer;
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_without_a_lease() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap()).parse().unwrap();
+        let registration = Registration::new(place, "one", "10.0.0.1:1".parse().unwrap());
+        let registrar = Registrar::start(registration, |_| ()).unwrap();
+        for _ in 0..2 {
+            assert_eq!(answer(&listener, |_| "{}"), "/v3/lease/grant");
+        }
+        assert!(registrar.status().trouble.is_some_and(|why| why.contains("grants no lease")));
     }
 }

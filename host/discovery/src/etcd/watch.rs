@@ -211,14 +211,13 @@ impl<'a> Follower<'a> {
 
 #[cfg(test)]
 #[path = "../../tests/support/mod.rs"]
-mod support;
+pub(super) mod support;
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
     use std::net::TcpListener;
 
-    use super::support::{Etcd, next};
+    use super::support::{Etcd, answer, next};
     use super::*;
     use crate::{Source, Watcher};
 
@@ -226,28 +225,17 @@ mod tests {
     fn watches_that_end_at_once_begin_ever_more_rarely() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let source = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap());
-        // Whether it was a watch.
-        let answer = |watcher: &Watcher| {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut request = Vec::new();
-            while !request.ends_with(b"}") {
-                let mut buffer = [0; 1000];
-                let read = stream.read(&mut buffer).unwrap();
-                assert!(read > 0 && watcher.trouble().is_none());
-                request.extend_from_slice(&buffer[..read]);
-            }
-            let is_watch = request.starts_with(b"POST /v3/watch ");
-            let json = r#"{"header":{"cluster_id":"1","revision":"1"}}"#;
-            let body = if is_watch { format!("{{\"result\":{json}}}\n") } else { json.to_owned() };
-            write!(stream, "HTTP/1.1 200 OK\r\n\r\n{body}").unwrap();
-            is_watch
+        let said = |path: &str| match path {
+            "/v3/watch" => r#"{"result":{"header":{"cluster_id":"1","revision":"1"}}}"#,
+            _ => r#"{"header":{"cluster_id":"1","revision":"1"}}"#,
         };
         let watcher = Watcher::start(source.parse().unwrap(), Settings::default()).unwrap();
         let began = Instant::now();
         let mut watches = 0;
         while watches < 5 {
-            watches += u32::from(answer(&watcher));
+            watches += u32::from(answer(&listener, said) == "/v3/watch");
         }
+        assert!(watcher.trouble().is_none());
         // Pauses of 100, 200, 400 and 800 ms, a quarter less at the least.
         assert!(began.elapsed() >= Duration::from_millis(1_100), "{:?}", began.elapsed());
     }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,6 +27,21 @@ pub fn next<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
         assert!(began.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Answers one request with what is said to its path, and returns that.
+pub fn answer(listener: &TcpListener, said: impl FnOnce(&str) -> &'static str) -> String {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut request = String::new();
+    while !request.ends_with('}') {
+        let mut buffer = [0; 1000];
+        let read = stream.read(&mut buffer).unwrap();
+        assert!(read > 0, "a whole request: {request}");
+        request.push_str(str::from_utf8(&buffer[..read]).unwrap());
+    }
+    let path = request.split(' ').nth(1).unwrap().to_owned();
+    write!(stream, "HTTP/1.1 200 OK\r\n\r\n{}", said(&path)).unwrap();
+    path
 }
 
 /// A member of a cluster; ends when dropped.
