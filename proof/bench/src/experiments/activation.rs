@@ -36,7 +36,7 @@ const CALM_PER_S: f64 = 800.0;
 /// And so often.
 const CALM_LOOKS: u32 = 3;
 /// Far more than a server with a small quota can do.
-const SATURATING_PER_S: f64 = 30_000.0;
+const SATURATING_PER_S: f64 = 60_000.0;
 /// After an overload, for its backlog.
 const QUIET_WITHIN: Duration = Duration::from_secs(5);
 /// Load swings so far around the threshold, and a burst is so much above it.
@@ -128,6 +128,8 @@ struct Seen {
     switches_per_client: f64,
     /// Bins with a p99 over the SLA, from the burst on, or all of a swing.
     over_sla_ms: u64,
+    /// From the burst until replies are in time for a second.
+    relieved_ms: Option<u64>,
     /// From the burst to the first decision, and to the one by which half of the processes move whole.
     decided_ms: Option<u64>,
     all_told_ms: Option<u64>,
@@ -329,6 +331,7 @@ impl Seen {
         Seen {
             switches_per_client: moves as f64 / f64::from(report.connections.max(1)),
             over_sla_ms: over * GRID_MS,
+            relieved_ms: relieved_after(&late).map(|bins| bins as u64 * GRID_MS),
             decided_ms: decided.first().map(|(at, _)| *at),
             all_told_ms,
             floor_ms,
@@ -347,6 +350,11 @@ fn decided_after(what: &str, from_ms: u64) -> Option<(u64, &str)> {
     let at_ms = (seconds.parse::<f64>().ok()? * 1000.0) as u64;
     let name = rest.split(": ").nth(1)?;
     Some((at_ms.checked_sub(from_ms)?, name))
+}
+
+/// After how many of a grid's it is not so for a second.
+fn relieved_after(late: &[bool]) -> Option<usize> {
+    late.windows((1_000 / GRID_MS) as usize).position(|second| !second.contains(&true))
 }
 
 /// Where in a course it is so, each of a grid's: `0.2–0.9, 3.1–3.2`, in seconds.
