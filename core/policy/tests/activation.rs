@@ -283,7 +283,7 @@ fn many_processes_with_one_connection_each_send_a_few_first_and_do_not_act_as_on
         moved.len()
     );
     assert!((5..=60).contains(&early), "a few percent first: {early}");
-    assert!(busiest <= 300, "{busiest} of 400 in the same 100 ms");
+    assert!(busiest <= 260, "{busiest} of 400 in the same 100 ms");
     let helped: usize = groups.iter().map(Group::helped).sum();
     assert!(helped >= 380 && last_late_ms < 4_300, "{helped} helped, late until {last_late_ms}");
     assert!(groups.iter().all(|group| group.switches_max() <= 2));

@@ -28,7 +28,7 @@ pub struct ActivationSettings {
     /// 10 s; 50 ms.
     pub jitter: Duration,
     /// The same before the others move; groups of more than twenty wait less, for they pace themselves. Up to 60 s;
-    /// 100 ms.
+    /// 200 ms.
     pub spread: Duration,
     /// So long after the last move it is asked whether moving was of use. At least twice the window, up to 10 min; 2 s.
     pub trial: Duration,
@@ -71,7 +71,7 @@ impl Default for ActivationSettings {
             canary_percent: 5,
             compare: ms(250),
             jitter: ms(50),
-            spread: ms(100),
+            spread: ms(200),
             trial: s(2),
             stay_min: s(30),
             calm: s(30),
