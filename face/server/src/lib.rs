@@ -18,6 +18,9 @@
 //!
 //! Several threads may share a port, each with `Links` and a loop of its own: see [`Settings::threads`].
 //!
+//! Sessions that are helped are sent back when the server does not need it any more: see [`Settings::release`];
+//! [`Links::poll_release_notice`] tells of it.
+//!
 //! A server that only passes requests on need not take them apart: [`Links::decompose_run`].
 //!
 //! `examples/echo.rs` is a whole server, for plain and helped clients; `examples/leader.rs` forwards to
@@ -44,5 +47,6 @@ pub use spillway_batch::{
 };
 pub use spillway_keys::{KeyFileError, read_key_file};
 pub use spillway_policy::Word;
+pub use spillway_policy::release::{ReleaseCounters, ReleaseNotice, ReleaseSettings};
 pub use spillway_session::{StreamLimits, TableLimits};
 pub use threads::Threads;

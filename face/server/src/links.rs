@@ -2,6 +2,7 @@
 
 mod far;
 pub(crate) mod forwarding;
+mod release;
 mod relief;
 mod sessions;
 mod turn;
@@ -17,6 +18,7 @@ use spillway_batch::ServerConfig;
 use spillway_transport::Time;
 
 use self::far::Member;
+use self::release::Releasing;
 use self::relief::Wanted;
 use self::sessions::Carried;
 use crate::event::{Client, LinkId};
@@ -47,6 +49,8 @@ pub struct Links {
     carried: Carried,
     /// Where its sessions are to be.
     wanted: Wanted,
+    /// When they are sent back, if it is this end that decides.
+    releasing: Option<Releasing>,
     /// The port is one of several that do not know of each other, see [`Settings::reuse_port`].
     shares_port: bool,
     /// The port is one of several threads', see [`Settings::threads`].
@@ -86,6 +90,8 @@ impl Links {
             room: VecDeque::new(),
             carried: Carried::new(settings.sessions, u64::from_le_bytes(random)),
             wanted: Wanted::default(),
+            // Any seed will do: it keeps sessions apart, not servers.
+            releasing: settings.release.map(|release| Releasing::new(release, u64::from(address.port()))),
             shares_port: settings.reuse_port && member.is_none(),
             member,
             window_bytes: settings.sessions.stream.window_bytes,

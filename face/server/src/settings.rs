@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use spillway_auth::KeyRing;
 use spillway_batch::{AddressRules, Limits};
+use spillway_policy::release::ReleaseSettings;
 use spillway_session::TableLimits;
 
 use crate::threads::Threads;
@@ -33,6 +34,12 @@ pub struct Settings {
     /// same for each. A session stays with the thread where it began, whichever of them its next link meets. Says
     /// [`reuse_port`](Self::reuse_port) too.
     pub threads: Option<Threads>,
+    /// Sends helped sessions back when requests have been few and fast for a while; each thread by what it sees itself. A
+    /// request is what comes as one [`Event::Data`](crate::Event::Data), its service the time from
+    /// [`decompose`](crate::Links::decompose) to the turn's [`flush`](crate::Links::flush), as the application tells it:
+    /// replies that are composed in later turns look fast. `None`: only [`release`](crate::Links::release) does, and
+    /// clients when it is calm.
+    pub release: Option<ReleaseSettings>,
 }
 
 impl Default for Settings {
@@ -46,6 +53,7 @@ impl Default for Settings {
             sessions: TableLimits::default(),
             reuse_port: false,
             threads: None,
+            release: Some(ReleaseSettings::default()),
         }
     }
 }

@@ -11,7 +11,7 @@ use spillway_client::relief::{ActivationSettings, Member};
 use spillway_client::session::{BlockingSession, SessionSettings};
 use spillway_client::{LinkTarget, Relief, ReliefSettings, Session};
 
-use spillway_server::{Event, KeyRing, Links, Role, Settings, Word};
+use spillway_server::{Event, KeyRing, Links, ReleaseSettings, Role, Settings, Word};
 use support::helper::Relief as Helper;
 use support::port::{Port, Serve};
 use support::{Keys, round_trip};
@@ -48,10 +48,14 @@ impl Serve for Echo {
 
 impl Server {
     fn start(keys: &Keys) -> Server {
+        Server::start_with(keys, None)
+    }
+
+    fn start_with(keys: &Keys, release: Option<ReleaseSettings>) -> Server {
         let mut ring = KeyRing::new();
         ring.accept(Role::Client, keys.client.clone());
         ring.accept(Role::Helper, keys.helper.clone());
-        let settings = Settings { ring, ..Settings::default() };
+        let settings = Settings { ring, release, ..Settings::default() };
         let mut echo = Echo(Port::bind(Instant::now(), "127.0.0.1:0".parse().unwrap(), settings));
         let link = echo.0.links.address();
         let (orders, ordered): (Sender<Order>, Receiver<Order>) = channel();
@@ -138,6 +142,47 @@ fn sessions_go_where_the_operator_wants_them() {
     sessions[0].session().move_to(Instant::now(), 1).unwrap();
     use_until_on(&mut sessions[..1], relief.link);
     sessions.into_iter().for_each(|session| session.close().unwrap());
+}
+
+#[test]
+fn a_server_sends_sessions_back_when_requests_are_few_and_fast_for_a_while() {
+    let keys = Keys::new();
+    let ms = Duration::from_millis;
+    // On a busy machine every service takes long.
+    let soon = ReleaseSettings {
+        service_max: Duration::from_secs(5),
+        low_for: ms(600),
+        spread: ms(200),
+        ..ReleaseSettings::default()
+    };
+    for release in [None, Some(soon)] {
+        let server = Server::start_with(&keys, release);
+        let relief = Helper::start(&keys, server.link);
+        let routes = vec![server.target(&keys), relief.target(&keys)];
+        let open = || BlockingSession::open(routes.clone(), settings(&server)).unwrap();
+        let mut sessions: Vec<BlockingSession> = (0..10).map(|_| open()).collect();
+        let use_for = |sessions: &mut Vec<BlockingSession>, lasts: Duration, pause: Duration| {
+            let began = Instant::now();
+            while began.elapsed() < lasts {
+                sessions.iter_mut().for_each(|session| round_trip(session, 100, 1));
+                std::thread::sleep(pause);
+            }
+        };
+        use_for(&mut sessions, ms(600), Duration::ZERO);
+        sessions.iter_mut().for_each(|session| session.session().move_to(Instant::now(), 1).unwrap());
+        use_until_on(&mut sessions, relief.link);
+        // Few requests, and fast.
+        use_for(&mut sessions, ms(2_500), ms(300));
+        if release.is_some() {
+            use_until_on(&mut sessions, server.link);
+            let counters = server.ask(|links| links.release_counters());
+            assert!(counters.releases >= 1 && counters.drains >= 10, "{counters:?}");
+            assert!(server.ask(|links| links.poll_release_notice()).is_some());
+        } else {
+            use_until_on(&mut sessions, relief.link);
+        }
+        sessions.into_iter().for_each(|session| session.close().unwrap());
+    }
 }
 
 #[test]

@@ -17,6 +17,10 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
+    pub(super) fn word(self) -> Word {
+        self.word
+    }
+
     /// Whether a session that is carried like this is to go elsewhere, and within which time.
     fn elsewhere(self, role: Role) -> Option<u32> {
         let wrong = match self.word {
@@ -65,7 +69,7 @@ impl Links {
         }
     }
 
-    fn say_drain(&mut self, carrier: CarrierName, deadline_ms: u32) {
+    pub(super) fn say_drain(&mut self, carrier: CarrierName, deadline_ms: u32) {
         let serial = self.carried.serial(carrier);
         self.on_carrier(carrier, serial, What::Say(Control::Drain { deadline_ms }));
     }

@@ -36,6 +36,8 @@ struct Record {
     /// The client's address when it made the session.
     address: SocketAddr,
     role: Role,
+    /// It was asked so many times to return to the server since it came by this carrier.
+    asked_home: u32,
     is_dirty: bool,
     is_owing: bool,
 }
@@ -73,6 +75,25 @@ impl Carried {
             Some((*session, record.role, self.carrier(*session)?))
         };
         self.records.iter().filter_map(carried)
+    }
+
+    /// What carries so many helped sessions, which are to return: of those that were not asked yet, first.
+    pub(super) fn next_to_return(&mut self, count: usize) -> Vec<CarrierName> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let helped = self.carriers().filter(|(_, role, _)| *role == Role::Helper);
+        let asked = |session| self.records.get(&session).map_or(0, |record| record.asked_home);
+        let mut helped: Vec<_> =
+            helped.map(|(session, _, carrier)| (asked(session), session, carrier)).collect();
+        helped.sort_by_key(|(asked, ..)| *asked);
+        helped.truncate(count);
+        for (_, session, _) in &helped {
+            if let Some(record) = self.records.get_mut(session) {
+                record.asked_home += 1;
+            }
+        }
+        helped.into_iter().map(|(.., carrier)| carrier).collect()
     }
 
     /// By whom a session comes now.
@@ -218,7 +239,8 @@ impl Links {
         let words = FirstWords { carrier, kind, client, opening };
         match self.carried.table.open(now, &self.config.ring, &words) {
             Opened::New { session, answer } => {
-                let record = Record { address: client, role, is_dirty: false, is_owing: false };
+                let record =
+                    Record { address: client, role, asked_home: 0, is_dirty: false, is_owing: false };
                 self.carried.records.insert(session, record);
                 self.carried.by_connection.insert(carrier, Reached { session, far });
                 self.on_carrier(carrier, serial, What::Say(answer));
@@ -229,7 +251,7 @@ impl Links {
                     self.close_carrier(old);
                 }
                 if let Some(record) = self.carried.records.get_mut(&session) {
-                    record.role = role;
+                    (record.role, record.asked_home) = (role, 0);
                 }
                 self.carried.by_connection.insert(carrier, Reached { session, far });
                 self.on_carrier(carrier, serial, What::Say(answer));
@@ -262,6 +284,8 @@ impl Links {
         match self.carried.table.handle_data(now, session, carrier, bytes.len()) {
             Ok(true) => {
                 self.owe(session);
+                let role = self.carried.role(session);
+                role.into_iter().for_each(|role| self.count_request(now, role));
                 Some(Event::Data { client, bytes })
             }
             Ok(false) => None,

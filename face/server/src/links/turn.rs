@@ -134,6 +134,7 @@ impl Links {
     /// turn.
     pub fn flush(&mut self, now: Instant) {
         let time = self.time(now);
+        self.count_turn(time);
         self.transmit_sessions(time);
         self.hand_over();
         for index in 0..self.touched.len() {
@@ -206,14 +207,17 @@ impl Links {
         }
         let handshake = self.unauthenticated.front().map(|(deadline, _)| *deadline);
         let sessions = self.carried.poll_timeout().map(|at| self.instant(at));
-        [handshake, sessions, self.listener.poll_timeout()].into_iter().flatten().min()
+        let release = self.release_at().map(|at| self.instant(at));
+        [handshake, sessions, release, self.listener.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Drops links that have not authenticated in time, and sessions whose clients have not returned.
+    /// Drops links that have not authenticated in time, and sessions whose clients have not returned; sends helped
+    /// sessions back when it is time, see [`Settings::release`](crate::Settings::release).
     pub fn handle_timeout(&mut self, now: Instant) {
         self.listener.handle_timeout(now);
         let time = self.time(now);
         self.sessions_timeout(time);
+        self.release_timeout(time);
         while let Some(&(_, link)) = self.unauthenticated.front().filter(|(deadline, _)| *deadline <= now) {
             self.unauthenticated.pop_front();
             if self.table.get(link).is_some_and(|entry| !entry.authenticated) {

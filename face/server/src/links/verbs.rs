@@ -50,7 +50,11 @@ impl Links {
             ServerEvent::Connect { id, client: address, server: _ } => {
                 Event::Connected { client: client(id), address }
             }
-            ServerEvent::Data { id, bytes } => Event::Data { client: client(id), bytes },
+            ServerEvent::Data { id, bytes } => {
+                let role = self.table.get(link)?.end.role()?;
+                self.count_request(now, role);
+                Event::Data { client: client(id), bytes }
+            }
             ServerEvent::Session { id, kind, client, opening } => {
                 return self.session_words(now, (link, id), (kind, client, opening));
             }

@@ -20,7 +20,7 @@ use crate::experiments::rounds::{say, spoilt_words, turns};
 use crate::generator::{BIN_MS, Clients, Order, Traffic, Ways};
 use crate::goodput::Tally;
 use crate::measure::{spoilt_by, stopped};
-use crate::relief::{GRID_MS, Span, sla_us};
+use crate::relief::{GRID_MS, Span, relief_ms, sla_us};
 use crate::results::Results;
 use crate::scene::{Setting, quota_words};
 use crate::stage::{Helper, HelperKind, Middles, Pair, QUOTA, Session, Stage};
@@ -128,7 +128,7 @@ struct Seen {
     switches_per_client: f64,
     /// Bins with a p99 over the SLA, from the burst on, or all of a swing.
     over_sla_ms: u64,
-    /// From the burst until replies are in time for a second.
+    /// From the burst until three seconds in a row have a p99 within the SLA.
     relieved_ms: Option<u64>,
     /// From the burst to the first decision, and to the one by which half of the processes move whole.
     decided_ms: Option<u64>,
@@ -331,7 +331,7 @@ impl Seen {
         Seen {
             switches_per_client: moves as f64 / f64::from(report.connections.max(1)),
             over_sla_ms: over * GRID_MS,
-            relieved_ms: relieved_after(&late).map(|bins| bins as u64 * GRID_MS),
+            relieved_ms: relief_ms(&report.bins, from_ms, end_ms, known.sla_us),
             decided_ms: decided.first().map(|(at, _)| *at),
             all_told_ms,
             floor_ms,
@@ -350,11 +350,6 @@ fn decided_after(what: &str, from_ms: u64) -> Option<(u64, &str)> {
     let at_ms = (seconds.parse::<f64>().ok()? * 1000.0) as u64;
     let name = rest.split(": ").nth(1)?;
     Some((at_ms.checked_sub(from_ms)?, name))
-}
-
-/// After how many of a grid's it is not so for a second.
-fn relieved_after(late: &[bool]) -> Option<usize> {
-    late.windows((1_000 / GRID_MS) as usize).position(|second| !second.contains(&true))
 }
 
 /// Where in a course it is so, each of a grid's: `0.2–0.9, 3.1–3.2`, in seconds.
