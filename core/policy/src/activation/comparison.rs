@@ -69,9 +69,11 @@ impl Comparison {
         self.direct.count()
     }
 
-    /// What still waits counts with the time that it has waited within the comparison.
+    /// What still waits counts with the time that it has waited within the comparison. It may take any time yet, and does
+    /// not show that help is faster: those that moved last have not waited long.
     pub fn judge(&self, now: Time, members: &Members, sla: Duration) -> Compared {
         let (mut helped, mut direct) = (self.helped.clone(), self.direct.clone());
+        let mut helped_at_most = helped.clone();
         let (mut helped_late, mut direct_late) = (self.helped_late, self.direct_late);
         for (_, standing) in members.iter() {
             let Some(asked_at) = standing.waits_since else { continue };
@@ -81,6 +83,7 @@ impl Comparison {
                 Carrier::Helped => {
                     helped_late += 1;
                     helped.record(waits);
+                    helped_at_most.record(now.since(self.began));
                 }
                 Carrier::Direct => {
                     direct_late += 1;
@@ -99,7 +102,8 @@ impl Comparison {
             // A helper and its batches take a while themselves; within the SLA that is what was agreed. Twice, because a
             // request that was under way is asked again after a move, behind all others in an overloaded server's queue.
             (Some(helped), Some(direct)) => {
-                (is_helped_late && helped > direct * 2 + sla / 2, helped <= direct / 5 * 4)
+                let is_better = of(&helped_at_most).is_some_and(|at_most| at_most <= direct / 5 * 4);
+                (is_helped_late && helped > direct * 2 + sla / 2, is_better)
             }
             _ => (false, false),
         };
@@ -172,5 +176,19 @@ mod tests {
         }
         let swallowed = comparison.judge(at(1250), &members, MS);
         assert!(swallowed.is_worse, "a helper that answers nothing is worse: {swallowed:?}");
+    }
+
+    #[test]
+    fn who_has_waited_for_a_short_time_only_is_not_faster() {
+        let mut members = Members::default();
+        for (carrier, since) in [(Carrier::Direct, 0), (Carrier::Helped, 1200)] {
+            for _ in 0..20 {
+                let member = members.join(at(since), carrier).unwrap();
+                members.at_mut(member).unwrap().waits_since = Some(at(900));
+            }
+        }
+        let frozen = Comparison::new(at(1000)).judge(at(1250), &members, MS);
+        assert!(frozen.helped < frozen.direct, "{frozen:?}");
+        assert!(!frozen.is_better && !frozen.is_worse && !frozen.is_calm, "{frozen:?}");
     }
 }
