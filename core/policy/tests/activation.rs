@@ -47,6 +47,23 @@ fn a_few_move_first_and_are_all_that_move_when_that_is_enough() {
 }
 
 #[test]
+fn who_is_late_again_and_again_for_a_moment_is_helped_whole() {
+    for (again_ms, helped) in [(4_000, 200), (12_000, 10)] {
+        let mut group = group(200);
+        group.run(2_000, always(CALM));
+        let stalls = |ms: u64, _| {
+            let is_late = (0..2).any(|n| (2_000 + n * again_ms..2_160 + n * again_ms).contains(&ms));
+            Some(if is_late { 5 * MS } else { CALM })
+        };
+        group.run(3_500, stalls);
+        assert_eq!((group.course(), group.helped()), (vec!["canaries_move", "calm_again"], 10));
+        group.run(2_000 + again_ms + 2_000, stalls);
+        group.print();
+        assert_eq!(group.helped(), helped, "again after {again_ms} ms: {:?}", group.course());
+    }
+}
+
+#[test]
 fn a_calm_releases_nobody_when_the_few_that_were_helped_have_left() {
     let mut group = group(400);
     group.run_queue(5_000, |_| 0.6);

@@ -266,7 +266,8 @@ impl Activation {
                 if self.memory.is_wary(&self.settings) {
                     self.memory.pass(now, &self.settings, &mut self.random);
                     self.begin_direct();
-                } else if self.late_looks == 0 {
+                } else if self.late_looks == 0 && !self.memory.is_at_the_edge(now) {
+                    self.memory.calmed(now);
                     self.begin_direct();
                 } else {
                     self.remember_before(None);
@@ -331,9 +332,8 @@ impl Activation {
             }
         } else if compared.is_worse {
             self.back_off(now, BackOff::Worse { permille, helped, direct });
-        } else if !all_are_helped && compared.is_calm {
-            self.notice(Notice::CalmAgain { helped: self.members.helped(), members: self.members.count() });
-            self.begin_direct();
+        } else if !all_are_helped && compared.is_calm && !self.memory.is_at_the_edge(now) {
+            self.calm_again(now);
         } else if !all_are_helped && self.memory.is_wary(&self.settings) && !compared.is_better {
             self.back_off(now, BackOff::NotBetter { permille, helped, direct });
         } else {
@@ -351,9 +351,9 @@ impl Activation {
 
     fn begin_rest(&mut self, now: Time) {
         let (members, helped) = (self.members.count(), self.members.helped());
-        if !self.available || (self.late_looks == 0 && helped < members) {
-            self.notice(Notice::CalmAgain { helped, members });
-            return self.begin_direct();
+        let is_over = self.late_looks == 0 && helped < members && !self.memory.is_at_the_edge(now);
+        if !self.available || is_over {
+            return self.calm_again(now);
         }
         let figures = self.seen.figures;
         let moving = self.want_all(now, Carrier::Helped);
@@ -361,6 +361,13 @@ impl Activation {
         self.comparison = None;
         self.notice(Notice::RestMoves { moving, members, figures });
         self.stage = Stage::Moving;
+    }
+
+    /// The others stay direct.
+    fn calm_again(&mut self, now: Time) {
+        self.notice(Notice::CalmAgain { helped: self.members.helped(), members: self.members.count() });
+        self.memory.calmed(now);
+        self.begin_direct();
     }
 
     /// All come back, and the group remembers.

@@ -45,12 +45,28 @@ pub(super) struct Memory {
     returned_at: Option<Time>,
     /// No helper took anybody.
     refused: u32,
+    /// It was late and became calm by itself.
+    calmed_at: Option<Time>,
     /// It was asked whether direct would be better; not sooner again.
     doubted: Row,
     doubts_from: Time,
 }
 
+/// Late again within this time after it had become calm by itself: help is wanted, not patience.
+const EDGE: Duration = Duration::from_secs(10);
+
 impl Memory {
+    /// It was late, and became calm before the group had moved.
+    pub fn calmed(&mut self, now: Time) {
+        self.calmed_at = Some(now);
+    }
+
+    /// It is not the first time in a while that it is late: at the edge of what the server can do, each lateness is short, and
+    /// together they are too many.
+    pub fn is_at_the_edge(&self, now: Time) -> bool {
+        self.calmed_at.is_some_and(|at| now.since(at) < EDGE)
+    }
+
     pub fn is_barred(&self, now: Time) -> bool {
         now < self.barred_until
     }
