@@ -9,8 +9,8 @@ use spillway_transport::Time;
 
 use crate::random::Random;
 
-/// Whoever comes late to a move, for timers are coarse, may catch up on so much; what lies further back is forgotten, so
-/// that no burst follows a time in which nothing moved.
+/// Whoever comes late to a move, for timers are coarse, may catch up on so much, unless told otherwise; what lies further
+/// back is forgotten, so that no burst follows a time in which nothing moved.
 const CATCH_UP: Duration = Duration::from_millis(10);
 
 /// Lets moves pass, at most so many in any second.
@@ -18,6 +18,7 @@ const CATCH_UP: Duration = Duration::from_millis(10);
 pub struct Limiter {
     /// Between two moves, before jitter.
     distance: Duration,
+    catch_up: Duration,
     next_at: Time,
 }
 
@@ -26,7 +27,12 @@ impl Limiter {
     pub fn new(per_s_max: u32) -> Limiter {
         // 2 % longer than it need be, for what is caught up on comes on top of a second's moves.
         let distance = Duration::from_nanos(1_020_000_000 / u64::from(per_s_max.max(1)) + 1);
-        Limiter { distance, next_at: Time::ZERO }
+        Limiter { distance, catch_up: CATCH_UP, next_at: Time::ZERO }
+    }
+
+    /// For one who comes so seldom that he moves several together.
+    pub(crate) fn catching_up_on(self, catch_up: Duration) -> Limiter {
+        Limiter { catch_up, ..self }
     }
 
     /// Whether a move may happen now; if so it has. `random`: from 0 to 65,535, makes the distance to the next one up to
@@ -35,7 +41,7 @@ impl Limiter {
         if now < self.next_at {
             return false;
         }
-        let due = if now.since(self.next_at) > CATCH_UP { now } else { self.next_at };
+        let due = if now.since(self.next_at) > self.catch_up { now } else { self.next_at };
         self.next_at = due + self.distance + self.distance / 10 * u32::from(random) / u32::from(u16::MAX);
         true
     }

@@ -6,10 +6,14 @@
 //! began, or a configured capacity, not what a helped server can do. Each look while sessions return may stop it; and
 //! when load comes back soon after, the next release waits longer.
 
+mod looks;
+
 use core::fmt;
 use core::time::Duration;
 
 use spillway_transport::Time;
+
+pub use looks::Looks;
 
 use crate::limiter::Limiter;
 use crate::random::Random;
@@ -174,6 +178,8 @@ const HELPED_ONE_IN: u64 = 10;
 const STOP_LOOKS: u32 = 2;
 /// Without a measure of its own, low is this share of the highest helped rate.
 const QUIET_ONE_IN: u64 = 10;
+/// Sessions return in bunches, and whoever asks may be late by as much again.
+const LATE: Duration = Duration::from_millis(100);
 /// What a direct request costs is learned from looks with so many.
 const COST_REQUESTS_MIN: u64 = 100;
 
@@ -366,7 +372,7 @@ impl Release {
             None if sessions > 0 => {
                 let spread_ms = self.settings.spread.as_millis().max(1);
                 let per_s = (u128::from(sessions) * 1000).div_ceil(spread_ms);
-                let limiter = Limiter::new(u32::try_from(per_s).unwrap_or(u32::MAX));
+                let limiter = Limiter::new(u32::try_from(per_s).unwrap_or(u32::MAX)).catching_up_on(LATE);
                 self.draining = Some((sessions, limiter));
             }
             None => {}

@@ -1,5 +1,5 @@
 //! The server's side of going back (PostMan §5.3): when requests have been few and fast for a while, sessions that are helped
-//! are sent home, over some time. Decides by [`Release`]; here is what it is told, and what it orders.
+//! are sent home, over some time. Decides by [`Looks`]; here is what it is told, and what it orders.
 //!
 //! It looks as long as there are sessions: the first thread that comes along does. Requests on the server's own
 //! port are real descriptors' and not seen here.
@@ -8,18 +8,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Mutex;
 
-use spillway_policy::Word;
-use spillway_policy::release::{Release, ReleaseSettings, Sample};
+use spillway_policy::release::{Looks, ReleaseSettings, Sample};
 use spillway_transport::Time;
 
 use crate::ready::Wakes;
 use crate::status::{self, Counter};
 use crate::{links, lock, log, port, relief, sys};
-
-/// A burst that is relieved within one look would be seen only in part.
-const LOOK: Duration = Duration::from_millis(250);
-/// Sessions are sent home in bunches of so much time.
-const TOGETHER: Duration = Duration::from_millis(50);
 
 /// When the next look is due, in nanoseconds; `u64::MAX` while there are no sessions.
 static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -29,16 +23,14 @@ static SERVED: AtomicU64 = AtomicU64::new(0);
 static LOOKER: Mutex<Option<Looker>> = Mutex::new(None);
 
 struct Looker {
-    release: Release,
-    word: Word,
-    looked_at: Time,
+    looks: Looks,
     before: links::Traffic,
 }
 
 /// There is a session: looks begin, if they have not begun.
 pub(crate) fn begin() {
     if NEXT.load(Ordering::Relaxed) == u64::MAX && port::release_after().is_some() {
-        NEXT.store((sys::now() + LOOK).as_nanos(), Ordering::Relaxed);
+        NEXT.store((sys::now() + Looks::interval()).as_nanos(), Ordering::Relaxed);
     }
 }
 
@@ -66,13 +58,10 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
     let mut guard = lock(&LOOKER);
     let looker = guard.get_or_insert_with(|| Looker {
         // Any seed will do: it keeps sessions apart, not servers.
-        release: Release::new(now, settings(), now.as_nanos()),
-        word: Word::Auto,
-        looked_at: now,
+        looks: Looks::new(now, settings(), now.as_nanos()),
         before: links::Traffic::default(),
     });
-    let mut next = looker.looked_at + LOOK;
-    if next <= now {
+    if looker.looks.is_look_due(now) {
         // Before anybody is counted: a session that comes meanwhile begins looks anew.
         NEXT.store(u64::MAX, Ordering::Relaxed);
         let traffic = links::traffic();
@@ -81,14 +70,9 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
             return;
         }
         looker.look(now, traffic);
-        next = now + LOOK;
     }
-    let mut home = 0;
-    while looker.release.poll(now) {
-        home += 1;
-    }
-    let soon = looker.release.poll_timeout().map(|at| at.max(now + TOGETHER));
-    NEXT.store(next.min(soon.unwrap_or(next)).as_nanos(), Ordering::Relaxed);
+    let home = looker.looks.take(now);
+    NEXT.store(looker.looks.next_at().as_nanos(), Ordering::Relaxed);
     drop(guard);
     if home > 0 {
         let sent = links::send_home(home, wakes);
@@ -110,12 +94,6 @@ fn settings() -> ReleaseSettings {
 
 impl Looker {
     fn look(&mut self, now: Time, traffic: links::Traffic) {
-        // *off* has sent all back already.
-        let word = if relief::word(now) == Word::On { Word::On } else { Word::Auto };
-        if word != self.word {
-            self.word = word;
-            self.release.say(word);
-        }
         // Links that ended have taken their figures along.
         let helped = traffic.helped.saturating_sub(self.before.helped);
         let direct = traffic.direct.saturating_sub(self.before.direct);
@@ -127,9 +105,9 @@ impl Looker {
             busy_percent: None,
             helped_sessions: traffic.helped_sessions,
         };
-        (self.before, self.looked_at) = (traffic, now);
-        self.release.look(now, sample);
-        if let Some(notice) = self.release.poll_notice() {
+        self.before = traffic;
+        self.looks.look(now, relief::word(now), sample);
+        if let Some(notice) = self.looks.poll_notice() {
             log::line(format_args!("{notice}"));
         }
     }

@@ -51,8 +51,7 @@ impl Links {
                 Event::Connected { client: client(id), address }
             }
             ServerEvent::Data { id, bytes } => {
-                let role = self.table.get(link)?.end.role()?;
-                self.count_request(now, role);
+                self.count_plain_request(now, link);
                 Event::Data { client: client(id), bytes }
             }
             ServerEvent::Session { id, kind, client, opening } => {
