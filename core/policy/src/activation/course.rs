@@ -266,7 +266,7 @@ impl Activation {
                 if self.memory.is_wary(&self.settings) {
                     self.memory.pass(now, &self.settings, &mut self.random);
                     self.begin_direct();
-                } else if self.late_looks == 0 && !self.memory.is_at_the_edge(now) {
+                } else if self.has_eased(now) {
                     self.memory.calmed(now);
                     self.begin_direct();
                 } else {
@@ -351,8 +351,7 @@ impl Activation {
 
     fn begin_rest(&mut self, now: Time) {
         let (members, helped) = (self.members.count(), self.members.helped());
-        let is_over = self.late_looks == 0 && helped < members && !self.memory.is_at_the_edge(now);
-        if !self.available || is_over {
+        if !self.available || (helped < members && self.has_eased(now)) {
             return self.calm_again(now);
         }
         let figures = self.seen.figures;
@@ -361,6 +360,11 @@ impl Activation {
         self.comparison = None;
         self.notice(Notice::RestMoves { moving, members, figures });
         self.stage = Stage::Moving;
+    }
+
+    /// It is late no more, and can be believed to stay so.
+    fn has_eased(&self, now: Time) -> bool {
+        self.late_looks == 0 && !self.memory.is_at_the_edge(now)
     }
 
     /// The others stay direct.
