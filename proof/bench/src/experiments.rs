@@ -19,8 +19,6 @@ mod rates;
 mod rounds;
 mod saturation;
 
-pub(crate) use rounds::again;
-
 use std::io::Write;
 
 use crate::error::Error;

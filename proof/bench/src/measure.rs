@@ -8,6 +8,7 @@ use spillway_load::histogram::Histogram;
 use spillway_load::monotonic_ns;
 use spillway_load::report::Bin;
 
+use crate::error::Error;
 use crate::machine::Load;
 use crate::relief::Span;
 use crate::table::milliseconds;
@@ -32,6 +33,22 @@ const LATE_FOR_STALLED: f64 = 8.0;
 const OTHERS_PERCENT_MAX: f64 = 15.0;
 /// This much of it spoils what failed: by itself the machine needs about 1 %.
 const OTHERS_PERCENT_FAILED: f64 = 4.0;
+
+/// Measures until it is good, at most `tries` times; the last try is what came of it.
+pub(crate) fn again<T>(
+    tries: u32,
+    mut measure: impl FnMut() -> Result<T, Error>,
+    good: impl Fn(&T) -> bool,
+) -> Result<T, Error> {
+    let mut seen = measure()?;
+    for _ in 1..tries {
+        if good(&seen) {
+            break;
+        }
+        seen = measure()?;
+    }
+    Ok(seen)
+}
 
 /// Batches from a helper to its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -356,6 +373,20 @@ mod tests {
         bin.direct.latency_us.record(300, 10);
         bin.lag_us.record(lag_us, 10);
         Step::new(5.0, &[bin], used, 10)
+    }
+
+    #[test]
+    fn the_first_good_try_counts_or_the_last() {
+        let tried = |tries, good_at| {
+            let mut count = 0;
+            let measure = || {
+                count += 1;
+                Ok(count)
+            };
+            let seen = again(tries, measure, |&seen| seen == good_at);
+            (seen.unwrap(), count)
+        };
+        assert_eq!([tried(3, 1), tried(3, 2), tried(3, 9), tried(0, 9)], [(1, 1), (2, 2), (3, 3), (1, 1)]);
     }
 
     #[test]

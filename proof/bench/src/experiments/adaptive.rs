@@ -15,10 +15,10 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::rounds::{again, say, spoilt_words, turns};
+use crate::experiments::rounds::{say, spoilt_words, turns};
 use crate::generator::{Clients, TOLD_AFTER, Traffic};
 use crate::goodput::Tally;
-use crate::measure::{QUOTA_SHARE_MAX, Step, spoilt_by, stopped};
+use crate::measure::{QUOTA_SHARE_MAX, Step, again, spoilt_by, stopped};
 use crate::results::Results;
 use crate::scene::{Setting, quota_words};
 use crate::stage::{Helper, HelperKind, Pair, QUOTA, Session, Stage, space_of};

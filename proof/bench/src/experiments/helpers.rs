@@ -18,10 +18,11 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::rounds::{Rounds, again, say, spoilt_words, turns};
+use crate::experiments::rounds::{Rounds, say, spoilt_words, turns};
 use crate::experiments::saturation::{limit, spoilt};
 use crate::generator::{Clients, Traffic};
 use crate::goodput::Tally;
+use crate::measure::again;
 use crate::results::Results;
 use crate::scene::{Setting, quota_words};
 use crate::stage::{Echo, Helper, HelperKind, Middles, Session, Stage, Taken};

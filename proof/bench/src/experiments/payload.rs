@@ -14,10 +14,11 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::rounds::{Rounds, again, say, spoilt_words};
+use crate::experiments::rounds::{Rounds, say, spoilt_words};
 use crate::experiments::saturation::{limit, spoilt};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
+use crate::measure::again;
 use crate::results::Results;
 use crate::scene::Setting;
 use crate::stage::{Echo, Helper, HelperKind, Middles, QUOTA, Stage, Taken};

@@ -1,31 +1,14 @@
-//! What experiments in rounds have in common: who is next, what is measured again, and what is told of it.
+//! What experiments in rounds have in common: who is next, what came of it, and what is told of it.
 
 use std::fmt::Arguments;
 use std::io::Write;
 
-use crate::error::Error;
 use crate::results::left_out;
 
 /// Each of so many systems once in each round, as (round, system): whoever is first after a pause may be favoured, so it is
 /// another one each time.
 pub(super) fn turns(rounds: usize, systems: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rounds).flat_map(move |round| (0..systems).map(move |turn| (round, (turn + round) % systems)))
-}
-
-/// Measures until it is good, at most `tries` times; the last try is what came of it.
-pub(crate) fn again<T>(
-    tries: u32,
-    mut measure: impl FnMut() -> Result<T, Error>,
-    good: impl Fn(&T) -> bool,
-) -> Result<T, Error> {
-    let mut seen = measure()?;
-    for _ in 1..tries {
-        if good(&seen) {
-            break;
-        }
-        seen = measure()?;
-    }
-    Ok(seen)
 }
 
 /// Tells about a measurement. Nobody reading is no reason to stop.
@@ -93,20 +76,6 @@ mod tests {
     fn everybody_has_a_turn_in_each_round_and_another_is_first() {
         assert_eq!(turns(2, 3).collect::<Vec<_>>(), [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (1, 0)]);
         assert_eq!(turns(2, 0).count(), 0);
-    }
-
-    #[test]
-    fn the_first_good_try_counts_or_the_last() {
-        let tried = |tries, good_at| {
-            let mut count = 0;
-            let measure = || {
-                count += 1;
-                Ok(count)
-            };
-            let seen = again(tries, measure, |&seen| seen == good_at);
-            (seen.unwrap(), count)
-        };
-        assert_eq!([tried(3, 1), tried(3, 2), tried(3, 9), tried(0, 9)], [(1, 1), (2, 2), (3, 3), (1, 1)]);
     }
 
     #[test]

@@ -13,10 +13,10 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::rounds::{again, say, spoilt_words};
+use crate::experiments::rounds::{say, spoilt_words};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
-use crate::measure::{spoilt_by, stopped};
+use crate::measure::{again, spoilt_by, stopped};
 use crate::results::{Ratio, Results, Row, few, left_out};
 use crate::scene::Setting;
 use crate::served::runs;

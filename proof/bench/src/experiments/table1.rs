@@ -12,10 +12,11 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::rounds::{Rounds, again, say, spoilt_words, turns};
+use crate::experiments::rounds::{Rounds, say, spoilt_words, turns};
 use crate::experiments::saturation::{few, limit, limit_note, spoilt};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
+use crate::measure::again;
 use crate::results::{Ratio, Results, Row};
 use crate::scene::{Setting, quota_words};
 use crate::stage::{QUOTA, Stage, Taken};

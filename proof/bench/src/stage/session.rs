@@ -6,10 +6,9 @@ use spillway_load::report::Report;
 
 use super::{Helper, Stage, process_cpu};
 use crate::error::Error;
-use crate::experiments::again;
 use crate::generator::{BIN_MS, Clients, Generators, Order, TOLD_AFTER, Traffic};
 use crate::goodput::Tally;
-use crate::measure::{Step, Used, spoilt_by, stopped};
+use crate::measure::{Step, Used, again, spoilt_by, stopped};
 use crate::relief::Span;
 
 /// Running clients.

@@ -11,7 +11,8 @@ pub(super) const ALL_MOVE: &str = "rest_moves";
 const OVER: &str = "100 ms, by intended time, in which p99 of all requests was over the SLA";
 const SWITCHES: &str = "moves of all sessions, between server and helpers and from helper to helper, by their number; \
                         expected ≤ 2 in 60 s";
-const RELIEVED: &str = "from the burst until three seconds in a row have a p99 within the SLA, as in burst; expected ≤ drain floor + 1,000";
+const RELIEVED: &str = "from the burst until three seconds in a row have a p99 within the SLA, as in burst; expected ≤ \
+                        drain floor + 1,000";
 const FLOOR: &str = "the least time in which the backlog can drain that gathered until most processes had told all of \
                      their sessions to move";
 
