@@ -1,0 +1,1 @@
+//! Which Ethernet address an IPv4 address has (RFC 826).

@@ -1,0 +1,1 @@
+//! What was sent and is not acknowledged: loss, round-trip times, congestion.

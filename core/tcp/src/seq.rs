@@ -1,0 +1,62 @@
+//! Sequence numbers that do not wrap.
+//!
+//! On the wire a sequence number has 32 bits and wraps (RFC 9293 §3.4). Inside the stack it is *extended* to 64 bits, so
+//! that everything compares plain integers, and only this file knows arithmetic modulo 2^32.
+
+/// An extended sequence number. Ours begin at [`FIRST`], whatever the initial sequence number is.
+pub type Seq = u64;
+
+/// The SYN's. The first byte of the stream is one further; what is a little older than the SYN is still no negative
+/// number.
+pub const FIRST: Seq = 1 << 32;
+
+/// What relates extended sequence numbers of one direction to those on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base(u32);
+
+impl Base {
+    /// Of a stream whose SYN has this sequence number on the wire.
+    pub fn new(initial: u32) -> Base {
+        Base(initial)
+    }
+
+    /// The initial sequence number.
+    pub fn initial(self) -> u32 {
+        self.0
+    }
+
+    /// As it is on the wire.
+    pub fn low(self, seq: Seq) -> u32 {
+        (seq as u32).wrapping_add(self.0) // the low half, on purpose
+    }
+
+    /// The one nearest to `near` that is `low` on the wire: at most 2^31 away.
+    pub fn expand(self, low: u32, near: Seq) -> Seq {
+        let distance = low.wrapping_sub(self.low(near)).cast_signed();
+        near.saturating_add_signed(i64::from(distance))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_syn_is_the_initial_sequence_number() {
+        let base = Base::new(u32::MAX);
+        assert_eq!(base.low(FIRST), u32::MAX);
+        assert_eq!(base.low(FIRST + 1), 0, "it wraps");
+        assert_eq!(base.expand(5, FIRST + 1), FIRST + 6);
+        assert_eq!(base.expand(u32::MAX - 9, FIRST), FIRST - 9);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_near_is_found_again(initial: u32, near in FIRST..1 << 60, away in -(1_i64 << 31)..1 << 31) {
+            let (base, seq) = (Base::new(initial), near.saturating_add_signed(away));
+            prop_assert_eq!(base.expand(base.low(seq), near), seq);
+        }
+    }
+}

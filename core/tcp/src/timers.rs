@@ -1,0 +1,1 @@
+//! A hierarchical timing wheel (Varghese and Lauck 1987): one deadline a connection.
