@@ -1,1 +1,454 @@
 //! A hierarchical timing wheel (Varghese and Lauck 1987): one deadline a connection.
+//!
+//! Eight levels of 64 places: a place of the lowest level is one tick wide, of each further level 64 times wider. A
+//! deadline is filed at the level of the highest digit in which it differs from the present tick, and comes down level by
+//! level as its time approaches. Those of the present tick are in order, exact to the nanosecond.
+//!
+//! A deadline that is put off, which is what each acknowledgement does, stays where it was filed until that time has
+//! come: arming later is one store.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use spillway_transport::Time;
+
+/// A tick is 2^17 ns: 131 µs.
+const TICK_BITS: u32 = 17;
+const DIGIT_BITS: u32 = 6;
+const PLACES: usize = 1 << DIGIT_BITS;
+/// 17 + 8 × 6 bits are more than the 64 of a time.
+const LEVELS: usize = 8;
+/// Nodes that [`Wheel::next_at`] looks at before it is content with less than the exact time.
+const LOOKED_AT_MAX: usize = 32;
+/// No deadline, or no node.
+const NEVER: u64 = u64::MAX;
+const NONE: u32 = u32::MAX;
+
+/// Deadlines of many keys. Keys are small and dense, such as [`Conn::slot`](spillway_transport::Conn::slot): memory is
+/// 32 bytes for each number up to the highest key.
+#[derive(Debug)]
+pub struct Wheel {
+    /// The present tick: all that is filed at a level is due later.
+    tick: u64,
+    nodes: Vec<Node>,
+    levels: [Level; LEVELS],
+    /// What is due in the present tick or was before: when, and whose.
+    due: BTreeSet<(u64, u32)>,
+    armed: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    /// Its deadline, [`NEVER`] when it has none.
+    at: u64,
+    /// The time under which it is filed, at most `at`.
+    filed: u64,
+    next: u32,
+    previous: u32,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    Due,
+    Level(u8, u8),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    /// Which places have nodes.
+    used: u64,
+    heads: [u32; PLACES],
+}
+
+const UNARMED: Node = Node { at: NEVER, filed: NEVER, next: NONE, previous: NONE, place: Place::Nowhere };
+const EMPTY: Level = Level { used: 0, heads: [NONE; PLACES] };
+
+impl Wheel {
+    /// An empty one.
+    pub fn new(now: Time) -> Wheel {
+        Wheel {
+            tick: now.as_nanos() >> TICK_BITS,
+            nodes: Vec::new(),
+            levels: [EMPTY; LEVELS],
+            due: BTreeSet::new(),
+            armed: 0,
+        }
+    }
+
+    /// How many keys have a deadline.
+    pub fn len(&self) -> usize {
+        self.armed
+    }
+
+    /// Whether no key has a deadline.
+    pub fn is_empty(&self) -> bool {
+        self.armed == 0
+    }
+
+    /// A key's deadline.
+    pub fn deadline(&self, key: u32) -> Option<Time> {
+        self.nodes.get(key as usize).filter(|node| node.at != NEVER).map(|node| Time(node.at))
+    }
+
+    /// Sets a key's deadline, in place of the one it had. The end of time is none.
+    pub fn arm(&mut self, key: u32, at: Time) {
+        if at.as_nanos() == NEVER {
+            return self.disarm(key);
+        }
+        if self.nodes.len() <= key as usize {
+            self.nodes.resize(key as usize + 1, UNARMED);
+        }
+        let node = &mut self.nodes[key as usize];
+        self.armed += usize::from(node.at == NEVER);
+        node.at = at.as_nanos();
+        if node.place != Place::Nowhere && node.filed <= node.at {
+            return;
+        }
+        self.unfile(key);
+        self.file(key);
+    }
+
+    /// The key has no deadline any more.
+    pub fn disarm(&mut self, key: u32) {
+        if let Some(node) = self.nodes.get_mut(key as usize) {
+            self.armed -= usize::from(node.at != NEVER);
+            node.at = NEVER;
+        }
+    }
+
+    /// A key whose deadline has come; it has none any more. Earlier ones first, at the same time by key. Ask again until
+    /// there is none.
+    pub fn poll(&mut self, now: Time) -> Option<u32> {
+        self.advance(now.as_nanos() >> TICK_BITS);
+        while let Some(&(filed, key)) = self.due.first() {
+            if filed > now.as_nanos() {
+                return None;
+            }
+            self.due.pop_first();
+            let node = &mut self.nodes[key as usize];
+            node.place = Place::Nowhere;
+            if node.at == filed {
+                node.at = NEVER;
+                self.armed -= 1;
+                return Some(key);
+            }
+            self.file(key); // was put off
+        }
+        None
+    }
+
+    /// When to call [`Wheel::poll`] next: never later than the first deadline. Earlier where many deadlines were put off,
+    /// or many are far away and close to each other; `poll` then brings them nearer.
+    pub fn next_at(&self) -> Option<Time> {
+        if self.armed == 0 {
+            return None;
+        }
+        let mut search = Search { first: NEVER, looks: LOOKED_AT_MAX };
+        for &(filed, key) in &self.due {
+            if !search.goes_on(filed) {
+                return Some(Time(search.first));
+            }
+            search.look(self.nodes[key as usize].at);
+        }
+        for (level, places) in self.levels.iter().enumerate() {
+            let mut used = places.used;
+            while used != 0 {
+                let place = used.trailing_zeros();
+                used &= used - 1;
+                let begins = self.begins(level, place) << TICK_BITS;
+                let mut key = places.heads[place as usize];
+                while key != NONE {
+                    if !search.goes_on(begins) {
+                        return Some(Time(search.first));
+                    }
+                    let node = &self.nodes[key as usize];
+                    search.look(node.at);
+                    key = node.next;
+                }
+            }
+        }
+        (search.first != NEVER).then_some(Time(search.first))
+    }
+
+    /// The first tick of a place, of those that are to come.
+    fn begins(&self, level: usize, place: u32) -> u64 {
+        let shift = level as u32 * DIGIT_BITS; // below 48
+        let above = self.tick >> shift >> DIGIT_BITS << DIGIT_BITS;
+        (above | u64::from(place)) << shift
+    }
+
+    /// Time goes on: what is due by the end of this tick moves to `due`.
+    fn advance(&mut self, tick: u64) {
+        while self.tick < tick {
+            // Places of a lower level begin before those of a higher one.
+            let Some(level) = self.levels.iter().position(|level| level.used != 0) else { break };
+            let place = self.levels[level].used.trailing_zeros();
+            let begins = self.begins(level, place);
+            if begins > tick {
+                break;
+            }
+            self.tick = begins;
+            let places = &mut self.levels[level];
+            places.used &= places.used - 1;
+            let mut key = core::mem::replace(&mut places.heads[place as usize], NONE);
+            while key != NONE {
+                let node = &mut self.nodes[key as usize];
+                let next = node.next;
+                node.place = Place::Nowhere;
+                self.file(key);
+                key = next;
+            }
+        }
+        self.tick = self.tick.max(tick);
+    }
+
+    /// Files a node that is nowhere by its deadline, if it has one.
+    fn file(&mut self, key: u32) {
+        let node = &mut self.nodes[key as usize];
+        node.filed = node.at;
+        if node.at == NEVER {
+            return;
+        }
+        let tick = node.at >> TICK_BITS;
+        if tick <= self.tick {
+            node.place = Place::Due;
+            self.due.insert((node.at, key));
+            return;
+        }
+        let level = (tick ^ self.tick).ilog2() / DIGIT_BITS;
+        let place = (tick >> (level * DIGIT_BITS)) as u8 % PLACES as u8; // the digit
+        node.place = Place::Level(level as u8, place); // below 8
+        let places = &mut self.levels[level as usize];
+        let next = core::mem::replace(&mut places.heads[usize::from(place)], key);
+        (node.next, node.previous) = (next, NONE);
+        places.used |= 1 << place;
+        if let Some(next) = self.nodes.get_mut(next as usize) {
+            next.previous = key;
+        }
+    }
+
+    /// Takes a node out of where it is filed.
+    fn unfile(&mut self, key: u32) {
+        let node = self.nodes[key as usize];
+        self.nodes[key as usize].place = Place::Nowhere;
+        match node.place {
+            Place::Nowhere => {}
+            Place::Due => {
+                self.due.remove(&(node.filed, key));
+            }
+            Place::Level(level, place) => {
+                if let Some(next) = self.nodes.get_mut(node.next as usize) {
+                    next.previous = node.previous;
+                }
+                if let Some(previous) = self.nodes.get_mut(node.previous as usize) {
+                    previous.next = node.next;
+                    return;
+                }
+                let places = &mut self.levels[usize::from(level)];
+                places.heads[usize::from(place)] = node.next;
+                if node.next == NONE {
+                    places.used &= !(1 << place);
+                }
+            }
+        }
+    }
+}
+
+/// For the first deadline, with a bound.
+struct Search {
+    first: u64,
+    looks: usize,
+}
+
+impl Search {
+    /// Whether something earlier than what was found may be among those that are filed at this time or later, and is
+    /// worth a look.
+    fn goes_on(&mut self, filed: u64) -> bool {
+        if filed >= self.first {
+            return false;
+        }
+        if self.looks == 0 {
+            self.first = filed;
+        }
+        self.looks > 0
+    }
+
+    fn look(&mut self, at: u64) {
+        self.first = self.first.min(at);
+        self.looks -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeMap;
+    use alloc::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TICK: u64 = 1 << TICK_BITS;
+
+    fn fired(wheel: &mut Wheel, now: u64) -> Vec<u32> {
+        core::iter::from_fn(|| wheel.poll(Time(now))).collect()
+    }
+
+    #[test]
+    fn those_that_have_come_fire_in_order_of_deadline_then_key() {
+        let mut wheel = Wheel::new(Time(5));
+        for (key, at) in [(3, 900), (9, 100), (1, 900), (4, 3 * TICK), (0, 901)] {
+            wheel.arm(key, Time(at));
+        }
+        assert_eq!((wheel.next_at(), wheel.len()), (Some(Time(100)), 5));
+        assert_eq!(fired(&mut wheel, 99), vec![]);
+        assert_eq!(fired(&mut wheel, 900), vec![9, 1, 3]);
+        assert_eq!(fired(&mut wheel, 3 * TICK - 1), vec![0]);
+        assert_eq!(wheel.next_at(), Some(Time(3 * TICK)), "exact");
+        assert_eq!(fired(&mut wheel, 3 * TICK), vec![4]);
+        assert_eq!((wheel.next_at(), wheel.is_empty()), (None, true));
+    }
+
+    #[test]
+    fn a_deadline_that_is_put_off_does_not_fire_before() {
+        let mut wheel = Wheel::new(Time::ZERO);
+        wheel.arm(0, Time(10 * TICK));
+        wheel.arm(0, Time(5000 * TICK + 7));
+        assert_eq!(wheel.next_at(), Some(Time(5000 * TICK + 7)), "few are looked at one by one");
+        assert_eq!(fired(&mut wheel, 5000 * TICK + 6), vec![]);
+        assert_eq!(fired(&mut wheel, 5000 * TICK + 7), vec![0]);
+    }
+
+    #[test]
+    fn a_deadline_that_comes_nearer_fires_then() {
+        let mut wheel = Wheel::new(Time::ZERO);
+        wheel.arm(0, Time(5_000 * TICK));
+        wheel.arm(1, Time(5_000 * TICK));
+        wheel.arm(0, Time(70 * TICK));
+        wheel.arm(0, Time(TICK + 1));
+        assert_eq!(fired(&mut wheel, 4_999 * TICK), vec![0]);
+        assert_eq!(fired(&mut wheel, 5_000 * TICK), vec![1]);
+    }
+
+    #[test]
+    fn who_is_disarmed_does_not_fire_and_may_be_armed_again() {
+        let mut wheel = Wheel::new(Time::ZERO);
+        wheel.arm(2, Time(70 * TICK));
+        wheel.disarm(2);
+        wheel.disarm(2);
+        wheel.disarm(77);
+        assert_eq!((wheel.next_at(), wheel.deadline(2), wheel.len()), (None, None, 0));
+        wheel.arm(2, Time(60 * TICK));
+        assert_eq!(wheel.deadline(2), Some(Time(60 * TICK)));
+        wheel.arm(2, Time(u64::MAX));
+        assert_eq!(fired(&mut wheel, u64::MAX), vec![], "the end of time is no deadline");
+    }
+
+    #[test]
+    fn what_is_past_fires_at_once() {
+        let mut wheel = Wheel::new(Time(500 * TICK));
+        wheel.arm(1, Time(3));
+        wheel.arm(0, Time(500 * TICK));
+        assert_eq!(wheel.next_at(), Some(Time(3)));
+        assert_eq!(fired(&mut wheel, 500 * TICK), vec![1, 0]);
+        wheel.arm(1, Time(u64::MAX - 1));
+        assert_eq!(fired(&mut wheel, u64::MAX - 2), vec![]);
+        assert_eq!(fired(&mut wheel, u64::MAX - 1), vec![1], "the last moment that there is");
+    }
+
+    #[test]
+    fn ten_thousand_at_once_and_the_next_time_is_a_bound() {
+        let mut wheel = Wheel::new(Time::ZERO);
+        let at = 7200 * 1_000_000_000;
+        for key in 0..10_000 {
+            wheel.arm(key, Time(at + u64::from(key)));
+        }
+        let mut polls = 0;
+        while let Some(next) = wheel.next_at().filter(|next| *next < Time(at)) {
+            assert_eq!(wheel.poll(next), None);
+            polls += 1;
+        }
+        assert!(polls <= LEVELS, "one for each level: {polls}");
+        assert_eq!(wheel.next_at(), Some(Time(at)), "close to it, exact");
+        assert_eq!(fired(&mut wheel, at + 9_999), (0..10_000).collect::<Vec<_>>());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Arm(u32, u64),
+        Disarm(u32),
+        Poll(u64),
+    }
+
+    /// Each order of magnitude is as likely as the others.
+    fn span() -> impl Strategy<Value = u64> {
+        (0_u32..50, any::<u64>()).prop_map(|(bits, word)| word % (1 << bits))
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0_u32..50, span()).prop_map(|(key, after)| Step::Arm(key, after)),
+            1 => (0_u32..50).prop_map(Step::Disarm),
+            2 => span().prop_map(Step::Poll),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_what_a_sorted_map_does(begin in span(), steps in prop::collection::vec(step(), 1..300)) {
+            let mut wheel = Wheel::new(Time(begin));
+            let mut model = BTreeMap::<u32, u64>::new();
+            let mut now = begin;
+            for step in steps {
+                match step {
+                    Step::Arm(key, after) => {
+                        // Some are past already.
+                        let at = (now + after).saturating_sub(1000);
+                        wheel.arm(key, Time(at));
+                        model.insert(key, at);
+                    }
+                    Step::Disarm(key) => {
+                        wheel.disarm(key);
+                        model.remove(&key);
+                    }
+                    Step::Poll(after) => {
+                        now += after;
+                        let mut due: Vec<_> = model.iter().map(|(key, at)| (*at, *key)).filter(|d| d.0 <= now).collect();
+                        due.sort_unstable();
+                        due.iter().for_each(|(_, key)| assert!(model.remove(key).is_some()));
+                        let keys: Vec<_> = due.into_iter().map(|(_, key)| key).collect();
+                        prop_assert_eq!(fired(&mut wheel, now), keys);
+                    }
+                }
+                let first = model.values().min().copied();
+                prop_assert_eq!(wheel.len(), model.len());
+                prop_assert_eq!(wheel.next_at().is_some(), first.is_some());
+                prop_assert!(wheel.next_at().is_none_or(|next| next.0 <= first.unwrap_or(0)));
+            }
+        }
+
+        #[test]
+        fn whoever_follows_the_next_time_is_never_late_and_gets_on(
+            deadlines in prop::collection::vec(span(), 1..200), put_off in span()
+        ) {
+            let mut wheel = Wheel::new(Time::ZERO);
+            for (key, at) in (0..).zip(&deadlines) {
+                wheel.arm(key, Time(*at));
+                if key % 3 == 0 {
+                    wheel.arm(key, Time(at + put_off));
+                }
+            }
+            let mut wakes = 0;
+            while let Some(next) = wheel.next_at() {
+                while let Some(key) = wheel.poll(next) {
+                    let at = deadlines[key as usize] + if key % 3 == 0 { put_off } else { 0 };
+                    prop_assert_eq!(Time(at), next, "exactly then");
+                }
+                wakes += 1;
+                prop_assert!(wakes <= deadlines.len() * (LEVELS + 2), "each time something comes nearer");
+            }
+        }
+    }
+}

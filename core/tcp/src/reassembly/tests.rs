@@ -1,0 +1,238 @@
+//! Single rules, then any sequence of operations against a map of single bytes.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MUCH: usize = 1 << 20;
+
+fn blocks(held: &Reassembly) -> Vec<(Seq, Seq)> {
+    let mut out = [(0, 0); 4];
+    let count = held.blocks(&mut out);
+    out[..count].to_vec()
+}
+
+fn new(bytes: usize) -> Inserted {
+    Inserted { new: bytes, ..Inserted::default() }
+}
+
+#[test]
+fn what_is_contiguous_is_taken_at_once() {
+    let mut held = Reassembly::new();
+    assert_eq!(held.insert(105, b"fgh", MUCH), new(3));
+    assert_eq!(held.insert(110, b"klm", MUCH), new(3));
+    assert_eq!((held.take(100, 999), held.bytes(), held.ranges()), (None, 6, 2));
+    assert_eq!(held.insert(108, b"ij", MUCH), new(2));
+    assert_eq!((held.ranges(), held.until()), (1, Some(113)));
+    assert_eq!(held.take(105, 999), Some(b"fghijklm".to_vec()));
+    assert!(held.is_empty());
+}
+
+#[test]
+fn what_goes_beyond_the_cut_stays() {
+    let mut held = Reassembly::new();
+    held.insert(105, b"fghij", MUCH);
+    assert_eq!(held.take(105, 105), None);
+    assert_eq!(held.take(105, 107), Some(b"fg".to_vec()));
+    assert_eq!(held.take(107, 110), Some(b"hij".to_vec()));
+}
+
+#[test]
+fn bytes_that_came_first_are_kept_and_the_duplicate_is_told() {
+    let mut held = Reassembly::new();
+    held.insert(105, b"FGH", MUCH);
+    let inserted = held.insert(103, b"defghij", MUCH);
+    assert_eq!(inserted, Inserted { new: 4, duplicate: Some((105, 108)), refused: false });
+    assert_eq!(held.insert(104, b"xyz", MUCH), Inserted { duplicate: Some((104, 107)), ..new(0) });
+    assert_eq!(held.take(103, 999), Some(b"deFGHij".to_vec()));
+}
+
+#[test]
+fn a_segment_over_several_ranges_fills_each_gap_and_tells_the_first_duplicate() {
+    let mut held = Reassembly::new();
+    held.insert(12, b"C", MUCH);
+    held.insert(14, b"E", MUCH);
+    held.insert(18, b"I", MUCH);
+    let inserted = held.insert(11, b"bcdefg", MUCH);
+    assert_eq!(inserted, Inserted { new: 4, duplicate: Some((12, 13)), refused: false });
+    assert_eq!((held.ranges(), blocks(&held)), (2, vec![(11, 17), (18, 19)]));
+    assert_eq!(held.take(11, 99), Some(b"bCdEfg".to_vec()));
+}
+
+#[test]
+fn blocks_are_in_order_of_the_latest_change() {
+    let mut held = Reassembly::new();
+    for from in [30, 10, 50, 20, 40] {
+        held.insert(from, b"ab", MUCH);
+    }
+    assert_eq!(blocks(&held), [(40, 42), (20, 22), (50, 52), (10, 12)]);
+    held.insert(10, b"a", MUCH);
+    assert_eq!(blocks(&held)[0], (10, 12), "a duplicate, too, belongs to the latest (RFC 2883 §4)");
+    assert_eq!(held.blocks(&mut []), 0);
+}
+
+#[test]
+fn what_came_by_another_way_is_dropped() {
+    let mut held = Reassembly::new();
+    held.insert(10, b"abc", MUCH);
+    held.insert(20, b"defg", MUCH);
+    held.drop_before(22);
+    assert_eq!((held.bytes(), blocks(&held)), (2, vec![(22, 24)]));
+    assert_eq!(held.take(23, 99), Some(b"g".to_vec()), "what is before is no obstacle");
+    assert!(held.is_empty());
+}
+
+#[test]
+fn a_range_too_many_is_refused_unless_it_is_nearer() {
+    let mut held = Reassembly::new();
+    let far = RANGES_MAX as u64 * 10;
+    for at in 1..=RANGES_MAX as u64 {
+        held.insert(at * 10, b"x", MUCH);
+    }
+    assert!(held.insert(far + 10, b"x", MUCH).refused);
+    assert_eq!(held.insert(far + 1, b"x", MUCH), new(1), "it makes a range longer");
+    assert_eq!(held.insert(15, b"x", MUCH), new(1), "it is nearer than the last");
+    assert_eq!((held.ranges(), held.until()), (RANGES_MAX, Some(far - 9)));
+}
+
+#[test]
+fn bytes_too_many_are_refused_unless_they_are_nearer() {
+    let mut held = Reassembly::new();
+    held.insert(20, b"0123456789", 10);
+    assert!(held.insert(30, b"a", 10).refused);
+    assert!(held.insert(28, b"zzz", 10).refused, "whole");
+    assert_eq!(held.insert(10, b"abc", 10), new(3));
+    assert_eq!((held.bytes(), held.until()), (10, Some(27)), "as many of the farthest went");
+    assert!(held.insert(0, b"12345678901", 10).refused, "more than there may ever be");
+    assert_eq!(held.bytes(), 10);
+    assert_eq!(held.insert(0, b"1234567890", 10), new(10));
+    assert_eq!(blocks(&held), [(0, 10)]);
+}
+
+#[test]
+fn nothing_and_the_end_of_all_numbers() {
+    let mut held = Reassembly::new();
+    assert_eq!(held.insert(10, b"", MUCH), new(0));
+    assert!(held.insert(u64::MAX, b"a", MUCH).refused);
+    assert!(held.is_empty());
+}
+
+#[test]
+fn what_was_exported_is_imported_with_its_order() {
+    let mut held = Reassembly::new();
+    for from in [30, 10, 50, 49] {
+        held.insert(from, b"ab", MUCH);
+    }
+    let copy = Reassembly::import(5, held.export(), MUCH).unwrap();
+    assert_eq!((blocks(&copy), copy.bytes()), (blocks(&held), 7));
+    assert!(Reassembly::import(10, held.export(), MUCH).is_none(), "due already");
+    assert!(Reassembly::import(5, held.export(), 6).is_none(), "too much");
+    let twice = [(10, &b"ab"[..]), (11, b"b")];
+    assert!(Reassembly::import(5, twice, MUCH).is_none(), "overlaps");
+}
+
+#[test]
+fn in_reverse_a_megabyte_is_put_together() {
+    let mut held = Reassembly::new();
+    for at in (1..=1024_u64).rev() {
+        assert_eq!(held.insert(at * 1024, &[at as u8; 1024], 1 << 20), new(1024)); // its low bits
+    }
+    let bytes = held.take(1024, u64::MAX).unwrap();
+    assert!(bytes.chunks(1024).zip(1_u64..).all(|(chunk, at)| chunk == [at as u8; 1024]));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(Seq, usize),
+    Take(Seq),
+    DropBefore(u64),
+    Move,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (0_u64..400, 0_usize..40).prop_map(|(from, length)| Step::Insert(from, length)),
+        2 => (0_u64..60).prop_map(Step::Take),
+        1 => (0_u64..60).prop_map(Step::DropBefore),
+        1 => Just(Step::Move),
+    ]
+}
+
+/// The contiguous ranges of a map of bytes.
+fn ranges(model: &BTreeMap<Seq, u8>) -> Vec<(Seq, Seq)> {
+    let mut ranges = Vec::<(Seq, Seq)>::new();
+    for seq in model.keys() {
+        match ranges.last_mut() {
+            Some(last) if last.1 == *seq => last.1 += 1,
+            _ => ranges.push((*seq, seq + 1)),
+        }
+    }
+    ranges
+}
+
+proptest! {
+    #[test]
+    fn it_does_what_a_map_of_bytes_does(
+        steps in prop::collection::vec(step(), 1..120), bytes_max in prop_oneof![Just(MUCH), 50_usize..300]
+    ) {
+        let (mut held, mut model, mut next) = (Reassembly::new(), BTreeMap::<Seq, u8>::new(), 1_000_u64);
+        for (count, step) in steps.into_iter().enumerate() {
+            let tag = count as u8; // so that it is seen whose bytes are kept
+            match step {
+                Step::Insert(ahead, length) => {
+                    let from = next + 1 + ahead;
+                    let segment: Vec<u8> = (0..length).map(|at| tag.wrapping_add(at as u8)).collect();
+                    let before = model.clone();
+                    let inserted = held.insert(from, &segment, bytes_max);
+                    let is_held = |seq: &Seq| before.contains_key(seq);
+                    let until = from + length as u64;
+                    let first = (from..until).find(is_held);
+                    let duplicate = first.map(|first| (first, (first..until).find(|seq| !is_held(seq)).unwrap_or(until)));
+                    prop_assert_eq!(inserted.duplicate, duplicate);
+                    if !inserted.refused {
+                        for (seq, byte) in (from..).zip(&segment) {
+                            model.entry(seq).or_insert(*byte);
+                        }
+                        prop_assert_eq!(inserted.new, model.len() - before.len());
+                        // What gave way is the farthest.
+                        let kept = held.bytes();
+                        prop_assert!(kept == model.len() || kept == bytes_max || ranges(&model).len() > RANGES_MAX);
+                        while model.len() > kept {
+                            let (seq, _) = model.pop_last().unwrap();
+                            prop_assert!(seq >= until);
+                        }
+                    }
+                    let touched = ranges(&model).into_iter().find(|range| range.0 <= from && from < range.1);
+                    if length > 0 && !inserted.refused {
+                        prop_assert_eq!(blocks(&held).first().copied(), touched);
+                    }
+                }
+                Step::Take(length) => {
+                    let from = held.export().map(|(seq, _)| seq).min().unwrap_or(next);
+                    let taken = held.take(from, from + length);
+                    let wanted: Vec<u8> = (from..from + length).map_while(|seq| model.remove(&seq)).collect();
+                    prop_assert_eq!(taken.unwrap_or_default(), wanted);
+                }
+                Step::DropBefore(ahead) => {
+                    next += ahead;
+                    held.drop_before(next + 1);
+                    model.retain(|seq, _| *seq > next);
+                }
+                Step::Move => held = Reassembly::import(next, held.export(), bytes_max).unwrap(),
+            }
+            let mut all: Vec<(Seq, Seq)> = vec![(0, 0); RANGES_MAX];
+            let count = held.blocks(&mut all);
+            all.truncate(count);
+            all.sort_unstable();
+            prop_assert_eq!(&all, &ranges(&model));
+            prop_assert!(held.ranges() <= RANGES_MAX && held.bytes() <= bytes_max);
+            for (from, bytes) in held.export() {
+                prop_assert!((from..).zip(bytes).all(|(seq, byte)| model.get(&seq) == Some(byte)));
+            }
+        }
+    }
+}
