@@ -1,1 +1,251 @@
 //! SYN cookies: connections that are remembered by the peer while the table of half-open ones is full (RFC 4987 §3.6).
+//!
+//! Our initial sequence number says which minute it is and which segment size the peer has, under a mask, and has a tag
+//! of 24 bits that nobody can make without the key. Window scale and SACK stand in the low bits of our timestamp, which
+//! the peer echoes, as Linux does it; unlike there the tag covers them. A peer without timestamps gets neither.
+//!
+//! Who guesses is right once in 2^28 tries: one of 32 counters out of which 2 are good, any size, and the tag.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use crate::isn::{Key, Purpose};
+
+/// A counter is good for this and once more.
+const COUNTER: Duration = Duration::from_secs(64);
+const COUNTER_BITS: u32 = 5;
+const TAG_BITS: u32 = 24;
+const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
+/// In a timestamp: four bits of window scale, one of SACK.
+const OPTION_BITS: u32 = 5;
+const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
+const NO_SCALE: u32 = 15;
+const SACK: u32 = 1 << 4;
+/// RFC 7323 §2.3.
+const SCALE_MAX: u8 = 14;
+
+/// Segment sizes that a cookie can say. The largest that is not above the peer's is taken, or the first.
+pub const SIZES: [u16; 8] = [64, 536, 1220, 1360, 1400, 1440, 1460, 8960];
+
+/// What the peer's SYN had, as far as a cookie keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    /// The largest segment that the peer takes: one of [`SIZES`].
+    pub mss: u16,
+    /// Its window scale, when both use one.
+    pub window_scale: Option<u8>,
+    /// Whether it knows SACK.
+    pub sack: bool,
+}
+
+/// Between whom: our address, the peer's, and the sequence number of the peer's SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Ours.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub peer: SocketAddr,
+    /// Of its SYN. Its acknowledgement of our SYN has this plus one.
+    pub peer_initial: u32,
+}
+
+/// What our SYN and acknowledgement says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Our initial sequence number.
+    pub initial: u32,
+    /// Our timestamp, up to 32 ms old: do not measure the round trip by it.
+    pub timestamp: Option<u32>,
+}
+
+/// Makes cookies and knows its own again.
+#[derive(Clone, Copy, Debug)]
+pub struct Cookies {
+    key: Key,
+    clock_at_zero: Duration,
+}
+
+impl Cookies {
+    /// With the key and the clock of [`Initials`](crate::isn::Initials): helpers that share both know each other's.
+    pub fn new(key: Key, clock_at_zero: Duration) -> Cookies {
+        Cookies { key, clock_at_zero }
+    }
+
+    /// An answer to a SYN that had this; `timestamp` is what ours would be now, when the peer uses them. Without it window
+    /// scale and SACK are lost, and must not be offered.
+    pub fn answer(&self, now: Time, flow: Flow, syn: Cookie, timestamp: Option<u32>) -> Answer {
+        let size = SIZES.iter().rposition(|size| *size <= syn.mss).unwrap_or(0) as u32; // below 8
+        let options = timestamp.map(|_| {
+            let scale = syn.window_scale.map_or(NO_SCALE, |scale| u32::from(scale.min(SCALE_MAX)));
+            scale | if syn.sack { SACK } else { 0 }
+        });
+        let counter = self.counter(now);
+        let timestamp = timestamp.zip(options).map(|(clock, options)| {
+            let low = (clock & !OPTION_MASK) | options;
+            // Never ahead of the clock: a later one must not look older.
+            if options > clock & OPTION_MASK { low.wrapping_sub(OPTION_MASK + 1) } else { low }
+        });
+        let top = (counter as u32 % (1 << COUNTER_BITS)) | (size << COUNTER_BITS); // the counter's low bits
+        let tag = self.tag(flow, counter, size, options);
+        Answer { initial: ((top << TAG_BITS) | tag) ^ self.mask(flow), timestamp }
+    }
+
+    /// Whether somebody acknowledges an answer of ours, of the last two minutes or so, and what its SYN had. `initial` is
+    /// what is acknowledged, less one; `echo` is the timestamp that is echoed, if there is one.
+    pub fn check(&self, now: Time, flow: Flow, initial: u32, echo: Option<u32>) -> Option<Cookie> {
+        let open = initial ^ self.mask(flow);
+        let (top, tag) = (open >> TAG_BITS, open & TAG_MASK);
+        let size = top >> COUNTER_BITS;
+        let present = self.counter(now);
+        let age = (present as u32).wrapping_sub(top) % (1 << COUNTER_BITS);
+        let options = echo.map(|echo| echo & OPTION_MASK);
+        let counter = present.checked_sub(u64::from(age)).filter(|_| age <= 1)?;
+        if tag != self.tag(flow, counter, size, options) {
+            return None;
+        }
+        let options = options.unwrap_or(NO_SCALE);
+        let scale = (options & NO_SCALE) as u8; // four bits
+        Some(Cookie {
+            mss: SIZES[size as usize],
+            window_scale: (scale <= SCALE_MAX).then_some(scale),
+            sack: options & SACK != 0,
+        })
+    }
+
+    fn counter(&self, now: Time) -> u64 {
+        self.clock_at_zero.saturating_add(Duration::from_nanos(now.as_nanos())).as_secs() / COUNTER.as_secs()
+    }
+
+    /// Hides the counter and the size; other connections' say nothing about it.
+    fn mask(&self, flow: Flow) -> u32 {
+        let more = u64::from(flow.peer_initial);
+        self.key.hash(Purpose::CookieMask, flow.local, flow.peer, more) as u32 & !TAG_MASK // 8 of its bits
+    }
+
+    fn tag(&self, flow: Flow, counter: u64, size: u32, options: Option<u32>) -> u32 {
+        let said = (u64::from(size) << 6) | options.map_or(1 << OPTION_BITS, u64::from);
+        // The counter's low 23 bits last for 17 years.
+        let more = (u64::from(flow.peer_initial) << 32) | ((counter << 9) & u64::from(u32::MAX)) | said;
+        self.key.hash(Purpose::CookieTag, flow.local, flow.peer, more) as u32 & TAG_MASK // 24 of its bits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+
+    use super::*;
+
+    const MINUTE_NS: u64 = 64_000_000_000;
+
+    fn cookies() -> Cookies {
+        Cookies::new(Key(*b"sixteen bytes of"), Duration::from_secs(64 * 26_562_500))
+    }
+
+    fn flow(port: u16) -> Flow {
+        let end = |host, port| SocketAddr::from((Ipv4Addr::new(192, 0, 2, host), port));
+        Flow { local: end(1, 80), peer: end(2, port), peer_initial: 77 }
+    }
+
+    const FULL: Cookie = Cookie { mss: 1460, window_scale: Some(7), sack: true };
+
+    #[test]
+    fn with_timestamps_all_is_kept() {
+        let answer = cookies().answer(Time(0), flow(1), FULL, Some(1_000));
+        assert_eq!(answer.timestamp, Some(983), "0b10111 in the low bits, and not ahead of the clock");
+        assert_eq!(cookies().check(Time(0), flow(1), answer.initial, answer.timestamp), Some(FULL));
+    }
+
+    #[test]
+    fn without_timestamps_only_the_size_is_kept() {
+        let answer = cookies().answer(Time(0), flow(1), FULL, None);
+        let plain = Cookie { mss: 1460, window_scale: None, sack: false };
+        assert_eq!(answer.timestamp, None);
+        assert_eq!(cookies().check(Time(0), flow(1), answer.initial, None), Some(plain));
+        assert_eq!(cookies().check(Time(0), flow(1), answer.initial, Some(983)), None, "nobody adds options");
+    }
+
+    #[test]
+    fn sizes_are_rounded_down() {
+        for (mss, kept) in [(0, 64), (535, 64), (536, 536), (1459, 1440), (1460, 1460), (65_535, 8960)] {
+            let answer = cookies().answer(Time(0), flow(1), Cookie { mss, ..FULL }, None);
+            let cookie = cookies().check(Time(0), flow(1), answer.initial, None).unwrap();
+            assert_eq!(cookie.mss, kept);
+        }
+    }
+
+    #[test]
+    fn old_ones_are_refused() {
+        let answer = cookies().answer(Time(MINUTE_NS - 1), flow(1), FULL, None);
+        let check = |now| cookies().check(Time(now), flow(1), answer.initial, None).is_some();
+        assert!(check(MINUTE_NS - 1) && check(MINUTE_NS) && check(2 * MINUTE_NS - 1));
+        assert!(!check(2 * MINUTE_NS), "the one after the next");
+        assert!(!check(32 * MINUTE_NS), "the counter's low bits are the same, the tag is not");
+    }
+
+    #[test]
+    fn the_clock_may_begin_at_nothing() {
+        let cookies = Cookies::new(Key([1; 16]), Duration::ZERO);
+        let answer = cookies.answer(Time(0), flow(1), FULL, None);
+        assert!(cookies.check(Time(0), flow(1), answer.initial, None).is_some());
+        for initial in 0..100_000_u32 {
+            cookies.check(Time(0), flow(1), initial.wrapping_mul(0x9e37_79b9), None);
+        }
+    }
+
+    #[test]
+    fn another_helper_with_the_key_knows_it_and_nobody_else_does() {
+        let answer = cookies().answer(Time(9_000_000_000), flow(1), FULL, None);
+        let later = Cookies { clock_at_zero: cookies().clock_at_zero + Duration::from_secs(8), ..cookies() };
+        assert!(later.check(Time(2_000_000_000), flow(1), answer.initial, None).is_some());
+        let other = Cookies { key: Key([0; 16]), ..cookies() };
+        assert!(other.check(Time(9_000_000_000), flow(1), answer.initial, None).is_none());
+    }
+
+    #[test]
+    fn guesses_are_wrong() {
+        let right = (0..1_000_000_u32)
+            .filter(|guess| {
+                cookies().check(Time(0), flow(1), guess.wrapping_mul(0x9e37_79b9), None).is_some()
+            })
+            .count();
+        assert_eq!(right, 0, "one in 2^28");
+    }
+
+    proptest! {
+        // A forged one is right once in 2^28 times: the same cases each time, so that none ever is.
+        #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(6), ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_said_is_known_again_by_nobody_else_and_not_when_it_was_altered(
+            now in 0..1_u64 << 62, port: u16, peer_initial: u32, mss in 64_u16.., scale in prop::option::of(0_u8..15),
+            sack: bool, clock in prop::option::of(any::<u32>()), bit in 0_u32..32, late in 0..MINUTE_NS,
+        ) {
+            let cookies = cookies();
+            let flow = Flow { peer_initial, ..flow(port) };
+            let syn = Cookie { mss, window_scale: scale, sack };
+            let answer = cookies.answer(Time(now), flow, syn, clock);
+            let then = Time(now + late);
+            let cookie = cookies.check(then, flow, answer.initial, answer.timestamp);
+            let size = *SIZES.iter().rfind(|size| **size <= mss).unwrap();
+            let kept = match clock {
+                Some(_) => Cookie { mss: size, ..syn },
+                None => Cookie { mss: size, window_scale: None, sack: false },
+            };
+            prop_assert_eq!(cookie, Some(kept));
+            if let (Some(clock), Some(timestamp)) = (clock, answer.timestamp) {
+                prop_assert!(clock.wrapping_sub(timestamp) <= OPTION_MASK);
+                let altered = Some(timestamp ^ 1 << (bit % OPTION_BITS));
+                prop_assert_eq!(cookies.check(then, flow, answer.initial, altered), None);
+            }
+            prop_assert_eq!(cookies.check(then, flow, answer.initial ^ 1 << bit, answer.timestamp), None);
+            let another = Flow { peer_initial: peer_initial.wrapping_add(1), ..flow };
+            prop_assert_eq!(cookies.check(then, another, answer.initial, answer.timestamp), None);
+        }
+    }
+}

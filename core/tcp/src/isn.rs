@@ -1,1 +1,174 @@
 //! Initial sequence numbers and timestamp offsets by a keyed hash (RFC 6528, RFC 7323 §5.4).
+//!
+//! Helpers that share a key and a clock give the same numbers to the same connection, so another one can take it over.
+
+use core::fmt;
+use core::hash::Hasher as _;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use siphasher::sip::SipHasher24;
+use spillway_transport::Time;
+
+/// RFC 6528 §3: the clock goes on every 4 µs.
+const TICK_NS: u64 = 4_000;
+/// RFC 7323 §5.4 asks for 1 ms to 1 s; a millisecond, as elsewhere.
+const TIMESTAMP_TICK_NS: u64 = 1_000_000;
+
+/// The secret of all that is hashed here. Comes from outside, from a good source of randomness; several helpers may
+/// share one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Key(pub [u8; 16]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
+/// What hashes of one key are for, so that none tells anything about the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Purpose {
+    Initial = 1,
+    Timestamp = 2,
+    CookieMask = 3,
+    CookieTag = 4,
+}
+
+impl Key {
+    /// Both ends of a connection, and something more. SipHash-2-4 (Aumasson and Bernstein 2012).
+    pub(crate) fn hash(&self, purpose: Purpose, local: SocketAddr, peer: SocketAddr, more: u64) -> u64 {
+        let mut input = [0; 45];
+        input[0] = purpose as u8;
+        for (at, end) in [(1, local), (19, peer)] {
+            // An address is the same whether it is written as IPv4 or as IPv6.
+            let address = match end.ip() {
+                IpAddr::V4(address) => address.to_ipv6_mapped(),
+                IpAddr::V6(address) => address,
+            };
+            input[at..at + 16].copy_from_slice(&address.octets());
+            input[at + 16..at + 18].copy_from_slice(&end.port().to_be_bytes());
+        }
+        input[37..].copy_from_slice(&more.to_be_bytes());
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(&input);
+        hasher.finish()
+    }
+}
+
+/// The numbers that a connection of ours begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct Initials {
+    key: Key,
+    /// What the clock shows at [`Time::ZERO`].
+    clock_at_zero: Duration,
+}
+
+impl Initials {
+    /// `clock_at_zero` is what a clock that goes on over restarts, and is the same for all helpers that share the key,
+    /// shows at [`Time::ZERO`]: the time since 1970.
+    pub fn new(key: Key, clock_at_zero: Duration) -> Initials {
+        Initials { key, clock_at_zero }
+    }
+
+    fn ticks(&self, now: Time, tick_ns: u64) -> u32 {
+        let ticks = (self.clock_at_zero.as_nanos() + u128::from(now.as_nanos())) / u128::from(tick_ns);
+        ticks as u32 // wraps, as the numbers do
+    }
+
+    /// The initial sequence number of a connection: grows with time for the same two ends, so that an old segment is not
+    /// taken for one of a new connection (RFC 6528 §3).
+    pub fn sequence(&self, now: Time, local: SocketAddr, peer: SocketAddr) -> u32 {
+        let hash = self.key.hash(Purpose::Initial, local, peer, 0) as u32; // 32 of its bits
+        self.ticks(now, TICK_NS).wrapping_add(hash)
+    }
+
+    /// What is added to [`Initials::milliseconds`] in timestamps to this peer. The same for all ports of two addresses:
+    /// so timestamps of a new connection are later than those of one before (RFC 7323 §5.5), and how long we have been
+    /// up is not told.
+    pub fn timestamp_offset(&self, local: IpAddr, peer: IpAddr) -> u32 {
+        let (local, peer) = (SocketAddr::new(local, 0), SocketAddr::new(peer, 0));
+        self.key.hash(Purpose::Timestamp, local, peer, 0) as u32 // 32 of its bits
+    }
+
+    /// The clock of timestamps, without an offset. It wraps after 49 days.
+    pub fn milliseconds(&self, now: Time) -> u32 {
+        self.ticks(now, TIMESTAMP_TICK_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: &str = "192.0.2.1:80";
+    const PEER: &str = "198.51.100.7:40000";
+
+    fn end(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn initials() -> Initials {
+        Initials::new(Key(*b"sixteen bytes of"), Duration::from_secs(1_700_000_000))
+    }
+
+    #[test]
+    fn the_hash_is_that_of_the_paper() {
+        // Aumasson and Bernstein, appendix A: the key 00 01 … 0f and the message 00 01 … 0e.
+        let mut hasher = SipHasher24::new_with_key(&core::array::from_fn(|at| at as u8));
+        hasher.write(&core::array::from_fn::<u8, 15, _>(|at| at as u8));
+        assert_eq!(hasher.finish(), 0xa129_ca61_49be_45e5);
+    }
+
+    #[test]
+    fn it_goes_on_every_four_microseconds() {
+        let (local, peer) = (end(LOCAL), end(PEER));
+        let at = |ns| initials().sequence(Time(ns), local, peer);
+        assert_eq!(at(3_999), at(0));
+        assert_eq!(at(4_000), at(0).wrapping_add(1));
+        assert_eq!(at(4_000 << 32), at(0), "and wraps after 4.8 hours");
+    }
+
+    #[test]
+    fn whoever_has_the_key_and_the_clock_gives_the_same_numbers() {
+        let (local, peer) = (end(LOCAL), end(PEER));
+        let started_later = Initials::new(initials().key, Duration::from_secs(1_700_000_009));
+        let (early, late) = (Time(9_500_000_000), Time(500_000_000));
+        assert_eq!(initials().sequence(early, local, peer), started_later.sequence(late, local, peer));
+        assert_eq!(initials().milliseconds(early), started_later.milliseconds(late));
+    }
+
+    #[test]
+    fn each_of_key_addresses_and_ports_makes_another_number() {
+        let one = initials().sequence(Time(0), end(LOCAL), end(PEER));
+        let others = [
+            (initials(), "192.0.2.1:81", PEER),
+            (initials(), "192.0.2.2:80", PEER),
+            (initials(), LOCAL, "198.51.100.7:40001"),
+            (initials(), LOCAL, "198.51.100.8:40000"),
+            (initials(), PEER, LOCAL),
+            (Initials::new(Key([0; 16]), initials().clock_at_zero), LOCAL, PEER),
+        ];
+        for (initials, local, peer) in others {
+            assert_ne!(initials.sequence(Time(0), end(local), end(peer)), one, "{local} {peer}");
+        }
+        let mapped = end("[::ffff:192.0.2.1]:80");
+        assert_eq!(initials().sequence(Time(0), mapped, end(PEER)), one);
+    }
+
+    #[test]
+    fn a_peer_has_one_timestamp_clock_for_all_its_connections() {
+        let offset = |local: &str, peer: &str| {
+            initials().timestamp_offset(local.parse().unwrap(), peer.parse().unwrap())
+        };
+        assert_eq!(offset("192.0.2.1", "192.0.2.2"), offset("192.0.2.1", "192.0.2.2"));
+        assert_ne!(offset("192.0.2.1", "192.0.2.2"), offset("192.0.2.1", "192.0.2.3"));
+        let (begin, later) = (initials().milliseconds(Time(0)), initials().milliseconds(Time(5_999_999)));
+        assert_eq!(later.wrapping_sub(begin), 5);
+    }
+
+    #[test]
+    fn the_key_is_not_printed() {
+        assert_eq!(alloc::format!("{:?}", Key([7; 16])), "Key(…)");
+    }
+}
