@@ -68,7 +68,7 @@ pub struct Cookies {
 }
 
 impl Cookies {
-    /// With the key and the clock of [`Initials`](crate::isn::Initials): helpers that share both know each other's.
+    /// With the key and the clock of [`Isn`](crate::isn::Isn): helpers that share both know each other's.
     pub fn new(key: Key, clock_at_zero: Duration) -> Cookies {
         Cookies { key, clock_at_zero }
     }

@@ -31,8 +31,9 @@ impl fmt::Debug for Key {
 pub(crate) enum Purpose {
     Initial = 1,
     Timestamp = 2,
-    CookieMask = 3,
-    CookieTag = 4,
+    Port = 3,
+    CookieMask = 4,
+    CookieTag = 5,
 }
 
 impl Key {
@@ -56,19 +57,19 @@ impl Key {
     }
 }
 
-/// The numbers that a connection of ours begins with.
+/// The numbers that connections begin with: sequence numbers, timestamps, ports.
 #[derive(Clone, Copy, Debug)]
-pub struct Initials {
+pub struct Isn {
     key: Key,
     /// What the clock shows at [`Time::ZERO`].
     clock_at_zero: Duration,
 }
 
-impl Initials {
+impl Isn {
     /// `clock_at_zero` is what a clock that goes on over restarts, and is the same for all helpers that share the key,
     /// shows at [`Time::ZERO`]: the time since 1970.
-    pub fn new(key: Key, clock_at_zero: Duration) -> Initials {
-        Initials { key, clock_at_zero }
+    pub fn new(key: Key, clock_at_zero: Duration) -> Isn {
+        Isn { key, clock_at_zero }
     }
 
     fn ticks(&self, now: Time, tick_ns: u64) -> u32 {
@@ -78,17 +79,22 @@ impl Initials {
 
     /// The initial sequence number of a connection: grows with time for the same two ends, so that an old segment is not
     /// taken for one of a new connection (RFC 6528 §3).
-    pub fn sequence(&self, now: Time, local: SocketAddr, peer: SocketAddr) -> u32 {
+    pub fn initial(&self, now: Time, local: SocketAddr, peer: SocketAddr) -> u32 {
         let hash = self.key.hash(Purpose::Initial, local, peer, 0) as u32; // 32 of its bits
         self.ticks(now, TICK_NS).wrapping_add(hash)
     }
 
-    /// What is added to [`Initials::milliseconds`] in timestamps to this peer. The same for all ports of two addresses:
+    /// What is added to [`Isn::milliseconds`] in timestamps to this peer. The same for all ports of two addresses:
     /// so timestamps of a new connection are later than those of one before (RFC 7323 §5.5), and how long we have been
     /// up is not told.
     pub fn timestamp_offset(&self, local: IpAddr, peer: IpAddr) -> u32 {
         let (local, peer) = (SocketAddr::new(local, 0), SocketAddr::new(peer, 0));
         self.key.hash(Purpose::Timestamp, local, peer, 0) as u32 // 32 of its bits
+    }
+
+    /// Where the search for a port of ours begins for connections with this peer (RFC 6056 §3.3.3).
+    pub fn port_offset(&self, local: IpAddr, peer: SocketAddr) -> u32 {
+        self.key.hash(Purpose::Port, SocketAddr::new(local, 0), peer, 0) as u32 // 32 of its bits
     }
 
     /// The clock of timestamps, without an offset. It wraps after 49 days.
@@ -108,8 +114,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn initials() -> Initials {
-        Initials::new(Key(*b"sixteen bytes of"), Duration::from_secs(1_700_000_000))
+    fn isn() -> Isn {
+        Isn::new(Key(*b"sixteen bytes of"), Duration::from_secs(1_700_000_000))
     }
 
     #[test]
@@ -123,7 +129,7 @@ mod tests {
     #[test]
     fn it_goes_on_every_four_microseconds() {
         let (local, peer) = (end(LOCAL), end(PEER));
-        let at = |ns| initials().sequence(Time(ns), local, peer);
+        let at = |ns| isn().initial(Time(ns), local, peer);
         assert_eq!(at(3_999), at(0));
         assert_eq!(at(4_000), at(0).wrapping_add(1));
         assert_eq!(at(4_000 << 32), at(0), "and wraps after 4.8 hours");
@@ -132,38 +138,37 @@ mod tests {
     #[test]
     fn whoever_has_the_key_and_the_clock_gives_the_same_numbers() {
         let (local, peer) = (end(LOCAL), end(PEER));
-        let started_later = Initials::new(initials().key, Duration::from_secs(1_700_000_009));
+        let started_later = Isn::new(isn().key, Duration::from_secs(1_700_000_009));
         let (early, late) = (Time(9_500_000_000), Time(500_000_000));
-        assert_eq!(initials().sequence(early, local, peer), started_later.sequence(late, local, peer));
-        assert_eq!(initials().milliseconds(early), started_later.milliseconds(late));
+        assert_eq!(isn().initial(early, local, peer), started_later.initial(late, local, peer));
+        assert_eq!(isn().milliseconds(early), started_later.milliseconds(late));
     }
 
     #[test]
     fn each_of_key_addresses_and_ports_makes_another_number() {
-        let one = initials().sequence(Time(0), end(LOCAL), end(PEER));
+        let one = isn().initial(Time(0), end(LOCAL), end(PEER));
         let others = [
-            (initials(), "192.0.2.1:81", PEER),
-            (initials(), "192.0.2.2:80", PEER),
-            (initials(), LOCAL, "198.51.100.7:40001"),
-            (initials(), LOCAL, "198.51.100.8:40000"),
-            (initials(), PEER, LOCAL),
-            (Initials::new(Key([0; 16]), initials().clock_at_zero), LOCAL, PEER),
+            (isn(), "192.0.2.1:81", PEER),
+            (isn(), "192.0.2.2:80", PEER),
+            (isn(), LOCAL, "198.51.100.7:40001"),
+            (isn(), LOCAL, "198.51.100.8:40000"),
+            (isn(), PEER, LOCAL),
+            (Isn::new(Key([0; 16]), isn().clock_at_zero), LOCAL, PEER),
         ];
-        for (initials, local, peer) in others {
-            assert_ne!(initials.sequence(Time(0), end(local), end(peer)), one, "{local} {peer}");
+        for (isn, local, peer) in others {
+            assert_ne!(isn.initial(Time(0), end(local), end(peer)), one, "{local} {peer}");
         }
         let mapped = end("[::ffff:192.0.2.1]:80");
-        assert_eq!(initials().sequence(Time(0), mapped, end(PEER)), one);
+        assert_eq!(isn().initial(Time(0), mapped, end(PEER)), one);
     }
 
     #[test]
     fn a_peer_has_one_timestamp_clock_for_all_its_connections() {
-        let offset = |local: &str, peer: &str| {
-            initials().timestamp_offset(local.parse().unwrap(), peer.parse().unwrap())
-        };
+        let offset =
+            |local: &str, peer: &str| isn().timestamp_offset(local.parse().unwrap(), peer.parse().unwrap());
         assert_eq!(offset("192.0.2.1", "192.0.2.2"), offset("192.0.2.1", "192.0.2.2"));
         assert_ne!(offset("192.0.2.1", "192.0.2.2"), offset("192.0.2.1", "192.0.2.3"));
-        let (begin, later) = (initials().milliseconds(Time(0)), initials().milliseconds(Time(5_999_999)));
+        let (begin, later) = (isn().milliseconds(Time(0)), isn().milliseconds(Time(5_999_999)));
         assert_eq!(later.wrapping_sub(begin), 5);
     }
 
