@@ -1,4 +1,4 @@
-//! Every byte layout of Spillway.
+//! Every byte layout of Spillway; docs/wire.md lists those that are its own.
 //!
 //! - [`frame`]: the seven-byte header of messages inside a batch (PostMan §4.1, Table 2)
 //! - [`control`]: what control messages carry
@@ -7,6 +7,7 @@
 //! - [`session`]: what sessions say when they begin and move
 //! - [`load`]: what helpers are asked by datagram before a client comes
 //! - [`proxy`]: what load balancers say about their clients
+//! - [`packet`]: Ethernet, IP and TCP packets, as their RFCs have them
 //!
 //! Parsers take any bytes. Whatever is wrong with them is an error that says what, never a panic.
 #![no_std]
@@ -21,6 +22,7 @@ pub mod control;
 pub mod disassemble;
 pub mod frame;
 pub mod load;
+pub mod packet;
 pub mod preamble;
 pub mod proxy;
 pub mod session;

@@ -1,0 +1,128 @@
+//! ARP for IPv4 over Ethernet (RFC 826).
+
+use core::net::Ipv4Addr;
+
+use super::ethernet::Mac;
+use super::{Layer, PacketError};
+use crate::cursor::Cursor;
+
+/// Bytes of a packet.
+pub const BYTES: usize = 28;
+
+/// Ethernet, IPv4, six and four bytes of address.
+const KINDS: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
+
+/// What is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Who has the target's address?
+    Request,
+    /// The sender has its address.
+    Reply,
+}
+
+/// A packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// What is said.
+    pub operation: Operation,
+    /// Who says it.
+    pub sender_mac: Mac,
+    /// Who says it. Unspecified in a probe (RFC 5227).
+    pub sender_ip: Ipv4Addr,
+    /// To whom. Of no meaning in a request.
+    pub target_mac: Mac,
+    /// To whom, or who is asked for.
+    pub target_ip: Ipv4Addr,
+}
+
+impl Packet {
+    /// Reads a packet; padding behind it is passed over.
+    pub fn parse(bytes: &[u8]) -> Result<Packet, PacketError> {
+        let mut cursor = Cursor::new(bytes);
+        let truncated = |_| PacketError::Truncated(Layer::Arp);
+        if cursor.array().map_err(truncated)? != KINDS {
+            return Err(PacketError::Version(Layer::Arp));
+        }
+        let operation = match cursor.u16().map_err(truncated)? {
+            1 => Operation::Request,
+            2 => Operation::Reply,
+            other => return Err(PacketError::Operation(Layer::Arp, other)),
+        };
+        Ok(Packet {
+            operation,
+            sender_mac: Mac(cursor.array().map_err(truncated)?),
+            sender_ip: Ipv4Addr::from(cursor.array::<4>().map_err(truncated)?),
+            target_mac: Mac(cursor.array().map_err(truncated)?),
+            target_ip: Ipv4Addr::from(cursor.array::<4>().map_err(truncated)?),
+        })
+    }
+
+    /// Writes the packet.
+    pub fn emit(&self, out: &mut [u8; BYTES]) {
+        out[..6].copy_from_slice(&KINDS);
+        out[6] = 0;
+        out[7] = match self.operation {
+            Operation::Request => 1,
+            Operation::Reply => 2,
+        };
+        out[8..14].copy_from_slice(&self.sender_mac.0);
+        out[14..18].copy_from_slice(&self.sender_ip.octets());
+        out[18..24].copy_from_slice(&self.target_mac.0);
+        out[24..].copy_from_slice(&self.target_ip.octets());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const REQUEST: [u8; BYTES] =
+        [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 192, 0, 2, 2];
+
+    #[test]
+    fn who_has_this_address() {
+        let request = Packet::parse(&[&REQUEST[..], &[0; 18]].concat()).unwrap();
+        let expected = Packet {
+            operation: Operation::Request,
+            sender_mac: Mac([2, 0, 0, 0, 0, 1]),
+            sender_ip: Ipv4Addr::new(192, 0, 2, 1),
+            target_mac: Mac::ZERO,
+            target_ip: Ipv4Addr::new(192, 0, 2, 2),
+        };
+        assert_eq!(request, expected);
+        let mut out = [0xee; BYTES];
+        request.emit(&mut out);
+        assert_eq!(out, REQUEST);
+    }
+
+    #[test]
+    fn what_is_not_ipv4_over_ethernet_is_refused() {
+        for place in 0..6 {
+            let mut other = REQUEST;
+            other[place] ^= 2;
+            assert_eq!(Packet::parse(&other), Err(PacketError::Version(Layer::Arp)), "byte {place}");
+        }
+        let mut reverse = REQUEST;
+        reverse[7] = 3;
+        assert_eq!(Packet::parse(&reverse), Err(PacketError::Operation(Layer::Arp, 3)));
+        assert_eq!(Packet::parse(&REQUEST[..27]), Err(PacketError::Truncated(Layer::Arp)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(mut bytes in proptest::collection::vec(any::<u8>(), 0..40), kinds: bool) {
+            if kinds && bytes.len() > 8 {
+                bytes[..6].copy_from_slice(&KINDS);
+                (bytes[6], bytes[7]) = (0, bytes[7] % 4);
+            }
+            if let Ok(packet) = Packet::parse(&bytes) {
+                let mut out = [0; BYTES];
+                packet.emit(&mut out);
+                prop_assert_eq!(&out[..], &bytes[..BYTES]);
+            }
+        }
+    }
+}

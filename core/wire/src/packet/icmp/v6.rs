@@ -1,0 +1,370 @@
+//! ICMP of IPv6 (RFC 4443), and of it neighbour discovery (RFC 4861) between two hosts.
+
+use core::net::Ipv6Addr;
+
+use super::super::checksum::Sum;
+use super::super::ethernet::Mac;
+use super::super::{Layer, PacketError};
+use super::{BYTES_MIN, HEAD_BYTES, open, pair, seal};
+
+const UNREACHABLE: u8 = 1;
+const PACKET_TOO_BIG: u8 = 2;
+const TIME_EXCEEDED: u8 = 3;
+const ECHO_REQUEST: u8 = 128;
+const ECHO_REPLY: u8 = 129;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+
+/// Nobody has the port (code of [`Message::Unreachable`]).
+pub const CODE_PORT: u8 = 4;
+
+/// Neighbour discovery counts only with this hop limit: no router has passed it on (RFC 4861 §7.1).
+pub const NEIGHBOUR_HOP_LIMIT: u8 = 255;
+
+const OPTION_SOURCE_MAC: u8 = 1;
+const OPTION_TARGET_MAC: u8 = 2;
+/// Bytes of an option with an Ethernet address.
+const MAC_OPTION_BYTES: usize = 8;
+
+const ROUTER: u8 = 0x80;
+const SOLICITED: u8 = 0x40;
+const OVERRIDES: u8 = 0x20;
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// A packet did not arrive.
+    Unreachable {
+        /// Why.
+        code: u8,
+        /// How the packet began.
+        inner: &'a [u8],
+    },
+    /// A packet is larger than the next network takes.
+    PacketTooBig {
+        /// What it takes, bytes.
+        mtu: u32,
+        /// How the packet began.
+        inner: &'a [u8],
+    },
+    /// A packet had no hops left, or its fragments did not arrive.
+    TimeExceeded {
+        /// Which of the two.
+        code: u8,
+        /// How the packet began.
+        inner: &'a [u8],
+    },
+    /// Is anybody there?
+    EchoRequest {
+        /// Whose question it is.
+        ident: u16,
+        /// Which of them.
+        sequence: u16,
+        /// Comes back as it is.
+        payload: &'a [u8],
+    },
+    /// The answer.
+    EchoReply {
+        /// As in the question.
+        ident: u16,
+        /// As in the question.
+        sequence: u16,
+        /// As in the question.
+        payload: &'a [u8],
+    },
+    /// Who has this address?
+    NeighbourSolicitation {
+        /// The address; not a group's.
+        target: Ipv6Addr,
+        /// Who asks.
+        source_mac: Option<Mac>,
+    },
+    /// This card has the address.
+    NeighbourAdvertisement {
+        /// The address; not a group's.
+        target: Ipv6Addr,
+        /// The card.
+        target_mac: Option<Mac>,
+        /// It is a router's.
+        router: bool,
+        /// It was asked for.
+        solicited: bool,
+        /// It counts more than what was known.
+        overrides: bool,
+    },
+    /// Anything else.
+    Other {
+        /// Its type.
+        kind: u8,
+        /// Its code.
+        code: u8,
+        /// What follows the checksum.
+        body: &'a [u8],
+    },
+}
+
+impl<'a> Message<'a> {
+    /// Reads what an IPv6 packet carries. `pseudo` is the pseudo-header's sum. Of neighbour discovery the caller
+    /// checks [`NEIGHBOUR_HOP_LIMIT`].
+    pub fn parse(bytes: &'a [u8], pseudo: Sum) -> Result<Message<'a>, PacketError> {
+        let (&[kind, code, _, _, a, b, c, d], rest) = open(bytes, pseudo)?;
+        let (ident, sequence) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        Ok(match (kind, code) {
+            (UNREACHABLE, code) => Message::Unreachable { code, inner: rest },
+            (PACKET_TOO_BIG, _) => {
+                Message::PacketTooBig { mtu: u32::from_be_bytes([a, b, c, d]), inner: rest }
+            }
+            (TIME_EXCEEDED, code) => Message::TimeExceeded { code, inner: rest },
+            (ECHO_REQUEST, 0) => Message::EchoRequest { ident, sequence, payload: rest },
+            (ECHO_REPLY, 0) => Message::EchoReply { ident, sequence, payload: rest },
+            (SOLICITATION, 0) => {
+                let (target, source_mac) = neighbour(rest, OPTION_SOURCE_MAC)?;
+                Message::NeighbourSolicitation { target, source_mac }
+            }
+            (ADVERTISEMENT, 0) => {
+                let (target, target_mac) = neighbour(rest, OPTION_TARGET_MAC)?;
+                Message::NeighbourAdvertisement {
+                    target,
+                    target_mac,
+                    router: a & ROUTER != 0,
+                    solicited: a & SOLICITED != 0,
+                    overrides: a & OVERRIDES != 0,
+                }
+            }
+            (kind, code) => Message::Other { kind, code, body: &bytes[HEAD_BYTES..] },
+        })
+    }
+
+    /// Bytes of the message.
+    pub fn bytes(&self) -> usize {
+        let neighbour = |mac: &Option<Mac>| BYTES_MIN + 16 + mac.map_or(0, |_| MAC_OPTION_BYTES);
+        match self {
+            Message::Unreachable { inner, .. }
+            | Message::PacketTooBig { inner, .. }
+            | Message::TimeExceeded { inner, .. } => BYTES_MIN + inner.len(),
+            Message::EchoRequest { payload, .. } | Message::EchoReply { payload, .. } => {
+                BYTES_MIN + payload.len()
+            }
+            Message::NeighbourSolicitation { source_mac, .. } => neighbour(source_mac),
+            Message::NeighbourAdvertisement { target_mac, .. } => neighbour(target_mac),
+            Message::Other { body, .. } => HEAD_BYTES + body.len(),
+        }
+    }
+
+    /// Writes the message with its checksum and returns its length, [`Message::bytes`]. `pseudo` is the
+    /// pseudo-header's sum for that length.
+    ///
+    /// # Panics
+    /// When `out` is shorter than that.
+    pub fn emit(&self, out: &mut [u8], pseudo: Sum) -> usize {
+        let out = &mut out[..self.bytes()];
+        let (_, after) = out.split_at_mut(HEAD_BYTES);
+        let mut put = |four: [u8; 4], rest: &[u8]| {
+            after[..4].copy_from_slice(&four);
+            after[4..].copy_from_slice(rest);
+        };
+        let (kind, code) = match *self {
+            Message::Unreachable { code, inner } => {
+                put([0; 4], inner);
+                (UNREACHABLE, code)
+            }
+            Message::PacketTooBig { mtu, inner } => {
+                put(mtu.to_be_bytes(), inner);
+                (PACKET_TOO_BIG, 0)
+            }
+            Message::TimeExceeded { code, inner } => {
+                put([0; 4], inner);
+                (TIME_EXCEEDED, code)
+            }
+            Message::EchoRequest { ident, sequence, payload } => {
+                put(pair(ident, sequence), payload);
+                (ECHO_REQUEST, 0)
+            }
+            Message::EchoReply { ident, sequence, payload } => {
+                put(pair(ident, sequence), payload);
+                (ECHO_REPLY, 0)
+            }
+            Message::NeighbourSolicitation { target, source_mac } => {
+                put_neighbour(after, 0, target, OPTION_SOURCE_MAC, source_mac);
+                (SOLICITATION, 0)
+            }
+            Message::NeighbourAdvertisement { target, target_mac, router, solicited, overrides } => {
+                let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+                let bits = bit(router, ROUTER) | bit(solicited, SOLICITED) | bit(overrides, OVERRIDES);
+                put_neighbour(after, bits, target, OPTION_TARGET_MAC, target_mac);
+                (ADVERTISEMENT, 0)
+            }
+            Message::Other { kind, code, body } => {
+                after.copy_from_slice(body);
+                (kind, code)
+            }
+        };
+        seal(out, kind, code, pseudo);
+        out.len()
+    }
+}
+
+/// The group that is asked for the card of an address (RFC 4291 §2.7.1).
+pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = address.octets();
+    Ipv6Addr::from([0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
+}
+
+/// The address, and the first option of that kind. Every option must have a length (RFC 4861 §7.1.1).
+fn neighbour(bytes: &[u8], wanted: u8) -> Result<(Ipv6Addr, Option<Mac>), PacketError> {
+    let (target, mut rest) = bytes.split_first_chunk::<16>().ok_or(PacketError::Truncated(Layer::Icmp))?;
+    let target = Ipv6Addr::from(*target);
+    if target.is_multicast() {
+        return Err(PacketError::Field(Layer::Icmp));
+    }
+    let mut mac = None;
+    while let [kind, eights, ..] = *rest {
+        if eights == 0 {
+            return Err(PacketError::Option(Layer::Icmp, kind));
+        }
+        let (option, after) =
+            rest.split_at_checked(usize::from(eights) * 8).ok_or(PacketError::Truncated(Layer::Icmp))?;
+        if let [_, 1, a, b, c, d, e, f] = *option
+            && kind == wanted
+            && mac.is_none()
+        {
+            mac = Some(Mac([a, b, c, d, e, f]));
+        }
+        rest = after;
+    }
+    if rest.is_empty() { Ok((target, mac)) } else { Err(PacketError::Truncated(Layer::Icmp)) }
+}
+
+fn put_neighbour(after: &mut [u8], bits: u8, target: Ipv6Addr, option: u8, mac: Option<Mac>) {
+    after[..4].copy_from_slice(&[bits, 0, 0, 0]);
+    after[4..20].copy_from_slice(&target.octets());
+    if let Some(Mac(mac)) = mac {
+        after[20..22].copy_from_slice(&[option, 1]);
+        after[22..28].copy_from_slice(&mac);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::super::super::checksum::pseudo_v6;
+    use super::super::super::ipv6::PROTOCOL_ICMP;
+    use super::*;
+
+    fn address(text: &str) -> Ipv6Addr {
+        text.parse().unwrap()
+    }
+
+    fn pseudo(bytes: usize) -> Sum {
+        pseudo_v6(address("fe80::1"), address("fe80::2"), PROTOCOL_ICMP, bytes as u32)
+    }
+
+    fn emitted(message: &Message<'_>) -> Vec<u8> {
+        let mut out = alloc::vec![0xee; message.bytes()];
+        assert_eq!(message.emit(&mut out, pseudo(message.bytes())), out.len());
+        out
+    }
+
+    const CARD: Mac = Mac([2, 0, 0, 0, 0, 9]);
+
+    #[test]
+    fn every_message_survives_a_round_trip() {
+        let target = address("fe80::2");
+        for message in [
+            Message::Unreachable { code: CODE_PORT, inner: &[0x60; 48] },
+            Message::PacketTooBig { mtu: 1280, inner: &[0x60; 48] },
+            Message::TimeExceeded { code: 1, inner: &[] },
+            Message::EchoRequest { ident: 0x1234, sequence: 0xffff, payload: b"odd" },
+            Message::EchoReply { ident: 0x1234, sequence: 0xffff, payload: b"odd" },
+            Message::NeighbourSolicitation { target, source_mac: None },
+            Message::NeighbourSolicitation { target, source_mac: Some(CARD) },
+            Message::Other { kind: 143, code: 0, body: &[0, 0, 0, 1, 4] },
+        ] {
+            let bytes = emitted(&message);
+            assert_eq!(Message::parse(&bytes, pseudo(bytes.len())), Ok(message));
+        }
+        for bits in 0..8 {
+            let message = Message::NeighbourAdvertisement {
+                target,
+                target_mac: if bits == 0 { None } else { Some(CARD) },
+                router: bits & 1 != 0,
+                solicited: bits & 2 != 0,
+                overrides: bits & 4 != 0,
+            };
+            let bytes = emitted(&message);
+            assert_eq!(Message::parse(&bytes, pseudo(bytes.len())), Ok(message));
+        }
+    }
+
+    #[test]
+    fn a_solicitation_is_laid_out_as_in_rfc_4861() {
+        let bytes =
+            emitted(&Message::NeighbourSolicitation { target: address("fe80::2"), source_mac: Some(CARD) });
+        assert_eq!((bytes[0], bytes[1], &bytes[4..8]), (135, 0, &[0; 4][..]));
+        assert_eq!(bytes[8..24], address("fe80::2").octets());
+        assert_eq!(bytes[24..], [1, 1, 2, 0, 0, 0, 0, 9]);
+        let group = solicited_node(address("2001:db8::12:3456"));
+        assert_eq!(group, address("ff02::1:ff12:3456"));
+    }
+
+    /// A solicitation with other options than ours.
+    fn with_options(options: &[u8]) -> Result<Option<Mac>, PacketError> {
+        let mut bytes = [&[0; 8][..], &address("fe80::2").octets(), options].concat();
+        let pseudo = pseudo(bytes.len());
+        seal(&mut bytes, SOLICITATION, 0, pseudo);
+        match Message::parse(&bytes, pseudo)? {
+            Message::NeighbourSolicitation { source_mac, .. } => Ok(source_mac),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_of_neighbours() {
+        let card: &[u8] = &[1, 1, 2, 0, 0, 0, 0, 9];
+        assert_eq!(with_options(card), Ok(Some(CARD)));
+        let nonce: &[u8] = &[14, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
+        assert_eq!(with_options(&[nonce, card, &[1; 8]].concat()), Ok(Some(CARD)), "the first counts");
+        assert_eq!(with_options(nonce), Ok(None));
+        assert_eq!(with_options(&[1, 0, 0, 0, 0, 0, 0, 0]), Err(PacketError::Option(Layer::Icmp, 1)));
+        assert_eq!(with_options(&card[..7]), Err(PacketError::Truncated(Layer::Icmp)));
+        assert_eq!(with_options(&[1]), Err(PacketError::Truncated(Layer::Icmp)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        let message = Message::NeighbourSolicitation { target: address("ff02::1"), source_mac: None };
+        let bytes = emitted(&message);
+        let parsed = Message::parse(&bytes, pseudo(bytes.len()));
+        assert_eq!(parsed, Err(PacketError::Field(Layer::Icmp)), "a group has no card");
+        let bytes = emitted(&Message::EchoRequest { ident: 1, sequence: 2, payload: b"abcde" });
+        for place in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[place] ^= 4;
+            let parsed = Message::parse(&damaged, pseudo(bytes.len()));
+            assert_eq!(parsed, Err(PacketError::Checksum(Layer::Icmp)), "byte {place}");
+        }
+        let parsed = Message::parse(&bytes, Sum::ZERO);
+        assert_eq!(parsed, Err(PacketError::Checksum(Layer::Icmp)), "addresses are summed, too");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
+            kind in prop::sample::select(alloc::vec![1_u8, 2, 3, 128, 129, 135, 136, 137]), code in 0..2_u8,
+        ) {
+            let pseudo = pseudo(bytes.len());
+            let _ = Message::parse(&bytes, pseudo);
+            if bytes.len() >= BYTES_MIN {
+                seal(&mut bytes, kind, code, pseudo);
+                if let Ok(message) = Message::parse(&bytes, pseudo) {
+                    let again = emitted(&message);
+                    prop_assert_eq!(Message::parse(&again, self::pseudo(again.len())), Ok(message));
+                }
+            }
+        }
+    }
+}

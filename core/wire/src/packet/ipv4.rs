@@ -1,0 +1,251 @@
+//! IPv4 headers (RFC 791). Options are passed over, fragments are refused.
+
+use core::net::Ipv4Addr;
+
+use super::checksum::Sum;
+use super::{Layer, PacketError};
+
+/// Bytes of a header without options.
+pub const HEADER_BYTES: usize = 20;
+
+/// ICMP follows.
+pub const PROTOCOL_ICMP: u8 = 1;
+/// TCP follows.
+pub const PROTOCOL_TCP: u8 = 6;
+/// UDP follows.
+pub const PROTOCOL_UDP: u8 = 17;
+
+const DONT_FRAGMENT: u16 = 0x4000;
+/// More fragments follow, or this is not the first.
+const FRAGMENT: u16 = 0x3fff;
+
+/// A header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Whose packet it is.
+    pub source: Ipv4Addr,
+    /// Whom it is for.
+    pub target: Ipv4Addr,
+    /// What follows: [`PROTOCOL_TCP`] or another.
+    pub protocol: u8,
+    /// Hops that are left.
+    pub ttl: u8,
+    /// Differentiated services (RFC 2474), and congestion notification (RFC 3168) in the two lowest bits.
+    pub dscp_ecn: u8,
+    /// Of the fragments of one packet.
+    pub ident: u16,
+    /// Routers drop the packet, and tell the MTU, rather than cut it.
+    pub dont_fragment: bool,
+    /// Bytes after the header.
+    pub payload_bytes: u16,
+}
+
+impl Header {
+    /// The header, its length in bytes, and the payload without what the network added behind it.
+    #[inline]
+    pub fn parse(packet: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {
+        let (header, header_bytes) = Header::read(packet)?;
+        let head = packet.get(..header_bytes).ok_or(PacketError::Truncated(Layer::Ipv4))?;
+        let total_bytes = header_bytes + usize::from(header.payload_bytes);
+        let payload = packet.get(header_bytes..total_bytes).ok_or(PacketError::Truncated(Layer::Ipv4))?;
+        if Sum::ZERO.add_bytes(head).finish() != 0 {
+            return Err(PacketError::Checksum(Layer::Ipv4));
+        }
+        Ok((header, header_bytes, payload))
+    }
+
+    /// The header of a packet that an ICMP message quotes, and as much of the payload as is there. Routers quote
+    /// headers that they have begun to alter, so the checksum is not looked at.
+    pub fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
+        let (header, header_bytes) = Header::read(packet)?;
+        let rest = packet.get(header_bytes..).ok_or(PacketError::Truncated(Layer::Ipv4))?;
+        Ok((header, &rest[..rest.len().min(usize::from(header.payload_bytes))]))
+    }
+
+    /// The fixed part, and the header's length.
+    #[inline]
+    fn read(packet: &[u8]) -> Result<(Header, usize), PacketError> {
+        let head = packet.first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Ipv4))?;
+        let [version_length, dscp_ecn, t0, t1, i0, i1, f0, f1, ttl, protocol, _, _, addresses @ ..] = *head;
+        let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
+        if version_length >> 4 != 4 {
+            return Err(PacketError::Version(Layer::Ipv4));
+        }
+        let header_bytes = usize::from(version_length & 0xf) * 4;
+        if header_bytes < HEADER_BYTES {
+            return Err(PacketError::HeaderLength(Layer::Ipv4));
+        }
+        let fragment = u16::from_be_bytes([f0, f1]);
+        if fragment & FRAGMENT != 0 {
+            return Err(PacketError::Fragment(Layer::Ipv4));
+        }
+        let total_bytes = u16::from_be_bytes([t0, t1]);
+        let header = Header {
+            source: Ipv4Addr::new(s0, s1, s2, s3),
+            target: Ipv4Addr::new(d0, d1, d2, d3),
+            protocol,
+            ttl,
+            dscp_ecn,
+            ident: u16::from_be_bytes([i0, i1]),
+            dont_fragment: fragment & DONT_FRAGMENT != 0,
+            payload_bytes: total_bytes
+                .checked_sub(header_bytes as u16) // at most 60
+                .ok_or(PacketError::Length(Layer::Ipv4))?,
+        };
+        Ok((header, header_bytes))
+    }
+
+    /// Writes the header with its checksum. A payload beyond 65,515 bytes is no packet: its length saturates.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; HEADER_BYTES]) {
+        let total_bytes = self.payload_bytes.saturating_add(HEADER_BYTES as u16);
+        let fragment = if self.dont_fragment { DONT_FRAGMENT } else { 0 };
+        out[0] = 0x45;
+        out[1] = self.dscp_ecn;
+        out[2..4].copy_from_slice(&total_bytes.to_be_bytes());
+        out[4..6].copy_from_slice(&self.ident.to_be_bytes());
+        out[6..8].copy_from_slice(&fragment.to_be_bytes());
+        out[8] = self.ttl;
+        out[9] = self.protocol;
+        out[10..12].copy_from_slice(&[0, 0]);
+        out[12..16].copy_from_slice(&self.source.octets());
+        out[16..20].copy_from_slice(&self.target.octets());
+        let check = Sum::ZERO.add_bytes(out).finish();
+        out[10..12].copy_from_slice(&check.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A header whose checksum, 0xb861, was computed by hand.
+    const HEAD: [u8; 20] = [
+        0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00, 0x01, 0xc0,
+        0xa8, 0x00, 0xc7,
+    ];
+
+    fn packet() -> Vec<u8> {
+        let mut packet = Vec::from(HEAD);
+        packet.resize(0x73, 0xab);
+        packet
+    }
+
+    /// Alters a packet, and makes the checksum right again.
+    fn altered(place: usize, byte: u8) -> Vec<u8> {
+        let mut packet = packet();
+        packet[place] = byte;
+        packet[10..12].fill(0);
+        let check = Sum::ZERO.add_bytes(&packet[..20]).finish();
+        packet[10..12].copy_from_slice(&check.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn a_packet_by_hand() {
+        let padded = [packet().as_slice(), &[0; 9]].concat();
+        let (header, header_bytes, payload) = Header::parse(&padded).unwrap();
+        let expected = Header {
+            source: Ipv4Addr::new(192, 168, 0, 1),
+            target: Ipv4Addr::new(192, 168, 0, 199),
+            protocol: PROTOCOL_UDP,
+            ttl: 64,
+            dscp_ecn: 0,
+            ident: 0,
+            dont_fragment: true,
+            payload_bytes: 95,
+        };
+        assert_eq!((header, header_bytes), (expected, 20));
+        assert_eq!(payload, [0xab; 95], "padding is not payload");
+        let mut out = [0xee; 20];
+        header.emit(&mut out);
+        assert_eq!(out, HEAD);
+    }
+
+    #[test]
+    fn every_wrong_bit_of_a_header_is_noticed() {
+        for place in 0..20 {
+            for bit in 0..8 {
+                let mut packet = packet();
+                packet[place] ^= 1 << bit;
+                assert!(Header::parse(&packet).is_err(), "byte {place}, bit {bit}");
+            }
+        }
+        let mut packet = packet();
+        packet[10] ^= 0x80;
+        assert_eq!(Header::parse(&packet), Err(PacketError::Checksum(Layer::Ipv4)));
+    }
+
+    #[test]
+    fn lying_headers_are_errors() {
+        for (packet, error) in [
+            (altered(0, 0x65), PacketError::Version(Layer::Ipv4)),
+            (altered(0, 0x44), PacketError::HeaderLength(Layer::Ipv4)),
+            (altered(3, 19), PacketError::Length(Layer::Ipv4)),
+            (altered(3, 0x74), PacketError::Truncated(Layer::Ipv4)),
+            (altered(6, 0x20), PacketError::Fragment(Layer::Ipv4)),
+            (altered(7, 0x01), PacketError::Fragment(Layer::Ipv4)),
+        ] {
+            assert_eq!(Header::parse(&packet), Err(error));
+        }
+        for cut in 0..0x73 {
+            assert_eq!(Header::parse(&packet()[..cut]), Err(PacketError::Truncated(Layer::Ipv4)), "{cut}");
+        }
+    }
+
+    #[test]
+    fn options_are_passed_over() {
+        let mut packet = packet();
+        packet[0] = 0x46;
+        packet.splice(20..20, [1, 1, 1, 0]);
+        packet[3] += 4;
+        packet[10..12].fill(0);
+        let check = Sum::ZERO.add_bytes(&packet[..24]).finish();
+        packet[10..12].copy_from_slice(&check.to_be_bytes());
+        let (header, header_bytes, payload) = Header::parse(&packet).unwrap();
+        assert_eq!((header.payload_bytes, header_bytes, payload.len()), (95, 24, 95));
+    }
+
+    #[test]
+    fn a_quoted_packet_is_cut_and_may_be_altered() {
+        let mut quoted = Vec::from(&packet()[..28]);
+        quoted[8] -= 1;
+        assert!(Header::parse(&quoted).is_err());
+        let (header, payload) = Header::parse_quoted(&quoted).unwrap();
+        assert_eq!((header.ttl, header.payload_bytes, payload.len()), (63, 95, 8));
+        assert_eq!(Header::parse_quoted(&quoted[..19]), Err(PacketError::Truncated(Layer::Ipv4)));
+    }
+
+    proptest! {
+        #[test]
+        fn every_header_survives_a_round_trip(
+            source: u32, target: u32, protocol: u8, ttl: u8, dscp_ecn: u8, ident: u16, dont_fragment: bool,
+            payload in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let (source, target) = (Ipv4Addr::from_bits(source), Ipv4Addr::from_bits(target));
+            let payload_bytes = payload.len() as u16;
+            let header =
+                Header { source, target, protocol, ttl, dscp_ecn, ident, dont_fragment, payload_bytes };
+            let mut out = [0; HEADER_BYTES];
+            header.emit(&mut out);
+            let packet = [&out[..], &payload].concat();
+            prop_assert_eq!(Header::parse(&packet), Ok((header, HEADER_BYTES, payload.as_slice())));
+        }
+
+        #[test]
+        fn any_bytes_are_taken(mut bytes in proptest::collection::vec(any::<u8>(), 0..100), likely: bool) {
+            if likely && bytes.len() >= 20 {
+                bytes[0] = 0x40 | bytes[0] & 0xf;
+                (bytes[2], bytes[6], bytes[7]) = (0, 0, 0);
+            }
+            let _ = Header::parse(&bytes);
+            if let Ok((header, payload)) = Header::parse_quoted(&bytes) {
+                prop_assert!(payload.len() <= usize::from(header.payload_bytes));
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! IPv6 headers (RFC 8200). Extension headers that say nothing to an end host are passed over; fragments and routing
+//! headers are refused.
+
+use core::net::Ipv6Addr;
+
+use super::{Layer, PacketError};
+
+/// Bytes of a header without extension headers.
+pub const HEADER_BYTES: usize = 40;
+
+/// ICMP of IPv6 follows.
+pub const PROTOCOL_ICMP: u8 = 58;
+
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const ENCRYPTED: u8 = 50;
+const AUTHENTICATED: u8 = 51;
+const DESTINATION_OPTIONS: u8 = 60;
+const MOBILITY: u8 = 135;
+const HOST_IDENTITY: u8 = 139;
+const SHIM6: u8 = 140;
+
+/// Hop-by-hop options come once, options for the destination at most twice (RFC 8200 §4.1).
+const EXTENSIONS_MAX: usize = 3;
+
+/// The option that is one byte of filler.
+const PAD_1: u8 = 0;
+/// What to do about an option that is not known: 0 is to pass over it (RFC 8200 §4.2).
+const OPTION_ACTION: u8 = 0xc0;
+
+/// A header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Whose packet it is.
+    pub source: Ipv6Addr,
+    /// Whom it is for.
+    pub target: Ipv6Addr,
+    /// What follows the extension headers.
+    pub protocol: u8,
+    /// Hops that are left.
+    pub hop_limit: u8,
+    /// Differentiated services, and congestion notification in the two lowest bits.
+    pub dscp_ecn: u8,
+    /// Packets of one flow have the same: 20 bits (RFC 6437).
+    pub flow_label: u32,
+    /// Bytes after the extension headers.
+    pub payload_bytes: u16,
+}
+
+impl Header {
+    /// The header, the bytes of it and its extension headers, and the payload without what the network added behind
+    /// it.
+    pub fn parse(packet: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {
+        let (mut header, rest) = Header::read(packet)?;
+        let mut payload =
+            rest.get(..usize::from(header.payload_bytes)).ok_or(PacketError::Truncated(Layer::Ipv6))?;
+        let all_bytes = payload.len();
+        let mut extensions = 0;
+        loop {
+            match header.protocol {
+                HOP_BY_HOP if extensions > 0 => return Err(PacketError::Extension(HOP_BY_HOP)),
+                number @ (HOP_BY_HOP | DESTINATION_OPTIONS) if extensions < EXTENSIONS_MAX => {
+                    (header.protocol, payload) = pass_over(number, payload)?;
+                    extensions += 1;
+                }
+                FRAGMENT => return Err(PacketError::Fragment(Layer::Ipv6)),
+                number @ (ROUTING | ENCRYPTED | AUTHENTICATED | DESTINATION_OPTIONS | MOBILITY
+                | HOST_IDENTITY | SHIM6) => return Err(PacketError::Extension(number)),
+                _ => break,
+            }
+        }
+        header.payload_bytes = payload.len() as u16; // what is left of it
+        Ok((header, HEADER_BYTES + all_bytes - payload.len(), payload))
+    }
+
+    /// The header of a packet that an ICMP message quotes, and as much of what follows as is there. `protocol` is that
+    /// of the first extension header, if there is one.
+    pub fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
+        let (header, rest) = Header::read(packet)?;
+        Ok((header, &rest[..rest.len().min(usize::from(header.payload_bytes))]))
+    }
+
+    fn read(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
+        let (head, rest) =
+            packet.split_first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Ipv6))?;
+        let [v0, v1, v2, v3, l0, l1, protocol, hop_limit, addresses @ ..] = *head;
+        let first = u32::from_be_bytes([v0, v1, v2, v3]);
+        if first >> 28 != 6 {
+            return Err(PacketError::Version(Layer::Ipv6));
+        }
+        let address = |at: usize| {
+            let mut octets = [0; 16];
+            octets.copy_from_slice(&addresses[at..at + 16]);
+            Ipv6Addr::from(octets)
+        };
+        let header = Header {
+            source: address(0),
+            target: address(16),
+            protocol,
+            hop_limit,
+            dscp_ecn: (first >> 20 & 0xff) as u8,
+            flow_label: first & 0xf_ffff,
+            payload_bytes: u16::from_be_bytes([l0, l1]),
+        };
+        Ok((header, rest))
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, out: &mut [u8; HEADER_BYTES]) {
+        let first = 6 << 28 | u32::from(self.dscp_ecn) << 20 | self.flow_label & 0xf_ffff;
+        out[..4].copy_from_slice(&first.to_be_bytes());
+        out[4..6].copy_from_slice(&self.payload_bytes.to_be_bytes());
+        out[6] = self.protocol;
+        out[7] = self.hop_limit;
+        out[8..24].copy_from_slice(&self.source.octets());
+        out[24..].copy_from_slice(&self.target.octets());
+    }
+}
+
+/// An extension header that consists of options: what follows it, and the number of that.
+fn pass_over(number: u8, bytes: &[u8]) -> Result<(u8, &[u8]), PacketError> {
+    let truncated = PacketError::Truncated(Layer::Ipv6);
+    let [next, eights, ..] = *bytes else { return Err(truncated) };
+    let (extension, after) = bytes.split_at_checked((usize::from(eights) + 1) * 8).ok_or(truncated)?;
+    let mut options = &extension[2..];
+    loop {
+        options = match *options {
+            [] => return Ok((next, after)),
+            [PAD_1, ref rest @ ..] => rest,
+            [kind, ..] if kind & OPTION_ACTION != 0 => return Err(PacketError::Option(Layer::Ipv6, kind)),
+            [_, length, ref rest @ ..] => {
+                rest.get(usize::from(length)..).ok_or(PacketError::Extension(number))?
+            }
+            [_] => return Err(PacketError::Extension(number)),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header(protocol: u8, payload_bytes: u16) -> Header {
+        Header {
+            source: "2001:db8::1".parse().unwrap(),
+            target: "2001:db8::2".parse().unwrap(),
+            protocol,
+            hop_limit: 64,
+            dscp_ecn: 0xb8,
+            flow_label: 0xa_bcde,
+            payload_bytes,
+        }
+    }
+
+    fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut out = [0xee; HEADER_BYTES];
+        header(protocol, payload.len() as u16).emit(&mut out);
+        [&out[..], payload].concat()
+    }
+
+    #[test]
+    fn a_packet_by_hand() {
+        let packet = packet(6, b"segment");
+        assert_eq!(packet[..8], [0x6b, 0x8a, 0xbc, 0xde, 0, 7, 6, 64]);
+        assert_eq!(packet[8..12], [0x20, 0x01, 0x0d, 0xb8]);
+        let padded = [packet.as_slice(), &[0; 3]].concat();
+        assert_eq!(Header::parse(&padded), Ok((header(6, 7), 40, &b"segment"[..])));
+        for cut in 0..packet.len() {
+            assert_eq!(Header::parse(&packet[..cut]), Err(PacketError::Truncated(Layer::Ipv6)));
+        }
+        let mut other = packet;
+        other[0] = 0x45;
+        assert_eq!(Header::parse(&other), Err(PacketError::Version(Layer::Ipv6)));
+    }
+
+    #[test]
+    fn options_are_passed_over() {
+        // Hop by hop: router alert and two fillers; for the destination: fillers, 16 bytes of them.
+        let bytes: &[u8] = &[60, 0, 5, 2, 0, 0, 0, 0];
+        let filler: &[u8] = &[6, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let packet = packet(0, &[bytes, filler, b"segment"].concat());
+        assert_eq!(Header::parse(&packet), Ok((header(6, 7), 64, &b"segment"[..])));
+    }
+
+    #[test]
+    fn extensions_that_are_not_followed() {
+        let filler = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
+        for number in [43, 50, 51, 135, 139, 140] {
+            assert_eq!(Header::parse(&packet(number, &filler(6))), Err(PacketError::Extension(number)));
+        }
+        assert_eq!(Header::parse(&packet(44, &filler(6))), Err(PacketError::Fragment(Layer::Ipv6)));
+        let late = packet(60, &[filler(0), filler(6)].concat());
+        assert_eq!(Header::parse(&late), Err(PacketError::Extension(0)), "hop by hop comes first");
+        let three = packet(0, &[filler(60), filler(60), filler(6)].concat());
+        assert!(Header::parse(&three).is_ok());
+        let four = packet(0, &[filler(60), filler(60), filler(60), filler(6)].concat());
+        assert_eq!(Header::parse(&four), Err(PacketError::Extension(60)), "the walk is bounded");
+    }
+
+    #[test]
+    fn options_that_may_not_be_passed_over() {
+        for kind in [0x40, 0x80, 0xc2] {
+            let packet = packet(60, &[6, 0, kind, 4, 0, 0, 0, 0]);
+            assert_eq!(Header::parse(&packet), Err(PacketError::Option(Layer::Ipv6, kind)));
+        }
+        for option in [[1, 5, 0, 0, 0, 0], [1, 3, 0, 0, 0, 1]] {
+            let packet = packet(60, &[&[6, 0][..], &option].concat());
+            assert_eq!(Header::parse(&packet), Err(PacketError::Extension(60)), "beyond its end");
+        }
+        let truncated = Err(PacketError::Truncated(Layer::Ipv6));
+        assert_eq!(Header::parse(&packet(60, &[6, 1, 1, 4, 0, 0, 0, 0])), truncated);
+        assert_eq!(Header::parse(&packet(60, &[6])), truncated);
+    }
+
+    #[test]
+    fn a_quoted_packet_is_cut() {
+        let packet = packet(6, &[7; 100]);
+        let (quoted, rest) = Header::parse_quoted(&packet[..48]).unwrap();
+        assert_eq!((quoted, rest), (header(6, 100), &[7; 8][..]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(
+            bytes in proptest::collection::vec(any::<u8>(), 0..100),
+            kinds in proptest::collection::vec((prop::sample::select(alloc::vec![0_u8, 6, 43, 60]), 0..3_u8), 0..5),
+        ) {
+            let _ = (Header::parse(&bytes), Header::parse_quoted(&bytes));
+            let mut extensions = Vec::new();
+            for (next, eights) in kinds {
+                extensions.extend([next, eights]);
+                extensions.resize(extensions.len() + 6 + 8 * usize::from(eights), 0);
+            }
+            extensions.extend(bytes);
+            for first in [0, 60] {
+                let packet = packet(first, &extensions);
+                if let Ok((header, header_bytes, payload)) = Header::parse(&packet) {
+                    prop_assert_eq!(header_bytes + payload.len(), packet.len());
+                    prop_assert_eq!(usize::from(header.payload_bytes), payload.len());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! TCP segments (RFC 9293 §3.1): the header. What options it has is in [`options`].
+
+pub mod options;
+
+use core::fmt;
+use core::ops::{BitOr, BitOrAssign};
+
+pub use options::{Options, SACK_BLOCKS_MAX, SackBlocks, Timestamps, WINDOW_SCALE_MAX};
+
+use super::checksum::Sum;
+use super::{Layer, PacketError};
+
+/// Bytes of a header without options.
+pub const HEADER_BYTES: usize = 20;
+/// Bytes of a header with all options there is room for.
+pub const HEADER_BYTES_MAX: usize = 60;
+
+/// Where the checksum is in a header.
+const CHECK_AT: usize = 16;
+
+/// The control bits.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// None of them.
+    pub const NONE: Flags = Flags(0);
+    /// No more bytes in this direction.
+    pub const FIN: Flags = Flags(0x01);
+    /// The stream's number begins here.
+    pub const SYN: Flags = Flags(0x02);
+    /// The connection is no more.
+    pub const RST: Flags = Flags(0x04);
+    /// What was buffered should be delivered.
+    pub const PSH: Flags = Flags(0x08);
+    /// The acknowledgement counts.
+    pub const ACK: Flags = Flags(0x10);
+    /// The urgent pointer counts.
+    pub const URG: Flags = Flags(0x20);
+    /// A packet came marked (RFC 3168).
+    pub const ECE: Flags = Flags(0x40);
+    /// The congestion window was reduced (RFC 3168).
+    pub const CWR: Flags = Flags(0x80);
+
+    /// Whether all of `others` are set.
+    #[inline]
+    pub fn contains(self, others: Flags) -> bool {
+        self.0 & others.0 == others.0
+    }
+
+    /// Whether one of `others` is set.
+    #[inline]
+    pub fn intersects(self, others: Flags) -> bool {
+        self.0 & others.0 != 0
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Flags;
+
+    fn bitor(self, others: Flags) -> Flags {
+        Flags(self.0 | others.0)
+    }
+}
+
+impl BitOrAssign for Flags {
+    fn bitor_assign(&mut self, others: Flags) {
+        self.0 |= others.0;
+    }
+}
+
+impl fmt::Display for Flags {
+    /// As in packet traces: `SA` for SYN and ACK, `.` for none.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Flags::NONE {
+            return f.write_str(".");
+        }
+        let letters = ['F', 'S', 'R', 'P', 'A', 'U', 'E', 'C'].into_iter().enumerate();
+        for (_, letter) in letters.filter(|(bit, _)| self.0 >> bit & 1 == 1) {
+            write!(f, "{letter}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flags({self})")
+    }
+}
+
+/// The header of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// The sender's port.
+    pub source: u16,
+    /// The receiver's port.
+    pub target: u16,
+    /// Of the first byte, or of the SYN.
+    pub seq: u32,
+    /// The next byte that is expected, if ACK is set.
+    pub ack: u32,
+    /// Control bits.
+    pub flags: Flags,
+    /// Bytes that may be sent from `ack` on, before scaling.
+    pub window: u16,
+    /// Where urgent data ends, from `seq` on, if URG is set.
+    pub urgent: u16,
+    /// Options.
+    pub options: Options,
+}
+
+impl Header {
+    /// The header, its length in bytes, and the payload. `pseudo` is the pseudo-header's sum for the whole segment.
+    /// Options that are not known or not well formed are passed over (RFC 9293 MUST-5, 6, 7); the reserved bits are,
+    /// too.
+    #[inline]
+    pub fn parse(segment: &[u8], pseudo: Sum) -> Result<(Header, usize, &[u8]), PacketError> {
+        let (mut header, header_bytes) = Header::read(segment)?;
+        let (head, payload) =
+            segment.split_at_checked(header_bytes).ok_or(PacketError::Truncated(Layer::Tcp))?;
+        if pseudo.add_bytes(segment).finish() != 0 {
+            return Err(PacketError::Checksum(Layer::Tcp));
+        }
+        header.options = Options::parse(&head[HEADER_BYTES..]);
+        Ok((header, header_bytes, payload))
+    }
+
+    /// The fixed part, and the header's length, at least [`HEADER_BYTES`].
+    #[inline]
+    fn read(segment: &[u8]) -> Result<(Header, usize), PacketError> {
+        let head = segment.first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Tcp))?;
+        let [p0, p1, p2, p3, s0, s1, s2, s3, a0, a1, a2, a3, offset, flags, w0, w1, _, _, u0, u1] = *head;
+        let header_bytes = usize::from(offset >> 4) * 4;
+        if header_bytes < HEADER_BYTES {
+            return Err(PacketError::HeaderLength(Layer::Tcp));
+        }
+        let header = Header {
+            source: u16::from_be_bytes([p0, p1]),
+            target: u16::from_be_bytes([p2, p3]),
+            seq: u32::from_be_bytes([s0, s1, s2, s3]),
+            ack: u32::from_be_bytes([a0, a1, a2, a3]),
+            flags: Flags(flags),
+            window: u16::from_be_bytes([w0, w1]),
+            urgent: u16::from_be_bytes([u0, u1]),
+            options: Options::default(),
+        };
+        Ok((header, header_bytes))
+    }
+
+    /// Bytes of the header with its options: where the payload begins.
+    #[inline]
+    pub fn header_bytes(&self) -> usize {
+        HEADER_BYTES + self.options.bytes()
+    }
+
+    /// Writes the header, its options and the checksum before a payload that is there already, from
+    /// [`Header::header_bytes`] on. `pseudo` is the pseudo-header's sum for the whole segment. Returns the segment's
+    /// length, header and payload.
+    ///
+    /// # Panics
+    /// When `out` is shorter than header and payload: the caller has placed the payload there.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8], payload_bytes: usize, pseudo: Sum) -> usize {
+        let header_bytes = self.header_bytes();
+        let out = &mut out[..header_bytes + payload_bytes];
+        out[0..2].copy_from_slice(&self.source.to_be_bytes());
+        out[2..4].copy_from_slice(&self.target.to_be_bytes());
+        out[4..8].copy_from_slice(&self.seq.to_be_bytes());
+        out[8..12].copy_from_slice(&self.ack.to_be_bytes());
+        out[12] = (header_bytes << 2) as u8; // in words of four bytes, in the upper half; at most 60 bytes
+        out[13] = self.flags.0;
+        out[14..16].copy_from_slice(&self.window.to_be_bytes());
+        out[CHECK_AT..CHECK_AT + 2].copy_from_slice(&[0, 0]);
+        out[18..20].copy_from_slice(&self.urgent.to_be_bytes());
+        self.options.emit(&mut out[HEADER_BYTES..header_bytes]);
+        let check = pseudo.add_bytes(out).finish();
+        out[CHECK_AT..CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
+        out.len()
+    }
+}
+
+/// The first bytes of a segment that an ICMP message quotes: enough to know whose it was (RFC 792).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quoted {
+    /// The sender's port.
+    pub source: u16,
+    /// The receiver's port.
+    pub target: u16,
+    /// The sequence number, to be checked against what is in flight (RFC 5927 §4.1).
+    pub seq: u32,
+}
+
+impl Quoted {
+    /// Reads what is quoted; at least eight bytes of it.
+    pub fn parse(segment: &[u8]) -> Result<Quoted, PacketError> {
+        let [s0, s1, t0, t1, q0, q1, q2, q3] =
+            *segment.first_chunk::<8>().ok_or(PacketError::Truncated(Layer::Tcp))?;
+        Ok(Quoted {
+            source: u16::from_be_bytes([s0, s1]),
+            target: u16::from_be_bytes([t0, t1]),
+            seq: u32::from_be_bytes([q0, q1, q2, q3]),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+    use alloc::vec::Vec;
+    use core::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::super::checksum::pseudo_v4;
+    use super::*;
+
+    const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    fn pseudo(bytes: usize) -> Sum {
+        pseudo_v4(HERE, THERE, 6, bytes as u32)
+    }
+
+    /// Makes the checksum right.
+    fn summed(mut segment: Vec<u8>) -> Vec<u8> {
+        segment[CHECK_AT..CHECK_AT + 2].fill(0);
+        let check = pseudo(segment.len()).add_bytes(&segment).finish();
+        segment[CHECK_AT..CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
+        segment
+    }
+
+    fn parse(segment: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {
+        Header::parse(segment, pseudo(segment.len()))
+    }
+
+    /// The SYN that Linux sends.
+    const SYN: [u8; 40] = [
+        0x9c, 0x40, 0x00, 0x50, 0x01, 0x02, 0x03, 0x04, 0x00, 0x00, 0x00, 0x00, 0xa0, 0x02, 0xfa, 0xf0, 0x00,
+        0x00, 0x00, 0x00, // MSS 1460, SACK permitted, timestamps, window scale 7
+        0x02, 0x04, 0x05, 0xb4, 0x04, 0x02, 0x08, 0x0a, 0xde, 0xad, 0xbe, 0xef, 0x00, 0x00, 0x00, 0x00, 0x01,
+        0x03, 0x03, 0x07,
+    ];
+
+    fn syn() -> Header {
+        Header {
+            source: 40_000,
+            target: 80,
+            seq: 0x0102_0304,
+            flags: Flags::SYN,
+            window: 64_240,
+            options: Options {
+                mss: Some(1460),
+                window_scale: Some(7),
+                sack_permitted: true,
+                timestamps: Some(Timestamps { value: 0xdead_beef, echo: 0 }),
+                ..Options::default()
+            },
+            ..Header::default()
+        }
+    }
+
+    #[test]
+    fn a_syn_as_linux_lays_it_out() {
+        let segment = summed(SYN.to_vec());
+        assert_eq!(parse(&segment), Ok((syn(), 40, &[][..])));
+        let mut out = [0xee; 41];
+        assert_eq!(syn().emit(&mut out, 0, pseudo(40)), 40);
+        assert_eq!(out[..40], segment);
+        assert_eq!(out[40], 0xee, "nothing is written behind it");
+    }
+
+    #[test]
+    fn a_segment_with_bytes() {
+        let header = Header {
+            source: 1,
+            target: 0xffff,
+            seq: u32::MAX,
+            ack: 7,
+            flags: Flags::ACK | Flags::PSH,
+            window: 1,
+            urgent: 0,
+            options: Options { timestamps: Some(Timestamps { value: 3, echo: 4 }), ..Options::default() },
+        };
+        let mut out = [0; 37];
+        out[32..].copy_from_slice(b"hello");
+        assert_eq!(header.header_bytes(), 32);
+        assert_eq!(header.emit(&mut out, 5, pseudo(37)), 37);
+        assert_eq!(out[20..32], [1, 1, 8, 10, 0, 0, 0, 3, 0, 0, 0, 4]);
+        assert_eq!(parse(&out), Ok((header, 32, &b"hello"[..])));
+    }
+
+    #[test]
+    fn every_wrong_bit_is_noticed() {
+        let segment = summed([&SYN[..], b"some bytes"].concat());
+        for place in 0..segment.len() {
+            for bit in 0..8 {
+                let mut damaged = segment.clone();
+                damaged[place] ^= 1 << bit;
+                assert!(parse(&damaged).is_err(), "byte {place}, bit {bit}");
+            }
+        }
+        let other = pseudo_v4(HERE, HERE, 6, segment.len() as u32);
+        assert_eq!(Header::parse(&segment, other), Err(PacketError::Checksum(Layer::Tcp)), "not for us");
+    }
+
+    #[test]
+    fn lying_headers_are_errors() {
+        let segment = summed(SYN.to_vec());
+        for cut in 0..40 {
+            assert_eq!(parse(&segment[..cut]), Err(PacketError::Truncated(Layer::Tcp)), "{cut}");
+        }
+        for words in 0..5 {
+            let mut segment = SYN.to_vec();
+            segment[12] = words << 4;
+            assert_eq!(parse(&summed(segment)), Err(PacketError::HeaderLength(Layer::Tcp)), "{words}");
+        }
+        let mut segment = SYN.to_vec();
+        segment[12] = 0xb0;
+        assert_eq!(parse(&summed(segment)), Err(PacketError::Truncated(Layer::Tcp)));
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored() {
+        let mut segment = SYN.to_vec();
+        segment[12] |= 0xf;
+        assert_eq!(parse(&summed(segment)), Ok((syn(), 40, &[][..])), "RFC 9293 §3.1: ignored in what comes");
+    }
+
+    #[test]
+    fn what_is_quoted() {
+        let quoted = Quoted { source: 40_000, target: 80, seq: 0x0102_0304 };
+        assert_eq!(Quoted::parse(&SYN[..8]), Ok(quoted));
+        assert_eq!(Quoted::parse(&SYN[..7]), Err(PacketError::Truncated(Layer::Tcp)));
+    }
+
+    #[test]
+    fn flags_read_as_in_traces() {
+        assert_eq!((Flags::SYN | Flags::ACK).to_string(), "SA");
+        assert_eq!(Flags::NONE.to_string(), ".");
+        assert_eq!(Flags(0xff).to_string(), "FSRPAUEC");
+        let mut flags = Flags::FIN;
+        flags |= Flags::ACK;
+        assert!(flags.contains(Flags::FIN | Flags::ACK) && !flags.contains(Flags::FIN | Flags::SYN));
+        assert!(flags.intersects(Flags::FIN | Flags::SYN) && !flags.intersects(Flags::SYN | Flags::RST));
+    }
+
+    proptest! {
+        #[test]
+        fn every_header_survives_a_round_trip(
+            source: u16, target: u16, seq: u32, ack: u32, flags: u8, window: u16, urgent: u16,
+            options in options::tests::options(),
+            payload in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let header = Header { source, target, seq, ack, flags: Flags(flags), window, urgent, options };
+            let header_bytes = header.header_bytes();
+            prop_assert!(header_bytes <= HEADER_BYTES_MAX && header_bytes.is_multiple_of(4));
+            let mut out = alloc::vec![0xee; header_bytes];
+            out.extend(&payload);
+            prop_assert_eq!(header.emit(&mut out, payload.len(), pseudo(header_bytes + payload.len())), out.len());
+            let expected = Header { options: options.fitting(), ..header };
+            prop_assert_eq!(parse(&out), Ok((expected, header_bytes, payload.as_slice())));
+        }
+
+        #[test]
+        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..100), words in 5..16_u8) {
+            let _ = parse(&bytes);
+            if bytes.len() >= HEADER_BYTES {
+                let mut likely = bytes;
+                likely[12] = words << 4;
+                let likely = summed(likely);
+                if usize::from(words) * 4 > likely.len() {
+                    prop_assert_eq!(parse(&likely), Err(PacketError::Truncated(Layer::Tcp)));
+                } else {
+                    let (header, header_bytes, payload) = parse(&likely).unwrap();
+                    prop_assert_eq!(header_bytes + payload.len(), likely.len());
+                    prop_assert!(header.header_bytes() <= HEADER_BYTES_MAX);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The options of a TCP header: maximum segment size (RFC 9293 §3.7.1), window scale and timestamps (RFC 7323),
+//! selective acknowledgements (RFC 2018).
+
+/// The largest shift of a window (RFC 7323 §2.3).
+pub const WINDOW_SCALE_MAX: u8 = 14;
+/// Blocks that a header has room for.
+pub const SACK_BLOCKS_MAX: usize = 4;
+
+/// Room for options in a header.
+const BYTES_MAX: usize = 40;
+
+const END: u8 = 0;
+const NOP: u8 = 1;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
+
+/// How nearly every segment's options begin: two fillers, then timestamps, ten bytes of them.
+const ONLY_TIMESTAMPS: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
+
+/// When a segment was sent, and what the newest of the other end says about that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timestamps {
+    /// The sender's clock (TSval).
+    pub value: u32,
+    /// The receiver's clock, as it was last heard (TSecr). Of a meaning only with ACK.
+    pub echo: u32,
+}
+
+/// Blocks of bytes that came out of order: the first byte's number, and that after the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SackBlocks {
+    blocks: [(u32, u32); SACK_BLOCKS_MAX],
+    count: u8,
+}
+
+impl SackBlocks {
+    /// Adds a block behind the others. A fifth is left out: a header has no room for it.
+    pub fn push(&mut self, left: u32, right: u32) {
+        if let Some(block) = self.blocks.get_mut(usize::from(self.count)) {
+            *block = (left, right);
+            self.count += 1;
+        }
+    }
+
+    /// The blocks, in the order of the header.
+    #[inline]
+    pub fn as_slice(&self) -> &[(u32, u32)] {
+        &self.blocks[..usize::from(self.count)]
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// The options that are known. Absent ones, malformed ones and unknown ones are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The largest segment the sender takes, in bytes after the headers. Not 0: that is as good as absent. With SYN.
+    pub mss: Option<u16>,
+    /// By how much the sender's windows are shifted, at most [`WINDOW_SCALE_MAX`]. With SYN.
+    pub window_scale: Option<u8>,
+    /// The sender understands SACK. With SYN.
+    pub sack_permitted: bool,
+    /// Timestamps.
+    pub timestamps: Option<Timestamps>,
+    /// Blocks that came out of order.
+    pub sack: SackBlocks,
+}
+
+impl Options {
+    /// Reads what is between the fixed part of a header and the payload. Unknown options are passed over by their
+    /// length; an impossible length ends the options, and the segment counts without them (RFC 9293 MUST-6, MUST-7).
+    /// Of an option that is there twice the last counts.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Options {
+        if bytes.is_empty() {
+            return Options::default();
+        }
+        if let [n0, n1, kind, length, v0, v1, v2, v3, e0, e1, e2, e3] = *bytes
+            && [n0, n1, kind, length] == ONLY_TIMESTAMPS
+        {
+            let (value, echo) = (u32::from_be_bytes([v0, v1, v2, v3]), u32::from_be_bytes([e0, e1, e2, e3]));
+            return Options { timestamps: Some(Timestamps { value, echo }), ..Options::default() };
+        }
+        Options::walk(bytes)
+    }
+
+    fn walk(mut rest: &[u8]) -> Options {
+        let mut options = Options::default();
+        loop {
+            rest = match *rest {
+                [NOP, ref after @ ..] => after,
+                [] | [END, ..] | [_] => return options,
+                [kind, length, ..] => match rest.split_at_checked(usize::from(length)) {
+                    Some(([_, _, value @ ..], after)) => {
+                        options.read(kind, value);
+                        after
+                    }
+                    // Below its own two bytes, or beyond the header.
+                    _ => return options,
+                },
+            };
+        }
+    }
+
+    /// One option, without kind and length. With another length than its own it is unknown.
+    fn read(&mut self, kind: u8, value: &[u8]) {
+        match (kind, value) {
+            (MSS, &[high, low]) => {
+                self.mss = Some(u16::from_be_bytes([high, low])).filter(|mss| *mss != 0);
+            }
+            (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(WINDOW_SCALE_MAX)),
+            (SACK_PERMITTED, []) => self.sack_permitted = true,
+            (TIMESTAMPS, &[v0, v1, v2, v3, e0, e1, e2, e3]) => {
+                self.timestamps = Some(Timestamps {
+                    value: u32::from_be_bytes([v0, v1, v2, v3]),
+                    echo: u32::from_be_bytes([e0, e1, e2, e3]),
+                });
+            }
+            (SACK, blocks) => {
+                let (blocks, []) = blocks.as_chunks::<8>() else { return };
+                self.sack = SackBlocks::default();
+                for &[l0, l1, l2, l3, r0, r1, r2, r3] in blocks {
+                    self.sack
+                        .push(u32::from_be_bytes([l0, l1, l2, l3]), u32::from_be_bytes([r0, r1, r2, r3]));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Bytes of the options with their fillers, a multiple of four, at most 40.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        let others = self.bytes_without_sack();
+        match self.sack_fitting().len() {
+            0 => others,
+            blocks => others + 4 + 8 * blocks,
+        }
+    }
+
+    /// As many blocks as there is room for: with timestamps three, alone four.
+    #[inline]
+    pub fn sack_fitting(&self) -> &[(u32, u32)] {
+        let blocks = self.sack.as_slice();
+        let room = BYTES_MAX.saturating_sub(self.bytes_without_sack() + 4) / 8;
+        &blocks[..blocks.len().min(room)]
+    }
+
+    #[inline]
+    fn bytes_without_sack(&self) -> usize {
+        let mss = if self.mss.is_some() { 4 } else { 0 };
+        let scale = if self.window_scale.is_some() { 4 } else { 0 };
+        match (self.timestamps, self.sack_permitted) {
+            (Some(_), _) => mss + scale + 12,
+            (None, true) => mss + scale + 4,
+            (None, false) => mss + scale,
+        }
+    }
+
+    /// Writes the options in Linux's order: what a middlebox has seen a million times it lets through.
+    #[inline]
+    pub(super) fn emit(&self, out: &mut [u8]) {
+        let mut out = Writer(out);
+        if let Some(mss) = self.mss {
+            let [high, low] = mss.to_be_bytes();
+            out.put([MSS, 4, high, low]);
+        }
+        // With timestamps the two bytes that say SACK is understood replace their fillers.
+        match (self.timestamps, self.sack_permitted) {
+            (Some(timestamps), permitted) => {
+                out.put(if permitted { [SACK_PERMITTED, 2, TIMESTAMPS, 10] } else { ONLY_TIMESTAMPS });
+                out.put(timestamps.value.to_be_bytes());
+                out.put(timestamps.echo.to_be_bytes());
+            }
+            (None, true) => out.put([NOP, NOP, SACK_PERMITTED, 2]),
+            (None, false) => {}
+        }
+        if let Some(shift) = self.window_scale {
+            out.put([NOP, WINDOW_SCALE, 3, shift.min(WINDOW_SCALE_MAX)]);
+        }
+        let blocks = self.sack_fitting();
+        if !blocks.is_empty() {
+            out.put([NOP, NOP, SACK, 2 + 8 * blocks.len() as u8]); // at most four
+            for (left, right) in blocks {
+                out.put(left.to_be_bytes());
+                out.put(right.to_be_bytes());
+            }
+        }
+    }
+}
+
+/// Writes words of four bytes, one after the other.
+struct Writer<'a>(&'a mut [u8]);
+
+impl Writer<'_> {
+    /// What does not fit is left out; [`Options::bytes`] has counted the same words before.
+    #[inline]
+    fn put(&mut self, word: [u8; 4]) {
+        if let Some((place, rest)) = core::mem::take(&mut self.0).split_first_chunk_mut::<4>() {
+            *place = word;
+            self.0 = rest;
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    impl Options {
+        /// What of the options a header has room for.
+        pub(in super::super) fn fitting(&self) -> Options {
+            let mut fitting = Options { sack: SackBlocks::default(), ..*self };
+            self.sack_fitting().iter().for_each(|(left, right)| fitting.sack.push(*left, *right));
+            fitting
+        }
+    }
+
+    pub(in super::super) fn options() -> impl Strategy<Value = Options> {
+        let timestamps = any::<Option<(u32, u32)>>();
+        let blocks = proptest::collection::vec(any::<(u32, u32)>(), 0..6);
+        (any::<Option<u16>>(), proptest::option::of(0..=14_u8), any::<bool>(), timestamps, blocks).prop_map(
+            |(mss, window_scale, sack_permitted, timestamps, blocks)| {
+                let timestamps = timestamps.map(|(value, echo)| Timestamps { value, echo });
+                let mut sack = SackBlocks::default();
+                blocks.into_iter().for_each(|(left, right)| sack.push(left, right));
+                Options { mss: mss.filter(|mss| *mss != 0), window_scale, sack_permitted, timestamps, sack }
+            },
+        )
+    }
+
+    fn emitted(options: &Options) -> Vec<u8> {
+        let mut out = alloc::vec![0xee; options.bytes()];
+        options.emit(&mut out);
+        out
+    }
+
+    fn blocks(count: u32) -> SackBlocks {
+        let mut blocks = SackBlocks::default();
+        (0..count).for_each(|number| blocks.push(10 * number, 10 * number + 5));
+        blocks
+    }
+
+    const NOW: Option<Timestamps> = Some(Timestamps { value: 1, echo: 2 });
+
+    #[test]
+    fn options_as_linux_lays_them_out() {
+        let options = Options { timestamps: NOW, sack: blocks(1), ..Options::default() };
+        #[rustfmt::skip]
+        assert_eq!(
+            emitted(&options),
+            [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 10, 0, 0, 0, 0, 0, 0, 0, 5]
+        );
+        let options =
+            Options { mss: Some(536), sack_permitted: true, window_scale: Some(2), ..Options::default() };
+        assert_eq!(emitted(&options), [2, 4, 2, 24, 1, 1, 4, 2, 1, 3, 3, 2]);
+        assert_eq!(emitted(&Options::default()), []);
+    }
+
+    #[test]
+    fn blocks_are_cut_to_the_room_there_is() {
+        assert_eq!(blocks(5).as_slice().len(), 4, "a fifth is left out");
+        let alone = Options { sack: blocks(4), ..Options::default() };
+        assert_eq!((alone.sack_fitting().len(), alone.bytes()), (4, 36));
+        let timed = Options { timestamps: NOW, ..alone };
+        assert_eq!((timed.sack_fitting().len(), timed.bytes()), (3, 40));
+        let all = Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, ..timed };
+        assert_eq!((all.sack_fitting().len(), all.bytes()), (2, 40));
+        for options in [alone, timed, all] {
+            assert_eq!(Options::parse(&emitted(&options)), options.fitting());
+        }
+    }
+
+    #[test]
+    fn unknown_options_are_passed_over() {
+        // RFC 9293 MUST-6: Fast Open (34), MD5 (19), an experiment (254), each by its length.
+        let bytes = [34, 2, 19, 6, 1, 2, 3, 4, 254, 4, 0xca, 0xfe, 2, 4, 5, 180];
+        assert_eq!(Options::parse(&bytes), Options { mss: Some(1460), ..Options::default() });
+    }
+
+    #[test]
+    fn impossible_lengths_end_the_options() {
+        // RFC 9293 MUST-7: no crash, no endless loop. What came before counts.
+        let mss = Options { mss: Some(1460), ..Options::default() };
+        for bytes in [
+            &[2, 4, 5, 180, 77, 0, 3, 3, 7][..],
+            &[2, 4, 5, 180, 77, 1, 3, 3, 7],
+            &[2, 4, 5, 180, 77, 6, 3, 3, 7],
+            &[2, 4, 5, 180, 3],
+            &[2, 4, 5, 180, 3, 3],
+            &[2, 4, 5, 180, 0, 3, 3, 7],
+        ] {
+            assert_eq!(Options::parse(bytes), mss, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn known_options_of_another_length_are_unknown() {
+        for bytes in [
+            &[2, 3, 5][..],
+            &[2, 5, 5, 180, 0],
+            &[3, 2],
+            &[3, 4, 7, 7],
+            &[4, 3, 0],
+            &[8, 9, 0, 0, 0, 0, 0, 0, 0],
+            &[5, 9, 0, 0, 0, 0, 0, 0, 0],
+            &[5, 2],
+        ] {
+            let bytes = [bytes, &[3, 3, 1]].concat();
+            assert_eq!(
+                Options::parse(&bytes),
+                Options { window_scale: Some(1), ..Options::default() },
+                "{bytes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn values_beyond_their_limits() {
+        assert_eq!(Options::parse(&[3, 3, 15]).window_scale, Some(14), "RFC 7323 §2.3");
+        assert_eq!(Options::parse(&[3, 3, 255]).window_scale, Some(14));
+        assert_eq!(Options::parse(&[2, 4, 0, 0]).mss, None, "no segment has no bytes");
+        assert_eq!(Options::parse(&[2, 4, 5, 180, 2, 4, 1, 0]).mss, Some(256), "the last counts");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..=40)) {
+            let options = Options::parse(&bytes);
+            prop_assert_eq!(Options::walk(&bytes), options, "the short way and the long one agree");
+            prop_assert_eq!(Options::parse(&emitted(&options)), options.fitting());
+        }
+
+        #[test]
+        fn likely_bytes_are_taken(
+            kinds in proptest::collection::vec((0..10_u8, 0..12_u8, any::<[u8; 10]>()), 0..8),
+        ) {
+            let mut bytes = Vec::new();
+            for (kind, length, value) in kinds {
+                bytes.extend([kind, length]);
+                bytes.extend(&value[..usize::from(length).saturating_sub(2)]);
+            }
+            bytes.truncate(BYTES_MAX);
+            let options = Options::parse(&bytes);
+            prop_assert!(options.bytes() <= BYTES_MAX);
+            prop_assert_eq!(Options::parse(&emitted(&options)), options.fitting());
+        }
+    }
+}

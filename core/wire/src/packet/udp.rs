@@ -1,0 +1,190 @@
+//! UDP datagrams (RFC 768).
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use super::checksum::{Sum, pseudo_v4, pseudo_v6};
+use super::ipv4::PROTOCOL_UDP;
+use super::{Layer, PacketError};
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 8;
+
+/// A header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The sender's port; 0 is none.
+    pub source: u16,
+    /// The receiver's port.
+    pub target: u16,
+    /// Bytes after the header.
+    pub payload_bytes: u16,
+}
+
+impl Header {
+    /// The header and the payload of what IPv4 carries. A checksum of 0 is none.
+    pub fn parse_v4(
+        bytes: &[u8],
+        source: Ipv4Addr,
+        target: Ipv4Addr,
+    ) -> Result<(Header, &[u8]), PacketError> {
+        let (header, datagram, check) = Header::read(bytes)?;
+        if check != 0 {
+            header
+                .check(pseudo_v4(source, target, PROTOCOL_UDP, datagram.len() as u32).add_bytes(datagram))?;
+        }
+        Ok((header, &datagram[HEADER_BYTES..]))
+    }
+
+    /// The header and the payload of what IPv6 carries. A checksum of 0 is wrong (RFC 8200 §8.1).
+    pub fn parse_v6(
+        bytes: &[u8],
+        source: Ipv6Addr,
+        target: Ipv6Addr,
+    ) -> Result<(Header, &[u8]), PacketError> {
+        let (header, datagram, check) = Header::read(bytes)?;
+        if check == 0 {
+            return Err(PacketError::Checksum(Layer::Udp));
+        }
+        header.check(pseudo_v6(source, target, PROTOCOL_UDP, datagram.len() as u32).add_bytes(datagram))?;
+        Ok((header, &datagram[HEADER_BYTES..]))
+    }
+
+    fn check(&self, sum: Sum) -> Result<(), PacketError> {
+        if sum.finish() == 0 { Ok(()) } else { Err(PacketError::Checksum(Layer::Udp)) }
+    }
+
+    /// The header, the datagram cut to its own length, and the checksum.
+    fn read(bytes: &[u8]) -> Result<(Header, &[u8], u16), PacketError> {
+        let [s0, s1, t0, t1, l0, l1, c0, c1] =
+            *bytes.first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Udp))?;
+        let length = u16::from_be_bytes([l0, l1]);
+        let payload_bytes = length.checked_sub(HEADER_BYTES as u16).ok_or(PacketError::Length(Layer::Udp))?;
+        let datagram = bytes.get(..usize::from(length)).ok_or(PacketError::Truncated(Layer::Udp))?;
+        let header = Header {
+            source: u16::from_be_bytes([s0, s1]),
+            target: u16::from_be_bytes([t0, t1]),
+            payload_bytes,
+        };
+        Ok((header, datagram, u16::from_be_bytes([c0, c1])))
+    }
+
+    /// Writes the header before a payload that is there already. `pseudo` is the pseudo-header's sum for the whole
+    /// datagram. Returns the datagram's length.
+    ///
+    /// # Panics
+    /// When `out` is shorter than header and payload: the caller has placed the payload there.
+    pub fn emit(&self, out: &mut [u8], pseudo: Sum) -> usize {
+        let length = self.payload_bytes.saturating_add(HEADER_BYTES as u16);
+        let out = &mut out[..usize::from(length)];
+        out[..2].copy_from_slice(&self.source.to_be_bytes());
+        out[2..4].copy_from_slice(&self.target.to_be_bytes());
+        out[4..6].copy_from_slice(&length.to_be_bytes());
+        out[6..8].copy_from_slice(&[0, 0]);
+        let check = match pseudo.add_bytes(out).finish() {
+            0 => 0xffff, // the same number, and not "none"
+            check => check,
+        };
+        out[6..8].copy_from_slice(&check.to_be_bytes());
+        out.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+    const THERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+
+    fn emitted(payload: &[u8]) -> Vec<u8> {
+        let header = Header { source: 4711, target: 53, payload_bytes: payload.len() as u16 };
+        let mut out = [&[0; HEADER_BYTES][..], payload].concat();
+        let length = out.len();
+        assert_eq!(header.emit(&mut out, pseudo_v4(HERE, THERE, PROTOCOL_UDP, length as u32)), length);
+        out
+    }
+
+    #[test]
+    fn a_datagram_and_padding() {
+        let padded = [emitted(b"what?").as_slice(), &[0; 3]].concat();
+        let header = Header { source: 4711, target: 53, payload_bytes: 5 };
+        assert_eq!(Header::parse_v4(&padded, HERE, THERE), Ok((header, &b"what?"[..])));
+        assert_eq!(padded[..6], [0x12, 0x67, 0, 53, 0, 13]);
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let datagram = emitted(b"what?");
+        for place in 0..datagram.len() {
+            let mut damaged = datagram.clone();
+            damaged[place] ^= 0x10;
+            assert!(Header::parse_v4(&damaged, HERE, THERE).is_err(), "byte {place}");
+        }
+        assert_eq!(Header::parse_v4(&datagram, HERE, HERE), Err(PacketError::Checksum(Layer::Udp)));
+    }
+
+    #[test]
+    fn no_checksum_is_one_only_in_ipv4() {
+        let mut datagram = emitted(b"what?");
+        datagram[6..8].fill(0);
+        assert!(Header::parse_v4(&datagram, HERE, THERE).is_ok());
+        let (here, there) = (HERE.to_ipv6_mapped(), THERE.to_ipv6_mapped());
+        assert_eq!(Header::parse_v6(&datagram, here, there), Err(PacketError::Checksum(Layer::Udp)));
+    }
+
+    #[test]
+    fn a_sum_of_zero_is_written_otherwise() {
+        // The payload is what makes the sum come out as zero.
+        let mut datagram = emitted(&[0, 0]);
+        let payload = [datagram[6], datagram[7]];
+        datagram = emitted(&payload);
+        assert_eq!(datagram[6..8], [0xff, 0xff]);
+        assert!(Header::parse_v4(&datagram, HERE, THERE).is_ok());
+    }
+
+    #[test]
+    fn lying_lengths_are_errors() {
+        let datagram = emitted(b"what?");
+        for (length, error) in
+            [(7, PacketError::Length(Layer::Udp)), (14, PacketError::Truncated(Layer::Udp))]
+        {
+            let mut lying = datagram.clone();
+            lying[5] = length;
+            assert_eq!(Header::parse_v4(&lying, HERE, THERE), Err(error));
+        }
+        for cut in 0..datagram.len() {
+            let cut = Header::parse_v4(&datagram[..cut], HERE, THERE);
+            assert_eq!(cut, Err(PacketError::Truncated(Layer::Udp)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_datagram_survives_a_round_trip(
+            source: u16, target: u16, from: u128, to: u128,
+            payload in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let (from, to) = (Ipv6Addr::from_bits(from), Ipv6Addr::from_bits(to));
+            let header = Header { source, target, payload_bytes: payload.len() as u16 };
+            let mut out = [&[0; HEADER_BYTES][..], &payload].concat();
+            let length = out.len() as u32;
+            header.emit(&mut out, pseudo_v6(from, to, PROTOCOL_UDP, length));
+            prop_assert_eq!(Header::parse_v6(&out, from, to), Ok((header, payload.as_slice())));
+        }
+
+        #[test]
+        fn any_bytes_are_taken(mut bytes in proptest::collection::vec(any::<u8>(), 0..60), likely: bool) {
+            if likely && bytes.len() >= HEADER_BYTES {
+                (bytes[4], bytes[5], bytes[6], bytes[7]) = (0, bytes[5] % 64, 0, 0);
+            }
+            if let Ok((header, payload)) = Header::parse_v4(&bytes, HERE, THERE) {
+                prop_assert_eq!(payload.len(), usize::from(header.payload_bytes));
+            }
+            let _ = Header::parse_v6(&bytes, HERE.to_ipv6_mapped(), THERE.to_ipv6_mapped());
+        }
+    }
+}
