@@ -9,6 +9,7 @@ use core::net::Ipv4Addr;
 use core::time::Duration;
 
 use spillway_transport::Time;
+use spillway_wire::packet::ethernet::Mac;
 
 /// Neighbours that are known or asked for, at most. The one that was not used for longest gives way, unless
 /// it was asked for within the last second.
@@ -21,9 +22,6 @@ pub const ASK_EVERY: Duration = Duration::from_secs(1);
 pub const QUESTIONS_MAX: u8 = 3;
 /// What was learned is not doubted for so long.
 pub const REACHABLE_FOR: Duration = Duration::from_secs(30);
-
-/// An Ethernet address.
-pub type Mac = [u8; 6];
 
 /// How an address was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +117,7 @@ impl Neighbours {
 
     /// A neighbour has told its address.
     pub fn learned(&mut self, now: Time, ip: Ipv4Addr, mac: Mac, heard: Heard) {
-        if !is_host(ip) || !is_station(mac) {
+        if !is_host(ip) || !mac.is_unicast() {
             return;
         }
         let at = match self.position(ip) {
@@ -236,11 +234,6 @@ impl Neighbours {
 /// Whether one host can have it.
 fn is_host(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || ip.is_loopback())
-}
-
-/// Whether one interface can have it.
-fn is_station(mac: Mac) -> bool {
-    mac[0] & 1 == 0 && mac != [0; 6]
 }
 
 #[cfg(test)]

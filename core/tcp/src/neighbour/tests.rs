@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const ONE: Mac = [2, 0, 0, 0, 0, 1];
-const TWO: Mac = [2, 0, 0, 0, 0, 2];
+const ONE: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const TWO: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
 fn at(ms: u64) -> Time {
     Time(ms * 1_000_000)
@@ -123,7 +123,7 @@ fn what_is_no_hosts_address_is_neither_asked_for_nor_learned() {
         all.wait(at(0), none, vec![1]);
         all.learned(at(0), none, ONE, Heard::Question);
     }
-    for none in [[0xff; 6], [1, 0, 0, 0, 0, 1], [0; 6]] {
+    for none in [Mac::BROADCAST, Mac([1, 0, 0, 0, 0, 1]), Mac::ZERO] {
         all.learned(at(0), ip(1), none, Heard::Question);
     }
     assert_eq!((all.len(), all.dropped(), questions(&mut all, 0)), (0, 4, vec![]));
