@@ -1,0 +1,109 @@
+//! An acknowledgement came.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::scoreboard::Delivered;
+use super::{Ack, Acked, NEVER, Phase, Recovery};
+
+impl Recovery {
+    /// An acceptable acknowledgement came (RFC 9293 §3.10.7.4).
+    pub fn on_ack(&mut self, now: Time, ack: &Ack<'_>) -> Acked {
+        let (before, flight) = (self.una(), self.in_flight());
+        let una = if (before..=self.nxt()).contains(&ack.una) { ack.una } else { before };
+        let bytes = una - before;
+        self.peer_window = ack.peer_window;
+        self.set_has_sack(ack.has_sack);
+
+        let mut delivered = Delivered::default();
+        if bytes > 0 {
+            self.scoreboard.acknowledge(una, self.mss, &mut delivered);
+        }
+        if self.has_sack && !ack.sack.is_empty() {
+            self.scoreboard.sack(ack.sack, &mut delivered);
+        }
+        let is_syn = self.is_handshake && bytes > 0;
+        let rtt = if bytes > 0 { self.on_progress(now, ack.rtt, &delivered) } else { None };
+        let mut acked = Acked { bytes, rtt, ..Acked::default() };
+        let phase = self.phase;
+        if !self.is_plain(ack) {
+            self.on_loss_signals(now, ack, bytes, &mut delivered, &mut acked);
+        }
+        acked.delivered = delivered.bytes;
+        if bytes > 0 && !is_syn && phase != Phase::Recovery && self.phase != Phase::Recovery {
+            self.grow(now, bytes, phase == Phase::Loss, before < self.limited_to, flight);
+        }
+        self.arm(now, bytes > 0, delivered.bytes > 0);
+        acked
+    }
+
+    /// Nothing is missing, and nothing tells so.
+    fn is_plain(&self, ack: &Ack<'_>) -> bool {
+        self.phase == Phase::Open
+            && self.scoreboard.sacked() == 0
+            && self.scoreboard.lost() == 0
+            && self.duplicates == 0
+            && self.probe.is_none()
+            && !ack.is_duplicate
+            && ack.dsack.is_none()
+    }
+
+    /// Known only when the handshake is over.
+    fn set_has_sack(&mut self, has_sack: bool) {
+        if self.has_sack != has_sack {
+            self.has_sack = has_sack;
+            self.scoreboard.forget_sacked();
+            (self.duplicated, self.duplicates) = (0, 0);
+        }
+    }
+
+    /// Something was acknowledged: the round trip, when it can be told. What was sent twice tells nothing without
+    /// timestamps (Karn; RFC 6298 §3), and then the timeout stays backed off (§5).
+    fn on_progress(
+        &mut self,
+        now: Time,
+        by_timestamp: Option<Duration>,
+        delivered: &Delivered,
+    ) -> Option<Duration> {
+        let by_send_time =
+            delivered.sent_at.filter(|_| !delivered.repeated).map(|sent_at| now.since(sent_at));
+        let rtt = by_timestamp.or(by_send_time);
+        if let Some(rtt) = rtt {
+            self.rtt.sample(rtt);
+            self.backoffs = 0;
+        } else if self.is_handshake {
+            self.rtt.syn_timed_out();
+            self.backoffs = 0;
+        }
+        (self.timeouts, self.progress_at, self.is_handshake) = (0, now, false);
+        rtt
+    }
+
+    /// The window grows only when it was the limit (RFC 9438 §5.8); in slow start, when half of it was used.
+    fn grow(&mut self, now: Time, bytes: u64, is_loss: bool, was_limit: bool, flight: u64) {
+        let window = self.congestion.window;
+        let is_slow_start = window.cwnd < window.ssthresh;
+        if was_limit || is_loss || (is_slow_start && flight > window.cwnd / 2) {
+            let slow_start_max = if is_loss { window.mss } else { u64::MAX };
+            let rtt = self.rtt.smoothed().unwrap_or_default();
+            let window_max = self.settings.window_max(self.mss);
+            self.congestion.on_ack(now, bytes, slow_start_max, rtt, window_max);
+        } else {
+            self.congestion.controller().on_unlimited(now);
+        }
+    }
+
+    /// RFC 6298 §5.2 and §5.3; RFC 8985 §7.2.
+    fn arm(&mut self, now: Time, is_progress: bool, is_news: bool) {
+        if self.in_flight() == 0 {
+            (self.rto_at, self.probe_at, self.probe_wanted) = (NEVER, NEVER, None);
+        } else if is_news {
+            if is_progress {
+                self.rto_at = now + self.rto();
+            }
+            self.probe_wanted = None;
+            self.arm_probe(now);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! CUBIC (RFC 9438) in integers.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::{Controller, Window};
+use crate::recovery::rtt::nanos;
+
+/// What is left of the window after a loss: 0.7 (§4.6).
+const BETA: (u64, u64) = (7, 10);
+
+/// What W_max becomes when the window did not come back to it: (1 + β) / 2 (§4.7).
+const FAST_CONVERGENCE: (u64, u64) = (17, 20);
+
+/// What the Reno-friendly window grows by a round trip until it is where it was, in segments: 3 (1 - β) / (1 + β)
+/// (§4.3).
+const ALPHA: (u64, u64) = (9, 17);
+
+/// Distances from the plateau are at most 2^17 / 1024 s: 128 s. The window is at its bound long before.
+pub(in crate::recovery) const TICKS_MAX: u64 = 1 << 17;
+
+/// See the module. All windows in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cubic {
+    /// The window before the last reduction, or less by fast convergence; zero when none is known.
+    pub w_max: u64,
+    /// The window at the last reduction.
+    pub cwnd_prior: u64,
+    /// Since when this congestion avoidance lasts, in which `t` is counted.
+    pub epoch: Option<Epoch>,
+}
+
+/// One stage of congestion avoidance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// When it began, later by as long as the window was not the limit.
+    pub start: Time,
+    /// Since when the window has not been the limit.
+    pub paused: Option<Time>,
+    /// Where the curve is flat.
+    pub origin: u64,
+    /// From the start until there, in 1/1024 s.
+    pub k: u64,
+    /// What Reno would have.
+    pub w_est: u64,
+    /// Parts of a byte that Reno's window is to grow, times 17 times the window.
+    pub w_est_credit: u64,
+    /// Parts of a byte that the window is to grow, times the window.
+    pub credit: u64,
+}
+
+impl Controller for Cubic {
+    fn on_ack(&mut self, now: Time, window: &mut Window, acked: u64, rtt: Duration) {
+        let epoch = match &mut self.epoch {
+            Some(epoch) => epoch,
+            empty => empty.insert(Epoch::begin(now, self.w_max, window)),
+        };
+        if let Some(paused) = epoch.paused.take() {
+            epoch.start = epoch.start + now.since(paused);
+        }
+        let acked = acked.min(window.cwnd);
+        epoch.grow_w_est(acked, window, self.cwnd_prior);
+        let now_ticks = ticks(now.since(epoch.start));
+        if epoch.w_cubic(now_ticks, window.mss) < epoch.w_est {
+            window.cwnd = window.cwnd.max(epoch.w_est); // §4.3
+            return;
+        }
+        let target = epoch.w_cubic(now_ticks + ticks(rtt), window.mss);
+        let target = target.clamp(window.cwnd, window.cwnd + window.cwnd / 2); // §4.2
+        epoch.credit += (target - window.cwnd) * acked;
+        let step = epoch.credit / window.cwnd;
+        epoch.credit %= window.cwnd;
+        window.cwnd += step;
+    }
+
+    fn on_unlimited(&mut self, now: Time) {
+        if let Some(epoch) = &mut self.epoch
+            && epoch.paused.is_none()
+        {
+            epoch.paused = Some(now);
+        }
+    }
+
+    fn on_loss(&mut self, window: &mut Window, flight: u64) {
+        self.cwnd_prior = window.cwnd;
+        self.w_max = if window.cwnd < self.w_max {
+            window.cwnd * FAST_CONVERGENCE.0 / FAST_CONVERGENCE.1
+        } else {
+            window.cwnd
+        };
+        self.epoch = None;
+        window.ssthresh = (flight * BETA.0 / BETA.1).max(window.least());
+    }
+
+    /// The next stage begins where its slow start ends (§4.8).
+    fn on_timeout(&mut self, window: &mut Window, flight: u64) {
+        self.on_loss(window, flight);
+        self.w_max = 0;
+    }
+}
+
+impl Epoch {
+    fn begin(now: Time, w_max: u64, window: &Window) -> Epoch {
+        let cwnd = window.cwnd;
+        let (origin, k) = if w_max > cwnd {
+            // K = cbrt((W_max - cwnd) / C) in segments and seconds; C = 2/5, and 2^30 = 1024^3.
+            let cube = (u128::from(w_max - cwnd) << 30) * 5 / (2 * u128::from(window.mss.max(1)));
+            (w_max, cube_root(cube))
+        } else {
+            (cwnd, 0)
+        };
+        Epoch { start: now, paused: None, origin, k, w_est: cwnd, w_est_credit: 0, credit: 0 }
+    }
+
+    /// §4.2, equation 1: C (t - K)^3 + W_max.
+    fn w_cubic(&self, t: u64, mss: u64) -> u64 {
+        let distance = t.abs_diff(self.k).min(TICKS_MAX);
+        // At most 2^51, 2^41, and with segments below 2^16 bytes 2^58.
+        let cube = distance * distance * distance;
+        let away = ((cube >> 10) * (2 * mss.min(1 << 16)) / 5) >> 20;
+        if t < self.k { self.origin.saturating_sub(away) } else { self.origin.saturating_add(away) }
+    }
+
+    /// §4.3, equation 4.
+    fn grow_w_est(&mut self, acked: u64, window: &Window, cwnd_prior: u64) {
+        let (over, under) = if self.w_est < cwnd_prior { ALPHA } else { (1, 1) };
+        // Counted in seventeenths either way, so that what is left over keeps its meaning.
+        self.w_est_credit += acked * window.mss * over * (ALPHA.1 / under);
+        let whole = window.cwnd * ALPHA.1;
+        self.w_est += self.w_est_credit / whole;
+        self.w_est_credit %= whole;
+    }
+}
+
+/// In 1/1024 s, bounded.
+fn ticks(duration: Duration) -> u64 {
+    nanos(duration) * 1024 / 1_000_000_000 // below 2^52: `nanos` is bounded
+}
+
+/// The whole part of the cube root, at most [`TICKS_MAX`].
+fn cube_root(cube: u128) -> u64 {
+    let (mut root, mut bit) = (0_u64, TICKS_MAX);
+    while bit > 0 {
+        let tried = u128::from(root | bit);
+        if tried * tried * tried <= cube {
+            root |= bit;
+        }
+        bit >>= 1;
+    }
+    root.min(TICKS_MAX)
+}

@@ -1,0 +1,122 @@
+//! How much may be in the network: slow start here (RFC 5681 §3.1), congestion avoidance behind one trait.
+
+pub mod cubic;
+pub mod newreno;
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::settings::{Algorithm, Settings};
+use cubic::Cubic;
+use newreno::NewReno;
+
+/// The slow start threshold before the first loss.
+pub const THRESHOLD_INITIAL: u64 = u64::MAX;
+
+/// What an algorithm works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The congestion window, in bytes.
+    pub cwnd: u64,
+    /// The slow start threshold, in bytes.
+    pub ssthresh: u64,
+    /// The segment size, in bytes.
+    pub mss: u64,
+}
+
+impl Window {
+    /// The least that is left after a loss (RFC 5681 §3.1, equation 4).
+    pub fn least(&self) -> u64 {
+        2 * self.mss
+    }
+}
+
+/// Congestion avoidance.
+pub trait Controller {
+    /// So many bytes were acknowledged while the window was the limit, outside of slow start and recovery. `rtt` is the
+    /// smoothed one.
+    fn on_ack(&mut self, now: Time, window: &mut Window, acked: u64, rtt: Duration);
+
+    /// Bytes were acknowledged while the window was not the limit: no time passes for its growth.
+    fn on_unlimited(&mut self, now: Time);
+
+    /// A loss was found with so much in flight: sets the threshold. The window follows in recovery.
+    fn on_loss(&mut self, window: &mut Window, flight: u64);
+
+    /// A timeout: sets the threshold. The window is one segment afterwards.
+    fn on_timeout(&mut self, window: &mut Window, flight: u64);
+}
+
+/// The algorithm of a connection, without a pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Selected {
+    Cubic(Cubic),
+    NewReno(NewReno),
+}
+
+/// Window and algorithm of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Congestion {
+    pub window: Window,
+    pub selected: Selected,
+}
+
+impl Congestion {
+    pub(super) fn new(settings: &Settings, mss: u32) -> Congestion {
+        let selected = match settings.algorithm {
+            Algorithm::Cubic => Selected::Cubic(Cubic::default()),
+            Algorithm::NewReno => Selected::NewReno(NewReno::default()),
+        };
+        let cwnd = settings.initial_window(mss).min(settings.window_max(mss));
+        let window = Window { cwnd, ssthresh: THRESHOLD_INITIAL, mss: u64::from(mss) };
+        Congestion { window, selected }
+    }
+
+    pub(super) fn controller(&mut self) -> &mut dyn Controller {
+        match &mut self.selected {
+            Selected::Cubic(cubic) => cubic,
+            Selected::NewReno(newreno) => newreno,
+        }
+    }
+
+    /// So many bytes were acknowledged while the window was the limit.
+    ///
+    /// Slow start counts bytes, all of them: peers that acknowledge 64 KiB at once would halt it otherwise (RFC 3465
+    /// with a limit that grows with the segments, as Linux). After a timeout `slow_start_max` is one segment.
+    pub(super) fn on_ack(
+        &mut self,
+        now: Time,
+        acked: u64,
+        slow_start_max: u64,
+        rtt: Duration,
+        window_max: u64,
+    ) {
+        let window = &mut self.window;
+        let mut left = acked;
+        if window.cwnd < window.ssthresh {
+            let step = acked.min(slow_start_max).min(window.ssthresh - window.cwnd);
+            window.cwnd += step;
+            left = if window.cwnd < window.ssthresh { 0 } else { acked - step };
+        }
+        if left > 0 {
+            let mut window = self.window;
+            self.controller().on_ack(now, &mut window, left, rtt);
+            self.window = window;
+        }
+        self.window.cwnd = self.window.cwnd.min(window_max);
+    }
+
+    pub(super) fn on_loss(&mut self, flight: u64) {
+        let mut window = self.window;
+        self.controller().on_loss(&mut window, flight);
+        self.window = window;
+    }
+
+    pub(super) fn on_timeout(&mut self, flight: u64) {
+        let mut window = self.window;
+        self.controller().on_timeout(&mut window, flight);
+        window.cwnd = window.mss;
+        self.window = window;
+    }
+}

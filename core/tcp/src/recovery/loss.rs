@@ -1,0 +1,184 @@
+//! Finding what was lost, and sending less: fast retransmit and recovery with SACK (RFC 6675) and without (RFC 6582),
+//! the window going down in proportion to what arrives (RFC 9937).
+
+use spillway_transport::Time;
+
+use super::probe::Fate;
+use super::scoreboard::Delivered;
+use super::undo::Undo;
+use super::{Ack, Acked, Phase, Recovery, THRESHOLD_MIN};
+use crate::seq::Seq;
+
+/// However much out of order segments come, so many later ones tell that one is lost.
+pub(super) const THRESHOLD_MAX: u32 = 128;
+
+/// Proportional rate reduction (RFC 9937 §6), in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reduction {
+    /// What was in flight when the recovery began: RecoverFS.
+    pub flight: u64,
+    /// Arrived since.
+    pub delivered: u64,
+    /// Sent since.
+    pub out: u64,
+    /// Where the highest retransmission of this recovery ended (RFC 6675's HighRxt).
+    pub high_rxt: Seq,
+    /// The last segment was sent again (RFC 6675's RescueRxt).
+    pub is_rescued: bool,
+}
+
+impl Recovery {
+    /// An acknowledgement while something is missing, or that tells that something is.
+    pub(super) fn on_loss_signals(
+        &mut self,
+        now: Time,
+        ack: &Ack<'_>,
+        bytes: u64,
+        delivered: &mut Delivered,
+        acked: &mut Acked,
+    ) {
+        self.latest = self.latest.max(delivered.latest);
+        if delivered.reordering >= self.threshold {
+            self.threshold = delivered.reordering.saturating_add(1).min(THRESHOLD_MAX);
+        }
+        if !self.has_sack {
+            self.count_duplicates(ack.is_duplicate, bytes, delivered);
+        }
+        let is_probe_over = self.on_probe_fate(ack);
+        if self.is_spurious(now, ack, bytes, delivered, is_probe_over) {
+            self.undo();
+            acked.is_undone = true;
+            return;
+        }
+        if self.phase != Phase::Open && self.una() >= self.recovery_point {
+            acked.is_recovered = true;
+            self.end_recovery();
+            if self.scoreboard.lost() > 0 {
+                // What was sent during the recovery was lost in part: the next one.
+                self.begin_recovery(delivered);
+                return;
+            }
+        }
+        match self.phase {
+            Phase::Open => {
+                if self.is_loss_evident() {
+                    self.begin_recovery(delivered);
+                }
+            }
+            Phase::Recovery => {
+                let newly_lost = self.find_lost(bytes > 0);
+                self.reduce(delivered.bytes, bytes > 0 && newly_lost == 0);
+            }
+            Phase::Loss => {
+                self.find_lost(false);
+            }
+        }
+    }
+
+    /// Without SACK each duplicate tells that one segment has arrived, and an acknowledgement that fills a hole that
+    /// all these are no duplicates any more (RFC 6582 §3.2, step 3).
+    fn count_duplicates(&mut self, is_duplicate: bool, bytes: u64, delivered: &mut Delivered) {
+        let mss = u64::from(self.mss);
+        if bytes > 0 {
+            let counted = match self.phase {
+                Phase::Recovery => self.duplicated.min(bytes.saturating_sub(mss)),
+                Phase::Open | Phase::Loss => self.duplicated,
+            };
+            self.duplicated -= counted;
+            self.duplicates = 0;
+            delivered.bytes = delivered.bytes.saturating_sub(counted);
+        } else if is_duplicate && self.phase != Phase::Loss {
+            let step = self.scoreboard.pipe().saturating_sub(self.duplicated).min(mss);
+            self.duplicated += step;
+            self.duplicates = self.duplicates.saturating_add(1);
+            delivered.bytes += step;
+        }
+        self.duplicated = self.duplicated.min(self.scoreboard.pipe());
+    }
+
+    /// Whether the probe told, and what; a loss that it repaired counts as one (RFC 8985 §7.4.2).
+    fn on_probe_fate(&mut self, ack: &Ack<'_>) -> bool {
+        let Some(probe) = self.probe else { return false };
+        let fate = probe.fate(self.una(), ack.is_duplicate, ack.dsack);
+        if fate == Fate::Open && self.phase == Phase::Open {
+            return false;
+        }
+        self.probe = None;
+        if fate == Fate::Repaired && self.phase == Phase::Open {
+            self.congestion.on_loss(self.cwnd());
+            self.congestion.window.cwnd = self.ssthresh();
+        }
+        fate != Fate::Open
+    }
+
+    /// Whether to begin a recovery: with SACK when anything is lost, without after three duplicates that are not of
+    /// what the last recovery sent again (RFC 6582 §3.2, step 2).
+    fn is_loss_evident(&mut self) -> bool {
+        if self.has_sack {
+            self.find_lost(false) > 0
+        } else {
+            self.duplicates >= THRESHOLD_MIN && self.una() > self.recovery_point
+        }
+    }
+
+    /// Marks what is lost; returns the bytes newly found.
+    fn find_lost(&mut self, is_partial: bool) -> u64 {
+        if !self.has_sack {
+            // The acknowledgement ends where the next hole begins (RFC 6582 §3.2, step 3, partial).
+            return if is_partial { self.scoreboard.mark_first_lost() } else { 0 };
+        }
+        // With few in flight, no more can tell than all the others; never fewer than three.
+        let others = u32::try_from(self.scoreboard.segments.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        let threshold = self.threshold.min(others.max(THRESHOLD_MIN));
+        let slack = self.rtt.smoothed().unwrap_or_default() / 4;
+        let before = Time(self.latest.0.saturating_sub(u64::try_from(slack.as_nanos()).unwrap_or(u64::MAX)));
+        // Sent again, and something sent later has arrived: lost again (as RFC 8985 §6.2 finds it).
+        self.scoreboard.mark_lost(threshold, self.mss) + self.scoreboard.mark_retransmissions_lost(before)
+    }
+
+    fn begin_recovery(&mut self, delivered: &Delivered) {
+        self.undo = Some(Undo::new(self.congestion, self.una(), self.nxt()));
+        self.congestion.on_loss(self.in_flight().min(self.cwnd()));
+        (self.phase, self.recovery_point) = (Phase::Recovery, self.nxt());
+        if !self.has_sack {
+            self.scoreboard.mark_first_lost();
+        }
+        let arrived = self.scoreboard.sacked() + self.duplicated;
+        let flight = self.in_flight().saturating_sub(arrived) + delivered.bytes;
+        self.reduction = Reduction { flight, high_rxt: self.una(), ..Reduction::default() };
+        self.counters.fast_recoveries = self.counters.fast_recoveries.saturating_add(1);
+        self.reduce(delivered.bytes, false);
+    }
+
+    /// RFC 9937 §6.2.
+    fn reduce(&mut self, arrived: u64, is_safe: bool) {
+        if arrived == 0 && self.reduction.out > 0 {
+            return;
+        }
+        let (pipe, ssthresh, mss) = (self.pipe(), self.ssthresh(), u64::from(self.mss));
+        let reduction = &mut self.reduction;
+        reduction.delivered = reduction.delivered.saturating_add(arrived);
+        let mut count = if pipe > ssthresh {
+            let share = u128::from(reduction.delivered) * u128::from(ssthresh);
+            let share = share.div_ceil(u128::from(reduction.flight.max(1)));
+            u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(reduction.out)
+        } else {
+            let limit = reduction.delivered.saturating_sub(reduction.out).max(arrived);
+            (limit + if is_safe { mss } else { 0 }).min(ssthresh - pipe)
+        };
+        if reduction.out == 0 {
+            count = count.max(mss); // the fast retransmit goes out at once
+        }
+        let window_max = self.settings.window_max(self.mss);
+        self.congestion.window.cwnd = pipe.saturating_add(count).clamp(mss, window_max);
+    }
+
+    /// All that was in flight when it began has arrived.
+    fn end_recovery(&mut self) {
+        if self.phase == Phase::Recovery {
+            self.congestion.window.cwnd = self.ssthresh().min(self.settings.window_max(self.mss));
+        }
+        self.phase = Phase::Open;
+        (self.duplicated, self.duplicates) = (0, 0);
+    }
+}

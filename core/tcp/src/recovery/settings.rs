@@ -1,0 +1,62 @@
+//! What a host chooses about recovery, the same for all its connections.
+
+use core::time::Duration;
+
+/// How the congestion window follows the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// RFC 9438, as most hosts of the Internet use it.
+    Cubic,
+    /// RFC 5681.
+    NewReno,
+}
+
+/// Settings of recovery and congestion control.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What the retransmission timeout exceeds the smoothed round-trip time by, at least.
+    pub rto_min: Duration,
+    /// The longest retransmission timeout, backed off or not: at least 60 s by RFC 6298 §2.4.
+    pub rto_max: Duration,
+    /// The retransmission timeout before the first measured round trip (RFC 6298 §2.1).
+    pub rto_initial: Duration,
+    /// How the congestion window follows the path.
+    pub algorithm: Algorithm,
+    /// The initial window, in segments (RFC 6928 §2).
+    pub initial_window_segments: u32,
+    /// Whether to send a tail loss probe before the retransmission timeout (RFC 8985 §7). Needs SACK.
+    pub tail_loss_probe: bool,
+    /// The most that may be on the way, in bytes, whatever the congestion window.
+    pub window_bytes_max: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(120),
+            rto_initial: Duration::from_secs(1),
+            algorithm: Algorithm::Cubic,
+            initial_window_segments: 10,
+            tail_loss_probe: true,
+            window_bytes_max: 4 << 20,
+        }
+    }
+}
+
+/// Windows are at most this, whatever the settings: what window scaling can express (RFC 7323 §2.3).
+const WINDOW_BYTES_LIMIT: u64 = 1 << 30;
+
+impl Settings {
+    /// The bound of all windows with segments of this size: two segments at least.
+    pub(super) fn window_max(&self, mss: u32) -> u64 {
+        self.window_bytes_max.min(WINDOW_BYTES_LIMIT).max(2 * u64::from(mss))
+    }
+
+    /// RFC 6928 §2: so many segments, but at most 14,600 bytes or two segments; as much less as the segments are fewer
+    /// than ten.
+    pub(super) fn initial_window(&self, mss: u32) -> u64 {
+        let (mss, segments) = (u64::from(mss), u64::from(self.initial_window_segments.clamp(1, 1000)));
+        (segments * mss).min((2 * mss).max(segments * 1460))
+    }
+}

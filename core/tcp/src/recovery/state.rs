@@ -1,0 +1,329 @@
+//! All of it as plain numbers, for a connection that moves to another host. Times are relative: clocks differ.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::congestion::cubic::{Cubic, Epoch};
+use super::congestion::newreno::NewReno;
+use super::congestion::{Congestion, Selected, Window};
+use super::loss::Reduction;
+use super::probe::Probe;
+use super::scoreboard::{SEGMENTS_MAX, Scoreboard, Segment};
+use super::undo::Undo;
+use super::{Counters, NEVER, Phase, Recovery, Settings, THRESHOLD_MIN};
+use crate::seq::Seq;
+
+/// One segment that was sent and is not acknowledged; it begins where the one before it ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentState {
+    /// Where it ends.
+    pub end: Seq,
+    /// How long ago it was last sent, in nanoseconds.
+    pub age_ns: u64,
+    /// How often it was sent.
+    pub transmissions: u8,
+    /// The peer has told that it has it.
+    pub sacked: bool,
+    /// The peer told so before a timeout.
+    pub was_sacked: bool,
+    /// It is thought lost.
+    pub lost: bool,
+    /// It was sent again since.
+    pub retransmitted: bool,
+}
+
+/// The state of CUBIC's present stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpochState {
+    /// How long ago it began, in nanoseconds.
+    pub age_ns: u64,
+    /// How long the window has not been the limit, in nanoseconds, if so.
+    pub paused_ns: Option<u64>,
+    /// The curve's plateau, in bytes.
+    pub origin: u64,
+    /// From the beginning to the plateau, in 1/1024 s.
+    pub k: u64,
+    /// The Reno-friendly window, in bytes.
+    pub w_est: u64,
+}
+
+/// The state of a congestion control algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControllerState {
+    /// RFC 9438.
+    Cubic {
+        /// W_max, in bytes.
+        w_max: u64,
+        /// The window before the last reduction, in bytes.
+        cwnd_prior: u64,
+        /// The present stage.
+        epoch: Option<EpochState>,
+    },
+    /// RFC 5681.
+    NewReno {
+        /// Bytes acknowledged since the window last grew.
+        acked: u64,
+    },
+}
+
+/// What a reduction that turns out to be wrong goes back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UndoState {
+    /// The window before.
+    pub cwnd: u64,
+    /// The slow start threshold before.
+    pub ssthresh: u64,
+    /// The algorithm's state before.
+    pub controller: ControllerState,
+    /// Where what was in flight began.
+    pub from: Seq,
+    /// And ended.
+    pub to: Seq,
+    /// Retransmissions not known to have been needless.
+    pub open: u32,
+    /// How long ago the first was sent, in nanoseconds.
+    pub first_age_ns: Option<u64>,
+}
+
+/// All that [`Recovery`] knows. Nothing is trusted when it is imported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveryState {
+    /// SND.UNA.
+    pub una: Seq,
+    /// SND.NXT.
+    pub nxt: Seq,
+    /// The segment size.
+    pub mss: u32,
+    /// SACK was negotiated.
+    pub has_sack: bool,
+    /// The SYN is not acknowledged.
+    pub is_handshake: bool,
+    /// The peer's window.
+    pub peer_window: u64,
+    /// The congestion window, in bytes.
+    pub cwnd: u64,
+    /// The slow start threshold, in bytes; `u64::MAX` before the first loss.
+    pub ssthresh: u64,
+    /// The algorithm's own.
+    pub controller: ControllerState,
+    /// The smoothed round-trip time in nanoseconds; zero before the first sample.
+    pub srtt_ns: u64,
+    /// Its variation in nanoseconds.
+    pub rttvar_ns: u64,
+    /// The shortest round trip in nanoseconds.
+    pub rtt_min_ns: u64,
+    /// By how many powers of two the timeout is backed off.
+    pub backoffs: u32,
+    /// Timeouts since something was last acknowledged.
+    pub timeouts: u32,
+    /// Which recovery.
+    pub phase: Phase,
+    /// Where it ends, or the last one ended.
+    pub recovery_point: Seq,
+    /// In flight when it began, arrived since, sent since, in bytes (RFC 9937).
+    pub reduction: [u64; 3],
+    /// Where its highest retransmission ended.
+    pub high_rxt: Seq,
+    /// Its last segment was sent again.
+    pub is_rescued: bool,
+    /// Without SACK: what duplicates told, in bytes, and their number.
+    pub duplicated: (u64, u32),
+    /// How many later segments tell that one is lost.
+    pub threshold: u32,
+    /// Up to where the window was the limit.
+    pub limited_to: Seq,
+    /// How long ago anything was sent, in nanoseconds.
+    pub sent_age_ns: u64,
+    /// How long ago anything was acknowledged, in nanoseconds.
+    pub progress_age_ns: u64,
+    /// How long ago what has arrived was sent, the last of it, in nanoseconds.
+    pub latest_age_ns: u64,
+    /// Until the retransmission timeout, in nanoseconds, when it runs.
+    pub rto_in_ns: Option<u64>,
+    /// Until a tail loss probe, in nanoseconds, when one is due.
+    pub probe_in_ns: Option<u64>,
+    /// A probe is out: where it ended, and whether it was no new data.
+    pub probe: Option<(Seq, bool)>,
+    /// What to take back.
+    pub undo: Option<UndoState>,
+    /// What is on the way.
+    pub segments: Vec<SegmentState>,
+}
+
+impl Recovery {
+    /// For another host. A probe that is wanted is due again at once.
+    pub fn export(&self, now: Time) -> RecoveryState {
+        let age = |then: Time| now.0.saturating_sub(then.0);
+        let until = |then: Time| (then < NEVER).then(|| then.0.saturating_sub(now.0));
+        let segment = |segment: &Segment| SegmentState {
+            end: segment.end,
+            age_ns: age(segment.sent_at),
+            transmissions: segment.transmissions,
+            sacked: segment.sacked,
+            was_sacked: segment.was_sacked,
+            lost: segment.lost,
+            retransmitted: segment.retransmitted,
+        };
+        let undo = |undo: &Undo| UndoState {
+            cwnd: undo.congestion.window.cwnd,
+            ssthresh: undo.congestion.window.ssthresh,
+            controller: export_controller(now, &undo.congestion.selected),
+            from: undo.from,
+            to: undo.to,
+            open: undo.open,
+            first_age_ns: undo.first_at.map(age),
+        };
+        RecoveryState {
+            una: self.una(),
+            nxt: self.nxt(),
+            mss: self.mss,
+            has_sack: self.has_sack,
+            is_handshake: self.is_handshake,
+            peer_window: self.peer_window,
+            cwnd: self.cwnd(),
+            ssthresh: self.ssthresh(),
+            controller: export_controller(now, &self.congestion.selected),
+            srtt_ns: self.rtt.smoothed().map_or(0, super::rtt::nanos),
+            rttvar_ns: super::rtt::nanos(self.rtt.variation()),
+            rtt_min_ns: self.rtt.smallest().map_or(0, super::rtt::nanos),
+            backoffs: self.backoffs,
+            timeouts: self.timeouts,
+            phase: self.phase,
+            recovery_point: self.recovery_point,
+            reduction: [self.reduction.flight, self.reduction.delivered, self.reduction.out],
+            high_rxt: self.reduction.high_rxt,
+            is_rescued: self.reduction.is_rescued,
+            duplicated: (self.duplicated, self.duplicates),
+            threshold: self.threshold,
+            limited_to: self.limited_to,
+            sent_age_ns: age(self.sent_at),
+            progress_age_ns: age(self.progress_at),
+            latest_age_ns: age(self.latest),
+            rto_in_ns: until(self.rto_at),
+            probe_in_ns: if self.wants_probe() { Some(0) } else { until(self.probe_at) },
+            probe: self.probe.map(|probe| (probe.end, probe.is_repeated)),
+            undo: self.undo.as_ref().map(undo),
+            segments: self.scoreboard.segments.iter().map(segment).collect(),
+        }
+    }
+
+    /// From another host; `None` when it contradicts itself or a bound. Windows are cut to this host's settings; the
+    /// algorithm begins anew when this host uses the other one.
+    pub fn import(now: Time, settings: &Settings, state: &RecoveryState) -> Option<Recovery> {
+        let then = |age_ns: u64| Time(now.0.saturating_sub(age_ns));
+        let later =
+            |in_ns: Option<u64>| in_ns.map_or(NEVER, |ns| now + Duration::from_nanos(ns.min(1 << 42)));
+        let is_possible = state.una <= state.nxt
+            && state.nxt < 1 << 62
+            && (1..=1 << 16).contains(&state.mss)
+            && state.segments.len() <= SEGMENTS_MAX
+            && state.segments.last().map_or(state.una, |last| last.end) == state.nxt
+            && state.recovery_point <= state.nxt
+            && (state.has_sack || !state.segments.iter().any(|segment| segment.sacked))
+            && (!state.is_handshake || state.nxt - state.una <= 1);
+        if !is_possible {
+            return None;
+        }
+        let segments: VecDeque<Segment> = state.segments.iter().map(|one| import_segment(now, one)).collect();
+        let scoreboard = Scoreboard::from_segments(state.una, segments)?;
+
+        let mut recovery = Recovery::new(now, settings, state.mss, state.has_sack, state.una);
+        let window_max = settings.window_max(state.mss);
+        let congestion = |cwnd: u64, ssthresh: u64, controller: &ControllerState| {
+            let mut congestion = Congestion::new(settings, state.mss);
+            let mss = u64::from(state.mss);
+            congestion.window =
+                Window { cwnd: cwnd.clamp(mss, window_max), ssthresh: ssthresh.max(2 * mss), mss };
+            import_controller(now, &mut congestion.selected, controller, window_max);
+            congestion
+        };
+        recovery.congestion = congestion(state.cwnd, state.ssthresh, &state.controller);
+        recovery.rtt.restore(state.srtt_ns, state.rttvar_ns, state.rtt_min_ns);
+        recovery.undo = state.undo.as_ref().map(|undo| Undo {
+            congestion: congestion(undo.cwnd, undo.ssthresh, &undo.controller),
+            from: undo.from,
+            to: undo.to,
+            open: undo.open,
+            first_at: undo.first_age_ns.map(then),
+        });
+        let [flight, delivered, out] = state.reduction.map(|bytes| bytes.min(1 << 62));
+        recovery.reduction =
+            Reduction { flight, delivered, out, high_rxt: state.high_rxt, is_rescued: state.is_rescued };
+        recovery.is_handshake = state.is_handshake;
+        recovery.peer_window = state.peer_window;
+        (recovery.backoffs, recovery.timeouts) = (state.backoffs.min(32), state.timeouts);
+        (recovery.phase, recovery.recovery_point) = (state.phase, state.recovery_point);
+        recovery.duplicated = state.duplicated.0.min(scoreboard.pipe());
+        recovery.duplicates = state.duplicated.1;
+        recovery.threshold = state.threshold.clamp(THRESHOLD_MIN, super::loss::THRESHOLD_MAX);
+        recovery.limited_to = state.limited_to.min(state.nxt);
+        recovery.sent_at = then(state.sent_age_ns);
+        recovery.progress_at = then(state.progress_age_ns);
+        recovery.latest = then(state.latest_age_ns);
+        if scoreboard.in_flight() > 0 {
+            recovery.rto_at = later(state.rto_in_ns).min(now + settings.rto_max);
+            recovery.probe_at = later(state.probe_in_ns);
+            recovery.probe = state.probe.map(|(end, is_repeated)| Probe { end, is_repeated });
+        }
+        recovery.scoreboard = scoreboard;
+        recovery.counters = Counters::default();
+        Some(recovery)
+    }
+}
+
+/// A send time before this clock began cannot be told: the round trip would look too short, so it counts as sent twice.
+fn import_segment(now: Time, state: &SegmentState) -> Segment {
+    let is_before = state.age_ns > now.0;
+    Segment {
+        end: state.end,
+        sent_at: Time(now.0.saturating_sub(state.age_ns)),
+        transmissions: if is_before { state.transmissions.max(2) } else { state.transmissions },
+        sacked: state.sacked,
+        was_sacked: state.was_sacked,
+        lost: state.lost,
+        retransmitted: state.retransmitted,
+    }
+}
+
+fn export_controller(now: Time, selected: &Selected) -> ControllerState {
+    let age = |then: Time| now.0.saturating_sub(then.0);
+    match selected {
+        Selected::NewReno(newreno) => ControllerState::NewReno { acked: newreno.acked },
+        Selected::Cubic(cubic) => ControllerState::Cubic {
+            w_max: cubic.w_max,
+            cwnd_prior: cubic.cwnd_prior,
+            epoch: cubic.epoch.map(|epoch| EpochState {
+                age_ns: age(epoch.start),
+                paused_ns: epoch.paused.map(age),
+                origin: epoch.origin,
+                k: epoch.k,
+                w_est: epoch.w_est,
+            }),
+        },
+    }
+}
+
+fn import_controller(now: Time, selected: &mut Selected, state: &ControllerState, window_max: u64) {
+    let then = |age_ns: u64| Time(now.0.saturating_sub(age_ns));
+    match (selected, *state) {
+        (Selected::NewReno(newreno), ControllerState::NewReno { acked }) => {
+            *newreno = NewReno { acked: acked.min(window_max) };
+        }
+        (Selected::Cubic(cubic), ControllerState::Cubic { w_max, cwnd_prior, epoch }) => {
+            let epoch = epoch.map(|epoch| Epoch {
+                start: then(epoch.age_ns),
+                paused: epoch.paused_ns.map(then),
+                origin: epoch.origin.min(window_max),
+                k: epoch.k.min(super::congestion::cubic::TICKS_MAX),
+                w_est: epoch.w_est.min(window_max),
+                w_est_credit: 0,
+                credit: 0,
+            });
+            *cubic = Cubic { w_max: w_max.min(window_max), cwnd_prior: cwnd_prior.min(window_max), epoch };
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,95 @@
+//! The retransmission timeout (RFC 6298 §5) and the time of tail loss probes.
+
+use spillway_transport::Time;
+
+use super::probe::{self, Probe};
+use super::undo::Undo;
+use super::{NEVER, Phase, Recovery, TimeoutOutcome};
+use crate::seq::Seq;
+
+/// More would change nothing.
+const BACKOFFS_MAX: u32 = 32;
+
+impl Recovery {
+    /// When to call [`Recovery::handle_timeout`]: always something while anything is outstanding.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let at = self.rto_at.min(self.probe_at);
+        (at < NEVER).then_some(at)
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Time) -> TimeoutOutcome {
+        if self.in_flight() == 0 || self.poll_timeout().is_none_or(|at| now < at) {
+            return TimeoutOutcome::Nothing;
+        }
+        if self.probe_at <= self.rto_at {
+            self.probe_at = NEVER;
+            self.rto_at = now + self.rto(); // RFC 8985 §7.3
+            self.probe_wanted = Some(self.nxt());
+            return TimeoutOutcome::Probe;
+        }
+        self.retransmit_all();
+        self.rto_at = now + self.rto();
+        TimeoutOutcome::Retransmit
+    }
+
+    /// RFC 6298 §5.4 to §5.6, RFC 5681 §3.1.
+    fn retransmit_all(&mut self) {
+        // Lost by the same timeout once more: the threshold stays (RFC 5681 §3.1, after equation 4).
+        if self.timeouts == 0 {
+            let carried = self.undo.filter(|_| self.phase != Phase::Open);
+            let mut undo = Undo::new(self.congestion, self.una(), self.nxt());
+            undo.open = carried.map_or(0, |carried| carried.open);
+            self.undo = Some(undo);
+            if self.is_handshake {
+                self.congestion.window.cwnd = u64::from(self.mss); // no data was lost (RFC 5681 §3.1)
+            } else {
+                self.congestion.on_timeout(self.in_flight().min(self.cwnd()));
+            }
+        }
+        self.congestion.window.cwnd = u64::from(self.mss);
+        self.scoreboard.mark_all_lost();
+        (self.phase, self.recovery_point) = (Phase::Loss, self.nxt());
+        (self.duplicated, self.duplicates) = (0, 0);
+        self.threshold = super::THRESHOLD_MIN;
+        self.timeouts = self.timeouts.saturating_add(1);
+        self.backoffs = (self.backoffs + 1).min(BACKOFFS_MAX);
+        (self.probe_at, self.probe_wanted, self.probe) = (NEVER, None, None);
+        self.counters.timeouts = self.counters.timeouts.saturating_add(1);
+    }
+
+    /// Whether a tail loss probe is to be sent: a new segment, whatever the window's room, or the last one again.
+    pub fn wants_probe(&self) -> bool {
+        self.probe_wanted.is_some()
+    }
+
+    /// What to send as a probe when there is nothing new.
+    pub fn last_segment(&self) -> Option<(Seq, Seq)> {
+        self.scoreboard.last(self.mss)
+    }
+
+    /// The probe was sent, after [`Recovery::on_sent`] or [`Recovery::on_retransmitted`]; or there was none to send.
+    pub fn on_probe(&mut self, now: Time) {
+        let Some(nxt) = self.probe_wanted.take() else { return };
+        self.probe = Some(Probe { end: self.nxt(), is_repeated: self.nxt() == nxt });
+        self.probe_at = NEVER;
+        self.rto_at = now + self.rto();
+        self.counters.probes = self.counters.probes.saturating_add(1);
+    }
+
+    /// RFC 8985 §7.2: at most when the timeout would be.
+    pub(super) fn arm_probe(&mut self, now: Time) {
+        let is_due = self.settings.tail_loss_probe
+            && self.has_sack
+            && self.phase == Phase::Open
+            && self.probe.is_none()
+            && self.probe_wanted.is_none()
+            && self.scoreboard.sacked() == 0
+            && !self.is_handshake;
+        self.probe_at = if is_due {
+            (now + probe::timeout(self.rtt.smoothed(), &self.scoreboard)).min(self.rto_at)
+        } else {
+            NEVER
+        };
+    }
+}

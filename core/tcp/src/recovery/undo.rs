@@ -1,0 +1,89 @@
+//! Taking back what was done about a loss that was none: segments were late, or their acknowledgements were.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::congestion::Congestion;
+use super::scoreboard::Delivered;
+use super::{Ack, Phase, Recovery};
+use crate::seq::Seq;
+
+/// How exact timestamps are: two ticks of the usual millisecond.
+const TIMESTAMP_ERROR: Duration = Duration::from_millis(2);
+
+/// What was before a recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Undo {
+    pub congestion: Congestion,
+    /// What was in flight when it began.
+    pub from: Seq,
+    pub to: Seq,
+    /// Retransmissions of which the peer has not told that they were needless.
+    pub open: u32,
+    /// When the first was sent.
+    pub first_at: Option<Time>,
+}
+
+impl Undo {
+    pub(super) fn new(congestion: Congestion, from: Seq, to: Seq) -> Undo {
+        Undo { congestion, from, to, open: 0, first_at: None }
+    }
+
+    pub(super) fn retransmitted(&mut self, now: Time) {
+        self.open = self.open.saturating_add(1);
+        self.first_at.get_or_insert(now);
+    }
+}
+
+impl Recovery {
+    /// Whether the present recovery, or the last one, was for nothing:
+    /// - the timestamp acknowledged is older than the first retransmission (Eifel, RFC 3522);
+    /// - each retransmission was received twice (RFC 2883, RFC 3708);
+    /// - after a timeout, something arrived that was sent before it and not again (F-RTO with SACK, RFC 5682 §3.1;
+    ///   one such acknowledgement is enough, as for Linux).
+    pub(super) fn is_spurious(
+        &mut self,
+        now: Time,
+        ack: &Ack<'_>,
+        bytes: u64,
+        delivered: &Delivered,
+        is_probe_over: bool,
+    ) -> bool {
+        if ack.dsack.is_some() {
+            self.counters.duplicates = self.counters.duplicates.saturating_add(1);
+        }
+        let Some(undo) = &mut self.undo else { return false };
+        if self.phase != Phase::Open && bytes > 0 {
+            let is_older = |(rtt, first_at)| rtt > now.since(first_at) + TIMESTAMP_ERROR;
+            if ack.rtt.zip(undo.first_at).is_some_and(is_older) {
+                return true;
+            }
+        }
+        if self.phase == Phase::Loss && self.has_sack && delivered.original {
+            return true;
+        }
+        let is_ours = |(from, to): (Seq, Seq)| from < to && undo.from < to && to <= undo.to;
+        if !is_probe_over && undo.open > 0 && ack.dsack.is_some_and(is_ours) {
+            undo.open -= 1;
+            return undo.open == 0;
+        }
+        false
+    }
+
+    pub(super) fn undo(&mut self) {
+        let Some(undo) = self.undo.take() else { return };
+        let present = self.congestion.window;
+        self.congestion = undo.congestion;
+        let window = &mut self.congestion.window;
+        window.mss = present.mss;
+        window.cwnd = window.cwnd.max(present.cwnd).min(self.settings.window_max(self.mss));
+        window.ssthresh = window.ssthresh.max(present.ssthresh);
+        if self.phase != Phase::Open {
+            self.scoreboard.unmark_all();
+        }
+        (self.phase, self.backoffs) = (Phase::Open, 0);
+        (self.duplicated, self.duplicates) = (0, 0);
+        self.counters.undone = self.counters.undone.saturating_add(1);
+    }
+}
