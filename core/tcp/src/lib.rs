@@ -6,10 +6,24 @@
 
 extern crate alloc;
 
+mod connection;
 pub mod cookies;
+mod counters;
+pub mod drive;
+mod event;
+mod flow;
+mod hasher;
 pub mod isn;
 pub mod neighbour;
 pub mod reassembly;
 pub mod recovery;
 pub mod seq;
+mod settings;
+mod stack;
 pub mod timers;
+
+pub use counters::Counters;
+pub use event::{Delivery, StackEvent};
+pub use flow::Flow;
+pub use settings::{KeepAlive, Listener, Settings, SettingsError};
+pub use stack::Stack;

@@ -187,6 +187,7 @@ fn p4_chunks_keep_their_order_and_come_back_whole(rig: &mut dyn Rig) {
         probe.grant(theirs, 400_000, out);
     });
     rig.wait("the huge chunk", Accepting, |probe| probe.received(theirs) == sent);
+    rig.settle(); // until acknowledgements are back as well
     // Bytes, chunk, bytes, chunk in one turn, many turns.
     for turn in 0..50_u64 {
         let (first, second) = (100 + turn as usize, 1 + 37 * turn as usize);

@@ -1,0 +1,136 @@
+//! Whether a segment is the peer's, and of now (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
+
+use core::time::Duration;
+
+use spillway_transport::{LostReason, Time};
+use spillway_wire::packet::tcp::{self, Flags};
+
+use super::{Connection, Context, State};
+use crate::seq::Seq;
+
+/// A timestamp older than this says nothing: the clock may have wrapped (RFC 7323 §5.5).
+const TIMESTAMP_VALID: Duration = Duration::from_secs(24 * 24 * 3600);
+
+/// Timestamps as both ends agreed on (RFC 7323 §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamps {
+    /// What our clock shows at time zero, in milliseconds: another for each peer, so that nobody learns how long we run.
+    pub(super) offset: u32,
+    /// TS.Recent,
+    pub(super) recent: u32,
+    /// and when it came.
+    pub(super) recent_at: Time,
+}
+
+impl Stamps {
+    /// Our clock, milliseconds.
+    pub(super) fn now(&self, now: Time) -> u32 {
+        ((now.as_nanos() / 1_000_000) as u32).wrapping_add(self.offset) // wraps on purpose
+    }
+}
+
+impl Connection {
+    /// The checks before anything is taken from a segment. `false`: nothing more is to be done with it.
+    pub(super) fn is_acceptable(
+        &mut self,
+        cx: &mut Context<'_>,
+        seq: Seq,
+        header: &tcp::Header,
+        payload: &[u8],
+    ) -> bool {
+        let flags = header.flags;
+        let has = |flag| flags.contains(flag);
+        if !has(Flags::RST) && !self.is_timely(cx, seq, header) {
+            return false;
+        }
+        let end = seq + payload.len() as u64 + u64::from(has(Flags::SYN)) + u64::from(has(Flags::FIN));
+        if has(Flags::RST) {
+            self.take_reset(cx, seq);
+            return false;
+        }
+        if has(Flags::SYN) && !self.is_repeated_syn(seq, flags) {
+            // Whoever has restarted will answer a challenge with a reset that is exact (RFC 5961 §4).
+            self.challenge(cx);
+            return false;
+        }
+        let is_bare_fin = payload.is_empty() && has(Flags::FIN);
+        if !self.receiving.is_acceptable(seq, end, is_bare_fin) {
+            self.answer_unacceptable(cx, seq, header, payload.len());
+            return false;
+        }
+        self.remember_timestamp(cx.now, seq, header);
+        if !has(Flags::ACK) {
+            return false;
+        }
+        true
+    }
+
+    /// Protection against wrapped sequence numbers (RFC 7323 §5.3).
+    fn is_timely(&mut self, cx: &mut Context<'_>, seq: Seq, header: &tcp::Header) -> bool {
+        let Some(stamps) = &self.agreed.stamps else { return true };
+        let Some(told) = header.options.timestamps else {
+            cx.counters.without_timestamp += 1;
+            return false; // §3.2: dropped in silence
+        };
+        let is_old = told.value.wrapping_sub(stamps.recent).cast_signed() < 0;
+        if !is_old || cx.now.since(stamps.recent_at) > TIMESTAMP_VALID {
+            return true;
+        }
+        cx.counters.old_timestamps += 1;
+        self.answer_unacceptable(cx, seq, header, 0);
+        false
+    }
+
+    /// RFC 7323 §4.3: only from a segment that spans what was acknowledged last, so that a delayed acknowledgement echoes
+    /// the first it covers.
+    fn remember_timestamp(&mut self, now: Time, seq: Seq, header: &tcp::Header) {
+        if let (Some(stamps), Some(told)) = (&mut self.agreed.stamps, header.options.timestamps)
+            && seq <= self.acking.last_sent
+            && told.value.wrapping_sub(stamps.recent).cast_signed() >= 0
+        {
+            (stamps.recent, stamps.recent_at) = (told.value, now);
+        }
+    }
+
+    /// RFC 5961 §3.2: only one who knows exactly where we are may reset. Behind a closed gate a peer that answers our
+    /// segments knows the gate instead.
+    fn take_reset(&mut self, cx: &mut Context<'_>, seq: Seq) {
+        let is_exact = seq == self.receiving.next || seq == self.receiving.acknowledged();
+        if is_exact {
+            cx.counters.resets_received += 1;
+            let is_opening = self.state == State::SynReceived;
+            self.lose(if is_opening { LostReason::Refused } else { LostReason::Reset });
+        } else if (self.receiving.next..self.receiving.edge).contains(&seq) {
+            self.challenge(cx);
+        }
+    }
+
+    /// A SYN that came before, from somebody to whom our answer was lost. It occupies a sequence number before RCV.NXT.
+    fn is_repeated_syn(&self, seq: Seq, flags: Flags) -> bool {
+        self.state == State::SynReceived && seq + 1 == self.receiving.next && !flags.contains(Flags::RST)
+    }
+
+    /// What was received already, or is outside the window: the peer is told where we are.
+    fn answer_unacceptable(&mut self, cx: &mut Context<'_>, seq: Seq, header: &tcp::Header, bytes: usize) {
+        cx.counters.unacceptable += 1;
+        if self.is_repeated_syn(seq, header.flags) && header.flags.contains(Flags::SYN) {
+            self.repeat_syn = true;
+            return;
+        }
+        let end = seq + bytes as u64;
+        if bytes > 0 && end <= self.receiving.next {
+            self.acking.duplicate = Some((seq, end));
+        }
+        if bytes > 0 || header.flags.contains(Flags::FIN) {
+            self.acking.is_due = true;
+        } else if seq + 1 == self.receiving.next || seq + 1 == self.receiving.acknowledged() {
+            self.acking.is_due = true; // a keep-alive, or a probe of our window
+        } else {
+            self.challenge(cx);
+        }
+        // An acknowledgement in it is right all the same: RFC 9293 §3.10.7.4 lets it be taken when only the window is shut.
+        if self.receiving.edge == self.receiving.next && header.flags.contains(Flags::ACK) {
+            self.take_ack(cx, seq, header, bytes);
+        }
+    }
+}

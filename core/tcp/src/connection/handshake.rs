@@ -1,0 +1,107 @@
+//! How a connection begins (RFC 9293 §3.5, §3.10.7.3; RFC 7323 §2.2; RFC 2018 §2).
+
+use spillway_transport::{LostReason, Time};
+use spillway_wire::packet::tcp::{self, Flags};
+
+use super::accept_segment::Stamps;
+use super::receiving::Receiving;
+use super::{Connection, Context, Opening, State};
+use crate::event::StackEvent;
+use crate::seq::{FIRST, Seq};
+use crate::settings::Settings;
+
+/// Without the option a peer takes segments of so many bytes (RFC 9293 §3.7.1).
+pub(crate) const MSS_DEFAULT: u16 = 536;
+/// A peer that tells less would make us send mostly headers: Linux's floor.
+const MSS_MIN: u16 = 88;
+
+/// What both ends have agreed on in their SYNs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Agreed {
+    /// The largest segment that the peer takes, options not counted (RFC 6691).
+    pub(super) mss: u16,
+    pub(super) has_sack: bool,
+    pub(super) stamps: Option<Stamps>,
+}
+
+impl Agreed {
+    /// Before the peer has said anything, we offer all.
+    pub(super) fn offered(settings: &Settings, offset: u32) -> Agreed {
+        let stamps = Stamps { offset, recent: 0, recent_at: Time::ZERO };
+        Agreed { mss: settings.mss(), has_sack: true, stamps: Some(stamps) }
+    }
+
+    /// With a peer whose SYN has these options.
+    pub(super) fn with(settings: &Settings, options: &tcp::Options, offset: u32, now: Time) -> Agreed {
+        let stamps = options.timestamps.map(|told| Stamps { offset, recent: told.value, recent_at: now });
+        let mss = options.mss.unwrap_or(MSS_DEFAULT).clamp(MSS_MIN, settings.mss());
+        Agreed { mss, has_sack: options.sack_permitted, stamps }
+    }
+}
+
+impl Connection {
+    /// One that we begin.
+    pub(crate) fn connect(now: Time, settings: &Settings, opening: Opening) -> Connection {
+        let agreed = Agreed::offered(settings, opening.timestamp_offset);
+        let receiving = Receiving::new(0, settings.window_scale(), settings.initial_window, false);
+        Connection::new(now, settings, opening, State::SynSent, agreed, receiving)
+    }
+
+    /// One that a peer has begun with this SYN.
+    pub(crate) fn accept(now: Time, settings: &Settings, opening: Opening, syn: &tcp::Header) -> Connection {
+        let agreed = Agreed::with(settings, &syn.options, opening.timestamp_offset, now);
+        let scale = if syn.options.window_scale.is_some() { settings.window_scale() } else { 0 };
+        let receiving = Receiving::new(syn.seq, scale, settings.initial_window, opening.is_gated);
+        let mut connection = Connection::new(now, settings, opening, State::SynReceived, agreed, receiving);
+        connection.peer_window.scale = syn.options.window_scale.unwrap_or(0);
+        connection.peer_window.update(FIRST, 0, syn.window, true);
+        connection
+    }
+
+    /// In SYN-SENT: RFC 9293 §3.10.7.3. Says whether the segment has to be answered with a reset.
+    pub(super) fn handle_in_syn_sent(&mut self, cx: &mut Context<'_>, header: &tcp::Header) -> bool {
+        let has = |flag| header.flags.contains(flag);
+        let ack = self.base.expand(header.ack, self.recovery.una());
+        let is_acked = has(Flags::ACK) && ack > self.recovery.una() && ack <= self.recovery.nxt();
+        if has(Flags::ACK) && !is_acked {
+            return !has(Flags::RST);
+        }
+        if has(Flags::RST) {
+            if is_acked {
+                cx.counters.resets_received += 1;
+                self.lose(LostReason::Refused);
+            }
+            return false;
+        }
+        if !has(Flags::SYN) {
+            return false;
+        }
+        let offset = self.agreed.stamps.map_or(0, |stamps| stamps.offset);
+        self.agreed = Agreed::with(cx.settings, &header.options, offset, cx.now);
+        let scales = header.options.window_scale.map(|theirs| (cx.settings.window_scale(), theirs));
+        let (ours, theirs) = scales.unwrap_or((0, 0));
+        self.receiving = Receiving::new(header.seq, ours, cx.settings.initial_window, self.is_gated);
+        self.acking.last_sent = self.receiving.next;
+        self.peer_window.scale = theirs;
+        self.peer_window.update(FIRST, ack, header.window, true);
+        if is_acked {
+            self.establish(cx, ack);
+            self.acking.is_due = true;
+        } else {
+            // Both ends began at once (§3.5, figure 8).
+            self.state = State::SynReceived;
+            self.repeat_syn = true;
+        }
+        false
+    }
+
+    /// Our SYN is acknowledged, and the peer's is here.
+    pub(super) fn establish(&mut self, cx: &mut Context<'_>, ack: Seq) {
+        self.state = if self.fin.is_some() { State::FinWait1 } else { State::Established };
+        self.is_opened = true;
+        self.acknowledge_syn(cx.now, ack);
+        self.heard_at = cx.now;
+        let event = StackEvent::Opened { peer: self.flow.peer.into(), listener: self.listener };
+        cx.events.push(self.conn, event);
+    }
+}

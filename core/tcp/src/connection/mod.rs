@@ -1,0 +1,413 @@
+//! One connection: RFC 9293's state machine, cut into its parts.
+//!
+//! - `handshake`: how it begins; `close`: how it ends
+//! - `accept_segment`: whether a segment is the peer's, and of now
+//! - `receiving`: the receiving direction, with what came out of order; `gate`: what may be acknowledged
+//! - `ack`: when to acknowledge, and what was acknowledged to us
+//! - `send_queue`: what the application handed over; `window`: how far the peer takes it; `persist`: when it does not
+//! - `segmenter`: what to send next, and its bytes; `words`: what is said when it is over
+
+mod accept_segment;
+mod ack;
+mod close;
+mod gate;
+mod handshake;
+mod persist;
+mod receiving;
+mod segmenter;
+mod send_queue;
+mod window;
+mod words;
+
+use core::ops::Range;
+
+use spillway_transport::{Chunk, Conn, LostReason, Time};
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::packet::tcp::{self, Flags};
+
+use crate::counters::Counters;
+use crate::event::{Events, StackEvent};
+use crate::flow::Flow;
+use crate::recovery::{self, Recovery, TimeoutOutcome};
+use crate::seq::{Base, FIRST, Seq};
+use crate::settings::Settings;
+use ack::Acking;
+use handshake::Agreed;
+use persist::Persist;
+use receiving::Receiving;
+use send_queue::SendQueue;
+use window::PeerWindow;
+
+pub(crate) use close::Ended;
+pub(crate) use handshake::MSS_DEFAULT;
+pub(crate) use segmenter::{TCP_AT, write_headers, write_network};
+pub(crate) use send_queue::Spent;
+
+/// RFC 9293 §3.3.2, but LISTEN, which is the stack's. TIME-WAIT is left at once for a smaller memory of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the RFC's")]
+pub(crate) enum State {
+    SynSent,
+    SynReceived,
+    Established,
+    FinWait1,
+    FinWait2,
+    CloseWait,
+    Closing,
+    LastAck,
+    TimeWait,
+    Closed,
+}
+
+/// What a verb of a connection may use of its stack.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Time,
+    pub(crate) settings: &'a Settings,
+    pub(crate) events: &'a mut Events,
+    pub(crate) spent: &'a mut Spent,
+    pub(crate) counters: &'a mut Counters,
+}
+
+/// What a connection is begun with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening {
+    pub(crate) conn: Conn,
+    pub(crate) flow: Flow,
+    /// Nothing: we begin it.
+    pub(crate) listener: Option<u16>,
+    pub(crate) is_gated: bool,
+    pub(crate) mac: Option<Mac>,
+    /// Our initial sequence number.
+    pub(crate) initial: u32,
+    pub(crate) timestamp_offset: u32,
+}
+
+/// What a segment led to.
+#[derive(Debug, Default)]
+pub(crate) struct Handled {
+    /// In-order bytes: where they are in the payload, and the stream offset after them.
+    pub(crate) delivery: Option<(Range<usize>, u64)>,
+    /// It must be answered with a reset.
+    pub(crate) is_refused: bool,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) conn: Conn,
+    pub(crate) flow: Flow,
+    pub(crate) listener: Option<u16>,
+    /// To whom its frames go, when that is known.
+    pub(crate) mac: Option<Mac>,
+    /// Waits in the stack's list of those that may have something to send.
+    pub(crate) is_ready: bool,
+    is_gated: bool,
+    state: State,
+    /// Relates our sequence numbers to the wire.
+    base: Base,
+    agreed: Agreed,
+    recovery: Recovery,
+    queue: SendQueue,
+    /// Our FIN's sequence number: no byte comes after it.
+    fin: Option<Seq>,
+    receiving: Receiving,
+    acking: Acking,
+    peer_window: PeerWindow,
+    persist: Persist,
+    /// The SYN is to go again at once.
+    repeat_syn: bool,
+    /// When the peer's last acceptable segment came.
+    heard_at: Time,
+    is_watched: bool,
+    wants_room: bool,
+    /// Both ends know of each other, or did.
+    is_opened: bool,
+    told_acknowledged: u64,
+    told_finished: bool,
+    told_lost: bool,
+    lost: Option<LostReason>,
+    ended: Option<Ended>,
+}
+
+impl Connection {
+    fn new(
+        now: Time,
+        settings: &Settings,
+        opening: Opening,
+        state: State,
+        agreed: Agreed,
+        receiving: Receiving,
+    ) -> Connection {
+        let last_sent = receiving.next;
+        Connection {
+            conn: opening.conn,
+            flow: opening.flow,
+            listener: opening.listener,
+            mac: opening.mac,
+            is_ready: false,
+            is_gated: opening.is_gated,
+            state,
+            base: Base::new(opening.initial),
+            agreed,
+            recovery: Recovery::new(now, &settings.recovery, u32::from(agreed.mss), false, FIRST),
+            queue: SendQueue::new(FIRST + 1),
+            fin: None,
+            receiving,
+            acking: Acking::new(last_sent),
+            peer_window: PeerWindow::default(),
+            persist: Persist::default(),
+            repeat_syn: false,
+            heard_at: now,
+            is_watched: false,
+            wants_room: false,
+            is_opened: false,
+            told_acknowledged: 0,
+            told_finished: false,
+            told_lost: false,
+            lost: None,
+            ended: None,
+        }
+    }
+
+    /// A segment of this connection, its checksum right.
+    pub(crate) fn handle_segment(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: Mac,
+        header: &tcp::Header,
+        payload: &[u8],
+    ) -> Handled {
+        let mut handled = Handled::default();
+        match self.state {
+            State::Closed => {}
+            State::SynSent => handled.is_refused = self.handle_in_syn_sent(cx, header),
+            _ => self.handle_synchronised(cx, source, header, payload, &mut handled),
+        }
+        self.tell(cx);
+        handled
+    }
+
+    fn handle_synchronised(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: Mac,
+        header: &tcp::Header,
+        payload: &[u8],
+        handled: &mut Handled,
+    ) {
+        let seq = self.receiving.base.expand(header.seq, self.receiving.next);
+        if !self.is_acceptable(cx, seq, header, payload) {
+            return;
+        }
+        if self.state == State::SynReceived {
+            let (una, nxt) = (self.recovery.una(), self.recovery.nxt());
+            let ack = self.base.expand(header.ack, una);
+            if ack <= una || ack > nxt {
+                handled.is_refused = true;
+                return;
+            }
+            // Together with the window, which a SYN tells without its scale.
+            self.peer_window.update(seq, ack, header.window, header.flags.contains(Flags::SYN));
+            self.establish(cx, ack);
+        } else if !self.take_ack(cx, seq, header, payload.len()) {
+            return;
+        }
+        self.heard_at = cx.now;
+        self.mac = Some(source);
+        self.take_text(cx, seq, header, payload, handled);
+    }
+
+    fn take_text(
+        &mut self,
+        cx: &mut Context<'_>,
+        seq: Seq,
+        header: &tcp::Header,
+        payload: &[u8],
+        handled: &mut Handled,
+    ) {
+        let has_fin = header.flags.contains(Flags::FIN);
+        if (payload.is_empty() && !has_fin) || self.receiving.is_finished() {
+            return;
+        }
+        let limit = cx.settings.reassembly_bytes_max;
+        let before = self.receiving.acknowledged();
+        let start = seq + u64::from(header.flags.contains(Flags::SYN));
+        let taken = self.receiving.take(start, payload, has_fin, limit);
+        if let Some(range) = taken.direct {
+            // The next in order end where RCV.NXT is now: what waited comes after.
+            let end = start + range.end as u64 - FIRST - 1;
+            if cx.events.is_empty() {
+                handled.delivery = Some((range, end));
+            } else {
+                let bytes = payload[range].to_vec();
+                cx.events.push(self.conn, StackEvent::Data { end, bytes });
+            }
+        }
+        self.pass_late(cx);
+        let came = self.receiving.acknowledged() - before;
+        if taken.is_out_of_order || self.receiving.is_finished() {
+            self.acking.is_due = true;
+            self.acking.duplicate = taken.duplicate.or(self.acking.duplicate);
+        } else if came > 0 {
+            self.acking.came(cx.now, came, payload.len() as u64, cx.settings.delayed_ack);
+        }
+        if self.receiving.is_finished() {
+            self.take_fin();
+        }
+    }
+
+    /// Bytes that came out of order, or before they were granted.
+    fn pass_late(&mut self, cx: &mut Context<'_>) {
+        while let Some(bytes) = self.receiving.take_late() {
+            let end = self.receiving.offset();
+            cx.events.push(self.conn, StackEvent::Data { end, bytes });
+        }
+    }
+
+    /// The application takes so many more bytes.
+    pub(crate) fn grant(&mut self, cx: &mut Context<'_>, bytes: u32) {
+        if self.is_lost() {
+            return;
+        }
+        let before = self.receiving.next;
+        self.receiving.grant(bytes);
+        if self.is_opened {
+            self.pass_late(cx);
+        }
+        if self.receiving.next > before {
+            self.acking.is_due = true;
+            if self.receiving.is_finished() {
+                self.take_fin();
+            }
+        } else if self.receiving.is_update_due(self.agreed.mss) {
+            self.acking.is_due |= self.is_opened;
+        } else if self.receiving.has_update() && self.acking.at.is_none() {
+            // Small steps are told late (RFC 9293 §3.8.6.2.2), but told.
+            self.acking.at = Some(cx.now + cx.settings.delayed_ack);
+        }
+        self.tell(cx);
+    }
+
+    /// Opens the gate up to a stream offset.
+    pub(crate) fn release(&mut self, cx: &mut Context<'_>, through: u64) {
+        let before = self.receiving.acknowledged();
+        self.receiving.gate.open(through);
+        if self.receiving.acknowledged() > before {
+            self.acking.is_due = true;
+        }
+        self.tell(cx);
+    }
+
+    /// Bytes that the queue takes now.
+    pub(crate) fn room(&self, settings: &Settings) -> usize {
+        if self.fin.is_some() || self.is_lost() || !self.is_opened {
+            return 0;
+        }
+        settings.send_buffer_bytes.saturating_sub(self.queue.len())
+    }
+
+    fn has_much_room(&self, settings: &Settings) -> bool {
+        self.queue.len() == 0 || self.room(settings) >= settings.send_buffer_bytes / 4
+    }
+
+    /// Takes as much as there is room for.
+    pub(crate) fn send(&mut self, settings: &Settings, spent: &mut Spent, bytes: &[u8]) -> usize {
+        let many = bytes.len().min(self.room(settings));
+        self.queue.push(&bytes[..many], spent);
+        self.wants_room |= many < bytes.len();
+        many
+    }
+
+    /// Takes a whole chunk, or gives it back.
+    pub(crate) fn send_chunk(&mut self, settings: &Settings, chunk: Chunk) -> Result<(), Chunk> {
+        let room = self.room(settings);
+        if chunk.is_empty() && room > 0 {
+            return Ok(());
+        }
+        if room == 0 || (chunk.len() > room && self.queue.len() > 0) {
+            self.wants_room = true;
+            return Err(chunk);
+        }
+        self.queue.push_chunk(chunk);
+        Ok(())
+    }
+
+    /// Bytes that were not sent yet.
+    pub(crate) fn queued(&self) -> usize {
+        (self.queue.end().saturating_sub(self.recovery.nxt().max(self.queue.start()))) as usize
+    }
+
+    pub(crate) fn watch(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
+    }
+
+    /// Of our stream, as far as the peer's TCP has it.
+    fn acknowledged_offset(&self) -> u64 {
+        let una = self.recovery.una().min(self.queue.end());
+        una.saturating_sub(FIRST + 1)
+    }
+
+    /// Half-open, begun by a peer.
+    pub(crate) fn is_half_open(&self) -> bool {
+        self.state == State::SynReceived && self.listener.is_some()
+    }
+
+    /// Whether the application knows, or will know, of this connection: one that a peer has begun it hears of when it is
+    /// established.
+    pub(crate) fn is_known(&self) -> bool {
+        self.listener.is_none() || self.is_opened
+    }
+
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub(crate) fn poll_timeout(&self, settings: &Settings) -> Option<Time> {
+        if self.is_lost() {
+            return None;
+        }
+        let keep_alive = self.keep_alive_at(settings);
+        let opening = (!self.is_opened).then(|| self.heard_at + settings.give_up_opening_after);
+        let all = [self.recovery.poll_timeout(), self.acking.at, self.persist.at(), keep_alive, opening];
+        all.into_iter().flatten().min()
+    }
+
+    /// Time has come to one of [`poll_timeout`](Self::poll_timeout).
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.acking.at.is_some_and(|at| at <= cx.now) {
+            self.acking.at = None;
+            self.acking.is_due = true;
+        }
+        if self.recovery.poll_timeout().is_some_and(|at| at <= cx.now) {
+            let outcome = self.recovery.handle_timeout(cx.now);
+            cx.counters.timeouts += u64::from(outcome == TimeoutOutcome::Retransmit);
+        }
+        self.give_up_if_silent(cx);
+        self.handle_silence(cx);
+        self.tell(cx);
+    }
+
+    /// After anything that may have changed what can be sent: whether the peer's window is what holds it.
+    pub(crate) fn settle(&mut self, now: Time, settings: &Settings) {
+        let is_blocked = self.is_window_blocked(settings);
+        self.persist.set(is_blocked, now, self.recovery.rto());
+    }
+
+    /// Our SYN is acknowledged, and the peer's options are known.
+    fn acknowledge_syn(&mut self, now: Time, ack: Seq) {
+        self.recovery.set_mss(self.payload_max());
+        self.recovery.on_ack(
+            now,
+            &recovery::Ack {
+                una: ack,
+                sack: &[],
+                dsack: None,
+                is_duplicate: false,
+                has_sack: self.agreed.has_sack,
+                rtt: None,
+                peer_window: self.peer_window.size,
+            },
+        );
+    }
+}

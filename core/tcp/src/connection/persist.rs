@@ -1,0 +1,105 @@
+//! Silence: a window that stays shut (RFC 9293 §3.8.6.1), a peer that may be gone (§3.8.3, §3.8.4).
+
+use core::time::Duration;
+
+use spillway_transport::{LostReason, Time};
+
+use super::{Connection, Context};
+use crate::settings::Settings;
+
+/// The longest time between two probes of a window.
+const PROBE_EVERY_MAX: Duration = Duration::from_secs(60);
+/// What is ready waits at most so long for a window that is merely small (RFC 9293 §3.8.6.2.1).
+const OVERRIDE_AFTER: Duration = Duration::from_millis(200);
+
+/// When the peer is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Persist {
+    at: Option<Time>,
+    /// Probes since the window closed.
+    backoffs: u32,
+    /// A probe is to go now.
+    pub(super) is_due: bool,
+    /// Whatever the window takes is to go now.
+    pub(super) is_override: bool,
+    /// Unanswered questions of a silent connection.
+    questions: u32,
+    asked_at: Time,
+}
+
+impl Persist {
+    pub(super) fn at(&self) -> Option<Time> {
+        self.at
+    }
+
+    /// The peer has taken something.
+    pub(super) fn heard(&mut self) {
+        (self.backoffs, self.questions) = (0, 0);
+    }
+
+    pub(super) fn set(&mut self, is_blocked: bool, now: Time, rto: Duration) {
+        if !is_blocked {
+            (self.at, self.backoffs) = (None, 0);
+        } else if self.at.is_none() {
+            let wait = rto.saturating_mul(1 << self.backoffs.min(16)).min(PROBE_EVERY_MAX);
+            let wait = if self.backoffs == 0 { wait.min(OVERRIDE_AFTER) } else { wait };
+            self.at = Some(now + wait);
+        }
+    }
+}
+
+impl Connection {
+    /// When a silent connection is asked next. Not while something is outstanding: that asks as well.
+    pub(super) fn keep_alive_at(&self, settings: &Settings) -> Option<Time> {
+        let keep_alive = settings.keep_alive?;
+        if !self.is_opened || self.recovery.nxt() > self.recovery.una() || self.persist.at.is_some() {
+            return None;
+        }
+        let idle = self.heard_at + keep_alive.idle;
+        Some(if self.persist.questions == 0 { idle } else { self.persist.asked_at + keep_alive.interval })
+    }
+
+    pub(super) fn handle_silence(&mut self, cx: &mut Context<'_>) {
+        if self.persist.at.is_some_and(|at| at <= cx.now) {
+            self.persist.at = None;
+            self.persist.backoffs += 1;
+            // A shut window is asked about for as long as the peer answers (MUST-37).
+            if cx.now.since(self.heard_at) >= cx.settings.give_up_after {
+                self.give_up(cx);
+            } else if self.peer_window.size > 0 {
+                self.persist.is_override = true;
+            } else {
+                self.persist.is_due = true;
+            }
+        }
+        let Some(keep_alive) = cx.settings.keep_alive else { return };
+        if self.heard_at > self.persist.asked_at {
+            self.persist.questions = 0;
+        }
+        if self.keep_alive_at(cx.settings).is_some_and(|at| at <= cx.now) {
+            if self.persist.questions >= keep_alive.probes {
+                self.give_up(cx);
+            } else {
+                self.persist.questions += 1;
+                (self.persist.asked_at, self.persist.is_due) = (cx.now, true);
+            }
+        }
+    }
+
+    /// RFC 9293 §3.8.3: what is not acknowledged for long breaks the connection.
+    pub(super) fn give_up_if_silent(&mut self, cx: &mut Context<'_>) {
+        let (since, limit) = if self.is_opened {
+            (self.recovery.first_unacked_since(), cx.settings.give_up_after)
+        } else {
+            (Some(self.heard_at), cx.settings.give_up_opening_after)
+        };
+        if since.is_some_and(|since| cx.now.since(since) >= limit) {
+            self.give_up(cx);
+        }
+    }
+
+    fn give_up(&mut self, cx: &mut Context<'_>) {
+        cx.counters.given_up += 1;
+        self.lose(LostReason::TimedOut);
+    }
+}

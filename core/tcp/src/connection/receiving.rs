@@ -1,0 +1,182 @@
+//! The receiving direction: what comes in order, what waits, how far the peer may send.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::gate::Gate;
+use crate::reassembly::Reassembly;
+use crate::seq::{Base, FIRST, Seq};
+
+/// Where the peer's stream stands. Sequence numbers are extended; the first byte is `FIRST + 1`.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    pub(super) base: Base,
+    /// RCV.NXT: everything before it is the application's. Never beyond what was granted.
+    pub(super) next: Seq,
+    /// How far the application has granted.
+    granted: Seq,
+    /// The right edge of the window as the peer knows it; never moves left (RFC 9293 §3.8.6.2.1).
+    pub(super) edge: Seq,
+    /// The largest window that there was to offer: against silly windows.
+    largest: u64,
+    /// By how many bits windows are shifted, if both ends do (RFC 7323 §2).
+    pub(super) scale: u8,
+    /// The FIN's own sequence number, once it has come.
+    fin: Option<Seq>,
+    pub(super) late: Reassembly,
+    pub(super) gate: Gate,
+}
+
+/// What a segment's payload came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Part of the payload that is the next in order.
+    pub(super) direct: Option<Range<usize>>,
+    /// Held already, or before RCV.NXT: for D-SACK (RFC 2883).
+    pub(super) duplicate: Option<(Seq, Seq)>,
+    /// RCV.NXT moved.
+    pub(super) is_advanced: bool,
+    /// Something is or was missing: the peer is to know at once (RFC 5681 §4.2).
+    pub(super) is_out_of_order: bool,
+}
+
+impl Receiving {
+    /// Of a peer whose SYN has this sequence number. `initial_window`: offered before anything was granted.
+    pub(super) fn new(initial: u32, scale: u8, initial_window: u16, is_gated: bool) -> Receiving {
+        let next = FIRST + 1;
+        Receiving {
+            base: Base::new(initial),
+            next,
+            granted: next,
+            edge: next + u64::from(initial_window),
+            largest: u64::from(initial_window),
+            scale,
+            fin: None,
+            late: Reassembly::new(),
+            gate: Gate::new(is_gated.then_some(next)),
+        }
+    }
+
+    /// The acknowledgement field of whatever is sent now.
+    pub(super) fn acknowledged(&self) -> Seq {
+        self.gate.limit(self.next)
+    }
+
+    /// Whether the FIN has come, and everything before it.
+    pub(super) fn is_finished(&self) -> bool {
+        self.fin.is_some_and(|fin| self.next > fin)
+    }
+
+    /// Whether a segment may be looked at (RFC 9293 §3.10.7.4, first). `end` counts SYN and FIN.
+    ///
+    /// A bare FIN is next in order and needs no window: its sender has nothing else to probe with.
+    pub(super) fn is_acceptable(&self, seq: Seq, end: Seq, is_bare_fin: bool) -> bool {
+        let within = |at: Seq| (self.next..self.edge).contains(&at);
+        if seq == end {
+            return seq == self.next || within(seq);
+        }
+        within(seq)
+            || within(end - 1)
+            || (seq < self.next && end > self.edge)
+            || (is_bare_fin && seq == self.next)
+    }
+
+    /// Takes an acceptable segment's bytes and FIN. What is before RCV.NXT or beyond the window is cut off.
+    pub(super) fn take(&mut self, seq: Seq, payload: &[u8], has_fin: bool, bytes_max: usize) -> Taken {
+        let mut taken = Taken::default();
+        let before = self.next;
+        let mut end = seq + payload.len() as u64;
+        if has_fin && self.fin.is_none() && end <= self.edge.max(self.next) && end >= self.next {
+            self.fin = Some(end);
+        }
+        if end > self.edge {
+            end = self.edge.max(seq);
+        }
+        if let Some(fin) = self.fin {
+            end = end.min(fin).max(seq);
+        }
+        if seq < self.next && !payload.is_empty() {
+            taken.duplicate = Some((seq, end.min(self.next)));
+        }
+        let part = |from: Seq, to: Seq| (from - seq) as usize..(to - seq) as usize; // within the payload
+        if seq <= self.next && end > self.next {
+            let to = end.min(self.granted.max(self.next));
+            if to > self.next {
+                taken.direct = Some(part(self.next, to));
+                self.next = to;
+                self.late.drop_before(to);
+            }
+            if end > to {
+                self.late.insert(to, &payload[part(to, end)], bytes_max);
+            }
+        } else if seq > self.next && end > seq {
+            let inserted = self.late.insert(seq, &payload[part(seq, end)], bytes_max);
+            taken.duplicate = inserted.duplicate;
+            taken.is_out_of_order = true;
+        }
+        self.pass_fin();
+        taken.is_advanced = self.next > before;
+        taken.is_out_of_order |= taken.duplicate.is_some() || !self.late.is_empty();
+        taken
+    }
+
+    /// Bytes that waited and are the next in order now.
+    pub(super) fn take_late(&mut self) -> Option<Vec<u8>> {
+        let bytes = self.late.take(self.next, self.granted)?;
+        self.next += bytes.len() as u64;
+        self.pass_fin();
+        Some(bytes)
+    }
+
+    fn pass_fin(&mut self) {
+        if self.fin == Some(self.next) {
+            self.next += 1;
+        }
+    }
+
+    /// The application takes so many more.
+    pub(super) fn grant(&mut self, bytes: u32) {
+        self.granted = self.granted.saturating_add(u64::from(bytes));
+        self.largest = self.largest.max(self.granted.saturating_sub(self.next));
+    }
+
+    /// The window field of a segment that is sent now, and the edge that it tells. The edge never moves left: where the
+    /// scale is too coarse to tell it, it moves right by less than one unit.
+    pub(super) fn window(&self) -> (u16, Seq) {
+        let acknowledged = self.acknowledged();
+        let unit = 1_u64 << self.scale;
+        let wanted = self.granted.max(self.edge).saturating_sub(acknowledged);
+        let units = wanted.div_ceil(unit).min(u64::from(u16::MAX));
+        let told = acknowledged + units * unit;
+        // A window too large to be told moves the edge left of what was granted, never of what was told.
+        (u16::try_from(units).unwrap_or(u16::MAX), told.max(self.edge))
+    }
+
+    /// Whether the window has grown enough to be told (RFC 9293 §3.8.6.2.2): by a segment, or half of what there is.
+    pub(super) fn is_update_due(&self, mss: u16) -> bool {
+        let more = self.window().1.saturating_sub(self.edge);
+        more > 0 && more >= u64::from(mss).min(self.largest / 2)
+    }
+
+    /// Whether it has grown at all.
+    pub(super) fn has_update(&self) -> bool {
+        self.window().1 > self.edge
+    }
+
+    /// Blocks that came out of order, for SACK (RFC 2018): most recent first. What is in order and not granted yet is none.
+    pub(super) fn blocks(&self, out: &mut [(Seq, Seq)]) -> usize {
+        let mut all = [(0, 0); 5];
+        let many = self.late.blocks(&mut all);
+        let mut told = 0;
+        for block in all[..many].iter().filter(|block| block.0 > self.next).take(out.len()) {
+            out[told] = *block;
+            told += 1;
+        }
+        told
+    }
+
+    /// The stream offset of RCV.NXT; the FIN is no byte.
+    pub(super) fn offset(&self) -> u64 {
+        self.next - FIRST - 1 - u64::from(self.is_finished())
+    }
+}

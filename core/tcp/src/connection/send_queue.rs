@@ -1,0 +1,184 @@
+//! Bytes that the application has handed over and the peer has not acknowledged: the retransmission buffer.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use spillway_transport::Chunk;
+
+use crate::seq::Seq;
+
+/// Bytes of small sends are gathered in chunks of this size.
+const GATHER_BYTES: usize = 16 * 1024;
+/// Spent chunks that are kept for reuse; beyond that they are freed.
+const SPENT_MAX: usize = 64;
+/// Larger ones are freed: one burst is not to hold memory for ever.
+const SPENT_BYTES_MAX: usize = 256 * 1024;
+
+/// A chunk as it came: a batch is its own retransmission buffer.
+#[derive(Debug)]
+struct Piece {
+    from: Seq,
+    chunk: Chunk,
+    /// Made here from small sends: more may be added.
+    is_open: bool,
+}
+
+impl Piece {
+    fn end(&self) -> Seq {
+        self.from + self.chunk.len() as u64
+    }
+}
+
+/// In order, without gaps.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    pieces: VecDeque<Piece>,
+    /// The first byte held.
+    start: Seq,
+    /// After the last.
+    end: Seq,
+}
+
+impl SendQueue {
+    pub(super) fn new(start: Seq) -> SendQueue {
+        SendQueue { pieces: VecDeque::new(), start, end: start }
+    }
+
+    pub(super) fn start(&self) -> Seq {
+        self.start
+    }
+
+    /// After the last byte that was taken.
+    pub(super) fn end(&self) -> Seq {
+        self.end
+    }
+
+    /// Bytes held.
+    pub(super) fn len(&self) -> usize {
+        (self.end - self.start) as usize // bounded by the send buffer, or one chunk
+    }
+
+    /// Copies bytes to the end.
+    pub(super) fn push(&mut self, mut bytes: &[u8], spent: &mut Spent) {
+        while !bytes.is_empty() {
+            let open =
+                self.pieces.back_mut().filter(|piece| piece.is_open && piece.chunk.len() < GATHER_BYTES);
+            let Some(piece) = open else {
+                let chunk = spent.take().unwrap_or_default();
+                self.pieces.push_back(Piece { from: self.end, chunk, is_open: true });
+                continue;
+            };
+            let (now, later) = bytes.split_at(bytes.len().min(GATHER_BYTES - piece.chunk.len()));
+            piece.chunk.buffer().extend_from_slice(now);
+            self.end += now.len() as u64;
+            bytes = later;
+        }
+    }
+
+    /// Moves a chunk to the end.
+    pub(super) fn push_chunk(&mut self, chunk: Chunk) {
+        let from = self.end;
+        self.end += chunk.len() as u64;
+        self.pieces.push_back(Piece { from, chunk, is_open: false });
+    }
+
+    /// Everything before `seq` is acknowledged.
+    pub(super) fn acknowledge(&mut self, seq: Seq, spent: &mut Spent) {
+        self.start = seq.clamp(self.start, self.end);
+        while self.pieces.front().is_some_and(|piece| piece.end() <= self.start) {
+            if let Some(piece) = self.pieces.pop_front() {
+                spent.put(piece.chunk);
+            }
+        }
+    }
+
+    /// Copies bytes `from..` into a segment. They are all held.
+    pub(super) fn copy(&self, from: Seq, out: &mut [u8]) {
+        debug_assert!(from >= self.start && from + out.len() as u64 <= self.end, "only what is held is sent");
+        let first = if self.pieces.front().is_some_and(|piece| from < piece.end()) {
+            0
+        } else {
+            self.pieces.partition_point(|piece| piece.end() <= from)
+        };
+        let (mut at, mut done) = (from, 0);
+        for piece in self.pieces.range(first..) {
+            if done == out.len() {
+                return;
+            }
+            let bytes = &piece.chunk.as_slice()[(at - piece.from) as usize..];
+            let many = bytes.len().min(out.len() - done);
+            out[done..done + many].copy_from_slice(&bytes[..many]);
+            (at, done) = (at + many as u64, done + many);
+        }
+    }
+}
+
+/// Buffers for reuse, shared by all connections of a stack.
+#[derive(Debug, Default)]
+pub(crate) struct Spent(Vec<Chunk>);
+
+impl Spent {
+    pub(crate) fn take(&mut self) -> Option<Chunk> {
+        self.0.pop()
+    }
+
+    fn put(&mut self, mut chunk: Chunk) {
+        chunk.clear();
+        if self.0.len() < SPENT_MAX && chunk.buffer().capacity() <= SPENT_BYTES_MAX {
+            self.0.push(chunk);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_not_copied_until_it_is_sent_and_comes_back() {
+        let mut spent = Spent::default();
+        let mut queue = SendQueue::new(100);
+        let buffer = vec![7; 5000];
+        let at = buffer.as_ptr();
+        queue.push_chunk(Chunk::from(buffer));
+        queue.acknowledge(5099, &mut spent);
+        assert!(spent.take().is_none(), "one byte is not acknowledged");
+        queue.acknowledge(5100, &mut spent);
+        let mut back = spent.take().expect("it comes back");
+        assert!(back.is_empty() && core::ptr::eq(back.buffer().as_ptr(), at));
+    }
+
+    proptest! {
+        #[test]
+        fn it_holds_what_a_plain_buffer_holds(steps in prop::collection::vec((0_u8..4, 0_usize..40_000), 1..60)) {
+            let mut spent = Spent::default();
+            let mut queue = SendQueue::new(7);
+            let (mut all, mut acknowledged) = (Vec::new(), 0);
+            for (kind, size) in steps {
+                let bytes: Vec<u8> = (0..size).map(|i| (all.len() + i) as u8).collect();
+                match kind {
+                    0 => { queue.push(&bytes, &mut spent); all.extend_from_slice(&bytes); }
+                    1 if size > 0 => { all.extend_from_slice(&bytes); queue.push_chunk(Chunk::from(bytes)); }
+                    2 => {
+                        acknowledged = (acknowledged + size).min(all.len());
+                        queue.acknowledge(7 + acknowledged as u64, &mut spent);
+                    }
+                    _ => {
+                        let from = acknowledged + size.min(all.len() - acknowledged) / 2;
+                        let mut out = vec![0; (all.len() - from).min(1460)];
+                        queue.copy(7 + from as u64, &mut out);
+                        prop_assert_eq!(&out[..], &all[from..from + out.len()]);
+                    }
+                }
+                prop_assert_eq!(queue.len(), all.len() - acknowledged);
+                let mut held = vec![0; queue.len()];
+                queue.copy(queue.start(), &mut held);
+                prop_assert_eq!(&held[..], &all[acknowledged..]);
+            }
+        }
+    }
+}

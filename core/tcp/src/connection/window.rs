@@ -1,0 +1,49 @@
+//! How far the peer lets us send (RFC 9293 §3.10.7.4, fifth; RFC 7323 §2).
+
+use crate::seq::Seq;
+
+/// The peer's window as it told it last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PeerWindow {
+    /// SND.WND, bytes from SND.UNA on.
+    pub(super) size: u64,
+    /// The segment that told it: SND.WL1,
+    told_by: Seq,
+    /// and its acknowledgement: SND.WL2.
+    told_with: Seq,
+    /// By how many bits the field is shifted.
+    pub(super) scale: u8,
+    /// The largest it ever was: half of it is worth a segment (RFC 9293 §3.8.6.2.1).
+    pub(super) largest: u64,
+}
+
+impl PeerWindow {
+    /// What a segment says. Older ones say nothing any more. Whether it has changed.
+    pub(super) fn update(&mut self, seq: Seq, ack: Seq, field: u16, is_syn: bool) -> bool {
+        if self.told_by > seq || (self.told_by == seq && self.told_with > ack) {
+            return false;
+        }
+        let size = u64::from(field) << if is_syn { 0 } else { self.scale };
+        let is_changed = size != self.size;
+        (self.size, self.told_by, self.told_with) = (size, seq, ack);
+        self.largest = self.largest.max(size);
+        is_changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_segments_do_not_change_it() {
+        let mut window = PeerWindow { scale: 2, ..PeerWindow::default() };
+        assert!(window.update(100, 50, 1000, false));
+        assert_eq!(window.size, 4000);
+        assert!(!window.update(99, 60, 1, false), "an older segment");
+        assert!(!window.update(100, 49, 1, false), "an older acknowledgement");
+        assert!(window.update(100, 50, 500, false), "a pure window update repeats both");
+        assert!(window.update(101, 50, 7, true) && window.size == 7, "a SYN's window is not shifted");
+        assert_eq!(window.largest, 4000);
+    }
+}

@@ -1,0 +1,63 @@
+//! ICMP as a stack needs it: `ping` is answered (RFC 1122 §3.2.2.6), and routers are heard, as far as they may be
+//! believed (RFC 9293 §3.9.2.2, RFC 5927).
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use spillway_transport::LostReason;
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::packet::{icmp, ipv4, tcp};
+
+use super::Stack;
+use super::replies::Reply;
+use crate::flow::Flow;
+
+impl Stack {
+    pub(super) fn handle_icmp(&mut self, mac: Mac, ip: Ipv4Addr, message: &[u8]) {
+        match icmp::v4::Message::parse(message) {
+            Ok(icmp::v4::Message::EchoRequest { ident, sequence, payload }) => {
+                if ipv4::HEADER_BYTES + message.len() > usize::from(self.settings.mtu) {
+                    self.counters.frames_ignored += 1;
+                    return;
+                }
+                let payload = payload.to_vec();
+                self.replies.push(Reply::Echo { mac, ip, ident, sequence, payload }, &mut self.counters);
+            }
+            Ok(icmp::v4::Message::Unreachable { code, next_hop_mtu, inner }) => {
+                self.handle_unreachable(code, next_hop_mtu, inner);
+            }
+            Ok(_) => self.counters.frames_ignored += 1,
+            Err(_) => self.counters.frames_malformed += 1,
+        }
+    }
+
+    /// Only who has seen one of our segments that is on its way is believed.
+    fn handle_unreachable(&mut self, code: u8, next_hop_mtu: u16, inner: &[u8]) {
+        let quoted = ipv4::Header::parse_quoted(inner).ok().and_then(|(header, payload)| {
+            let is_ours = header.protocol == ipv4::PROTOCOL_TCP && header.source == self.settings.address;
+            tcp::Quoted::parse(payload).ok().filter(|_| is_ours).map(|segment| (header, segment))
+        });
+        let Some((header, segment)) = quoted else {
+            self.counters.frames_ignored += 1;
+            return;
+        };
+        let flow = Flow {
+            local: SocketAddrV4::new(header.source, segment.source),
+            peer: SocketAddrV4::new(header.target, segment.target),
+        };
+        let Some(conn) = self.table.find(&flow) else { return };
+        self.with(conn, |connection, cx| {
+            if !connection.is_on_its_way(segment.seq) {
+                return;
+            }
+            match code {
+                icmp::v4::CODE_FRAGMENTATION_NEEDED => connection.lower_mtu(next_hop_mtu),
+                // Hard errors end what is not established; the rest may heal (RFC 1122 §4.2.3.9, RFC 5461).
+                icmp::v4::CODE_PROTOCOL | icmp::v4::CODE_PORT if connection.is_opening() => {
+                    connection.fail(LostReason::Refused);
+                    connection.tell(cx);
+                }
+                _ => {}
+            }
+        });
+    }
+}

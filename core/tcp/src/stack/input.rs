@@ -1,0 +1,139 @@
+//! From a frame to a connection.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use spillway_transport::{Conn, Time};
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::tcp;
+use spillway_wire::packet::{arp, checksum, ipv4};
+
+use super::Stack;
+use super::listen::Taken;
+use super::replies::Reply;
+use super::time_wait::Answer;
+use crate::event::Delivery;
+use crate::flow::Flow;
+use crate::neighbour::Heard;
+use crate::settings::is_host;
+
+impl Stack {
+    /// A frame has come. Pass the delivery on first, then [`poll_event`](Self::poll_event) until there is nothing.
+    pub fn handle_frame(&mut self, now: Time, frame: &[u8]) -> Option<Delivery> {
+        self.now = self.now.max(now);
+        self.counters.frames_received += 1;
+        let Ok((header, packet)) = ethernet::Header::parse(frame) else {
+            self.counters.frames_malformed += 1;
+            return None;
+        };
+        let is_ours = header.target == self.settings.mac;
+        match header.kind {
+            ethernet::KIND_IPV4 if is_ours => return self.handle_ipv4(header.source, packet),
+            ethernet::KIND_ARP if is_ours || header.target == Mac::BROADCAST => self.handle_arp(packet),
+            _ => self.counters.frames_ignored += 1,
+        }
+        None
+    }
+
+    fn handle_arp(&mut self, packet: &[u8]) {
+        let Ok(packet) = arp::Packet::parse(packet) else {
+            self.counters.frames_malformed += 1;
+            return;
+        };
+        let (ip, mac) = (packet.sender_ip, packet.sender_mac);
+        if packet.target_ip != self.settings.address || !mac.is_unicast() {
+            self.counters.frames_ignored += 1;
+            return;
+        }
+        if packet.operation == arp::Operation::Request {
+            self.replies.push(Reply::Arp { mac, ip }, &mut self.counters);
+        }
+        if ip != self.settings.address {
+            let heard = match packet.operation {
+                arp::Operation::Request => Heard::Question,
+                arp::Operation::Reply => Heard::Reply,
+            };
+            self.neighbours.learned(self.now, ip, mac, heard);
+            // Whoever waited for this one, or for another, is asked again.
+            self.ready.extend(self.unresolved.drain(..));
+        }
+    }
+
+    fn handle_ipv4(&mut self, source: Mac, packet: &[u8]) -> Option<Delivery> {
+        let Ok((header, header_bytes, payload)) = ipv4::Header::parse(packet) else {
+            self.counters.frames_malformed += 1;
+            return None;
+        };
+        let is_for_us = header.target == self.settings.address;
+        if !is_for_us || !is_host(header.source) || header.source == self.settings.address {
+            self.counters.frames_ignored += 1;
+            return None;
+        }
+        match header.protocol {
+            ipv4::PROTOCOL_TCP => {
+                return self.handle_tcp(
+                    source,
+                    header.source,
+                    payload,
+                    ethernet::HEADER_BYTES + header_bytes,
+                );
+            }
+            ipv4::PROTOCOL_ICMP => self.handle_icmp(source, header.source, payload),
+            _ => self.counters.frames_ignored += 1,
+        }
+        None
+    }
+
+    fn handle_tcp(&mut self, mac: Mac, ip: Ipv4Addr, segment: &[u8], at: usize) -> Option<Delivery> {
+        let length = u32::try_from(segment.len()).ok()?;
+        let pseudo = checksum::pseudo_v4(ip, self.settings.address, ipv4::PROTOCOL_TCP, length);
+        let Ok((header, header_bytes, payload)) = tcp::Header::parse(segment, pseudo) else {
+            self.counters.frames_malformed += 1;
+            return None;
+        };
+        if header.source == 0 {
+            self.counters.frames_malformed += 1;
+            return None;
+        }
+        let local = SocketAddrV4::new(self.settings.address, header.target);
+        let flow = Flow { local, peer: SocketAddrV4::new(ip, header.source) };
+        let conn = match self.table.find(&flow) {
+            Some(conn) => conn,
+            None => self.handle_stranger(flow, mac, &header, payload)?,
+        };
+        let handled =
+            self.with(conn, |connection, cx| connection.handle_segment(cx, mac, &header, payload))?;
+        if handled.is_refused {
+            self.refuse(flow, mac, &header, payload.len());
+        }
+        let (range, end) = handled.delivery?;
+        let start = at + header_bytes;
+        Some(Delivery { conn, range: start + range.start..start + range.end, end })
+    }
+
+    /// A segment of no connection that lives. It may belong to one that has just come to be.
+    fn handle_stranger(
+        &mut self,
+        flow: Flow,
+        mac: Mac,
+        header: &tcp::Header,
+        payload: &[u8],
+    ) -> Option<Conn> {
+        match self.time_waits.handle(&flow, header) {
+            Some(Answer::Nothing) => return None,
+            Some(Answer::Acknowledge(header)) => {
+                self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
+                return None;
+            }
+            Some(Answer::Begin) | None => {}
+        }
+        match self.handle_at_listener(flow, mac, header) {
+            Taken::Done => None,
+            Taken::Continues(conn) => Some(conn),
+            Taken::Nobody => {
+                self.counters.segments_unknown += 1;
+                self.refuse(flow, mac, header, payload.len());
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Connections that peers begin (RFC 9293 §3.10.7.2), and what is done when too many do (RFC 4987 §3.6).
+
+use alloc::boxed::Box;
+
+use spillway_transport::Conn;
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::packet::tcp::{self, Flags, Options, SackBlocks, Timestamps};
+
+use super::Stack;
+use super::replies::Reply;
+use crate::connection::{Connection, Opening};
+use crate::cookies;
+use crate::flow::Flow;
+
+/// What a listener makes of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Taken {
+    /// Nobody listens, or not to this.
+    Nobody,
+    /// All is done.
+    Done,
+    /// It belongs to this connection, which has just come to be.
+    Continues(Conn),
+}
+
+impl Stack {
+    /// A segment of no connection.
+    pub(super) fn handle_at_listener(&mut self, flow: Flow, mac: Mac, header: &tcp::Header) -> Taken {
+        let at = self.settings.listeners.iter().position(|listener| listener.address == flow.local);
+        let Some(listener) = at.filter(|at| self.listening[*at]) else { return Taken::Nobody };
+        let has = |flag| header.flags.contains(flag);
+        if has(Flags::RST) {
+            return Taken::Done;
+        }
+        if has(Flags::ACK) {
+            return if has(Flags::SYN) {
+                Taken::Nobody
+            } else {
+                self.accept_cookie(listener, flow, mac, header)
+            };
+        }
+        if !has(Flags::SYN) {
+            return Taken::Done;
+        }
+        if self.half_open >= self.settings.half_open_max {
+            self.send_cookie(flow, mac, header);
+            return Taken::Done;
+        }
+        match self.table.next() {
+            Some(conn) => self.begin(conn, listener, flow, mac, header),
+            // The peer asks again, and there may be room then.
+            None => self.counters.connections_refused += 1,
+        }
+        Taken::Done
+    }
+
+    fn begin(&mut self, conn: Conn, listener: usize, flow: Flow, mac: Mac, syn: &tcp::Header) {
+        let initial = self.isn.initial(self.now, flow.local.into(), flow.peer.into());
+        let opening = self.opening(conn, listener, flow, mac, initial);
+        self.half_open += 1;
+        self.table.add(Box::new(Connection::accept(self.now, &self.settings, opening, syn)));
+        self.follow_up(conn);
+    }
+
+    fn opening(&self, conn: Conn, listener: usize, flow: Flow, mac: Mac, initial: u32) -> Opening {
+        Opening {
+            conn,
+            flow,
+            listener: u16::try_from(listener).ok(),
+            is_gated: self.settings.listeners[listener].is_gated,
+            mac: Some(mac),
+            initial,
+            timestamp_offset: self.timestamp_offset(flow),
+        }
+    }
+
+    /// Answers a SYN without remembering it.
+    fn send_cookie(&mut self, flow: Flow, mac: Mac, syn: &tcp::Header) {
+        let ends = cookie_flow(flow, syn.seq);
+        let options = &syn.options;
+        let offered = cookies::Cookie {
+            mss: options.mss.unwrap_or(crate::connection::MSS_DEFAULT),
+            window_scale: options.window_scale,
+            sack: options.sack_permitted,
+        };
+        let clock = options.timestamps.map(|_| self.timestamp(flow));
+        let answer = self.cookies.answer(self.now, ends, offered, clock);
+        let stamps = answer.timestamp.zip(options.timestamps);
+        // Without timestamps there is nowhere to keep the other options.
+        let header = tcp::Header {
+            source: flow.local.port(),
+            target: flow.peer.port(),
+            seq: answer.initial,
+            ack: syn.seq.wrapping_add(1),
+            flags: Flags::SYN | Flags::ACK,
+            window: self.settings.initial_window,
+            urgent: 0,
+            options: Options {
+                mss: Some(self.settings.mss()),
+                window_scale: stamps.and(options.window_scale).map(|_| self.settings.window_scale()),
+                sack_permitted: stamps.is_some() && options.sack_permitted,
+                timestamps: stamps.map(|(value, told)| Timestamps { value, echo: told.value }),
+                sack: SackBlocks::default(),
+            },
+        };
+        self.counters.cookies_sent += 1;
+        self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
+    }
+
+    /// The end of a handshake that we may have answered with a cookie.
+    fn accept_cookie(&mut self, listener: usize, flow: Flow, mac: Mac, header: &tcp::Header) -> Taken {
+        let initial = header.ack.wrapping_sub(1);
+        let peer_initial = header.seq.wrapping_sub(1);
+        let echo = header.options.timestamps.map(|told| told.echo);
+        let ends = cookie_flow(flow, peer_initial);
+        let Some(cookie) = self.cookies.check(self.now, ends, initial, echo) else { return Taken::Nobody };
+        let Some(conn) = self.table.next() else {
+            self.counters.connections_refused += 1;
+            return Taken::Done;
+        };
+        let syn = tcp::Header {
+            seq: peer_initial,
+            ack: 0,
+            flags: Flags::SYN,
+            options: Options {
+                mss: Some(cookie.mss),
+                window_scale: cookie.window_scale,
+                sack_permitted: cookie.sack,
+                ..header.options
+            },
+            ..*header
+        };
+        self.counters.cookies_accepted += 1;
+        let opening = self.opening(conn, listener, flow, mac, initial);
+        let mut connection = Connection::accept(self.now, &self.settings, opening, &syn);
+        connection.answered_by_cookie(self.now);
+        self.table.add(Box::new(connection));
+        self.half_open += 1; // until the segment itself is handled
+        Taken::Continues(conn)
+    }
+
+    fn timestamp(&self, flow: Flow) -> u32 {
+        let milliseconds = (self.now.as_nanos() / 1_000_000) as u32; // wraps on purpose
+        milliseconds.wrapping_add(self.timestamp_offset(flow))
+    }
+}
+
+fn cookie_flow(flow: Flow, peer_initial: u32) -> cookies::Flow {
+    cookies::Flow { local: flow.local.into(), peer: flow.peer.into(), peer_initial }
+}

@@ -1,0 +1,242 @@
+//! The stack: frames in, frames out, for many connections.
+//!
+//! - `table`: connections by slot and by flow; `time_wait`: those that have closed
+//! - `input`: from a frame to a connection; `listen`: those that begin; `icmp`: what routers and `ping` say
+//! - `output`: from a connection to a frame; `replies`: answers that belong to no connection
+//! - `verbs`: [`Transport`](spillway_transport::Transport)
+
+mod icmp;
+mod input;
+mod listen;
+mod output;
+mod replies;
+mod table;
+mod time_wait;
+mod verbs;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use spillway_transport::{Conn, LostReason, Time};
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::packet::tcp::{self, Flags};
+
+use crate::connection::{Connection, Context, Ended, Spent};
+use crate::cookies::Cookies;
+use crate::counters::Counters;
+use crate::event::{Events, StackEvent};
+use crate::flow::Flow;
+use crate::isn::Isn;
+use crate::neighbour::Neighbours;
+use crate::settings::{Settings, SettingsError};
+use crate::timers::Wheel;
+use replies::{Replies, Reply};
+use table::Table;
+use time_wait::{TimeWait, TimeWaits};
+
+/// One core's TCP. Verbs are called by one driver, in turns:
+///
+/// 1. [`handle_frame`](Self::handle_frame) for each frame that is there; its [`Delivery`](crate::Delivery) goes to the
+///    application, then all of [`poll_event`](Self::poll_event);
+/// 2. [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) has come, and events again;
+/// 3. [`poll_transmit`](Self::poll_transmit) until there is nothing.
+///
+/// Between them the application uses [`Transport`](spillway_transport::Transport). [`drive`](crate::drive) does this for
+/// an [`Application`](spillway_transport::Application).
+#[derive(Debug)]
+pub struct Stack {
+    settings: Settings,
+    /// Of the last verb that had one.
+    now: Time,
+    table: Table,
+    events: Events,
+    spent: Spent,
+    counters: Counters,
+    /// May have something to send.
+    ready: VecDeque<u32>,
+    /// Have something to send, and nobody knows yet to whom.
+    unresolved: Vec<u32>,
+    wheel: Wheel,
+    replies: Replies,
+    neighbours: Neighbours,
+    listening: Vec<bool>,
+    half_open: u32,
+    time_waits: TimeWaits,
+    isn: Isn,
+    cookies: Cookies,
+    next_port: u16,
+}
+
+impl Stack {
+    /// A stack without connections, all listeners closed.
+    ///
+    /// # Errors
+    /// Settings that cannot be.
+    pub fn new(now: Time, settings: Settings) -> Result<Stack, SettingsError> {
+        settings.check()?;
+        Ok(Stack {
+            now,
+            table: Table::new(settings.connections_max, settings.key),
+            events: Events::default(),
+            spent: Spent::default(),
+            counters: Counters::default(),
+            ready: VecDeque::new(),
+            unresolved: Vec::new(),
+            wheel: Wheel::new(now),
+            replies: Replies::default(),
+            neighbours: Neighbours::new(),
+            listening: alloc::vec![false; settings.listeners.len()],
+            half_open: 0,
+            time_waits: TimeWaits::new(settings.time_wait_max, settings.key),
+            isn: Isn::new(settings.key, settings.clock_at_zero),
+            cookies: Cookies::new(settings.key, settings.clock_at_zero),
+            next_port: 0,
+            settings,
+        })
+    }
+
+    /// What it was told.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What has happened since it was made.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Connections, half-open ones included.
+    pub fn connections(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether [`poll_event`](Self::poll_event) has something.
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// What happened next, if anything. Poll until there is nothing, after each frame and each timeout.
+    pub fn poll_event(&mut self) -> Option<(Conn, StackEvent)> {
+        loop {
+            let (conn, event) = self.events.pop()?;
+            if self.table.get(conn).is_none() {
+                continue; // aborted meanwhile
+            }
+            if matches!(event, StackEvent::Lost(_)) {
+                self.table.free(conn);
+            }
+            return Some((conn, event));
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due: exact, or a little early. Ask after each turn.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let others = [self.wheel.next_at(), self.neighbours.poll_timeout(), self.time_waits.next_at()];
+        others.into_iter().flatten().min()
+    }
+
+    /// Time has come to [`poll_timeout`](Self::poll_timeout). Early or late calls do no harm.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.time_waits.expire(self.now);
+        self.ready.extend(self.unresolved.drain(..));
+        while let Some(slot) = self.wheel.poll(self.now) {
+            if let Some(conn) = self.table.at(slot).map(|connection| connection.conn) {
+                self.with(conn, |connection, cx| connection.handle_timeout(cx));
+            }
+        }
+    }
+
+    /// Does something with a connection, and what follows of it.
+    fn with<R>(&mut self, conn: Conn, act: impl FnOnce(&mut Connection, &mut Context<'_>) -> R) -> Option<R> {
+        let connection = self.table.get_mut(conn)?;
+        let mut cx = Context {
+            now: self.now,
+            settings: &self.settings,
+            events: &mut self.events,
+            spent: &mut self.spent,
+            counters: &mut self.counters,
+        };
+        let was_half_open = connection.is_half_open();
+        let result = act(connection, &mut cx);
+        let is_half_open = connection.is_half_open();
+        self.half_open -= u32::from(was_half_open && !is_half_open);
+        self.follow_up(conn);
+        Some(result)
+    }
+
+    /// After anything that was done with a connection: its timer, its place among those that send, its end.
+    fn follow_up(&mut self, conn: Conn) {
+        let Some(connection) = self.table.get_mut(conn) else { return };
+        if connection.is_lost() {
+            return self.end(conn);
+        }
+        connection.settle(self.now, &self.settings);
+        if !connection.is_ready && connection.wants_transmit(&self.settings) {
+            connection.is_ready = true;
+            self.ready.push_back(conn.slot);
+        }
+        self.arm(conn);
+    }
+
+    fn arm(&mut self, conn: Conn) {
+        let Some(connection) = self.table.get_mut(conn) else { return };
+        match connection.poll_timeout(&self.settings) {
+            Some(at) => self.wheel.arm(conn.slot, at),
+            None => self.wheel.disarm(conn.slot),
+        }
+    }
+
+    /// A connection is over: nothing finds it any more but the event that says so.
+    fn end(&mut self, conn: Conn) {
+        let Some(connection) = self.table.get(conn) else { return };
+        let (flow, mac) = (connection.flow, connection.mac);
+        let last = connection.last_words(self.now, &self.settings);
+        let (is_known, ended, lost) = (connection.is_known(), connection.ended(), connection.lost_reason());
+        self.wheel.disarm(conn.slot);
+        if self.table.forget_flow(flow, conn) {
+            if ended == Some(Ended::TimeWait) {
+                let expiry = self.now + self.settings.time_wait;
+                let entry = TimeWait { acknowledgement: last.acknowledgement, stamps: last.stamps };
+                self.counters.time_waits_forgotten += u64::from(self.time_waits.add(flow, expiry, entry));
+                if last.is_due {
+                    let header = last.acknowledgement;
+                    self.replies.push(Reply::Segment { flow, mac, header }, &mut self.counters);
+                }
+            } else if lost == Some(LostReason::TimedOut) {
+                self.counters.resets_sent += 1;
+                self.replies.push(Reply::Segment { flow, mac, header: last.reset }, &mut self.counters);
+            }
+        }
+        if !is_known {
+            self.table.free(conn);
+        }
+    }
+
+    /// The answer to a segment that belongs to nothing (RFC 9293 §3.10.7.1).
+    fn refuse(&mut self, flow: Flow, mac: Mac, header: &tcp::Header, bytes: usize) {
+        if header.flags.contains(Flags::RST) {
+            return;
+        }
+        let length = bytes as u32 // at most 65,535
+            + u32::from(header.flags.contains(Flags::SYN))
+            + u32::from(header.flags.contains(Flags::FIN));
+        let (seq, ack, flags) = if header.flags.contains(Flags::ACK) {
+            (header.ack, 0, Flags::RST)
+        } else {
+            (0, header.seq.wrapping_add(length), Flags::RST | Flags::ACK)
+        };
+        let reset = tcp::Header {
+            source: flow.local.port(),
+            target: flow.peer.port(),
+            seq,
+            ack,
+            flags,
+            window: 0,
+            urgent: 0,
+            options: tcp::Options::default(),
+        };
+        self.counters.resets_sent += 1;
+        self.replies.push(Reply::Segment { flow, mac: Some(mac), header: reset }, &mut self.counters);
+    }
+}

@@ -1,0 +1,113 @@
+//! From a connection to a frame.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use spillway_transport::Time;
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::{arp, icmp, ipv4};
+
+use super::Stack;
+use super::replies::Reply;
+use crate::connection::{TCP_AT, write_headers, write_network};
+use crate::flow::Flow;
+
+impl Stack {
+    /// Bytes that a frame may have: what [`poll_transmit`](Self::poll_transmit) needs.
+    pub fn frame_bytes_max(&self) -> usize {
+        ethernet::HEADER_BYTES + usize::from(self.settings.mtu)
+    }
+
+    /// Writes the next frame to be sent, if there is one: its length. Call until there is none, at the end of each turn.
+    /// `slot` holds [`frame_bytes_max`](Self::frame_bytes_max); a shorter one gets nothing.
+    pub fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
+        self.now = self.now.max(now);
+        if slot.len() < self.frame_bytes_max() {
+            debug_assert!(false, "a slot holds a whole frame");
+            return None;
+        }
+        let length =
+            self.next_reply(slot).or_else(|| self.next_segment(slot)).or_else(|| self.next_question(slot))?;
+        self.counters.frames_sent += 1;
+        Some(length)
+    }
+
+    /// In turn, one segment each, so that none waits for another's many.
+    fn next_segment(&mut self, slot: &mut [u8]) -> Option<usize> {
+        while let Some(index) = self.ready.pop_front() {
+            let Some(connection) = self.table.at(index) else { continue };
+            let (conn, known, peer) = (connection.conn, connection.mac, *connection.flow.peer.ip());
+            let Some(mac) = known.or_else(|| self.resolve(peer)) else {
+                self.unresolved.push(index);
+                continue;
+            };
+            let Some(connection) = self.table.get_mut(conn) else { continue };
+            if let Some(length) = connection.transmit(self.now, &self.settings, mac, slot) {
+                self.ready.push_back(index);
+                return Some(length);
+            }
+            connection.is_ready = false;
+            connection.settle(self.now, &self.settings);
+            self.arm(conn);
+        }
+        None
+    }
+
+    fn resolve(&mut self, target: Ipv4Addr) -> Option<Mac> {
+        let hop = self.settings.next_hop(target)?;
+        self.neighbours.lookup(self.now, hop)
+    }
+
+    fn next_question(&mut self, slot: &mut [u8]) -> Option<usize> {
+        let ip = self.neighbours.poll_question(self.now)?;
+        Some(self.write_arp(slot, arp::Operation::Request, Mac::BROADCAST, Mac::ZERO, ip))
+    }
+
+    fn next_reply(&mut self, slot: &mut [u8]) -> Option<usize> {
+        while let Some(reply) = self.replies.pop() {
+            match reply {
+                Reply::Segment { flow, mac, header } => {
+                    if let Some(mac) = mac.or_else(|| self.resolve(*flow.peer.ip())) {
+                        return Some(write_headers(&self.settings, flow, mac, &header, 0, slot));
+                    }
+                }
+                Reply::Arp { mac, ip } => {
+                    return Some(self.write_arp(slot, arp::Operation::Reply, mac, mac, ip));
+                }
+                Reply::Echo { mac, ip, ident, sequence, payload } => {
+                    let echo = icmp::v4::Message::EchoReply { ident, sequence, payload: &payload };
+                    let (local, peer) =
+                        (SocketAddrV4::new(self.settings.address, 0), SocketAddrV4::new(ip, 0));
+                    let bytes = echo.emit(&mut slot[TCP_AT..]);
+                    let flow = Flow { local, peer };
+                    return Some(write_network(&self.settings, flow, mac, ipv4::PROTOCOL_ICMP, bytes, slot));
+                }
+            }
+        }
+        None
+    }
+
+    fn write_arp(
+        &self,
+        slot: &mut [u8],
+        operation: arp::Operation,
+        to: Mac,
+        target_mac: Mac,
+        ip: Ipv4Addr,
+    ) -> usize {
+        let packet = arp::Packet {
+            operation,
+            sender_mac: self.settings.mac,
+            sender_ip: self.settings.address,
+            target_mac,
+            target_ip: ip,
+        };
+        let header = ethernet::Header { target: to, source: self.settings.mac, kind: ethernet::KIND_ARP };
+        if let Some(head) = slot.first_chunk_mut() {
+            header.emit(head);
+        }
+        if let Some(body) = slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
+            packet.emit(body);
+        }
+        ethernet::HEADER_BYTES + arp::BYTES
+    }
+}

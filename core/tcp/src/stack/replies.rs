@@ -1,0 +1,44 @@
+//! Answers that belong to no connection: resets, last acknowledgements, ARP, `ping`.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::Ipv4Addr;
+
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::packet::tcp;
+
+use crate::counters::Counters;
+use crate::flow::Flow;
+
+/// More wait only where frames come faster than they can be answered; nobody relies on one of them.
+const WAITING_MAX: usize = 1024;
+
+/// One frame to be sent.
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    /// A segment without bytes.
+    Segment { flow: Flow, mac: Option<Mac>, header: tcp::Header },
+    /// The answer to an ARP request.
+    Arp { mac: Mac, ip: Ipv4Addr },
+    /// The answer to an ICMP echo request.
+    Echo { mac: Mac, ip: Ipv4Addr, ident: u16, sequence: u16, payload: Vec<u8> },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    waiting: VecDeque<Reply>,
+}
+
+impl Replies {
+    pub(super) fn push(&mut self, reply: Reply, counters: &mut Counters) {
+        if self.waiting.len() >= WAITING_MAX {
+            counters.replies_dropped += 1;
+        } else {
+            self.waiting.push_back(reply);
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Reply> {
+        self.waiting.pop_front()
+    }
+}

@@ -1,0 +1,138 @@
+//! The stack as a [`Transport`].
+
+use alloc::boxed::Box;
+use core::net::{SocketAddr, SocketAddrV4};
+
+use spillway_transport::{Chunk, Conn, Full, LostReason, Time, Transport};
+
+use super::Stack;
+use super::replies::Reply;
+use crate::connection::{Connection, Opening};
+use crate::flow::Flow;
+use crate::settings::is_host;
+
+/// Ports of our own connections (RFC 6335 §6 gives 49152 on; Linux has more).
+const PORTS: core::ops::Range<u16> = 32_768..61_000;
+
+impl Stack {
+    /// What our clock of timestamps to this peer shows at time zero.
+    pub(super) fn timestamp_offset(&self, flow: Flow) -> u32 {
+        let hashed = self.isn.timestamp_offset((*flow.local.ip()).into(), (*flow.peer.ip()).into());
+        hashed.wrapping_add(self.isn.milliseconds(Time::ZERO))
+    }
+
+    /// A port of ours that no connection with this peer has. Begins where nobody can guess (RFC 6056 §3.3.3).
+    fn free_port(&mut self, peer: SocketAddrV4) -> Option<u16> {
+        let many = PORTS.end - PORTS.start;
+        let offset = self.isn.port_offset(self.settings.address.into(), peer.into());
+        for _ in 0..many {
+            self.next_port = self.next_port.wrapping_add(1);
+            let port =
+                PORTS.start + (offset.wrapping_add(u32::from(self.next_port)) % u32::from(many)) as u16; // below `many`
+            let flow = Flow { local: SocketAddrV4::new(self.settings.address, port), peer };
+            let is_listener = self.settings.listeners.iter().any(|listener| listener.address.port() == port);
+            if !is_listener && self.table.find(&flow).is_none() && !self.time_waits.contains(&flow) {
+                return Some(port);
+            }
+        }
+        None
+    }
+}
+
+impl Transport for Stack {
+    fn connect(&mut self, now: Time, target: SocketAddr) -> Result<Conn, Full> {
+        self.now = self.now.max(now);
+        let conn = self.table.next().ok_or(Full)?;
+        // IPv6 has no path here: it is lost at once, as an unreachable network is.
+        let peer = match target {
+            SocketAddr::V4(peer) => peer,
+            SocketAddr::V6(_) => SocketAddrV4::new(core::net::Ipv4Addr::UNSPECIFIED, 0),
+        };
+        let port = self.free_port(peer).ok_or(Full)?;
+        let flow = Flow { local: SocketAddrV4::new(self.settings.address, port), peer };
+        let opening = Opening {
+            conn,
+            flow,
+            listener: None,
+            is_gated: false,
+            mac: None,
+            initial: self.isn.initial(self.now, flow.local.into(), flow.peer.into()),
+            timestamp_offset: self.timestamp_offset(flow),
+        };
+        self.table.add(Box::new(Connection::connect(self.now, &self.settings, opening)));
+        let is_reachable = is_host(*peer.ip())
+            && peer.port() != 0
+            && *peer.ip() != self.settings.address
+            && self.settings.next_hop(*peer.ip()).is_some();
+        self.with(conn, |connection, cx| {
+            if !is_reachable {
+                connection.fail(LostReason::Failed);
+                connection.tell(cx);
+            }
+        });
+        Ok(conn)
+    }
+
+    fn set_listening(&mut self, listener: u16, open: bool) {
+        if let Some(is_open) = self.listening.get_mut(usize::from(listener)) {
+            *is_open = open;
+        }
+    }
+
+    fn room(&self, conn: Conn) -> usize {
+        self.table.get(conn).map_or(0, |connection| connection.room(&self.settings))
+    }
+
+    fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
+        self.with(conn, |connection, cx| connection.send(cx.settings, cx.spent, bytes)).unwrap_or(0)
+    }
+
+    fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
+        let Some(connection) = self.table.get_mut(conn) else { return Err(chunk) };
+        connection.send_chunk(&self.settings, chunk)?;
+        self.follow_up(conn);
+        Ok(())
+    }
+
+    fn spent_chunk(&mut self) -> Option<Chunk> {
+        self.spent.take()
+    }
+
+    fn queued(&self, conn: Conn) -> usize {
+        self.table.get(conn).map_or(0, Connection::queued)
+    }
+
+    fn grant(&mut self, conn: Conn, bytes: u32) {
+        self.with(conn, |connection, cx| connection.grant(cx, bytes));
+    }
+
+    fn release(&mut self, conn: Conn, through: u64) {
+        self.with(conn, |connection, cx| connection.release(cx, through));
+    }
+
+    fn watch_acknowledged(&mut self, conn: Conn, on: bool) {
+        self.with(conn, |connection, cx| {
+            connection.watch(on);
+            connection.tell(cx);
+        });
+    }
+
+    fn finish(&mut self, conn: Conn) {
+        self.with(conn, |connection, _| connection.finish());
+    }
+
+    fn abort(&mut self, conn: Conn) {
+        let Some(connection) = self.table.get(conn) else { return };
+        let (flow, mac, is_begun) = (connection.flow, connection.mac, connection.is_begun());
+        let is_half_open = connection.is_half_open();
+        let header = connection.last_words(self.now, &self.settings).reset;
+        let is_alive = !connection.is_lost();
+        if is_begun && is_alive {
+            self.counters.resets_sent += 1;
+            self.replies.push(Reply::Segment { flow, mac, header }, &mut self.counters);
+        }
+        self.half_open -= u32::from(is_half_open);
+        self.wheel.disarm(conn.slot);
+        self.table.free(conn);
+    }
+}

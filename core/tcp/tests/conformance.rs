@@ -1,0 +1,73 @@
+//! The stack keeps the contract of the boundary.
+
+mod pair;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use pair::{PORT, Pair, settings};
+use spillway_tcp::Settings;
+use spillway_transport::Time;
+use spillway_transport::conformance::{Command, Probe, Rig, SCENARIOS, Side};
+
+struct StackRig(Pair<Probe>);
+
+impl StackRig {
+    fn new(change: impl Fn(&mut Settings)) -> StackRig {
+        let both = [1, 2].map(|host| {
+            let mut settings = settings(host);
+            change(&mut settings);
+            settings
+        });
+        StackRig(Pair::new(both, [Probe::new(), Probe::new()]))
+    }
+}
+
+impl Rig for StackRig {
+    fn command(&mut self, side: Side, act: Command<'_>) {
+        let host = if side == Side::Accepting { 0 } else { 1 };
+        self.0.command(host, |now, probe, stack| act(now, probe, stack));
+    }
+
+    fn step(&mut self) {
+        self.0.step(Duration::from_micros(50));
+    }
+
+    fn now(&self) -> Time {
+        self.0.now
+    }
+
+    fn listener(&self) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], PORT))
+    }
+
+    fn nobody(&self) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], PORT + 1))
+    }
+}
+
+#[test]
+fn keeps_every_promise() {
+    for (name, scenario) in SCENARIOS {
+        println!("{name}");
+        scenario(&mut StackRig::new(|_| {}));
+    }
+}
+
+#[test]
+fn keeps_every_promise_without_a_window_at_first() {
+    for (name, scenario) in SCENARIOS {
+        println!("{name}");
+        scenario(&mut StackRig::new(|settings| settings.initial_window = 0));
+    }
+}
+
+#[test]
+fn keeps_every_promise_with_large_and_small_packets() {
+    for mtu in [576, 9000] {
+        for (name, scenario) in SCENARIOS {
+            println!("{name}, {mtu}");
+            scenario(&mut StackRig::new(|settings| settings.mtu = mtu));
+        }
+    }
+}

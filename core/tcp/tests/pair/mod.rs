@@ -1,0 +1,104 @@
+//! Two stacks and a cable between them, in virtual time.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use spillway_tcp::isn::Key;
+use spillway_tcp::{Listener, Settings, Stack, drive};
+use spillway_transport::{Application, Time};
+use spillway_wire::packet::ethernet::Mac;
+
+pub const PORT: u16 = 80;
+
+/// Settings of host 1 or 2; host 1 listens.
+pub fn settings(host: u8) -> Settings {
+    let address = Ipv4Addr::new(10, 0, 0, host);
+    let listener = Listener { address: SocketAddrV4::new(address, PORT), is_gated: false };
+    let listeners = if host == 1 { vec![listener] } else { vec![] };
+    Settings { listeners, ..Settings::new(Mac([2, 0, 0, 0, 0, host]), address, 24, Key([host; 16])) }
+}
+
+/// A stack, its application, and frames on their way to it.
+pub struct Host<A> {
+    pub stack: Stack,
+    pub application: A,
+    arriving: VecDeque<(Time, Vec<u8>)>,
+}
+
+/// What is asked of each frame: the host that sends it, and its bytes.
+pub type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
+
+/// Frames take a fixed time and arrive in order, unless a filter says otherwise.
+pub struct Pair<A> {
+    pub hosts: [Host<A>; 2],
+    pub now: Time,
+    pub delay: Duration,
+    /// Sees each frame and the host that sends it: whether it arrives.
+    pub filter: Filter,
+}
+
+impl<A: Application> Pair<A> {
+    pub fn new(settings: [Settings; 2], applications: [A; 2]) -> Pair<A> {
+        let mut applications = applications.into_iter();
+        let hosts = settings.map(|settings| Host {
+            stack: Stack::new(Time::ZERO, settings).expect("settings that can be"),
+            application: applications.next().expect("one for each host"),
+            arriving: VecDeque::new(),
+        });
+        let filter = Box::new(|_: usize, _: &[u8]| true);
+        Pair { hosts, now: Time::ZERO, delay: Duration::from_micros(25), filter }
+    }
+
+    /// Something is done with a host between two turns.
+    pub fn command<R>(&mut self, host: usize, act: impl FnOnce(Time, &mut A, &mut Stack) -> R) -> R {
+        let one = &mut self.hosts[host];
+        let result = act(self.now, &mut one.application, &mut one.stack);
+        self.end_turn(host);
+        result
+    }
+
+    /// When something happens next.
+    pub fn next_at(&self) -> Option<Time> {
+        let of = |host: &Host<A>| {
+            let frame = host.arriving.front().map(|(at, _)| *at);
+            [frame, drive::poll_timeout(&host.stack, &host.application)].into_iter().flatten().min()
+        };
+        self.hosts.iter().filter_map(of).min()
+    }
+
+    /// Goes on to the next thing that happens, at most so far.
+    pub fn step(&mut self, most: Duration) {
+        let latest = self.now + most;
+        self.now = self.next_at().unwrap_or(latest).clamp(self.now, latest);
+        for host in 0..2 {
+            self.turn(host);
+        }
+    }
+
+    fn turn(&mut self, host: usize) {
+        let one = &mut self.hosts[host];
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.now);
+        let first = one.arriving.front().map(|(at, _)| *at);
+        if !is_due(first) && !is_due(drive::poll_timeout(&one.stack, &one.application)) {
+            return;
+        }
+        drive::begin_turn(&mut one.stack, &mut one.application, self.now);
+        while one.arriving.front().is_some_and(|(at, _)| *at <= self.now) {
+            let (_, frame) = one.arriving.pop_front().expect("looked at");
+            drive::deliver(&mut one.stack, &mut one.application, self.now, &frame);
+        }
+        self.end_turn(host);
+    }
+
+    fn end_turn(&mut self, host: usize) {
+        let one = &mut self.hosts[host];
+        drive::end_turn(&mut one.stack, &mut one.application, self.now);
+        let mut slot = vec![0; one.stack.frame_bytes_max()];
+        while let Some(length) = self.hosts[host].stack.poll_transmit(self.now, &mut slot) {
+            if (self.filter)(host, &slot[..length]) {
+                self.hosts[1 - host].arriving.push_back((self.now + self.delay, slot[..length].to_vec()));
+            }
+        }
+    }
+}
