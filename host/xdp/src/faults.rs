@@ -1,0 +1,272 @@
+//! A device that damages what passes through another: loss, duplication, reordering, flipped bits, from a seed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use crate::device::{Device, FRAME_BYTES_MAX, Stop};
+
+/// Frames that are held back in one direction at once; more pass in order.
+const HELD_MAX: usize = 64;
+
+/// What happens to frames. Shares are from 0 to 1, for each frame and each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FaultsOptions {
+    /// The same seed and the same frames give the same faults.
+    pub seed: u64,
+    /// Do not arrive.
+    pub loss: f64,
+    /// Arrive twice.
+    pub duplication: f64,
+    /// Arrive after up to [`reordering_frames`](Self::reordering_frames) of those behind them.
+    pub reordering: f64,
+    /// By how many frames at most. When nothing follows, what was held back arrives before the device waits.
+    pub reordering_frames: usize,
+    /// Have one bit flipped, behind the Ethernet header.
+    pub corruption: f64,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faulted {
+    /// Frames that came, both directions.
+    pub seen: u64,
+    /// Of these, those that did not arrive.
+    pub lost: u64,
+    /// Of these, those that arrived twice.
+    pub duplicated: u64,
+    /// Of these, those that were held back.
+    pub reordered: u64,
+    /// Of these, those with a flipped bit.
+    pub corrupted: u64,
+}
+
+/// A device through which frames pass damaged.
+#[derive(Debug)]
+pub struct Faults<D> {
+    device: D,
+    options: FaultsOptions,
+    faulted: Faulted,
+    inward: Direction,
+    outward: Direction,
+}
+
+impl<D: Device> Faults<D> {
+    /// Around this device.
+    pub fn new(device: D, options: FaultsOptions) -> Faults<D> {
+        let (inward, outward) = (Direction::new(options.seed, 1), Direction::new(options.seed, 2));
+        Faults { device, options, faulted: Faulted::default(), inward, outward }
+    }
+
+    /// What happened so far.
+    pub fn faulted(&self) -> Faulted {
+        self.faulted
+    }
+
+    /// From now on something else happens; what is held back stays so.
+    pub fn set_options(&mut self, options: FaultsOptions) {
+        self.options = options;
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        let mut all_sent = true;
+        while let Some(frame) = self.outward.passed.pop_front() {
+            all_sent &= self.device.send(&frame)?;
+        }
+        Ok(all_sent)
+    }
+}
+
+impl<D: Device> Device for Faults<D> {
+    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            if let Some(frame) = self.inward.passed.pop_front() {
+                let length = frame.len().min(buffer.len());
+                buffer[..length].copy_from_slice(&frame[..length]);
+                return Ok(Some(length));
+            }
+            let Some(length) = self.device.recv(buffer)? else { return Ok(None) };
+            self.inward.pass(&buffer[..length], &self.options, &mut self.faulted);
+        }
+    }
+
+    /// What is lost on purpose has been sent.
+    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        self.outward.pass(frame, &self.options, &mut self.faulted);
+        self.flush()
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, stop: &Stop) -> io::Result<()> {
+        self.outward.release();
+        self.flush()?;
+        self.inward.release();
+        if self.inward.passed.is_empty() { self.device.wait(timeout, stop) } else { Ok(()) }
+    }
+}
+
+/// Frames on their way in one direction.
+#[derive(Debug)]
+struct Direction {
+    random: Random,
+    passed: VecDeque<Box<[u8]>>,
+    held: Vec<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    frame: Box<[u8]>,
+    /// It passes after so many others.
+    frames: usize,
+}
+
+impl Direction {
+    fn new(seed: u64, number: u64) -> Direction {
+        Direction { random: Random::new(seed, number), passed: VecDeque::new(), held: Vec::new() }
+    }
+
+    fn pass(&mut self, frame: &[u8], options: &FaultsOptions, faulted: &mut Faulted) {
+        faulted.seen += 1;
+        // Always as many draws: changing one share does not change all other faults.
+        let [loss, duplication, reordering, corruption] =
+            [options.loss, options.duplication, options.reordering, options.corruption]
+                .map(|share| self.random.unit() < share);
+        let (bit, behind) = (self.random.word(), self.random.word());
+        if loss {
+            faulted.lost += 1;
+        } else {
+            let mut frame: Box<[u8]> = frame[..frame.len().min(FRAME_BYTES_MAX)].into();
+            faulted.corrupted += u64::from(corruption && flip(&mut frame, bit));
+            if duplication {
+                faulted.duplicated += 1;
+                self.passed.push_back(frame.clone());
+            }
+            if reordering && options.reordering_frames > 0 && self.held.len() < HELD_MAX {
+                faulted.reordered += 1;
+                let frames = 1 + (behind % options.reordering_frames as u64) as usize; // at most that
+                // One more: this frame counts as one that passes.
+                self.held.push(Held { frame, frames: frames + 1 });
+            } else {
+                self.passed.push_back(frame);
+            }
+        }
+        for held in &mut self.held {
+            held.frames -= 1;
+        }
+        self.passed.extend(self.held.extract_if(.., |held| held.frames == 0).map(|held| held.frame));
+    }
+
+    /// Nothing follows for now.
+    fn release(&mut self) {
+        self.passed.extend(self.held.drain(..).map(|held| held.frame));
+    }
+}
+
+/// Flips one bit of what the network layer's checksums may see.
+fn flip(frame: &mut [u8], bit: u64) -> bool {
+    let Some(packet) = frame.get_mut(14..).filter(|packet| !packet.is_empty()) else { return false };
+    let bits = packet.len() as u64 * 8;
+    let bit = (bit % bits) as usize; // below the bits of a frame
+    packet[bit / 8] ^= 1 << (bit % 8);
+    true
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64, number: u64) -> Random {
+        Random(seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(number))
+    }
+
+    fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.word() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Ring;
+
+    /// What arrives of frames that are numbered, in its order, and whether a bit was flipped.
+    fn through(options: FaultsOptions, frames: u16, inward: bool) -> (Vec<(u16, bool)>, Faulted) {
+        let (near, mut far) = Ring::pair(2 * usize::from(frames));
+        let mut faults = Faults::new(near, options);
+        for number in 0..frames {
+            let [high, low] = number.to_be_bytes();
+            let mut frame = [0x55; 64];
+            (frame[0], frame[1]) = (high, low);
+            let sender: &mut dyn Device = if inward { &mut far } else { &mut faults };
+            assert!(sender.send(&frame).unwrap());
+        }
+        let mut arrived = Vec::new();
+        let mut buffer = [0; 100];
+        for _ in 0..2 {
+            let receiver: &mut dyn Device = if inward { &mut faults } else { &mut far };
+            while let Some(length) = receiver.recv(&mut buffer).unwrap() {
+                assert_eq!(length, 64);
+                let is_flipped = buffer[14..64].iter().any(|byte| *byte != 0x55);
+                arrived.push((u16::from_be_bytes([buffer[0], buffer[1]]), is_flipped));
+            }
+            faults.wait(None, &Stop::new().unwrap()).unwrap();
+        }
+        (arrived, faults.faulted())
+    }
+
+    #[test]
+    fn without_faults_nothing_happens() {
+        for inward in [false, true] {
+            let (arrived, faulted) = through(FaultsOptions::default(), 100, inward);
+            assert_eq!(arrived, (0..100).map(|number| (number, false)).collect::<Vec<_>>());
+            assert_eq!(faulted, Faulted { seen: 100, ..Faulted::default() });
+        }
+    }
+
+    #[test]
+    fn each_fault_happens_as_often_as_it_should() {
+        let all = FaultsOptions {
+            seed: 7,
+            loss: 0.1,
+            duplication: 0.05,
+            reordering: 0.2,
+            reordering_frames: 4,
+            corruption: 0.03,
+        };
+        for inward in [false, true] {
+            let (arrived, faulted) = through(all, 10_000, inward);
+            assert_eq!(through(all, 10_000, inward), (arrived.clone(), faulted), "the seed is everything");
+            assert_eq!(arrived.len() as u64, 10_000 - faulted.lost + faulted.duplicated);
+            for (count, share) in [
+                (faulted.lost, 1000),
+                (faulted.duplicated, 450),
+                (faulted.reordered, 1800),
+                (faulted.corrupted, 270),
+            ] {
+                assert!(count.abs_diff(share) < share / 4, "{faulted:?}");
+            }
+            let flipped = arrived.iter().filter(|(_, is_flipped)| *is_flipped).count() as u64;
+            assert!(flipped >= faulted.corrupted, "what was duplicated has its flipped bit twice");
+        }
+    }
+
+    #[test]
+    fn frames_are_held_back_by_no_more_than_was_said() {
+        let options = FaultsOptions { reordering: 0.3, reordering_frames: 3, ..FaultsOptions::default() };
+        let (arrived, faulted) = through(options, 1000, false);
+        let mut sorted = arrived.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..1000).map(|number| (number, false)).collect::<Vec<_>>(), "none is lost");
+        assert!(arrived != sorted && faulted.reordered > 200, "{faulted:?}");
+        for (place, (number, _)) in arrived.iter().enumerate() {
+            assert!(usize::from(*number).abs_diff(place) <= 2 * 3, "{number} arrived as {place}");
+        }
+    }
+}

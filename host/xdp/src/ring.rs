@@ -1,0 +1,121 @@
+//! A cable in memory: two queues of frames. For tests, and for experiments in which no device is to cost anything.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::device::{Device, Stop};
+
+/// Bytes of a frame at most: an Ethernet header, and what an MTU of 9,000 allows.
+const FRAME_BYTES: usize = 14 + 9_000;
+
+/// One end of the cable. Both ends belong to one thread: there is nothing to wait for.
+#[derive(Debug)]
+pub struct Ring {
+    from: Rc<RefCell<Queue>>,
+    to: Rc<RefCell<Queue>>,
+}
+
+impl Ring {
+    /// Both ends of a cable that holds so many frames in each direction.
+    pub fn pair(frames: usize) -> (Ring, Ring) {
+        let queue = || Rc::new(RefCell::new(Queue::new(frames)));
+        let (there, back) = (queue(), queue());
+        (Ring { from: Rc::clone(&back), to: Rc::clone(&there) }, Ring { from: there, to: back })
+    }
+
+    /// Frames that have come and were not taken.
+    pub fn waiting(&self) -> usize {
+        self.from.borrow().count
+    }
+}
+
+impl Device for Ring {
+    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        Ok(self.from.borrow_mut().pop(buffer))
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        Ok(self.to.borrow_mut().push(frame))
+    }
+
+    /// Returns at once: nothing comes while this thread waits.
+    fn wait(&mut self, _timeout: Option<Duration>, _stop: &Stop) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Frames in order, in slots that are used again.
+#[derive(Debug)]
+struct Queue {
+    slots: Box<[Slot]>,
+    first: usize,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    bytes: Box<[u8]>,
+    length: usize,
+}
+
+impl Queue {
+    fn new(frames: usize) -> Queue {
+        let slot = || Slot { bytes: vec![0; FRAME_BYTES].into_boxed_slice(), length: 0 };
+        Queue { slots: (0..frames).map(|_| slot()).collect(), first: 0, count: 0 }
+    }
+
+    /// `false` when it is full, or the frame is longer than a slot.
+    fn push(&mut self, frame: &[u8]) -> bool {
+        if self.count == self.slots.len() || frame.len() > FRAME_BYTES {
+            return false;
+        }
+        let at = (self.first + self.count) % self.slots.len();
+        let slot = &mut self.slots[at];
+        slot.bytes[..frame.len()].copy_from_slice(frame);
+        slot.length = frame.len();
+        self.count += 1;
+        true
+    }
+
+    /// The first frame, cut to the buffer.
+    fn pop(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        if self.count == 0 {
+            return None;
+        }
+        let slot = &self.slots[self.first];
+        let length = slot.length.min(buffer.len());
+        buffer[..length].copy_from_slice(&slot.bytes[..length]);
+        self.first = (self.first + 1) % self.slots.len();
+        self.count -= 1;
+        Some(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_keep_their_order_up_to_the_bound() {
+        let (mut near, mut far) = Ring::pair(3);
+        let mut buffer = [0; 64];
+        for round in 0..5_u8 {
+            for number in 0..3 {
+                assert!(near.send(&[round, number]).unwrap());
+            }
+            assert!(!near.send(&[9]).unwrap(), "full");
+            assert_eq!((far.waiting(), near.waiting()), (3, 0));
+            for number in 0..3 {
+                assert_eq!(far.recv(&mut buffer).unwrap(), Some(2));
+                assert_eq!(buffer[..2], [round, number]);
+            }
+            assert_eq!(far.recv(&mut buffer).unwrap(), None);
+        }
+        assert!(far.send(&[0; FRAME_BYTES]).unwrap() && !far.send(&[0; FRAME_BYTES + 1]).unwrap());
+        assert_eq!(near.recv(&mut buffer).unwrap(), Some(64), "cut to the buffer");
+        let (mut none, _far) = Ring::pair(0);
+        assert!(!none.send(&[1]).unwrap());
+    }
+}

@@ -1,0 +1,182 @@
+//! A TAP interface: the kernel's end is an Ethernet interface, the other end is a descriptor of ours.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, read, write};
+
+use crate::device::{Device, Stop};
+
+const CONTROL: &str = "/dev/net/tun";
+
+/// One end of an interface, in the network namespace of the thread that opened it. The interface goes when this is dropped.
+#[derive(Debug)]
+pub struct Tap {
+    fd: OwnedFd,
+    name: String,
+}
+
+/// Why there is no interface.
+#[derive(Debug)]
+pub enum TapError {
+    /// The kernel allows 1 to 15 bytes, without slashes, colons, percent signs and white space.
+    Name(String),
+    /// The control file cannot be opened.
+    Control(io::Error),
+    /// The interface cannot be made.
+    Interface {
+        /// Its name.
+        name: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for TapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TapError::Name(name) => write!(
+                f,
+                "{name:?} is no name for an interface: it has 1 to 15 letters, digits, hyphens, dots or underscores"
+            ),
+            TapError::Control(source) => write!(
+                f,
+                "cannot open {CONTROL}: {source}; it needs the kernel's module `tun` (modprobe tun), in a container \
+                 the device as well"
+            ),
+            TapError::Interface { name, source } if source.raw_os_error() == Some(libc::EBUSY) => write!(
+                f,
+                "cannot make interface {name}: it is there already: choose another name, or remove it (ip link del \
+                 {name})"
+            ),
+            TapError::Interface { name, source } => {
+                write!(f, "cannot make interface {name}: {source}; it takes root, or CAP_NET_ADMIN")
+            }
+        }
+    }
+}
+
+impl std::error::Error for TapError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            TapError::Name(_) => None,
+            TapError::Control(source) | TapError::Interface { source, .. } => Some(source),
+        }
+    }
+}
+
+impl Tap {
+    /// Makes an interface of this name. It is down, and has no address: that is for whoever owns the namespace to give.
+    /// The kernel sums what it sends, and cuts it to the interface's MTU.
+    ///
+    /// # Errors
+    /// A name that cannot be or is taken; a kernel without TAP; no right to make interfaces.
+    pub fn open(name: &str) -> Result<Tap, TapError> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        let fits = (1..libc::IFNAMSIZ).contains(&name.len()) && name.bytes().all(is_plain);
+        if !fits || name.starts_with('.') {
+            return Err(TapError::Name(name.to_owned()));
+        }
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = open(CONTROL, flags, Mode::empty()).map_err(|errno| TapError::Control(errno.into()))?;
+        match attach(&fd, name) {
+            Ok(()) => Ok(Tap { fd, name: name.to_owned() }),
+            Err(source) => Err(TapError::Interface { name: name.to_owned(), source }),
+        }
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Ties the descriptor to a new interface: whole frames, nothing before them.
+fn attach(fd: &OwnedFd, name: &str) -> io::Result<()> {
+    // SAFETY: it consists of integers and of unions of them, for which zeroes are values.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The caller has seen to it that the name is shorter: the last byte stays zero.
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short; // sixteen bits, of which TUN_EXCL is the highest
+    // SAFETY: the kernel reads and writes one `ifreq`, which lives through the call.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+impl Device for Tap {
+    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match read(&self.fd, buffer) {
+            Ok(length) => Ok(Some(length)),
+            // EIO while the interface is down.
+            Err(Errno::AGAIN | Errno::INTR | Errno::IO) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        match write(&self.fd, frame) {
+            Ok(_) => Ok(true),
+            // Down, without memory, or no frame for the kernel: a cable that is out.
+            Err(Errno::AGAIN | Errno::INTR | Errno::IO | Errno::NOBUFS | Errno::NOMEM | Errno::INVAL) => {
+                Ok(false)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, stop: &Stop) -> io::Result<()> {
+        let timeout = timeout.map(|duration| Timespec {
+            tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(duration.subsec_nanos()),
+        });
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+            return Err(io::Error::new(
+                io::ErrorKind::NotConnected,
+                format!("interface {} is gone", self.name),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be_are_refused_before_the_kernel_is_asked() {
+        for name in ["", "a name", "tap%d", "a/b", "a:b", ".", "..", "sixteen-bytes-no"] {
+            assert!(matches!(Tap::open(name), Err(TapError::Name(_))), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let busy =
+            TapError::Interface { name: "t0".into(), source: io::Error::from_raw_os_error(libc::EBUSY) };
+        assert!(busy.to_string().contains("ip link del t0"), "{busy}");
+        let denied =
+            TapError::Interface { name: "t0".into(), source: io::Error::from_raw_os_error(libc::EPERM) };
+        assert!(denied.to_string().contains("CAP_NET_ADMIN"), "{denied}");
+        let missing = TapError::Control(io::Error::from_raw_os_error(libc::ENOENT));
+        assert!(missing.to_string().contains("modprobe tun"), "{missing}");
+    }
+}
