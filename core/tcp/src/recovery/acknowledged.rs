@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
+use super::rtt::nanos;
 use super::scoreboard::Delivered;
 use super::{Ack, Acked, NEVER, Phase, Recovery};
 
@@ -16,7 +17,8 @@ impl Recovery {
         self.peer_window = ack.peer_window;
         self.set_has_sack(ack.has_sack);
 
-        let mut delivered = Delivered::default();
+        let ambiguous_after = Time(now.0.saturating_sub(self.rtt.smallest().map_or(0, nanos)));
+        let mut delivered = Delivered { ambiguous_after, ..Delivered::default() };
         if bytes > 0 {
             self.scoreboard.acknowledge(una, self.mss, &mut delivered);
         }
@@ -98,12 +100,14 @@ impl Recovery {
     fn arm(&mut self, now: Time, is_progress: bool, is_news: bool) {
         if self.in_flight() == 0 {
             (self.rto_at, self.probe_at, self.probe_wanted) = (NEVER, NEVER, None);
+            self.reorder_at = NEVER;
         } else if is_news {
             if is_progress {
                 self.rto_at = now + self.rto();
             }
             self.probe_wanted = None;
             self.arm_probe(now);
+            self.arm_reordering(now);
         }
     }
 }

@@ -1,16 +1,22 @@
 //! Finding what was lost, and sending less: fast retransmit and recovery with SACK (RFC 6675) and without (RFC 6582),
 //! the window going down in proportion to what arrives (RFC 9937).
 
+use core::time::Duration;
+
 use spillway_transport::Time;
 
 use super::probe::Fate;
+use super::rtt::nanos;
 use super::scoreboard::Delivered;
 use super::undo::Undo;
-use super::{Ack, Acked, Phase, Recovery, THRESHOLD_MIN};
+use super::{Ack, Acked, NEVER, Phase, Recovery, THRESHOLD_MIN};
 use crate::seq::Seq;
 
 /// However much out of order segments come, so many later ones tell that one is lost.
 pub(super) const THRESHOLD_MAX: u32 = 128;
+
+/// Timers are not finer on most hosts, and a host's own delays are no reordering.
+const REORDERING_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
 /// Proportional rate reduction (RFC 9937 §6), in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,15 +43,18 @@ impl Recovery {
         delivered: &mut Delivered,
         acked: &mut Acked,
     ) {
-        self.latest = self.latest.max(delivered.latest);
-        if delivered.reordering >= self.threshold {
-            self.threshold = delivered.reordering.saturating_add(1).min(THRESHOLD_MAX);
-        }
+        self.on_latest(now, delivered.latest);
+        self.expect_reordering(delivered.reordering.saturating_add(1));
         if !self.has_sack {
             self.count_duplicates(ack.is_duplicate, bytes, delivered);
         }
         let is_probe_over = self.on_probe_fate(ack);
         if self.is_spurious(now, ack, bytes, delivered, is_probe_over) {
+            if self.phase != Phase::Loss {
+                self.expect_reordering(
+                    (2 * self.threshold).max(delivered.reordering_repeated.saturating_add(1)),
+                );
+            }
             self.undo();
             acked.is_undone = true;
             return;
@@ -61,16 +70,16 @@ impl Recovery {
         }
         match self.phase {
             Phase::Open => {
-                if self.is_loss_evident() {
+                if self.is_loss_evident(now) {
                     self.begin_recovery(delivered);
                 }
             }
             Phase::Recovery => {
-                let newly_lost = self.find_lost(bytes > 0);
+                let newly_lost = self.find_lost(now, bytes > 0);
                 self.reduce(delivered.bytes, bytes > 0 && newly_lost == 0);
             }
             Phase::Loss => {
-                self.find_lost(false);
+                self.find_lost(now, false);
             }
         }
     }
@@ -113,16 +122,16 @@ impl Recovery {
 
     /// Whether to begin a recovery: with SACK when anything is lost, without after three duplicates that are not of
     /// what the last recovery sent again (RFC 6582 §3.2, step 2).
-    fn is_loss_evident(&mut self) -> bool {
+    fn is_loss_evident(&mut self, now: Time) -> bool {
         if self.has_sack {
-            self.find_lost(false) > 0
+            self.find_lost(now, false) > 0
         } else {
             self.duplicates >= THRESHOLD_MIN && self.una() > self.recovery_point
         }
     }
 
     /// Marks what is lost; returns the bytes newly found.
-    fn find_lost(&mut self, is_partial: bool) -> u64 {
+    fn find_lost(&mut self, now: Time, is_partial: bool) -> u64 {
         if !self.has_sack {
             // The acknowledgement ends where the next hole begins (RFC 6582 §3.2, step 3, partial).
             return if is_partial { self.scoreboard.mark_first_lost() } else { 0 };
@@ -130,14 +139,58 @@ impl Recovery {
         // With few in flight, no more can tell than all the others; never fewer than three.
         let others = u32::try_from(self.scoreboard.segments.len().saturating_sub(1)).unwrap_or(u32::MAX);
         let threshold = self.threshold.min(others.max(THRESHOLD_MIN));
-        let slack = self.rtt.smoothed().unwrap_or_default() / 4;
-        let before = Time(self.latest.0.saturating_sub(u64::try_from(slack.as_nanos()).unwrap_or(u64::MAX)));
-        // Sent again, and something sent later has arrived: lost again (as RFC 8985 §6.2 finds it).
-        self.scoreboard.mark_lost(threshold, self.mss) + self.scoreboard.mark_retransmissions_lost(before)
+        self.scoreboard.mark_lost(threshold, self.mss) + self.scoreboard.mark_older_lost(self.overdue(now))
+    }
+
+    fn on_latest(&mut self, now: Time, latest: Time) {
+        if latest > self.latest {
+            (self.latest, self.latest_rtt) = (latest, now.since(latest));
+        }
+    }
+
+    /// Segments came so much out of order: fewer later ones tell nothing (RFC 4653 has the reasons).
+    fn expect_reordering(&mut self, segments: u32) {
+        self.threshold = self.threshold.max(segments.min(THRESHOLD_MAX));
+    }
+
+    /// How much later than others a segment may come: a quarter of a round trip, and as much more as segments were
+    /// found out of order, up to a round trip (RFC 8985 §6.2).
+    fn reordering_window(&self) -> Duration {
+        let smoothed = self.rtt.smoothed().unwrap_or_default();
+        let quarter = self.rtt.smallest().unwrap_or(smoothed) / 4;
+        (quarter * self.threshold / THRESHOLD_MIN).min(smoothed)
+    }
+
+    /// What was sent until this time should have arrived, as the latest has.
+    fn overdue(&self, now: Time) -> Time {
+        let slack = self.latest_rtt + self.reordering_window();
+        Time(now.0.saturating_sub(nanos(slack))).min(self.latest)
+    }
+
+    /// When what is missing is overdue, without a further acknowledgement (RFC 8985 §6.2, step 5).
+    pub(super) fn arm_reordering(&mut self, now: Time) {
+        let awaited = self.has_sack && (self.scoreboard.sacked() > 0 || self.scoreboard.lost() > 0);
+        let oldest = if awaited { self.scoreboard.oldest_awaited() } else { None };
+        self.reorder_at = match oldest.filter(|&oldest| oldest <= self.latest) {
+            Some(oldest) => {
+                (oldest + self.latest_rtt + self.reordering_window()).max(now + REORDERING_TIMEOUT_MIN)
+            }
+            None => NEVER,
+        };
+    }
+
+    /// It is overdue. Returns whether there is something to send again.
+    pub(super) fn on_overdue(&mut self, now: Time) -> bool {
+        self.reorder_at = NEVER;
+        let newly_lost = self.scoreboard.mark_older_lost(self.overdue(now));
+        if newly_lost > 0 && self.phase == Phase::Open {
+            self.begin_recovery(&Delivered::default());
+        }
+        newly_lost > 0
     }
 
     fn begin_recovery(&mut self, delivered: &Delivered) {
-        self.undo = Some(Undo::new(self.congestion, self.una(), self.nxt()));
+        self.undo = Some(Undo::new(self.congestion, &self.scoreboard));
         self.congestion.on_loss(self.in_flight().min(self.cwnd()));
         (self.phase, self.recovery_point) = (Phase::Recovery, self.nxt());
         if !self.has_sack {
@@ -152,6 +205,7 @@ impl Recovery {
 
     /// RFC 9937 §6.2.
     fn reduce(&mut self, arrived: u64, is_safe: bool) {
+        self.duplicated = self.duplicated.min(self.scoreboard.pipe()); // the first is lost: it is none of those
         if arrived == 0 && self.reduction.out > 0 {
             return;
         }

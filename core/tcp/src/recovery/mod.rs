@@ -137,6 +137,8 @@ pub struct Recovery {
     threshold: u32,
     /// The send time of the last sent of what has arrived.
     latest: Time,
+    /// How long it took, and its acknowledgement.
+    latest_rtt: Duration,
     /// The window was the limit when the byte before this one was sent.
     limited_to: Seq,
     sent_at: Time,
@@ -145,11 +147,16 @@ pub struct Recovery {
     backoffs: u32,
     timeouts: u32,
     probe_at: Time,
+    /// What should have arrived by then, as what was sent later has, is lost.
+    reorder_at: Time,
     /// A probe is to be sent; SND.NXT when this was found.
     probe_wanted: Option<Seq>,
     probe: Option<Probe>,
     counters: Counters,
 }
+
+/// The longest IP packet, about. Longer segments count as this.
+const MSS_MAX: u32 = 1 << 16;
 
 /// RFC 5681's duplicate acknowledgements before a fast retransmit; more where segments come out of order.
 const THRESHOLD_MIN: u32 = 3;
@@ -157,7 +164,7 @@ const THRESHOLD_MIN: u32 = 3;
 impl Recovery {
     /// Of a connection that begins: SND.UNA = SND.NXT = `first`, the SYN's sequence number.
     pub fn new(now: Time, settings: &Settings, mss: u32, has_sack: bool, first: Seq) -> Recovery {
-        let mss = mss.max(1);
+        let mss = mss.clamp(1, MSS_MAX);
         Recovery {
             settings: settings.clone(),
             scoreboard: Scoreboard::new(first),
@@ -175,6 +182,7 @@ impl Recovery {
             duplicates: 0,
             threshold: THRESHOLD_MIN,
             latest: Time::ZERO,
+            latest_rtt: Duration::ZERO,
             limited_to: first,
             sent_at: now,
             progress_at: now,
@@ -182,6 +190,7 @@ impl Recovery {
             backoffs: 0,
             timeouts: 0,
             probe_at: NEVER,
+            reorder_at: NEVER,
             probe_wanted: None,
             probe: None,
             counters: Counters::default(),
@@ -278,7 +287,7 @@ impl Recovery {
     /// The segment size has changed, or become known. What is on the way in longer segments is to be sent again,
     /// without a smaller window: it was not lost by congestion (RFC 1191 §6.5).
     pub fn set_mss(&mut self, mss: u32) {
-        let mss = mss.max(1);
+        let mss = mss.clamp(1, MSS_MAX);
         if mss == self.mss {
             return;
         }
@@ -286,6 +295,7 @@ impl Recovery {
             self.congestion = Congestion::new(&self.settings, mss);
         } else if mss < self.mss {
             self.scoreboard.mark_longer_lost(mss);
+            self.duplicated = self.duplicated.min(self.scoreboard.pipe());
         }
         self.mss = mss;
         let window = &mut self.congestion.window;

@@ -141,6 +141,10 @@ pub struct RecoveryState {
     pub progress_age_ns: u64,
     /// How long ago what has arrived was sent, the last of it, in nanoseconds.
     pub latest_age_ns: u64,
+    /// How long it took to arrive and be acknowledged, in nanoseconds.
+    pub latest_rtt_ns: u64,
+    /// Until what is missing is overdue, in nanoseconds, when something is.
+    pub reorder_in_ns: Option<u64>,
     /// Until the retransmission timeout, in nanoseconds, when it runs.
     pub rto_in_ns: Option<u64>,
     /// Until a tail loss probe, in nanoseconds, when one is due.
@@ -202,6 +206,8 @@ impl Recovery {
             sent_age_ns: age(self.sent_at),
             progress_age_ns: age(self.progress_at),
             latest_age_ns: age(self.latest),
+            latest_rtt_ns: super::rtt::nanos(self.latest_rtt),
+            reorder_in_ns: until(self.reorder_at),
             rto_in_ns: until(self.rto_at),
             probe_in_ns: if self.wants_probe() { Some(0) } else { until(self.probe_at) },
             probe: self.probe.map(|probe| (probe.end, probe.is_repeated)),
@@ -218,12 +224,11 @@ impl Recovery {
             |in_ns: Option<u64>| in_ns.map_or(NEVER, |ns| now + Duration::from_nanos(ns.min(1 << 42)));
         let is_possible = state.una <= state.nxt
             && state.nxt < 1 << 62
-            && (1..=1 << 16).contains(&state.mss)
+            && (1..=super::MSS_MAX).contains(&state.mss)
             && state.segments.len() <= SEGMENTS_MAX
             && state.segments.last().map_or(state.una, |last| last.end) == state.nxt
             && state.recovery_point <= state.nxt
-            && (state.has_sack || !state.segments.iter().any(|segment| segment.sacked))
-            && (!state.is_handshake || state.nxt - state.una <= 1);
+            && (state.has_sack || !state.segments.iter().any(|segment| segment.sacked));
         if !is_possible {
             return None;
         }
@@ -235,12 +240,12 @@ impl Recovery {
         let congestion = |cwnd: u64, ssthresh: u64, controller: &ControllerState| {
             let mut congestion = Congestion::new(settings, state.mss);
             let mss = u64::from(state.mss);
-            congestion.window =
-                Window { cwnd: cwnd.clamp(mss, window_max), ssthresh: ssthresh.max(2 * mss), mss };
+            congestion.window = Window { cwnd: cwnd.min(window_max), ssthresh, mss };
             import_controller(now, &mut congestion.selected, controller, window_max);
             congestion
         };
-        recovery.congestion = congestion(state.cwnd, state.ssthresh, &state.controller);
+        let mss = u64::from(state.mss);
+        recovery.congestion = congestion(state.cwnd.max(mss), state.ssthresh.max(2 * mss), &state.controller);
         recovery.rtt.restore(state.srtt_ns, state.rttvar_ns, state.rtt_min_ns);
         recovery.undo = state.undo.as_ref().map(|undo| Undo {
             congestion: congestion(undo.cwnd, undo.ssthresh, &undo.controller),
@@ -263,7 +268,9 @@ impl Recovery {
         recovery.sent_at = then(state.sent_age_ns);
         recovery.progress_at = then(state.progress_age_ns);
         recovery.latest = then(state.latest_age_ns);
+        recovery.latest_rtt = Duration::from_nanos(state.latest_rtt_ns.min(1 << 42));
         if scoreboard.in_flight() > 0 {
+            recovery.reorder_at = later(state.reorder_in_ns);
             recovery.rto_at = later(state.rto_in_ns).min(now + settings.rto_max);
             recovery.probe_at = later(state.probe_in_ns);
             recovery.probe = state.probe.map(|(end, is_repeated)| Probe { end, is_repeated });

@@ -13,7 +13,7 @@ const BACKOFFS_MAX: u32 = 32;
 impl Recovery {
     /// When to call [`Recovery::handle_timeout`]: always something while anything is outstanding.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let at = self.rto_at.min(self.probe_at);
+        let at = self.rto_at.min(self.probe_at).min(self.reorder_at);
         (at < NEVER).then_some(at)
     }
 
@@ -21,6 +21,9 @@ impl Recovery {
     pub fn handle_timeout(&mut self, now: Time) -> TimeoutOutcome {
         if self.in_flight() == 0 || self.poll_timeout().is_none_or(|at| now < at) {
             return TimeoutOutcome::Nothing;
+        }
+        if self.reorder_at <= now {
+            return if self.on_overdue(now) { TimeoutOutcome::Retransmit } else { TimeoutOutcome::Nothing };
         }
         if self.probe_at <= self.rto_at {
             self.probe_at = NEVER;
@@ -37,10 +40,7 @@ impl Recovery {
     fn retransmit_all(&mut self) {
         // Lost by the same timeout once more: the threshold stays (RFC 5681 §3.1, after equation 4).
         if self.timeouts == 0 {
-            let carried = self.undo.filter(|_| self.phase != Phase::Open);
-            let mut undo = Undo::new(self.congestion, self.una(), self.nxt());
-            undo.open = carried.map_or(0, |carried| carried.open);
-            self.undo = Some(undo);
+            self.undo = Some(Undo::new(self.congestion, &self.scoreboard));
             if self.is_handshake {
                 self.congestion.window.cwnd = u64::from(self.mss); // no data was lost (RFC 5681 §3.1)
             } else {
@@ -55,6 +55,7 @@ impl Recovery {
         self.timeouts = self.timeouts.saturating_add(1);
         self.backoffs = (self.backoffs + 1).min(BACKOFFS_MAX);
         (self.probe_at, self.probe_wanted, self.probe) = (NEVER, None, None);
+        self.reorder_at = NEVER;
         self.counters.timeouts = self.counters.timeouts.saturating_add(1);
     }
 

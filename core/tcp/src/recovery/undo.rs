@@ -5,7 +5,7 @@ use core::time::Duration;
 use spillway_transport::Time;
 
 use super::congestion::Congestion;
-use super::scoreboard::Delivered;
+use super::scoreboard::{Delivered, Scoreboard};
 use super::{Ack, Phase, Recovery};
 use crate::seq::Seq;
 
@@ -26,8 +26,13 @@ pub(super) struct Undo {
 }
 
 impl Undo {
-    pub(super) fn new(congestion: Congestion, from: Seq, to: Seq) -> Undo {
-        Undo { congestion, from, to, open: 0, first_at: None }
+    /// What an earlier recovery sent again and is still on the way counts: its acknowledgement is as old.
+    pub(super) fn new(congestion: Congestion, scoreboard: &Scoreboard) -> Undo {
+        let again = scoreboard.segments.iter().filter(|segment| segment.retransmitted);
+        let (open, first_at) = again.fold((0_u32, None), |(open, first_at), segment| {
+            (open + 1, first_at.into_iter().chain([segment.sent_at]).min())
+        });
+        Undo { congestion, from: scoreboard.una(), to: scoreboard.nxt(), open, first_at }
     }
 
     pub(super) fn retransmitted(&mut self, now: Time) {

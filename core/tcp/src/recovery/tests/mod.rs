@@ -1,3 +1,9 @@
+extern crate std;
+
+mod any;
+mod path;
+
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use spillway_transport::Time;

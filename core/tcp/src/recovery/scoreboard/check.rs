@@ -1,0 +1,32 @@
+//! For tests: whether it agrees with itself.
+
+use super::Scoreboard;
+
+impl Scoreboard {
+    /// The sums are those of the segments, and what is remembered to save searching is true.
+    pub(in crate::recovery) fn check(&self) {
+        let (mut start, mut sacked, mut lost, mut retransmitted) = (self.una, 0, 0, 0);
+        for segment in &self.segments {
+            assert!(segment.end > start && segment.transmissions > 0);
+            assert!(!(segment.sacked && segment.lost) && (segment.lost || !segment.retransmitted));
+            let length = segment.end - start;
+            sacked += if segment.sacked { length } else { 0 };
+            lost += if segment.lost { length } else { 0 };
+            retransmitted += if segment.retransmitted { length } else { 0 };
+            if segment.lost && !segment.retransmitted {
+                assert!(start >= self.next_lost_from.max(self.una), "a lost one is passed by");
+            }
+            if segment.retransmitted {
+                assert!(segment.sent_at >= self.retransmitted_first);
+            }
+            if segment.sacked {
+                assert!(segment.end <= self.highest_sacked);
+            }
+            start = segment.end;
+        }
+        assert_eq!(
+            (start, sacked, lost, retransmitted),
+            (self.nxt, self.sacked, self.lost, self.retransmitted)
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! Marking what is lost, and what of it to send again.
+
+use spillway_transport::Time;
+
+use super::Scoreboard;
+use crate::seq::Seq;
+
+/// So many segments are looked at to find the first that is awaited.
+const SEARCHED_MAX: usize = 64;
+
+impl Scoreboard {
+    /// Marks as lost what lies below so many SACKed segments, or so many bytes less one segment of them (RFC 6675 §4,
+    /// IsLost). Returns the bytes newly found lost.
+    pub(in crate::recovery) fn mark_lost(&mut self, threshold: u32, mss: u32) -> u64 {
+        if self.sacked == 0 {
+            return 0;
+        }
+        let bytes_min = u64::from(threshold.saturating_sub(1)) * u64::from(mss);
+        let (mut segments, mut bytes, mut newly) = (0_u32, 0_u64, 0);
+        let mut below = self.lost_below;
+        for index in (0..=self.index_of(self.highest_sacked - 1)).rev() {
+            let Some(&segment) = self.segments.get(index) else { continue };
+            if segment.end <= self.lost_below {
+                break;
+            }
+            if segment.sacked {
+                segments += 1;
+                bytes += segment.end - self.start_of(index);
+            } else if segments >= threshold || bytes > bytes_min {
+                below = below.max(segment.end);
+                newly += self.mark(index);
+            }
+        }
+        self.lost_below = below;
+        newly
+    }
+
+    /// Marks as lost what was sent until then and has not arrived: something sent later has (RFC 8985 §6.2). Returns the
+    /// bytes newly found lost.
+    pub(in crate::recovery) fn mark_older_lost(&mut self, until: Time) -> u64 {
+        let mut newly = 0;
+        for index in self.index_of(self.lost_below)..self.segments.len() {
+            let segment = self.segments[index];
+            if segment.sent_at > until && segment.transmissions == 1 {
+                break; // and what follows was sent later still
+            }
+            if segment.sent_at <= until && !segment.sacked {
+                newly += self.mark(index);
+                self.lost_below = segment.end;
+            }
+        }
+        newly + self.mark_retransmissions_lost(until)
+    }
+
+    /// When the first was sent that is neither SACKed nor lost, or is on the way again; not searched for far.
+    pub(in crate::recovery) fn oldest_awaited(&self) -> Option<Time> {
+        let from = self.index_of(self.lost_below.max(self.una));
+        let mut awaited = self.segments.range(from..).take(SEARCHED_MAX);
+        let first = awaited.find(|segment| !segment.sacked && !segment.lost).map(|segment| segment.sent_at);
+        let again = (self.retransmitted > 0).then_some(self.retransmitted_first);
+        first.into_iter().chain(again).min()
+    }
+
+    /// Marks the first segment as lost.
+    pub(in crate::recovery) fn mark_first_lost(&mut self) -> u64 {
+        if self.segments.is_empty() { 0 } else { self.mark(0) }
+    }
+
+    /// Marks as lost what is longer than this and not SACKed.
+    pub(in crate::recovery) fn mark_longer_lost(&mut self, mss: u32) {
+        for index in 0..self.segments.len() {
+            if self.segments[index].end - self.start_of(index) > u64::from(mss) {
+                self.mark(index);
+            }
+        }
+    }
+
+    /// A timeout: all is lost, and what the peer told that it has it may have dropped (RFC 2018 §8).
+    pub(in crate::recovery) fn mark_all_lost(&mut self) {
+        self.forget_sacked();
+        for segment in &mut self.segments {
+            (segment.lost, segment.retransmitted) = (true, false);
+        }
+        (self.lost, self.retransmitted) = (self.in_flight(), 0);
+        (self.next_lost_from, self.lost_below, self.timeout_point) = (self.una, self.nxt, self.nxt);
+        self.retransmitted_first = Time(u64::MAX);
+    }
+
+    /// Nothing counts as lost any more: it was late.
+    pub(in crate::recovery) fn unmark_all(&mut self) {
+        for segment in &mut self.segments {
+            (segment.lost, segment.retransmitted) = (false, false);
+        }
+        (self.lost, self.retransmitted) = (0, 0);
+        (self.next_lost_from, self.lost_below) = (Seq::MAX, self.una);
+        self.retransmitted_first = Time(u64::MAX);
+    }
+
+    /// Marks as lost again what was sent again until then and is still missing.
+    fn mark_retransmissions_lost(&mut self, until: Time) -> u64 {
+        if self.retransmitted == 0 || self.retransmitted_first > until {
+            return 0;
+        }
+        let (mut newly, mut first) = (0, Time(u64::MAX));
+        for index in 0..self.segments.len() {
+            let start = self.start_of(index);
+            let segment = &mut self.segments[index];
+            if !segment.retransmitted {
+                continue;
+            }
+            if segment.sent_at <= until {
+                segment.retransmitted = false;
+                newly += segment.end - start;
+                self.next_lost_from = self.next_lost_from.min(start);
+            } else {
+                first = first.min(segment.sent_at);
+            }
+        }
+        self.retransmitted -= newly;
+        self.retransmitted_first = first;
+        newly
+    }
+
+    /// The first lost segment that is not on the way again, at most so long.
+    pub(in crate::recovery) fn next_lost(&self, mss: u32) -> Option<(Seq, Seq)> {
+        if self.lost == self.retransmitted {
+            return None;
+        }
+        let from = self.index_of(self.next_lost_from.max(self.una));
+        let index = (from..self.segments.len()).find(|&index| {
+            let segment = self.segments[index];
+            segment.lost && !segment.retransmitted
+        })?;
+        let start = self.start_of(index);
+        Some((start, self.segments[index].end.min(start + u64::from(mss))))
+    }
+
+    /// The first segment from `from` on that is neither SACKed nor lost and ends below `below`, at most so long.
+    pub(in crate::recovery) fn next_missing(&self, from: Seq, below: Seq, mss: u32) -> Option<(Seq, Seq)> {
+        let from = self.index_of(from.max(self.una));
+        let index = (from..self.segments.len())
+            .take_while(|&index| self.segments[index].end <= below)
+            .find(|&index| !self.segments[index].sacked && !self.segments[index].lost)?;
+        let start = self.start_of(index);
+        Some((start, self.segments[index].end.min(start + u64::from(mss))))
+    }
+
+    /// The last segment, or its last part of such a length.
+    pub(in crate::recovery) fn last(&self, mss: u32) -> Option<(Seq, Seq)> {
+        let last = self.segments.len().checked_sub(1)?;
+        Some((self.start_of(last).max(self.nxt.saturating_sub(u64::from(mss))), self.nxt))
+    }
+
+    /// These bytes were sent again; with `as_lost` because they are thought lost, if they are not marked so already.
+    pub(in crate::recovery) fn resend(&mut self, now: Time, from: Seq, to: Seq, as_lost: bool) {
+        let (from, to) = (from.max(self.una), to.min(self.nxt));
+        if from >= to {
+            return;
+        }
+        let mut index = self.index_of(from);
+        if self.start_of(index) < from && self.divide(index, from) {
+            index += 1;
+        }
+        while index < self.segments.len() && self.start_of(index) < to {
+            if self.segments[index].end > to {
+                self.divide(index, to);
+            }
+            if as_lost {
+                self.mark(index);
+            }
+            let length = self.segments[index].end - self.start_of(index);
+            let segment = &mut self.segments[index];
+            segment.transmissions = segment.transmissions.saturating_add(1);
+            segment.sent_at = now;
+            if segment.lost {
+                self.retransmitted += if segment.retransmitted { 0 } else { length };
+                segment.retransmitted = true;
+                self.retransmitted_first = self.retransmitted_first.min(now);
+            }
+            let end = segment.end;
+            if self.next_lost_from >= from && self.next_lost_from < end {
+                self.next_lost_from = end;
+            }
+            index += 1;
+        }
+    }
+
+    /// Marks one as lost that is neither SACKed nor lost; returns its bytes.
+    fn mark(&mut self, index: usize) -> u64 {
+        let start = self.start_of(index);
+        let segment = &mut self.segments[index];
+        if segment.sacked || segment.lost {
+            return 0;
+        }
+        segment.lost = true;
+        let length = segment.end - start;
+        self.lost += length;
+        self.next_lost_from = self.next_lost_from.min(start);
+        length
+    }
+
+    pub(super) fn unmark(&mut self, index: usize) {
+        let length = self.segments[index].end - self.start_of(index);
+        let segment = &mut self.segments[index];
+        self.sacked -= if segment.sacked { length } else { 0 };
+        self.lost -= if segment.lost { length } else { 0 };
+        self.retransmitted -= if segment.retransmitted { length } else { 0 };
+        (segment.sacked, segment.lost, segment.retransmitted) = (false, false, false);
+    }
+}

@@ -1,0 +1,282 @@
+//! What was sent and is not acknowledged: a ring of segments, each with what is known of its fate.
+//!
+//! Follows RFC 6675 in what it counts. The sums are kept as segments change, so that asking costs nothing.
+
+#[cfg(test)]
+mod check;
+mod lost;
+mod sacked;
+
+use alloc::collections::VecDeque;
+
+use spillway_transport::Time;
+
+use crate::seq::Seq;
+
+/// Segments of one connection in all, at most.
+pub(super) const SEGMENTS_MAX: usize = 4096;
+
+/// From so many on, what is sent extends the last segment, so that there is room for dividing others.
+const SEGMENTS_SENT_MAX: usize = SEGMENTS_MAX - 512;
+
+/// An empty ring keeps room for so many.
+const SEGMENTS_KEPT: usize = 64;
+
+/// SACK blocks of the last acknowledgement that are remembered: as many as a segment without timestamps carries.
+const BLOCKS_KEPT: usize = 4;
+
+/// One segment, from where the one before it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub end: Seq,
+    /// For the last time.
+    pub sent_at: Time,
+    pub transmissions: u8,
+    /// The peer told that it has it.
+    pub sacked: bool,
+    /// The peer told so before a timeout; it may since have dropped it (RFC 2018 §8).
+    pub was_sacked: bool,
+    pub lost: bool,
+    /// After it was found lost.
+    pub retransmitted: bool,
+}
+
+/// What one acknowledgement told about segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Delivered {
+    /// Bytes that were not known to have arrived.
+    pub bytes: u64,
+    /// When the first segment acknowledged was sent, if this can be told (Karn).
+    pub sent_at: Option<Time>,
+    /// Whether anything acknowledged was sent more than once.
+    pub repeated: bool,
+    /// Whether anything arrived that was sent before the last timeout and not again, and was not SACKed before.
+    pub original: bool,
+    /// When the last sent of what arrived was sent.
+    pub latest: Time,
+    /// What was sent more than once, after this, may have arrived by an earlier transmission.
+    pub ambiguous_after: Time,
+    /// By how many segments the latest was late, of those sent once.
+    pub reordering: u32,
+    /// Of those sent more than once.
+    pub reordering_repeated: u32,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Scoreboard {
+    una: Seq,
+    nxt: Seq,
+    pub(super) segments: VecDeque<Segment>,
+    sacked: u64,
+    lost: u64,
+    /// Of the lost ones' bytes.
+    retransmitted: u64,
+    highest_sacked: Seq,
+    /// All below that is not SACKed is marked as lost.
+    lost_below: Seq,
+    /// No lost segment that is not on the way again begins below.
+    next_lost_from: Seq,
+    /// No retransmission that is on the way was sent earlier.
+    retransmitted_first: Time,
+    /// Where what was sent before the last timeout ends.
+    timeout_point: Seq,
+    blocks: [(Seq, Seq); BLOCKS_KEPT],
+}
+
+impl Scoreboard {
+    pub(super) fn new(first: Seq) -> Scoreboard {
+        Scoreboard {
+            una: first,
+            nxt: first,
+            segments: VecDeque::new(),
+            sacked: 0,
+            lost: 0,
+            retransmitted: 0,
+            highest_sacked: first,
+            lost_below: first,
+            next_lost_from: Seq::MAX,
+            retransmitted_first: Time(u64::MAX),
+            timeout_point: first,
+            blocks: [(0, 0); BLOCKS_KEPT],
+        }
+    }
+
+    /// From segments in order, the first beginning at `una`; `None` when they are not in order or too many.
+    pub(super) fn from_segments(una: Seq, segments: VecDeque<Segment>) -> Option<Scoreboard> {
+        let mut scoreboard = Scoreboard::new(una);
+        if segments.len() > SEGMENTS_MAX {
+            return None;
+        }
+        for segment in &segments {
+            let length = segment.end.checked_sub(scoreboard.nxt).filter(|&length| length > 0)?;
+            let is_possible = segment.transmissions > 0
+                && !(segment.sacked && segment.lost)
+                && (segment.lost || !segment.retransmitted);
+            if !is_possible {
+                return None;
+            }
+            if segment.sacked {
+                scoreboard.sacked += length;
+                scoreboard.highest_sacked = segment.end;
+            }
+            if segment.lost {
+                scoreboard.lost += length;
+            }
+            if segment.retransmitted {
+                scoreboard.retransmitted += length;
+                scoreboard.retransmitted_first = scoreboard.retransmitted_first.min(segment.sent_at);
+            } else if segment.lost {
+                scoreboard.next_lost_from = scoreboard.next_lost_from.min(scoreboard.nxt);
+            }
+            scoreboard.nxt = segment.end;
+        }
+        scoreboard.segments = segments;
+        Some(scoreboard)
+    }
+
+    pub(super) fn una(&self) -> Seq {
+        self.una
+    }
+
+    pub(super) fn nxt(&self) -> Seq {
+        self.nxt
+    }
+
+    /// Sent and not cumulatively acknowledged, in bytes: RFC 5681's FlightSize.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.nxt - self.una
+    }
+
+    /// What is thought to be in the network, in bytes (RFC 6675 §4).
+    pub(super) fn pipe(&self) -> u64 {
+        self.in_flight() - self.sacked - (self.lost - self.retransmitted)
+    }
+
+    pub(super) fn sacked(&self) -> u64 {
+        self.sacked
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Whether anything lost is not on the way again.
+    pub(super) fn has_lost_to_send(&self) -> bool {
+        self.lost > self.retransmitted
+    }
+
+    pub(super) fn highest_sacked(&self) -> Seq {
+        self.highest_sacked
+    }
+
+    /// New bytes were sent.
+    pub(super) fn send(&mut self, now: Time, to: Seq) {
+        if self.segments.len() >= SEGMENTS_SENT_MAX
+            && let Some(last) = self.segments.back_mut()
+            && !(last.sacked || last.lost || last.transmissions > 1)
+        {
+            (last.end, last.sent_at) = (to, now);
+        } else if self.segments.len() < SEGMENTS_MAX {
+            let (sacked, was_sacked, lost, retransmitted) = (false, false, false, false);
+            let segment =
+                Segment { end: to, sent_at: now, transmissions: 1, sacked, was_sacked, lost, retransmitted };
+            self.segments.push_back(segment);
+        } else if let Some(last) = self.segments.len().checked_sub(1) {
+            // Full to the brim, and the last is marked: the new bytes share its fate, without its marks.
+            self.unmark(last);
+            let last = &mut self.segments[last];
+            (last.end, last.sent_at, last.transmissions) = (to, now, 2);
+        }
+        self.nxt = to;
+    }
+
+    /// All below `una` has arrived; `una` is within what is on the way.
+    pub(super) fn acknowledge(&mut self, una: Seq, mss: u32, delivered: &mut Delivered) {
+        while let Some(&segment) = self.segments.front() {
+            let end = segment.end.min(una);
+            let length = end - self.una;
+            if length == 0 {
+                break;
+            }
+            if segment.sacked {
+                self.sacked -= length;
+            } else {
+                delivered.bytes += length;
+                if segment.lost {
+                    self.lost -= length;
+                    self.retransmitted -= if segment.retransmitted { length } else { 0 };
+                }
+            }
+            self.una = end;
+            if segment.end > end {
+                self.forget_retransmission_of_part(mss);
+                break;
+            }
+            if !segment.sacked {
+                self.arrived(0, segment, delivered);
+            }
+            delivered.repeated |= segment.transmissions > 1;
+            self.segments.pop_front();
+        }
+        if self.segments.is_empty() && self.segments.capacity() > SEGMENTS_KEPT {
+            self.segments.shrink_to(SEGMENTS_KEPT);
+        }
+    }
+
+    /// The first segment is acknowledged in part. One that could not be divided counts as on the way again as a whole
+    /// when only its first part was: the rest is lost again.
+    fn forget_retransmission_of_part(&mut self, mss: u32) {
+        let una = self.una;
+        let Some(first) = self.segments.front_mut() else { return };
+        let length = first.end - una;
+        if first.retransmitted && length > u64::from(mss) {
+            first.retransmitted = false;
+            self.retransmitted -= length;
+            self.next_lost_from = self.next_lost_from.min(una);
+        }
+    }
+
+    /// What a segment that has arrived tells.
+    fn arrived(&self, index: usize, segment: Segment, delivered: &mut Delivered) {
+        let is_repeated = segment.transmissions > 1;
+        if !is_repeated || segment.sent_at <= delivered.ambiguous_after {
+            delivered.latest = delivered.latest.max(segment.sent_at);
+        }
+        if segment.end < self.highest_sacked && !segment.was_sacked {
+            let late = self.index_of(self.highest_sacked - 1).saturating_sub(index);
+            let late = u32::try_from(late).unwrap_or(u32::MAX);
+            let known =
+                if is_repeated { &mut delivered.reordering_repeated } else { &mut delivered.reordering };
+            *known = late.max(*known);
+        }
+        if is_repeated {
+            delivered.repeated = true;
+        } else if !segment.was_sacked {
+            delivered.original |= segment.end <= self.timeout_point;
+            delivered.sent_at.get_or_insert(segment.sent_at);
+        }
+    }
+
+    /// Makes two of one; whether there was room for that.
+    fn divide(&mut self, index: usize, at: Seq) -> bool {
+        if self.segments.len() >= SEGMENTS_MAX {
+            return false;
+        }
+        let first = Segment { end: at, ..self.segments[index] };
+        self.segments.insert(index, first);
+        true
+    }
+
+    /// The segment that has this byte.
+    fn index_of(&self, seq: Seq) -> usize {
+        self.segments.partition_point(|segment| segment.end <= seq)
+    }
+
+    fn start_of(&self, index: usize) -> Seq {
+        match index.checked_sub(1) {
+            Some(before) => self.segments[before].end,
+            None => self.una,
+        }
+    }
+}

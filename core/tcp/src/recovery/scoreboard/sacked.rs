@@ -1,0 +1,72 @@
+//! Marking what the peer has out of order.
+
+use super::{BLOCKS_KEPT, Delivered, Scoreboard};
+use crate::seq::Seq;
+
+impl Scoreboard {
+    /// The peer has these bytes. What is not within what is on the way is ignored (RFC 2018 §4 allows nonsense only by
+    /// mistake).
+    pub(in crate::recovery) fn sack(&mut self, blocks: &[(Seq, Seq)], delivered: &mut Delivered) {
+        let mut kept = [(0, 0); BLOCKS_KEPT];
+        for (index, &(from, to)) in blocks.iter().take(BLOCKS_KEPT).enumerate() {
+            if from >= to || to > self.nxt || from <= self.una {
+                continue; // one that holds SND.UNA contradicts the acknowledgement
+            }
+            kept[index] = (from, to);
+            // Most of a block was in the one before: only what was added is gone through.
+            let within =
+                self.blocks.iter().filter(|block| block.0 < block.1 && from <= block.0 && block.1 <= to);
+            match within.max_by_key(|block| block.1 - block.0).copied() {
+                Some(known) => {
+                    self.sack_range(from, known.0, delivered);
+                    self.sack_range(known.1, to, delivered);
+                }
+                None => self.sack_range(from, to, delivered),
+            }
+        }
+        self.blocks = kept;
+    }
+
+    fn sack_range(&mut self, from: Seq, to: Seq, delivered: &mut Delivered) {
+        let (from, highest) = (from.max(self.una), self.highest_sacked);
+        if from >= to {
+            return;
+        }
+        let mut index = self.index_of(from);
+        while let Some(&segment) = self.segments.get(index) {
+            let start = self.start_of(index);
+            if start >= to {
+                break;
+            }
+            let is_whole = start >= from && segment.end <= to;
+            if segment.sacked || (!is_whole && !self.divide(index, if start < from { from } else { to })) {
+                index += 1;
+                continue;
+            }
+            if !is_whole {
+                // Divided: this part once more, or the part after it.
+                index += usize::from(start < from);
+                continue;
+            }
+            self.unmark(index);
+            self.arrived(index, segment, delivered);
+            let segment = &mut self.segments[index];
+            segment.sacked = true;
+            self.sacked += segment.end - start;
+            delivered.bytes += segment.end - start;
+            self.highest_sacked = self.highest_sacked.max(segment.end);
+            index += 1;
+        }
+        debug_assert!(self.highest_sacked >= highest);
+    }
+
+    /// Nothing counts as SACKed any more.
+    pub(in crate::recovery) fn forget_sacked(&mut self) {
+        for segment in &mut self.segments {
+            segment.was_sacked |= segment.sacked;
+            segment.sacked = false;
+        }
+        (self.sacked, self.highest_sacked) = (0, self.una);
+        self.blocks = [(0, 0); BLOCKS_KEPT];
+    }
+}

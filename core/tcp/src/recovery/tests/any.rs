@@ -1,0 +1,152 @@
+//! Whatever a peer acknowledges, in any order, with nonsense: no panic, and what always holds, holds.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(u64),
+    Ack {
+        una: i64,
+        sack: Vec<(i64, i64)>,
+        dsack: Option<(i64, i64)>,
+        is_duplicate: bool,
+        rtt_us: Option<u64>,
+        window: u64,
+    },
+    Resend,
+    Spare,
+    Pass(u64),
+    Mss(u32),
+    Idle,
+    HasSack(bool),
+    Move,
+}
+
+fn near() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        8 => (0..60_i64).prop_map(|segments| segments * 500),
+        4 => 0..40_000_i64,
+        1 => -2000..1_i64,
+        1 => Just(i64::MAX),
+        1 => Just(i64::MIN),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let block = || prop_oneof![6 => (near(), 1..6_i64).prop_map(|(from, n)| (from, from.saturating_add(n * 500))), 1 => (near(), near())];
+    let rtt = proptest::option::of(prop_oneof![1..1_000_000_u64, Just(u64::MAX / 2)]);
+    let ack = (
+        near(),
+        proptest::collection::vec(block(), 0..5),
+        proptest::option::weighted(0.2, block()),
+        any::<bool>(),
+        rtt,
+        prop_oneof![5 => Just(1_u64 << 20), 1 => 0..5000_u64, 1 => Just(u64::MAX)],
+    );
+    prop_oneof![
+        8 => prop_oneof![Just(1000_u64), 1..3000_u64].prop_map(Step::Send),
+        12 => ack.prop_map(|(una, sack, dsack, is_duplicate, rtt_us, window)| Step::Ack { una, sack, dsack, is_duplicate, rtt_us, window }),
+        6 => Just(Step::Resend),
+        2 => Just(Step::Spare),
+        6 => prop_oneof![0..50_000_u64, 0..3_000_000_u64, Just(86_400_000_000_u64)].prop_map(Step::Pass),
+        1 => prop_oneof![Just(0_u32), 1..100_u32, 500..9000_u32, Just(u32::MAX)].prop_map(Step::Mss),
+        1 => Just(Step::Idle),
+        1 => any::<bool>().prop_map(Step::HasSack),
+        1 => Just(Step::Move),
+    ]
+}
+
+/// What holds always.
+fn check(recovery: &Recovery, now: Time) {
+    let scoreboard = &recovery.scoreboard;
+    assert!(recovery.pipe() <= recovery.in_flight());
+    assert!(recovery.cwnd() >= u64::from(recovery.mss()).min(recovery.settings.window_max(recovery.mss())));
+    assert!(recovery.cwnd() <= recovery.settings.window_max(recovery.mss()));
+    assert!(recovery.ssthresh() >= 2 * u64::from(recovery.mss()));
+    assert_eq!(recovery.poll_timeout().is_some(), recovery.in_flight() > 0, "a timer while anything is out");
+    assert!(recovery.rto() <= recovery.settings.rto_max);
+    assert_eq!(recovery.first_unacked_since().is_some(), recovery.in_flight() > 0);
+    assert!(scoreboard.segments.len() <= scoreboard::SEGMENTS_MAX);
+    scoreboard.check();
+    if let Some((from, to)) = recovery.next_retransmission(700) {
+        assert!(recovery.una() <= from && from < to && to <= recovery.nxt() && to - from <= 700);
+        assert_eq!(recovery.send_room(), 0, "what is lost goes first");
+    }
+    if let Some((from, to)) = recovery.spare_retransmission(700) {
+        assert!(recovery.una() <= from && from < to && to <= recovery.nxt() && to - from <= 700);
+    }
+    assert!(recovery.export(now).nxt == recovery.nxt());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #[test]
+    fn any_acknowledgements(steps in proptest::collection::vec(step(), 1..150), is_cubic: bool, mut has_sack: bool) {
+        let algorithm = if is_cubic { Algorithm::Cubic } else { Algorithm::NewReno };
+        let settings = Settings { algorithm, window_bytes_max: 1 << 18, ..Settings::default() };
+        let mut now = ms(0);
+        let mut recovery = Recovery::new(now, &settings, 1000, has_sack, FIRST);
+        recovery.on_sent(now, FIRST + 1);
+        for step in steps {
+            let at = |offset: i64, recovery: &Recovery| recovery.una().saturating_add_signed(offset);
+            match step {
+                Step::Send(bytes) => {
+                    if recovery.in_flight() < 1 << 19 {
+                        recovery.on_sent(now, recovery.nxt() + bytes);
+                    }
+                }
+                Step::Ack { una, sack, dsack, is_duplicate, rtt_us, window } => {
+                    let sack: Vec<_> = sack.iter().map(|&(from, to)| (at(from, &recovery), at(to, &recovery))).collect();
+                    let una = if una % 3 == 0 { recovery.una() } else { at(una, &recovery) };
+                    let ack = Ack {
+                        una,
+                        sack: &sack,
+                        dsack: dsack.map(|(from, to)| (at(from, &recovery).saturating_sub(3000), at(to, &recovery).saturating_sub(3000))),
+                        is_duplicate,
+                        has_sack,
+                        rtt: rtt_us.map(Duration::from_micros),
+                        peer_window: window,
+                    };
+                    recovery.on_ack(now, &ack);
+                }
+                Step::Resend => {
+                    if let Some((from, to)) = recovery.next_retransmission(800) {
+                        recovery.on_retransmitted(now, from, to);
+                    }
+                }
+                Step::Spare => {
+                    if let Some((from, to)) = recovery.spare_retransmission(800) {
+                        recovery.on_retransmitted(now, from, to);
+                    }
+                }
+                Step::Pass(us) => {
+                    now = now + Duration::from_micros(us);
+                    recovery.handle_timeout(now);
+                    if recovery.wants_probe() {
+                        if us % 2 == 0 {
+                            recovery.on_sent(now, recovery.nxt() + 100);
+                        } else if let Some((from, to)) = recovery.last_segment() {
+                            recovery.on_retransmitted(now, from, to);
+                        }
+                        if us % 5 != 0 {
+                            recovery.on_probe(now);
+                        }
+                    }
+                }
+                Step::Mss(mss) => recovery.set_mss(mss),
+                Step::Idle => recovery.on_idle(now),
+                Step::HasSack(is) => has_sack = is,
+                Step::Move => {
+                    let state = recovery.export(now);
+                    let moved = Recovery::import(now, &settings, &state);
+                    let moved = moved.expect("what was exported is consistent");
+                    prop_assert_eq!(&moved.export(now), &state);
+                    recovery = moved;
+                }
+            }
+            check(&recovery, now);
+        }
+    }
+}
