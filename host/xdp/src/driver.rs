@@ -11,10 +11,13 @@ pub const BATCH_FRAMES: usize = 64;
 
 /// What talks through a device: a stack and its application. Called in this order, over and over.
 pub trait Endpoint {
+    /// A turn begins: what is due is done.
+    fn begin_turn(&mut self, now: Time);
+
     /// A frame came.
     fn deliver(&mut self, now: Time, frame: &[u8]);
 
-    /// All frames of this turn were delivered. Timeouts that are due are handled here.
+    /// All frames of this turn were delivered.
     fn end_turn(&mut self, now: Time);
 
     /// The next frame to send, into `slot`, and its length. Called until there is none, or this turn's are enough.
@@ -76,11 +79,12 @@ impl<D: Device> Driver<D> {
         &mut self.device
     }
 
-    /// One turn: what has come, what is due, what is to go; [`BATCH_FRAMES`] of each at most. Does not wait.
+    /// One turn: what is due, what has come, what is to go; [`BATCH_FRAMES`] of each at most. Does not wait.
     ///
     /// # Errors
     /// The device is gone.
     pub fn turn(&mut self, now: Time, endpoint: &mut impl Endpoint) -> io::Result<Turn> {
+        endpoint.begin_turn(now);
         let mut turn = Turn::Busy;
         for _ in 0..BATCH_FRAMES {
             let Some(length) = self.device.recv(&mut self.buffer)? else {
@@ -136,6 +140,8 @@ mod tests {
     }
 
     impl Endpoint for Echo {
+        fn begin_turn(&mut self, _now: Time) {}
+
         fn deliver(&mut self, _now: Time, frame: &[u8]) {
             self.waiting.push(frame.to_vec());
         }

@@ -61,6 +61,8 @@ impl Answers {
 }
 
 impl Endpoint for Answers {
+    fn begin_turn(&mut self, _now: Time) {}
+
     fn deliver(&mut self, _now: Time, frame: &[u8]) {
         self.answer(frame);
     }

@@ -1,0 +1,189 @@
+//! The stack behind a TAP interface, in a namespace whose kernel is the other end.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use spillway_lab::{Host, HostOptions, Lab, Launch, unavailable};
+use spillway_tcp::isn::Key;
+use spillway_tcp::{Counters, Listener, Settings, Stack};
+use spillway_transport::Time;
+use spillway_wire::packet::ethernet::Mac;
+use spillway_xdp::{Driver, Faulted, Faults, FaultsOptions, Hosted, Stop, Tap};
+
+use crate::application::{Role, Roles, Tally, fill, is_right};
+
+/// So long a test waits for anything; nothing is as slow as that.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The kernel's end.
+pub const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+/// The stack's end.
+pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+/// The first listener's port; the others follow.
+pub const PORT: u16 = 7000;
+
+/// Whether this machine cannot run these tests; says why.
+pub fn skipped() -> bool {
+    let reason = unavailable();
+    if let Some(reason) = &reason {
+        eprintln!("skipped: {reason}");
+    }
+    reason.is_some()
+}
+
+/// What the stack's side has seen.
+#[derive(Debug)]
+pub struct Seen {
+    pub tally: Tally,
+    pub counters: Counters,
+    pub faulted: Faulted,
+    /// Connections that the stack still has.
+    pub connections: usize,
+}
+
+/// A running stack and the kernel opposite.
+pub struct Rig {
+    _lab: Lab,
+    pub host: Host,
+    stop: Stop,
+    running: Option<JoinHandle<Seen>>,
+    served: Arc<AtomicUsize>,
+    tap: Option<Tap>,
+}
+
+impl Rig {
+    /// The interface, with nobody behind it yet.
+    pub fn new(name: &str) -> Rig {
+        let lab = Lab::new(name).unwrap();
+        let sysctls = vec![("net/ipv4/tcp_syncookies".into(), "0".into())];
+        let host = lab.host("kernel", HostOptions { sysctls, ..HostOptions::default() }).unwrap();
+        let tap = host.enter(|| Tap::open("spw0")).unwrap().unwrap();
+        let rig = Rig {
+            _lab: lab,
+            host,
+            stop: Stop::new().unwrap(),
+            running: None,
+            served: Arc::default(),
+            tap: Some(tap),
+        };
+        rig.command(&["ip", "addr", "add", &format!("{THEIRS}/24"), "dev", "spw0"]);
+        rig.command(&["ip", "link", "set", "spw0", "up"]);
+        rig
+    }
+
+    /// Runs a command in the namespace and returns what it printed.
+    pub fn command(&self, words: &[&str]) -> String {
+        let mut process = self.host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
+        let status = process.wait(PATIENCE).unwrap();
+        let printed = process.stdout().unwrap() + &process.stderr().unwrap();
+        assert!(status.success(), "{words:?}: {printed}");
+        printed
+    }
+
+    /// Starts the stack: listeners from [`PORT`] on, connections to open, and what happens to frames.
+    pub fn start(&mut self, listeners: Vec<Role>, to_open: Vec<(SocketAddr, Role)>, faults: FaultsOptions) {
+        let ports = (0..listeners.len()).map(|index| PORT + index as u16);
+        let listening =
+            ports.map(|port| Listener { address: SocketAddrV4::new(OURS, port), is_gated: false }).collect();
+        let settings = Settings {
+            listeners: listening,
+            ..Settings::new(Mac([2, 0, 0, 0, 0, 2]), OURS, 24, Key([7; 16]))
+        };
+        let tap = self.tap.take().unwrap();
+        let stop = self.stop.clone();
+        let application = Roles::new(listeners, to_open);
+        self.served = application.count();
+        let run = move || {
+            let start = Instant::now();
+            let stack = Stack::new(Time::ZERO, settings).unwrap();
+            let mut hosted = Hosted { stack, application };
+            let mut driver = Driver::new(Faults::new(tap, faults));
+            driver.run(&mut hosted, || Time::ZERO + start.elapsed(), &stop).unwrap();
+            Seen {
+                tally: hosted.application.tally.clone(),
+                counters: *hosted.stack.counters(),
+                faulted: driver.device().faulted(),
+                connections: hosted.stack.connections(),
+            }
+        };
+        self.running = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
+    }
+
+    /// A connection of the kernel's to the stack's listener of this number.
+    pub fn connect(&self, listener: u16) -> TcpStream {
+        self.host.enter(|| connect(listener)).unwrap()
+    }
+
+    /// A listening socket of the kernel's.
+    pub fn listen(&self) -> TcpListener {
+        self.host.enter(|| TcpListener::bind((THEIRS, 0)).unwrap()).unwrap()
+    }
+
+    /// Waits until the stack has heard the end of all its connections, ends its loop and tells what it saw.
+    pub fn stop(mut self) -> Seen {
+        let start = Instant::now();
+        while self.served.load(Ordering::Relaxed) != 0 && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.stop.set();
+        self.running.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.stop.set();
+    }
+}
+
+/// From a thread inside the namespace.
+pub fn connect(listener: u16) -> TcpStream {
+    let target = SocketAddr::from((OURS, PORT + listener));
+    let stream = TcpStream::connect_timeout(&target, PATIENCE).unwrap();
+    patient(&stream);
+    stream
+}
+
+/// A test that waits for ever says nothing.
+pub fn patient(stream: &TcpStream) {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+}
+
+/// Sends so many bytes of the pattern, then the end.
+pub fn send_pattern(mut stream: &TcpStream, bytes: u64) {
+    let (mut offset, mut chunk) = (0, [0; 64 * 1024]);
+    while offset < bytes {
+        let chunk = &mut chunk[..(64 * 1024).min((bytes - offset) as usize)];
+        fill(offset, chunk);
+        stream.write_all(chunk).unwrap();
+        offset += chunk.len() as u64;
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+}
+
+/// Takes the pattern up to the end of the stream: how many bytes it had.
+pub fn take_pattern(mut stream: &TcpStream) -> u64 {
+    let (mut offset, mut chunk) = (0, [0; 64 * 1024]);
+    loop {
+        match stream.read(&mut chunk).unwrap() {
+            0 => return offset,
+            length => {
+                assert!(is_right(offset, &chunk[..length]), "a wrong byte after {offset}");
+                offset += length as u64;
+            }
+        }
+    }
+}
+
+/// Sends a message of the pattern and waits for it to come back.
+pub fn ask(mut stream: &TcpStream, offset: u64, bytes: usize) {
+    let (mut message, mut answer) = (vec![0; bytes], vec![0; bytes]);
+    fill(offset, &mut message);
+    stream.write_all(&message).unwrap();
+    stream.read_exact(&mut answer).unwrap();
+    assert!(answer == message, "another message came back");
+}
