@@ -70,11 +70,11 @@ impl Recovery {
     ) -> Option<Duration> {
         let by_send_time =
             delivered.sent_at.filter(|_| !delivered.repeated).map(|sent_at| now.since(sent_at));
-        let rtt = by_timestamp.or(by_send_time);
+        let rtt = by_timestamp.or(by_send_time).filter(|rtt| !rtt.is_zero()); // a clock that stood still tells nothing
         if let Some(rtt) = rtt {
             self.rtt.sample(rtt);
             self.backoffs = 0;
-        } else if self.is_handshake {
+        } else if self.is_handshake && delivered.repeated {
             self.rtt.syn_timed_out();
             self.backoffs = 0;
         }

@@ -9,6 +9,9 @@ use crate::seq::Seq;
 /// How long a peer may delay the acknowledgement of a single segment (RFC 8985 §7.2).
 const ACK_DELAY_MAX: Duration = Duration::from_millis(200);
 
+/// What both hosts may take besides, as Linux has it: paths can be shorter than a timer's tick.
+const SLACK: Duration = Duration::from_millis(2);
+
 /// Before a round trip was measured (RFC 8985 §7.2).
 const INITIAL: Duration = Duration::from_secs(1);
 
@@ -51,6 +54,6 @@ impl Probe {
 /// How long after the last segment or acknowledgement a probe is due.
 pub(super) fn timeout(smoothed: Option<Duration>, scoreboard: &Scoreboard) -> Duration {
     let Some(smoothed) = smoothed else { return INITIAL };
-    let delay = if scoreboard.segments.len() == 1 { ACK_DELAY_MAX } else { Duration::ZERO };
+    let delay = if scoreboard.segments.len() == 1 { ACK_DELAY_MAX } else { SLACK };
     2 * smoothed + delay
 }

@@ -141,10 +141,6 @@ pub struct RecoveryState {
     pub progress_age_ns: u64,
     /// How long ago what has arrived was sent, the last of it, in nanoseconds.
     pub latest_age_ns: u64,
-    /// How long it took to arrive and be acknowledged, in nanoseconds.
-    pub latest_rtt_ns: u64,
-    /// Until what is missing is overdue, in nanoseconds, when something is.
-    pub reorder_in_ns: Option<u64>,
     /// Until the retransmission timeout, in nanoseconds, when it runs.
     pub rto_in_ns: Option<u64>,
     /// Until a tail loss probe, in nanoseconds, when one is due.
@@ -206,8 +202,6 @@ impl Recovery {
             sent_age_ns: age(self.sent_at),
             progress_age_ns: age(self.progress_at),
             latest_age_ns: age(self.latest),
-            latest_rtt_ns: super::rtt::nanos(self.latest_rtt),
-            reorder_in_ns: until(self.reorder_at),
             rto_in_ns: until(self.rto_at),
             probe_in_ns: if self.wants_probe() { Some(0) } else { until(self.probe_at) },
             probe: self.probe.map(|probe| (probe.end, probe.is_repeated)),
@@ -268,14 +262,14 @@ impl Recovery {
         recovery.sent_at = then(state.sent_age_ns);
         recovery.progress_at = then(state.progress_age_ns);
         recovery.latest = then(state.latest_age_ns);
-        recovery.latest_rtt = Duration::from_nanos(state.latest_rtt_ns.min(1 << 42));
+        recovery.latest_rtt = recovery.rtt.smoothed().unwrap_or_default();
         if scoreboard.in_flight() > 0 {
-            recovery.reorder_at = later(state.reorder_in_ns);
             recovery.rto_at = later(state.rto_in_ns).min(now + settings.rto_max);
             recovery.probe_at = later(state.probe_in_ns);
             recovery.probe = state.probe.map(|(end, is_repeated)| Probe { end, is_repeated });
         }
         recovery.scoreboard = scoreboard;
+        recovery.arm_reordering(now);
         recovery.counters = Counters::default();
         Some(recovery)
     }
