@@ -37,6 +37,10 @@ pub struct Counters {
     pub cookies_accepted: u64,
     /// Connections refused because the table was full.
     pub connections_refused: u64,
+    /// Connections that went on elsewhere.
+    pub exported: u64,
+    /// Connections that came from elsewhere.
+    pub imported: u64,
     /// Answers not given, because too many waited.
     pub replies_dropped: u64,
     /// Closed connections forgotten before their time, because too many were remembered.

@@ -6,6 +6,7 @@
 //! - [`preamble`]: how a link begins
 //! - [`session`]: what sessions say when they begin and move
 //! - [`load`]: what helpers are asked by datagram before a client comes
+//! - [`state`]: a live TCP connection on its way to another host
 //! - [`proxy`]: what load balancers say about their clients
 //! - [`packet`]: Ethernet, IP and TCP packets, as their RFCs have them
 //!
@@ -26,6 +27,7 @@ pub mod packet;
 pub mod preamble;
 pub mod proxy;
 pub mod session;
+pub mod state;
 
 pub use control::{CloseReason, Connect, Control, ControlError, RefuseReason};
 pub use disassemble::{DisassembleError, Disassembler, Piece};

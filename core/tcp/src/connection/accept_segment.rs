@@ -25,7 +25,12 @@ pub(super) struct Stamps {
 impl Stamps {
     /// Our clock, milliseconds.
     pub(super) fn now(&self, now: Time) -> u32 {
-        ((now.as_nanos() / 1_000_000) as u32).wrapping_add(self.offset) // wraps on purpose
+        Stamps::clock(now).wrapping_add(self.offset)
+    }
+
+    /// The same without an offset.
+    pub(super) fn clock(now: Time) -> u32 {
+        (now.as_nanos() / 1_000_000) as u32 // wraps on purpose
     }
 }
 

@@ -12,6 +12,11 @@ impl Gate {
         Gate(at)
     }
 
+    /// Where it is.
+    pub(super) fn at(&self) -> Option<Seq> {
+        self.0
+    }
+
     /// Opens it up to a stream offset; one more than the stream's length opens it for the FIN. It never closes again.
     pub(super) fn open(&mut self, through: u64) {
         if let Some(at) = &mut self.0 {

@@ -13,7 +13,7 @@ use crate::settings::Settings;
 /// Without the option a peer takes segments of so many bytes (RFC 9293 §3.7.1).
 pub(crate) const MSS_DEFAULT: u16 = 536;
 /// A peer that tells less would make us send mostly headers: Linux's floor.
-const MSS_MIN: u16 = 88;
+pub(super) const MSS_MIN: u16 = 88;
 
 /// What both ends have agreed on in their SYNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,13 +5,16 @@
 //! - `receiving`: the receiving direction, with what came out of order; `gate`: what may be acknowledged
 //! - `ack`: when to acknowledge, and what was acknowledged to us
 //! - `send_queue`: what the application handed over; `window`: how far the peer takes it; `persist`: when it does not
+//! - `export`, `import`: how it moves to another stack
 //! - `segmenter`: what to send next, and its bytes; `words`: what is said when it is over
 
 mod accept_segment;
 mod ack;
 mod close;
+mod export;
 mod gate;
 mod handshake;
+mod import;
 mod persist;
 mod receiving;
 mod segmenter;
@@ -39,7 +42,9 @@ use send_queue::SendQueue;
 use window::PeerWindow;
 
 pub(crate) use close::Ended;
+pub(crate) use export::stream;
 pub(crate) use handshake::MSS_DEFAULT;
+pub(crate) use import::extended;
 pub(crate) use segmenter::{TCP_AT, write_headers, write_network};
 pub(crate) use send_queue::Spent;
 

@@ -3,7 +3,10 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use spillway_wire::state;
+
 use super::gate::Gate;
+use super::import::extended;
 use crate::reassembly::Reassembly;
 use crate::seq::{Base, FIRST, Seq};
 
@@ -14,15 +17,15 @@ pub(super) struct Receiving {
     /// RCV.NXT: everything before it is the application's. Never beyond what was granted.
     pub(super) next: Seq,
     /// How far the application has granted.
-    granted: Seq,
+    pub(super) granted: Seq,
     /// The right edge of the window as the peer knows it; never moves left (RFC 9293 §3.8.6.2.1).
     pub(super) edge: Seq,
     /// The largest window that there was to offer: against silly windows.
-    largest: u64,
+    pub(super) largest: u64,
     /// By how many bits windows are shifted, if both ends do (RFC 7323 §2).
     pub(super) scale: u8,
     /// The FIN's own sequence number, once it has come.
-    fin: Option<Seq>,
+    pub(super) fin: Option<Seq>,
     pub(super) late: Reassembly,
     pub(super) gate: Gate,
 }
@@ -54,6 +57,21 @@ impl Receiving {
             fin: None,
             late: Reassembly::new(),
             gate: Gate::new(is_gated.then_some(next)),
+        }
+    }
+
+    /// One that comes from another stack, its fields checked.
+    pub(super) fn restored(state: &state::Receiving, late: Reassembly) -> Receiving {
+        Receiving {
+            base: Base::new(state.initial),
+            next: extended(state.next),
+            granted: extended(state.granted),
+            edge: extended(state.edge),
+            largest: state.window_largest,
+            scale: state.scale,
+            fin: state.fin.map(extended),
+            late,
+            gate: Gate::new(state.gate.map(extended)),
         }
     }
 

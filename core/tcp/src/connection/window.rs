@@ -29,6 +29,16 @@ impl PeerWindow {
         self.largest = self.largest.max(size);
         is_changed
     }
+
+    /// WL1 and WL2, for a connection that moves.
+    pub(super) fn told(&self) -> (Seq, Seq) {
+        (self.told_by, self.told_with)
+    }
+
+    /// One that was told so.
+    pub(super) fn restored(size: u64, told: (Seq, Seq), scale: u8, largest: u64) -> PeerWindow {
+        PeerWindow { size, told_by: told.0, told_with: told.1, scale, largest }
+    }
 }
 
 #[cfg(test)]

@@ -64,28 +64,31 @@ impl Stack {
             return None;
         };
         let is_for_us = header.target == self.settings.address;
-        if !is_for_us || !is_host(header.source) || header.source == self.settings.address {
+        if !is_host(header.source) || header.source == self.settings.address {
             self.counters.frames_ignored += 1;
             return None;
         }
         match header.protocol {
-            ipv4::PROTOCOL_TCP => {
-                return self.handle_tcp(
-                    source,
-                    header.source,
-                    payload,
-                    ethernet::HEADER_BYTES + header_bytes,
-                );
+            // Connections that have moved here have kept their addresses.
+            ipv4::PROTOCOL_TCP if is_for_us || self.has_moved_here => {
+                let ends = (header.target, header.source);
+                return self.handle_tcp(source, ends, payload, ethernet::HEADER_BYTES + header_bytes);
             }
-            ipv4::PROTOCOL_ICMP => self.handle_icmp(source, header.source, payload),
+            ipv4::PROTOCOL_ICMP if is_for_us => self.handle_icmp(source, header.source, payload),
             _ => self.counters.frames_ignored += 1,
         }
         None
     }
 
-    fn handle_tcp(&mut self, mac: Mac, ip: Ipv4Addr, segment: &[u8], at: usize) -> Option<Delivery> {
+    fn handle_tcp(
+        &mut self,
+        mac: Mac,
+        (ours, theirs): (Ipv4Addr, Ipv4Addr),
+        segment: &[u8],
+        at: usize,
+    ) -> Option<Delivery> {
         let length = u32::try_from(segment.len()).ok()?;
-        let pseudo = checksum::pseudo_v4(ip, self.settings.address, ipv4::PROTOCOL_TCP, length);
+        let pseudo = checksum::pseudo_v4(theirs, ours, ipv4::PROTOCOL_TCP, length);
         let Ok((header, header_bytes, payload)) = tcp::Header::parse(segment, pseudo) else {
             self.counters.frames_malformed += 1;
             return None;
@@ -94,8 +97,8 @@ impl Stack {
             self.counters.frames_malformed += 1;
             return None;
         }
-        let local = SocketAddrV4::new(self.settings.address, header.target);
-        let flow = Flow { local, peer: SocketAddrV4::new(ip, header.source) };
+        let local = SocketAddrV4::new(ours, header.target);
+        let flow = Flow { local, peer: SocketAddrV4::new(theirs, header.source) };
         let conn = match self.table.find(&flow) {
             Some(conn) => conn,
             None => self.handle_stranger(flow, mac, &header, payload)?,
@@ -125,6 +128,10 @@ impl Stack {
                 return None;
             }
             Some(Answer::Begin) | None => {}
+        }
+        if *flow.local.ip() != self.settings.address {
+            self.counters.frames_ignored += 1;
+            return None;
         }
         match self.handle_at_listener(flow, mac, header) {
             Taken::Done => None,

@@ -2,12 +2,14 @@
 //!
 //! - `table`: connections by slot and by flow; `time_wait`: those that have closed
 //! - `input`: from a frame to a connection; `listen`: those that begin; `icmp`: what routers and `ping` say
+//! - `moving`: connections that leave and come
 //! - `output`: from a connection to a frame; `replies`: answers that belong to no connection
 //! - `verbs`: [`Transport`](spillway_transport::Transport)
 
 mod icmp;
 mod input;
 mod listen;
+mod moving;
 mod output;
 mod replies;
 mod table;
@@ -65,6 +67,8 @@ pub struct Stack {
     isn: Isn,
     cookies: Cookies,
     next_port: u16,
+    /// A connection has come with an address that may not be ours.
+    has_moved_here: bool,
 }
 
 impl Stack {
@@ -91,6 +95,7 @@ impl Stack {
             isn: Isn::new(settings.key, settings.clock_at_zero),
             cookies: Cookies::new(settings.key, settings.clock_at_zero),
             next_port: 0,
+            has_moved_here: false,
             settings,
         })
     }
@@ -197,7 +202,8 @@ impl Stack {
         if self.table.forget_flow(flow, conn) {
             if ended == Some(Ended::TimeWait) {
                 let expiry = self.now + self.settings.time_wait;
-                let entry = TimeWait { acknowledgement: last.acknowledgement, stamps: last.stamps };
+                let (acknowledgement, stamps) = (last.acknowledgement, last.stamps);
+                let entry = TimeWait::Closed { acknowledgement, stamps };
                 self.counters.time_waits_forgotten += u64::from(self.time_waits.add(flow, expiry, entry));
                 if last.is_due {
                     let header = last.acknowledgement;

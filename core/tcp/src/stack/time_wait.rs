@@ -1,4 +1,5 @@
-//! Connections that have closed, remembered so that a FIN that comes again is answered (RFC 9293 §3.6.1).
+//! Connections that have closed, remembered so that a FIN that comes again is answered (RFC 9293 §3.6.1); and those that
+//! have moved away.
 
 use alloc::collections::VecDeque;
 
@@ -12,11 +13,16 @@ use crate::isn::Key;
 
 /// What is left of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TimeWait {
-    /// The answer to whatever comes.
-    pub(super) acknowledgement: tcp::Header,
-    /// TS.Recent, if there were timestamps.
-    pub(super) stamps: Option<u32>,
+pub(super) enum TimeWait {
+    /// It has closed.
+    Closed {
+        /// The answer to whatever comes.
+        acknowledgement: tcp::Header,
+        /// TS.Recent, if there were timestamps.
+        stamps: Option<u32>,
+    },
+    /// It goes on elsewhere: what comes here has come late, and an answer would end it.
+    Moved,
 }
 
 /// What to do about a segment of one.
@@ -59,6 +65,16 @@ impl TimeWaits {
         is_it && self.entries.remove(&flow).is_some()
     }
 
+    /// It comes back.
+    pub(super) fn forget(&mut self, flow: &Flow) {
+        self.entries.remove(flow);
+    }
+
+    /// Whether it has closed a while ago.
+    pub(super) fn has_closed(&self, flow: &Flow) -> bool {
+        self.entries.get(flow).is_some_and(|(entry, _)| matches!(entry, TimeWait::Closed { .. }))
+    }
+
     pub(super) fn contains(&self, flow: &Flow) -> bool {
         self.entries.contains_key(flow)
     }
@@ -77,19 +93,20 @@ impl TimeWaits {
     /// A segment of a closed connection. Resets do not shorten the wait (RFC 1337).
     pub(super) fn handle(&mut self, flow: &Flow, header: &tcp::Header) -> Option<Answer> {
         let (entry, _) = self.entries.get(flow)?;
+        let TimeWait::Closed { acknowledgement, stamps } = *entry else { return Some(Answer::Nothing) };
         let has = |flag| header.flags.contains(flag);
         if has(Flags::RST) {
             return Some(Answer::Nothing);
         }
         let is_after = |new: u32, old: u32| new.wrapping_sub(old).cast_signed() > 0;
-        let is_newer = match (entry.stamps, header.options.timestamps) {
+        let is_newer = match (stamps, header.options.timestamps) {
             (Some(recent), Some(told)) if told.value != recent => is_after(told.value, recent),
-            _ => is_after(header.seq, entry.acknowledgement.ack),
+            _ => is_after(header.seq, acknowledgement.ack),
         };
         if has(Flags::SYN) && !has(Flags::ACK) && is_newer {
             self.entries.remove(flow);
             return Some(Answer::Begin);
         }
-        Some(Answer::Acknowledge(entry.acknowledgement))
+        Some(Answer::Acknowledge(acknowledgement))
     }
 }

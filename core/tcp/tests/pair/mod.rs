@@ -29,6 +29,9 @@ pub struct Host<A> {
 /// What is asked of each frame: the host that sends it, and its bytes.
 pub type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
+/// Alters frames on their way.
+pub type Rewrite = Box<dyn FnMut(usize, &mut [u8])>;
+
 /// Frames take a fixed time and arrive in order, unless a filter says otherwise.
 pub struct Pair<A> {
     pub hosts: [Host<A>; 2],
@@ -36,6 +39,7 @@ pub struct Pair<A> {
     pub delay: Duration,
     /// Sees each frame and the host that sends it: whether it arrives.
     pub filter: Filter,
+    pub rewrite: Option<Rewrite>,
 }
 
 impl<A: Application> Pair<A> {
@@ -47,7 +51,7 @@ impl<A: Application> Pair<A> {
             arriving: VecDeque::new(),
         });
         let filter = Box::new(|_: usize, _: &[u8]| true);
-        Pair { hosts, now: Time::ZERO, delay: Duration::from_micros(25), filter }
+        Pair { hosts, now: Time::ZERO, delay: Duration::from_micros(25), filter, rewrite: None }
     }
 
     /// Something is done with a host between two turns.
@@ -97,6 +101,9 @@ impl<A: Application> Pair<A> {
         let mut slot = vec![0; one.stack.frame_bytes_max()];
         while let Some(length) = self.hosts[host].stack.poll_transmit(self.now, &mut slot) {
             if (self.filter)(host, &slot[..length]) {
+                if let Some(rewrite) = &mut self.rewrite {
+                    rewrite(host, &mut slot[..length]);
+                }
                 self.hosts[1 - host].arriving.push_back((self.now + self.delay, slot[..length].to_vec()));
             }
         }

@@ -1,0 +1,88 @@
+//! A connection that leaves for another stack (Capybara §3.3).
+
+use alloc::vec;
+
+use spillway_transport::Time;
+use spillway_wire::state::{Agreed, ConnectionState, Receiving, Sending, Stage, Stamps};
+
+use super::{Connection, State};
+use crate::moving::{self, ExportError};
+use crate::seq::{FIRST, Seq};
+
+/// Sequence numbers of the stream: the SYN is 0.
+pub(crate) fn stream(seq: Seq) -> u64 {
+    seq.saturating_sub(FIRST)
+}
+
+impl Connection {
+    pub(crate) fn export(&self, now: Time) -> Result<ConnectionState, ExportError> {
+        let stage = match self.state {
+            State::SynSent | State::SynReceived => return Err(ExportError::Opening),
+            State::Established => Stage::Established,
+            State::FinWait1 => Stage::FinWait1,
+            State::FinWait2 => Stage::FinWait2,
+            State::CloseWait => Stage::CloseWait,
+            State::Closing => Stage::Closing,
+            State::LastAck => Stage::LastAck,
+            State::TimeWait | State::Closed => return Err(ExportError::Ended),
+        };
+        let agreed = &self.agreed;
+        Ok(ConnectionState {
+            local: self.flow.local.into(),
+            peer: self.flow.peer.into(),
+            stage,
+            listener: self.listener,
+            sending: self.export_sending(),
+            receiving: self.export_receiving(),
+            agreed: Agreed {
+                mss: agreed.mss,
+                has_sack: agreed.has_sack,
+                stamps: agreed.stamps.map(|stamps| Stamps {
+                    clock: stamps.now(now),
+                    recent: stamps.recent,
+                    recent_age_ns: now.0.saturating_sub(stamps.recent_at.0),
+                }),
+            },
+            heard_age_ns: now.0.saturating_sub(self.heard_at.0),
+            recovery: Some(moving::recovery::to_wire(&self.recovery.export(now))),
+        })
+    }
+
+    fn export_sending(&self) -> Sending {
+        let (told_by, told_with) = self.peer_window.told();
+        let mut queue = vec![0; self.queue.len()];
+        self.queue.copy(self.queue.start(), &mut queue);
+        Sending {
+            initial: self.base.initial(),
+            una: stream(self.recovery.una()),
+            nxt: stream(self.recovery.nxt()),
+            window: self.peer_window.size,
+            window_largest: self.peer_window.largest,
+            window_told: (stream(told_by), stream(told_with)),
+            scale: self.peer_window.scale,
+            is_finished: self.fin.is_some(),
+            wants_room: self.wants_room,
+            is_watched: self.is_watched,
+            told_acknowledged: self.told_acknowledged,
+            queue,
+        }
+    }
+
+    fn export_receiving(&self) -> Receiving {
+        let receiving = &self.receiving;
+        Receiving {
+            initial: receiving.base.initial(),
+            next: stream(receiving.next),
+            granted: stream(receiving.granted),
+            edge: stream(receiving.edge),
+            window_largest: receiving.largest,
+            scale: receiving.scale,
+            fin: receiving.fin.map(stream),
+            told_finished: self.told_finished,
+            gate: receiving.gate.at().map(stream),
+            acknowledged: stream(self.acking.last_sent),
+            owes: self.acking.is_due || self.acking.at.is_some(),
+            late: receiving.late.export().map(|(seq, bytes)| (stream(seq), bytes.to_vec())).collect(),
+        }
+    }
+}

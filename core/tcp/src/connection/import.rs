@@ -1,0 +1,208 @@
+//! A connection that comes from another stack (Capybara §3.3). Nothing of it is trusted: every field is checked against the others and against this stack's settings.
+
+use core::net::{SocketAddr, SocketAddrV4};
+
+use spillway_transport::{Chunk, Conn, Time};
+use spillway_wire::state::{self, ConnectionState, Sending, Stage};
+
+use super::accept_segment::Stamps;
+use super::handshake::{Agreed, MSS_MIN};
+use super::receiving::Receiving;
+use super::send_queue::SendQueue;
+use super::window::PeerWindow;
+use super::{Connection, Opening, State};
+use crate::flow::Flow;
+use crate::moving::{self, ImportError};
+use crate::reassembly::Reassembly;
+use crate::recovery::{self, Recovery};
+use crate::seq::{FIRST, Seq};
+use crate::settings::Settings;
+
+/// Streams end far below this; sums of two such numbers do not overflow.
+const SEQ_MAX: u64 = 1 << 61;
+
+type Checked<T> = Result<T, ImportError>;
+
+fn ensure(is_right: bool, what: &'static str) -> Checked<()> {
+    if is_right { Ok(()) } else { Err(ImportError::Contradiction(what)) }
+}
+
+/// The inverse of [`stream`](super::export::stream).
+pub(crate) fn extended(stream: u64) -> Seq {
+    stream.saturating_add(FIRST)
+}
+
+fn v4(address: SocketAddr) -> Checked<SocketAddrV4> {
+    match address {
+        SocketAddr::V4(address) => Ok(address),
+        SocketAddr::V6(_) => Err(ImportError::Family),
+    }
+}
+
+impl Connection {
+    pub(crate) fn import(
+        now: Time,
+        settings: &Settings,
+        conn: Conn,
+        state: &ConnectionState,
+    ) -> Checked<Connection> {
+        let flow = Flow { local: v4(state.local)?, peer: v4(state.peer)? };
+        ensure(flow.peer.port() != 0 && flow.local.port() != 0, "a port of 0")?;
+        check_sending(&state.sending, state.stage)?;
+        check_receiving(&state.receiving, state.stage)?;
+        if let Some(listener) = state.listener {
+            ensure(usize::from(listener) < settings.listeners.len(), "a listener that is not here")?;
+        }
+        let opening = Opening {
+            conn,
+            flow,
+            listener: state.listener,
+            is_gated: state.receiving.gate.is_some(),
+            mac: None,
+            initial: state.sending.initial,
+            timestamp_offset: 0,
+        };
+        let receiving = import_receiving(settings, &state.receiving)?;
+        let agreed = import_agreed(now, settings, &state.agreed)?;
+        let mut connection = Connection::new(now, settings, opening, State::Established, agreed, receiving);
+        connection.is_opened = true;
+        connection.import_sending(now, settings, state)?;
+        connection.state = match state.stage {
+            Stage::Established => State::Established,
+            Stage::FinWait1 => State::FinWait1,
+            Stage::FinWait2 => State::FinWait2,
+            Stage::CloseWait => State::CloseWait,
+            Stage::Closing => State::Closing,
+            Stage::LastAck => State::LastAck,
+        };
+        connection.heard_at = Time(now.0.saturating_sub(state.heard_age_ns));
+        connection.told_finished = state.receiving.told_finished;
+        connection.acking.last_sent = extended(state.receiving.acknowledged);
+        // Nothing more: a peer with something in flight would take it for a sign of loss.
+        connection.acking.is_due = state.receiving.owes;
+        Ok(connection)
+    }
+
+    fn import_sending(&mut self, now: Time, settings: &Settings, state: &ConnectionState) -> Checked<()> {
+        let sending = &state.sending;
+        let (una, nxt) = (extended(sending.una), extended(sending.nxt));
+        let length = sending.queue.len() as u64;
+        // A FIN that is acknowledged is beyond the last byte.
+        let start = una - u64::from(state.stage == Stage::FinWait2);
+        self.queue = SendQueue::new(start);
+        if length > 0 {
+            self.queue.push_chunk(Chunk::from(sending.queue.clone()));
+        }
+        let end = start + length;
+        self.fin = sending.is_finished.then_some(end);
+        ensure(nxt <= end + u64::from(sending.is_finished), "more was sent than there is")?;
+        let told = (extended(sending.window_told.0), extended(sending.window_told.1));
+        self.peer_window = PeerWindow::restored(sending.window, told, sending.scale, sending.window_largest);
+        (self.wants_room, self.is_watched) = (sending.wants_room, sending.is_watched);
+        ensure(sending.told_acknowledged <= sending.una, "acknowledged more than it was")?;
+        self.told_acknowledged = sending.told_acknowledged;
+        self.recovery = match &state.recovery {
+            Some(recovery) => {
+                let recovery = moving::recovery::from_wire(recovery, state);
+                Recovery::import(now, &settings.recovery, &recovery)
+                    .ok_or(ImportError::Contradiction("what is on its way"))?
+            }
+            None => self.recovery_from_outside(now, settings, una, nxt),
+        };
+        Ok(())
+    }
+
+    /// Of a stack that tells nothing about it: what is on its way counts as sent now.
+    fn recovery_from_outside(&self, now: Time, settings: &Settings, una: Seq, nxt: Seq) -> Recovery {
+        let mss = self.payload_max();
+        let mut recovery = Recovery::new(now, &settings.recovery, mss, self.agreed.has_sack, una - 1);
+        // As after a handshake.
+        recovery.on_sent(now, una);
+        let ack = recovery::Ack {
+            una,
+            sack: &[],
+            dsack: None,
+            is_duplicate: false,
+            has_sack: self.agreed.has_sack,
+            rtt: None,
+            peer_window: self.peer_window.size,
+        };
+        recovery.on_ack(now, &ack);
+        let mut at = una;
+        while at < nxt {
+            at = nxt.min(at + u64::from(mss));
+            recovery.on_sent(now, at);
+        }
+        recovery
+    }
+}
+
+fn check_sending(sending: &Sending, stage: Stage) -> Checked<()> {
+    ensure(sending.una >= 1 && sending.una <= sending.nxt && sending.nxt < SEQ_MAX, "what was sent")?;
+    ensure(sending.scale <= 14, "the peer's window scale")?;
+    ensure(sending.window <= u64::from(u16::MAX) << 14, "the peer's window")?;
+    ensure(
+        sending.window <= sending.window_largest && sending.window_largest < SEQ_MAX,
+        "the peer's windows",
+    )?;
+    let (by, with) = sending.window_told;
+    ensure(by < SEQ_MAX && with <= sending.nxt, "who told the peer's window")?;
+    let is_closing = !matches!(stage, Stage::Established | Stage::CloseWait);
+    ensure(sending.is_finished == is_closing, "a finish, and a stage without")?;
+    if stage == Stage::FinWait2 {
+        ensure(
+            sending.queue.is_empty() && sending.una == sending.nxt && sending.una >= 2,
+            "bytes after the end",
+        )?;
+    }
+    Ok(())
+}
+
+fn check_receiving(receiving: &state::Receiving, stage: Stage) -> Checked<()> {
+    let all = [receiving.next, receiving.granted, receiving.edge, receiving.window_largest];
+    ensure(all.into_iter().all(|seq| seq < SEQ_MAX), "a sequence number")?;
+    ensure(receiving.next >= 1 && receiving.acknowledged <= receiving.next, "what was acknowledged")?;
+    ensure(receiving.scale <= 14, "our window scale")?;
+    let is_past_fin = receiving.fin.is_some_and(|fin| receiving.next > fin);
+    if let Some(fin) = receiving.fin {
+        ensure(fin >= 1 && fin + 1 >= receiving.next, "bytes after the peer's end")?;
+    }
+    let has_finished = matches!(stage, Stage::CloseWait | Stage::Closing | Stage::LastAck);
+    ensure(has_finished == is_past_fin, "the peer's end, and a stage without")?;
+    ensure(!receiving.told_finished || is_past_fin, "an end that is none")?;
+    ensure(receiving.next - u64::from(is_past_fin) <= receiving.granted.max(1), "more than was granted")?;
+    if let Some(gate) = receiving.gate {
+        ensure(gate >= 1, "the gate")?;
+    }
+    Ok(())
+}
+
+fn import_receiving(settings: &Settings, state: &state::Receiving) -> Checked<Receiving> {
+    let next = extended(state.next);
+    let mut pieces = alloc::vec::Vec::with_capacity(state.late.len());
+    let mut bytes = 0_usize;
+    for (seq, piece) in &state.late {
+        ensure(*seq < SEQ_MAX && *seq >= state.next && !piece.is_empty(), "a piece out of order")?;
+        bytes = bytes.saturating_add(piece.len());
+        pieces.push((extended(*seq), piece.as_slice()));
+    }
+    // A piece that is next in order waits for a grant.
+    let limit = settings.reassembly_bytes_max;
+    if bytes > limit {
+        return Err(ImportError::TooMuch("bytes out of order"));
+    }
+    let late = Reassembly::import(next.saturating_sub(1), pieces, limit)
+        .ok_or(ImportError::Contradiction("pieces out of order"))?;
+    Ok(Receiving::restored(state, late))
+}
+
+fn import_agreed(now: Time, settings: &Settings, state: &state::Agreed) -> Checked<Agreed> {
+    ensure(state.mss >= MSS_MIN, "a segment size")?;
+    let stamps = state.stamps.map(|stamps| Stamps {
+        offset: stamps.clock.wrapping_sub(Stamps::clock(now)),
+        recent: stamps.recent,
+        recent_at: Time(now.0.saturating_sub(stamps.recent_age_ns)),
+    });
+    // A smaller MTU than where it comes from is a smaller segment.
+    Ok(Agreed { mss: state.mss.min(settings.mss()), has_sack: state.has_sack, stamps })
+}

@@ -1,0 +1,49 @@
+//! Connections that leave for another stack, and come from one.
+
+use alloc::boxed::Box;
+
+use spillway_transport::{Conn, Time};
+
+use super::Stack;
+use super::time_wait::TimeWait;
+use crate::connection::Connection;
+use crate::moving::ImportError;
+use crate::settings::Settings;
+
+impl Stack {
+    pub(crate) fn connection(&self, conn: Conn) -> Option<&Connection> {
+        self.table.get(conn)
+    }
+
+    /// The connection goes on elsewhere.
+    pub(crate) fn let_go(&mut self, now: Time, conn: Conn) {
+        self.now = self.now.max(now);
+        let Some(flow) = self.table.get(conn).map(|connection| connection.flow) else { return };
+        self.wheel.disarm(conn.slot);
+        self.table.free(conn);
+        let expiry = self.now + self.settings.time_wait;
+        self.counters.time_waits_forgotten += u64::from(self.time_waits.add(flow, expiry, TimeWait::Moved));
+        self.counters.exported += 1;
+    }
+
+    /// A connection comes from elsewhere.
+    pub(crate) fn take_over(
+        &mut self,
+        now: Time,
+        import: impl FnOnce(Time, &Settings, Conn) -> Result<Connection, ImportError>,
+    ) -> Result<Conn, ImportError> {
+        self.now = self.now.max(now);
+        let conn = self.table.next().ok_or(ImportError::Full)?;
+        let connection = import(self.now, &self.settings, conn)?;
+        let flow = connection.flow;
+        if self.table.find(&flow).is_some() || self.time_waits.has_closed(&flow) {
+            return Err(ImportError::Present);
+        }
+        self.time_waits.forget(&flow);
+        self.has_moved_here |= *flow.local.ip() != self.settings.address;
+        self.table.add(Box::new(connection));
+        self.counters.imported += 1;
+        self.with(conn, |connection, cx| connection.tell(cx));
+        Ok(conn)
+    }
+}

@@ -1,0 +1,308 @@
+//! Loss recovery and congestion control of a connection that moves.
+
+use alloc::vec::Vec;
+
+use super::StateError;
+use super::fields::{Reader, Writer};
+
+/// Segments on their way that a state may tell apart.
+pub const SEGMENTS_MAX: usize = 65_536;
+
+/// Which recovery a sender is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// None.
+    Open,
+    /// After duplicate acknowledgements or SACKs (RFC 5681 §3.2, RFC 6675).
+    Recovery,
+    /// After a timeout (RFC 6298).
+    Loss,
+}
+
+/// One segment that was sent and is not acknowledged; it begins where the one before it ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it ends.
+    pub end: u64,
+    /// How long ago it was last sent, nanoseconds.
+    pub age_ns: u64,
+    /// How often it was sent.
+    pub transmissions: u8,
+    /// The peer has told that it has it.
+    pub sacked: bool,
+    /// The peer told so before a timeout.
+    pub was_sacked: bool,
+    /// It is thought lost.
+    pub lost: bool,
+    /// It was sent again since.
+    pub retransmitted: bool,
+}
+
+/// CUBIC's present stage (RFC 9438 §4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Epoch {
+    /// How long ago it began, nanoseconds.
+    pub age_ns: u64,
+    /// How long the window has not been the limit, nanoseconds, if so.
+    pub paused_ns: Option<u64>,
+    /// The curve's plateau, bytes.
+    pub origin: u64,
+    /// From the beginning to the plateau, in 1/1024 s.
+    pub k: u64,
+    /// The Reno-friendly window, bytes.
+    pub w_est: u64,
+}
+
+/// A congestion control algorithm's own state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controller {
+    /// RFC 9438.
+    Cubic {
+        /// W_max, bytes.
+        w_max: u64,
+        /// The window before the last reduction, bytes.
+        cwnd_prior: u64,
+        /// The present stage.
+        epoch: Option<Epoch>,
+    },
+    /// RFC 5681.
+    NewReno {
+        /// Bytes acknowledged since the window last grew.
+        acked: u64,
+    },
+}
+
+/// What a reduction that turns out to be wrong goes back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Undo {
+    /// The window before, bytes.
+    pub cwnd: u64,
+    /// The slow start threshold before, bytes.
+    pub ssthresh: u64,
+    /// The algorithm's state before.
+    pub controller: Controller,
+    /// Where what was in flight began.
+    pub from: u64,
+    /// And ended.
+    pub to: u64,
+    /// Retransmissions not known to have been needless.
+    pub open: u32,
+    /// How long ago the first was sent, nanoseconds.
+    pub first_age_ns: Option<u64>,
+}
+
+/// All that a sender knows about what it has sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// The segment size.
+    pub mss: u32,
+    /// The congestion window, bytes.
+    pub cwnd: u64,
+    /// The slow start threshold, bytes; `u64::MAX` before the first loss.
+    pub ssthresh: u64,
+    /// The algorithm's own.
+    pub controller: Controller,
+    /// The smoothed round-trip time, nanoseconds; 0 before the first sample.
+    pub srtt_ns: u64,
+    /// Its variation, nanoseconds.
+    pub rttvar_ns: u64,
+    /// The shortest round trip, nanoseconds.
+    pub rtt_min_ns: u64,
+    /// By how many powers of two the timeout is backed off.
+    pub backoffs: u32,
+    /// Timeouts since something was last acknowledged.
+    pub timeouts: u32,
+    /// Which recovery.
+    pub phase: Phase,
+    /// Where it ends, or the last one ended.
+    pub recovery_point: u64,
+    /// In flight when it began, arrived since, sent since, bytes (RFC 9937).
+    pub reduction: [u64; 3],
+    /// Where its highest retransmission ended.
+    pub high_rxt: u64,
+    /// Its last segment was sent again.
+    pub is_rescued: bool,
+    /// Without SACK: what duplicates told, bytes, and their number.
+    pub duplicated: (u64, u32),
+    /// How many later segments tell that one is lost.
+    pub threshold: u32,
+    /// Up to where the window was the limit.
+    pub limited_to: u64,
+    /// How long ago anything was sent, nanoseconds.
+    pub sent_age_ns: u64,
+    /// How long ago anything was acknowledged, nanoseconds.
+    pub progress_age_ns: u64,
+    /// How long ago what has arrived was sent, the last of it, nanoseconds.
+    pub latest_age_ns: u64,
+    /// Until the retransmission timeout, nanoseconds, when it runs.
+    pub rto_in_ns: Option<u64>,
+    /// Until a tail loss probe, nanoseconds, when one is due.
+    pub probe_in_ns: Option<u64>,
+    /// A probe is out: where it ended, and whether it was no new data.
+    pub probe: Option<(u64, bool)>,
+    /// What to take back.
+    pub undo: Option<Undo>,
+    /// What is on the way, from SND.UNA to SND.NXT.
+    pub segments: Vec<Segment>,
+}
+
+impl Recovery {
+    pub(super) fn write(&self, out: &mut Writer<'_>) {
+        out.u32(self.mss);
+        out.u64(self.cwnd);
+        out.u64(self.ssthresh);
+        self.controller.write(out);
+        for number in [self.srtt_ns, self.rttvar_ns, self.rtt_min_ns] {
+            out.u64(number);
+        }
+        out.u32(self.backoffs);
+        out.u32(self.timeouts);
+        out.u8(self.phase as u8);
+        out.u64(self.recovery_point);
+        for number in self.reduction {
+            out.u64(number);
+        }
+        out.u64(self.high_rxt);
+        out.flag(self.is_rescued);
+        out.u64(self.duplicated.0);
+        out.u32(self.duplicated.1);
+        out.u32(self.threshold);
+        for number in [self.limited_to, self.sent_age_ns, self.progress_age_ns, self.latest_age_ns] {
+            out.u64(number);
+        }
+        out.option(self.rto_in_ns, Writer::u64);
+        out.option(self.probe_in_ns, Writer::u64);
+        out.option(self.probe, |out, (end, is_repeated)| {
+            out.u64(end);
+            out.flag(is_repeated);
+        });
+        out.option(self.undo, |out, undo| undo.write(out));
+        out.length(self.segments.len());
+        for segment in &self.segments {
+            segment.write(out);
+        }
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Recovery, StateError> {
+        Ok(Recovery {
+            mss: from.u32()?,
+            cwnd: from.u64()?,
+            ssthresh: from.u64()?,
+            controller: Controller::read(from)?,
+            srtt_ns: from.u64()?,
+            rttvar_ns: from.u64()?,
+            rtt_min_ns: from.u64()?,
+            backoffs: from.u32()?,
+            timeouts: from.u32()?,
+            phase: match from.u8()? {
+                0 => Phase::Open,
+                1 => Phase::Recovery,
+                2 => Phase::Loss,
+                _ => return Err(StateError::Field("recovery phase")),
+            },
+            recovery_point: from.u64()?,
+            reduction: [from.u64()?, from.u64()?, from.u64()?],
+            high_rxt: from.u64()?,
+            is_rescued: from.flag()?,
+            duplicated: (from.u64()?, from.u32()?),
+            threshold: from.u32()?,
+            limited_to: from.u64()?,
+            sent_age_ns: from.u64()?,
+            progress_age_ns: from.u64()?,
+            latest_age_ns: from.u64()?,
+            rto_in_ns: from.option(Reader::u64)?,
+            probe_in_ns: from.option(Reader::u64)?,
+            probe: from.option(|from| Ok((from.u64()?, from.flag()?)))?,
+            undo: from.option(Undo::read)?,
+            segments: from.list(SEGMENTS_MAX, "segments", Segment::read)?,
+        })
+    }
+}
+
+impl Segment {
+    fn write(&self, out: &mut Writer<'_>) {
+        out.u64(self.end);
+        out.u64(self.age_ns);
+        out.u8(self.transmissions);
+        let flags = [self.sacked, self.was_sacked, self.lost, self.retransmitted];
+        out.u8(flags.into_iter().rev().fold(0, |all, flag| all << 1 | u8::from(flag)));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Segment, StateError> {
+        let (end, age_ns, transmissions, flags) = (from.u64()?, from.u64()?, from.u8()?, from.u8()?);
+        if flags > 15 {
+            return Err(StateError::Field("segment"));
+        }
+        let has = |bit: u8| flags >> bit & 1 == 1;
+        let (sacked, was_sacked, lost, retransmitted) = (has(0), has(1), has(2), has(3));
+        Ok(Segment { end, age_ns, transmissions, sacked, was_sacked, lost, retransmitted })
+    }
+}
+
+impl Controller {
+    fn write(&self, out: &mut Writer<'_>) {
+        match self {
+            Controller::Cubic { w_max, cwnd_prior, epoch } => {
+                out.u8(0);
+                out.u64(*w_max);
+                out.u64(*cwnd_prior);
+                out.option(*epoch, |out, epoch| {
+                    out.u64(epoch.age_ns);
+                    out.option(epoch.paused_ns, Writer::u64);
+                    for number in [epoch.origin, epoch.k, epoch.w_est] {
+                        out.u64(number);
+                    }
+                });
+            }
+            Controller::NewReno { acked } => {
+                out.u8(1);
+                out.u64(*acked);
+            }
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Controller, StateError> {
+        let epoch = |from: &mut Reader<'_>| {
+            Ok(Epoch {
+                age_ns: from.u64()?,
+                paused_ns: from.option(Reader::u64)?,
+                origin: from.u64()?,
+                k: from.u64()?,
+                w_est: from.u64()?,
+            })
+        };
+        match from.u8()? {
+            0 => Ok(Controller::Cubic {
+                w_max: from.u64()?,
+                cwnd_prior: from.u64()?,
+                epoch: from.option(epoch)?,
+            }),
+            1 => Ok(Controller::NewReno { acked: from.u64()? }),
+            _ => Err(StateError::Field("congestion control")),
+        }
+    }
+}
+
+impl Undo {
+    fn write(&self, out: &mut Writer<'_>) {
+        out.u64(self.cwnd);
+        out.u64(self.ssthresh);
+        self.controller.write(out);
+        out.u64(self.from);
+        out.u64(self.to);
+        out.u32(self.open);
+        out.option(self.first_age_ns, Writer::u64);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Undo, StateError> {
+        Ok(Undo {
+            cwnd: from.u64()?,
+            ssthresh: from.u64()?,
+            controller: Controller::read(from)?,
+            from: from.u64()?,
+            to: from.u64()?,
+            open: from.u32()?,
+            first_age_ns: from.option(Reader::u64)?,
+        })
+    }
+}

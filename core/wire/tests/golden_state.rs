@@ -1,0 +1,208 @@
+//! A connection's state is written as exactly these bytes, and read from them.
+
+mod vectors;
+
+use proptest::prelude::*;
+use spillway_wire::state::{
+    Agreed, ConnectionState, Controller, Epoch, Phase, Receiving, Recovery, Segment, Sending, Stage, Stamps,
+    StateError, Undo,
+};
+use vectors::{Vectors, hex};
+
+/// As a kernel's might be: nothing under way.
+fn plain() -> ConnectionState {
+    ConnectionState {
+        local: "192.0.2.1:11211".parse().unwrap(),
+        peer: "198.51.100.7:40000".parse().unwrap(),
+        stage: Stage::Established,
+        listener: None,
+        sending: Sending {
+            initial: 0xfeed_0001,
+            una: 1,
+            nxt: 1,
+            window: 65_535,
+            window_largest: 65_535,
+            window_told: (1, 1),
+            scale: 7,
+            is_finished: false,
+            wants_room: false,
+            is_watched: false,
+            told_acknowledged: 0,
+            queue: Vec::new(),
+        },
+        receiving: Receiving {
+            initial: 0xbeef_0002,
+            next: 1,
+            granted: 65_536,
+            edge: 65_536,
+            window_largest: 65_535,
+            scale: 5,
+            fin: None,
+            told_finished: false,
+            gate: None,
+            acknowledged: 1,
+            owes: false,
+            late: Vec::new(),
+        },
+        agreed: Agreed { mss: 1460, has_sack: false, stamps: None },
+        heard_age_ns: 0,
+        recovery: None,
+    }
+}
+
+/// With everything under way.
+fn full() -> ConnectionState {
+    let cubic = Controller::Cubic {
+        w_max: 50_000,
+        cwnd_prior: 60_000,
+        epoch: Some(Epoch { age_ns: 9, paused_ns: Some(3), origin: 55_000, k: 1024, w_est: 40_000 }),
+    };
+    let segment = Segment {
+        end: 1020,
+        age_ns: 77,
+        transmissions: 2,
+        lost: true,
+        retransmitted: true,
+        ..Segment::default()
+    };
+    let undo = Undo {
+        cwnd: 70_000,
+        ssthresh: 80_000,
+        controller: Controller::NewReno { acked: 5 },
+        from: 1000,
+        to: 1040,
+        open: 1,
+        first_age_ns: Some(70),
+    };
+    let plain = plain();
+    ConnectionState {
+        local: "[2001:db8::1]:443".parse().unwrap(),
+        stage: Stage::LastAck,
+        listener: Some(3),
+        sending: Sending {
+            una: 1000,
+            nxt: 1040,
+            is_finished: true,
+            wants_room: true,
+            is_watched: true,
+            told_acknowledged: 998,
+            queue: b"forty bytes, of which one half is lost..".to_vec(),
+            ..plain.sending
+        },
+        receiving: Receiving {
+            next: 500,
+            granted: 9000,
+            edge: 9000,
+            fin: Some(499),
+            told_finished: true,
+            gate: Some(450),
+            acknowledged: 450,
+            owes: true,
+            late: vec![(510, b"late".to_vec()), (505, b"r".to_vec())],
+            ..plain.receiving
+        },
+        agreed: Agreed {
+            mss: 1448,
+            has_sack: true,
+            stamps: Some(Stamps { clock: 0x0102_0304, recent: 0x0506_0708, recent_age_ns: 12 }),
+        },
+        heard_age_ns: 1_000_000,
+        recovery: Some(Recovery {
+            mss: 1436,
+            cwnd: 42_000,
+            ssthresh: 35_000,
+            controller: cubic,
+            srtt_ns: 250_000,
+            rttvar_ns: 60_000,
+            rtt_min_ns: 200_000,
+            backoffs: 1,
+            timeouts: 1,
+            phase: Phase::Loss,
+            recovery_point: 1040,
+            reduction: [1, 2, 3],
+            high_rxt: 1020,
+            is_rescued: true,
+            duplicated: (1436, 1),
+            threshold: 3,
+            limited_to: 1040,
+            sent_age_ns: 77,
+            progress_age_ns: 88,
+            latest_age_ns: 99,
+            rto_in_ns: Some(200_000_000),
+            probe_in_ns: Some(5_000_000),
+            probe: Some((1040, true)),
+            undo: Some(undo),
+            segments: vec![
+                segment,
+                Segment { end: 1040, age_ns: 70, transmissions: 1, sacked: true, ..segment },
+            ],
+        }),
+        ..plain
+    }
+}
+
+fn written(state: &ConnectionState) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    state.emit(&mut bytes);
+    bytes
+}
+
+#[test]
+fn states_are_written_as_their_vectors() {
+    let vectors = Vectors::read(include_str!("../golden/state.hex"));
+    for (name, state) in [("plain", plain()), ("everything", full())] {
+        let bytes = written(&state);
+        assert_eq!(hex(&bytes), hex(vectors.bytes(name)), "{name}");
+        assert_eq!(ConnectionState::parse(&bytes), Ok(state), "{name}");
+    }
+}
+
+#[test]
+fn faults_are_named() {
+    let bytes = written(&full());
+    let altered = |at: usize, to: u8| {
+        let mut bytes = bytes.clone();
+        bytes[at] = to;
+        ConnectionState::parse(&bytes)
+    };
+    assert_eq!(altered(0, 0), Err(StateError::Magic));
+    assert_eq!(altered(8, 9), Err(StateError::Version(9)));
+    assert_eq!(altered(12, 1), Err(StateError::Length));
+    assert_eq!(altered(40, 1), Err(StateError::Checksum));
+}
+
+/// The checksum put right, so that what is behind it is tried.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let end = bytes.len() - 8;
+    let length = (end - 16) as u32;
+    bytes[12..16].copy_from_slice(&length.to_be_bytes());
+    let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[..end]);
+    bytes[end..].copy_from_slice(&checksum.to_be_bytes());
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        let _ = ConnectionState::parse(&bytes);
+    }
+
+    #[test]
+    fn altered_fields_are_read_or_refused_and_what_is_read_is_written_again(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = written(&full());
+        let many = bytes.len() - 24;
+        for (at, to) in changes {
+            bytes[16 + at.index(many)] = to;
+        }
+        if let Some(cut) = cut {
+            bytes.remove(16 + cut.index(many));
+        }
+        let bytes = sealed(bytes);
+        if let Ok(state) = ConnectionState::parse(&bytes) {
+            prop_assert_eq!(written(&state), bytes);
+        }
+    }
+}
