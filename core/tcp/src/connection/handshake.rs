@@ -21,6 +21,8 @@ pub(super) struct Agreed {
     /// The largest segment that the peer takes, options not counted (RFC 6691).
     pub(super) mss: u16,
     pub(super) has_sack: bool,
+    /// Both ends shift their windows, be it by nothing (RFC 7323 §2.2).
+    pub(super) has_scale: bool,
     pub(super) stamps: Option<Stamps>,
 }
 
@@ -28,14 +30,15 @@ impl Agreed {
     /// Before the peer has said anything, we offer all.
     pub(super) fn offered(settings: &Settings, offset: u32) -> Agreed {
         let stamps = Stamps { offset, recent: 0, recent_at: Time::ZERO };
-        Agreed { mss: settings.mss(), has_sack: true, stamps: Some(stamps) }
+        Agreed { mss: settings.mss(), has_sack: true, has_scale: true, stamps: Some(stamps) }
     }
 
     /// With a peer whose SYN has these options.
     pub(super) fn with(settings: &Settings, options: &tcp::Options, offset: u32, now: Time) -> Agreed {
         let stamps = options.timestamps.map(|told| Stamps { offset, recent: told.value, recent_at: now });
         let mss = options.mss.unwrap_or(MSS_DEFAULT).clamp(MSS_MIN, settings.mss());
-        Agreed { mss, has_sack: options.sack_permitted, stamps }
+        let has_scale = options.window_scale.is_some();
+        Agreed { mss, has_sack: options.sack_permitted, has_scale, stamps }
     }
 }
 

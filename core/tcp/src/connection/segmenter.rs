@@ -212,7 +212,7 @@ impl Connection {
         let timestamps =
             stamps.map(|stamps| Timestamps { value: stamps.now(now), echo: echo(stamps.recent) });
         if is_syn {
-            let has_scale = self.state == State::SynSent || self.receiving.scale > 0;
+            let has_scale = self.agreed.has_scale;
             let scale =
                 if self.state == State::SynSent { settings.window_scale() } else { self.receiving.scale };
             return Options {
