@@ -19,8 +19,11 @@ pub(super) struct PeerWindow {
 
 impl PeerWindow {
     /// What a segment says. Older ones say nothing any more. Whether it has changed.
+    ///
+    /// RFC 9293 compares sequence numbers first. But what is sent again has an old one and a new acknowledgement: were its
+    /// window left out, the one before would count from a place for which it was not meant.
     pub(super) fn update(&mut self, seq: Seq, ack: Seq, field: u16, is_syn: bool) -> bool {
-        if self.told_by > seq || (self.told_by == seq && self.told_with > ack) {
+        if (ack, seq) < (self.told_with, self.told_by) {
             return false;
         }
         let size = u64::from(field) << if is_syn { 0 } else { self.scale };
@@ -50,10 +53,14 @@ mod tests {
         let mut window = PeerWindow { scale: 2, ..PeerWindow::default() };
         assert!(window.update(100, 50, 1000, false));
         assert_eq!(window.size, 4000);
-        assert!(!window.update(99, 60, 1, false), "an older segment");
+        assert!(!window.update(99, 50, 1, false), "an older segment");
         assert!(!window.update(100, 49, 1, false), "an older acknowledgement");
         assert!(window.update(100, 50, 500, false), "a pure window update repeats both");
         assert!(window.update(101, 50, 7, true) && window.size == 7, "a SYN's window is not shifted");
         assert_eq!(window.largest, 4000);
+        assert!(
+            window.update(99, 51, 1, false) && window.size == 4,
+            "sent again: old bytes, a new acknowledgement"
+        );
     }
 }
