@@ -204,5 +204,6 @@ fn import_agreed(now: Time, settings: &Settings, state: &state::Agreed) -> Check
         recent_at: Time(now.0.saturating_sub(stamps.recent_age_ns)),
     });
     // A smaller MTU than where it comes from is a smaller segment.
-    Ok(Agreed { mss: state.mss.min(settings.mss()), has_sack: state.has_sack, stamps })
+    // Only SYNs tell of a scale.
+    Ok(Agreed { mss: state.mss.min(settings.mss()), has_sack: state.has_sack, has_scale: false, stamps })
 }
