@@ -6,11 +6,45 @@ use spillway_transport::Time;
 
 use super::rtt::nanos;
 use super::scoreboard::Delivered;
+use super::timeout::after;
 use super::{Ack, Acked, NEVER, Phase, Recovery};
 
 impl Recovery {
     /// An acceptable acknowledgement came (RFC 9293 §3.10.7.4).
     pub fn on_ack(&mut self, now: Time, ack: &Ack<'_>) -> Acked {
+        let is_plain = self.is_quiet
+            && ack.una > self.una()
+            && ack.una <= self.nxt()
+            && ack.sack.is_empty()
+            && ack.dsack.is_none()
+            && ack.has_sack == self.has_sack;
+        if is_plain { self.on_plain_ack(now, ack) } else { self.on_other_ack(now, ack) }
+    }
+
+    /// The usual case: what was sent has arrived, in order, and nothing is missing.
+    fn on_plain_ack(&mut self, now: Time, ack: &Ack<'_>) -> Acked {
+        let (before, flight) = (self.una(), self.in_flight());
+        let sent_at = self.scoreboard.acknowledge_plain(ack.una);
+        self.peer_window = ack.peer_window;
+        let rtt_ns = match ack.rtt {
+            Some(rtt) => nanos(rtt),
+            None => sent_at.map_or(0, |sent_at| now.0.saturating_sub(sent_at.0)),
+        };
+        self.measured(rtt_ns);
+        (self.timeouts, self.progress_at) = (0, now);
+        let bytes = ack.una - before;
+        self.grow(now, bytes, false, before < self.limited_to, flight);
+        if self.in_flight() == 0 {
+            (self.rto_at, self.probe_at) = (NEVER, NEVER);
+        } else {
+            self.rto_at = after(now, self.rtt.rto_ns(0));
+            self.arm_probe(now);
+        }
+        Acked { bytes, delivered: bytes, is_recovered: false, is_undone: false }
+    }
+
+    #[inline(never)]
+    fn on_other_ack(&mut self, now: Time, ack: &Ack<'_>) -> Acked {
         let (before, flight) = (self.una(), self.in_flight());
         let una = if (before..=self.nxt()).contains(&ack.una) { ack.una } else { before };
         let bytes = una - before;
@@ -26,8 +60,10 @@ impl Recovery {
             self.scoreboard.sack(ack.sack, &mut delivered);
         }
         let is_syn = self.is_handshake && bytes > 0;
-        let rtt = if bytes > 0 { self.on_progress(now, ack.rtt, &delivered) } else { None };
-        let mut acked = Acked { bytes, rtt, ..Acked::default() };
+        if bytes > 0 {
+            self.on_progress(now, ack.rtt, &delivered);
+        }
+        let mut acked = Acked { bytes, ..Acked::default() };
         let phase = self.phase;
         if !self.is_plain(ack) {
             self.on_loss_signals(now, ack, bytes, &mut delivered, &mut acked);
@@ -37,6 +73,13 @@ impl Recovery {
             self.grow(now, bytes, phase == Phase::Loss, before < self.limited_to, flight);
         }
         self.arm(now, bytes > 0, delivered.bytes > 0);
+        self.is_quiet = self.phase == Phase::Open
+            && self.scoreboard.is_plain()
+            && self.duplicates == 0
+            && self.probe.is_none()
+            && self.probe_wanted.is_none()
+            && self.backoffs == 0
+            && !self.is_handshake;
         acked
     }
 
@@ -60,26 +103,26 @@ impl Recovery {
         }
     }
 
-    /// Something was acknowledged: the round trip, when it can be told. What was sent twice tells nothing without
+    /// Something was acknowledged: a round trip, when it can be told. What was sent twice tells nothing without
     /// timestamps (Karn; RFC 6298 §3), and then the timeout stays backed off (§5).
-    fn on_progress(
-        &mut self,
-        now: Time,
-        by_timestamp: Option<Duration>,
-        delivered: &Delivered,
-    ) -> Option<Duration> {
+    fn on_progress(&mut self, now: Time, by_timestamp: Option<Duration>, delivered: &Delivered) {
         let by_send_time =
             delivered.sent_at.filter(|_| !delivered.repeated).map(|sent_at| now.since(sent_at));
-        let rtt = by_timestamp.or(by_send_time).filter(|rtt| !rtt.is_zero()); // a clock that stood still tells nothing
-        if let Some(rtt) = rtt {
-            self.rtt.sample(rtt);
+        if self.measured(by_timestamp.or(by_send_time).map_or(0, nanos)) {
             self.backoffs = 0;
         } else if self.is_handshake && delivered.repeated {
             self.rtt.syn_timed_out();
             self.backoffs = 0;
         }
         (self.timeouts, self.progress_at, self.is_handshake) = (0, now, false);
-        rtt
+    }
+
+    /// A round trip, or none: a clock that stood still measured nothing.
+    fn measured(&mut self, rtt_ns: u64) -> bool {
+        if rtt_ns > 0 {
+            self.rtt.sample(rtt_ns);
+        }
+        rtt_ns > 0
     }
 
     /// The window grows only when it was the limit (RFC 9438 §5.8); in slow start, when half of it was used.
@@ -89,10 +132,10 @@ impl Recovery {
         if was_limit || is_loss || (is_slow_start && flight > window.cwnd / 2) {
             let slow_start_max = if is_loss { window.mss } else { u64::MAX };
             let rtt = self.rtt.smoothed().unwrap_or_default();
-            let window_max = self.settings.window_max(self.mss);
+            let window_max = self.limits.window_max(self.mss);
             self.congestion.on_ack(now, bytes, slow_start_max, rtt, window_max);
         } else {
-            self.congestion.controller().on_unlimited(now);
+            self.congestion.on_unlimited(now);
         }
     }
 
@@ -101,9 +144,9 @@ impl Recovery {
         if self.in_flight() == 0 {
             (self.rto_at, self.probe_at, self.probe_wanted) = (NEVER, NEVER, None);
             self.reorder_at = NEVER;
-        } else if is_news {
+        } else if is_progress || is_news {
             if is_progress {
-                self.rto_at = now + self.rto();
+                self.rto_at = after(now, self.rtt.rto_ns(self.backoffs));
             }
             self.probe_wanted = None;
             self.arm_probe(now);

@@ -1,6 +1,7 @@
 //! Finding what was lost, and sending less: fast retransmit and recovery with SACK (RFC 6675) and without (RFC 6582),
 //! the window going down in proportion to what arrives (RFC 9937).
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
 use spillway_transport::Time;
@@ -190,7 +191,7 @@ impl Recovery {
     }
 
     fn begin_recovery(&mut self, delivered: &Delivered) {
-        self.undo = Some(Undo::new(self.congestion, &self.scoreboard));
+        self.undo = Some(Box::new(Undo::new(self.congestion, &self.scoreboard)));
         self.congestion.on_loss(self.in_flight().min(self.cwnd()));
         (self.phase, self.recovery_point) = (Phase::Recovery, self.nxt());
         if !self.has_sack {
@@ -223,14 +224,14 @@ impl Recovery {
         if reduction.out == 0 {
             count = count.max(mss); // the fast retransmit goes out at once
         }
-        let window_max = self.settings.window_max(self.mss);
+        let window_max = self.limits.window_max(self.mss);
         self.congestion.window.cwnd = pipe.saturating_add(count).clamp(mss, window_max);
     }
 
     /// All that was in flight when it began has arrived.
     fn end_recovery(&mut self) {
         if self.phase == Phase::Recovery {
-            self.congestion.window.cwnd = self.ssthresh().min(self.settings.window_max(self.mss));
+            self.congestion.window.cwnd = self.ssthresh().min(self.limits.window_max(self.mss));
         }
         self.phase = Phase::Open;
         (self.duplicated, self.duplicates) = (0, 0);

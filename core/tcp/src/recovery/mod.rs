@@ -21,6 +21,7 @@ mod state;
 mod timeout;
 mod undo;
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
 use spillway_transport::Time;
@@ -31,8 +32,10 @@ use loss::Reduction;
 use probe::Probe;
 use rtt::Rtt;
 use scoreboard::Scoreboard;
+use settings::Limits;
 pub use settings::{Algorithm, Settings};
 pub use state::{ControllerState, EpochState, RecoveryState, SegmentState, UndoState};
+use timeout::after;
 use undo::Undo;
 
 /// No time: a timer that does not run.
@@ -64,8 +67,6 @@ pub struct Acked {
     pub bytes: u64,
     /// Newly known to have arrived, SACKed ones included.
     pub delivered: u64,
-    /// The round trip that was measured, if one was.
-    pub rtt: Option<Duration>,
     /// A recovery is over.
     pub is_recovered: bool,
     /// A reduction of the window turned out to be wrong and was taken back.
@@ -115,12 +116,14 @@ pub enum Phase {
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    settings: Settings,
+    limits: Limits,
     scoreboard: Scoreboard,
     rtt: Rtt,
     congestion: Congestion,
     mss: u32,
     has_sack: bool,
+    /// Nothing is missing, marked, sent twice or probed for, so that an acknowledgement can be taken quickly.
+    is_quiet: bool,
     /// The SYN is on the way: it is no data.
     is_handshake: bool,
     peer_window: u64,
@@ -128,7 +131,7 @@ pub struct Recovery {
     /// Where the present recovery ends, or the last one ended.
     recovery_point: Seq,
     reduction: Reduction,
-    undo: Option<Undo>,
+    undo: Option<Box<Undo>>,
     /// Without SACK: what duplicate acknowledgements tell to have left the network, in bytes.
     duplicated: u64,
     /// Without SACK: duplicate acknowledgements in a row.
@@ -164,14 +167,15 @@ const THRESHOLD_MIN: u32 = 3;
 impl Recovery {
     /// Of a connection that begins: SND.UNA = SND.NXT = `first`, the SYN's sequence number.
     pub fn new(now: Time, settings: &Settings, mss: u32, has_sack: bool, first: Seq) -> Recovery {
-        let mss = mss.clamp(1, MSS_MAX);
+        let (mss, limits) = (mss.clamp(1, MSS_MAX), Limits::new(settings));
         Recovery {
-            settings: settings.clone(),
+            limits,
             scoreboard: Scoreboard::new(first),
             rtt: Rtt::new(settings.rto_initial, settings.rto_min, settings.rto_max),
-            congestion: Congestion::new(settings, mss),
+            congestion: Congestion::new(settings.algorithm, limits.initial_window(mss), mss),
             mss,
             has_sack,
+            is_quiet: false,
             is_handshake: true,
             peer_window: u64::MAX,
             phase: Phase::Open,
@@ -205,14 +209,15 @@ impl Recovery {
         }
         if self.in_flight() == 0 {
             self.progress_at = now;
-            self.rto_at = now + self.rto(); // RFC 6298 §5.1
+            self.rto_at = after(now, self.rtt.rto_ns(self.backoffs)); // RFC 6298 §5.1
         }
         self.scoreboard.send(now, to);
         self.sent_at = now;
+        let pipe = if self.is_quiet { self.in_flight() } else { self.pipe() };
         if self.phase == Phase::Recovery {
             self.reduction.out = self.reduction.out.saturating_add(bytes);
         }
-        if self.cwnd() < self.pipe().saturating_add(u64::from(self.mss)) {
+        if self.cwnd() < pipe.saturating_add(u64::from(self.mss)) {
             self.limited_to = to;
         }
         self.arm_probe(now);
@@ -225,11 +230,14 @@ impl Recovery {
         }
         // Before three duplicates, what they tell to have left makes room as well: limited transmit (RFC 3042).
         let room = self.cwnd().saturating_sub(self.pipe());
-        room.min(self.settings.window_max(self.mss).saturating_sub(self.in_flight()))
+        room.min(self.limits.window_max(self.mss).saturating_sub(self.in_flight()))
     }
 
     /// A lost range to send again now, of at most `mss` bytes, when the congestion window and the peer's allow it.
     pub fn next_retransmission(&self, mss: u32) -> Option<(Seq, Seq)> {
+        if !self.scoreboard.has_lost_to_send() {
+            return None;
+        }
         let (from, to) = self.scoreboard.next_lost(mss.max(1))?;
         (self.window_allows(to - from) && self.peer_allows(from, to)).then_some((from, to))
     }
@@ -261,6 +269,7 @@ impl Recovery {
             self.reduction.high_rxt = self.reduction.high_rxt.max(to);
             self.reduction.is_rescued |= to == self.nxt();
         }
+        self.is_quiet = false;
         self.scoreboard.resend(now, from, to, self.phase != Phase::Open);
         if let Some(undo) = &mut self.undo
             && self.phase != Phase::Open
@@ -268,7 +277,7 @@ impl Recovery {
             undo.retransmitted(now);
         }
         if from == self.una() {
-            self.rto_at = now + self.rto(); // the time it takes until this one is missed
+            self.rto_at = after(now, self.rtt.rto_ns(self.backoffs)); // the time it takes until this one is missed
         }
         self.sent_at = now;
         self.counters.retransmissions = self.counters.retransmissions.saturating_add(1);
@@ -292,25 +301,29 @@ impl Recovery {
             return;
         }
         if self.is_handshake && self.timeouts == 0 {
-            self.congestion = Congestion::new(&self.settings, mss);
+            self.congestion.window.cwnd = self.limits.initial_window(mss);
         } else if mss < self.mss {
+            self.is_quiet = false;
             self.scoreboard.mark_longer_lost(mss);
             self.duplicated = self.duplicated.min(self.scoreboard.pipe());
         }
         self.mss = mss;
         let window = &mut self.congestion.window;
         window.mss = u64::from(mss);
-        window.cwnd = window.cwnd.clamp(window.mss, self.settings.window_max(mss));
+        window.cwnd = window.cwnd.clamp(window.mss, self.limits.window_max(mss));
         window.ssthresh = window.ssthresh.max(window.least());
     }
 
     /// Something is to be sent: after a silence of more than a timeout with nothing in flight, the window is the
     /// initial one again (RFC 5681 §4.1).
     pub fn on_idle(&mut self, now: Time) {
-        if self.in_flight() == 0 && !self.is_handshake && now.since(self.sent_at) > self.rto() {
+        if self.in_flight() == 0
+            && !self.is_handshake
+            && now.0.saturating_sub(self.sent_at.0) > self.rtt.rto_ns(self.backoffs)
+        {
             let window = &mut self.congestion.window;
-            window.cwnd = window.cwnd.min(self.settings.initial_window(self.mss));
-            self.congestion.controller().on_unlimited(self.sent_at);
+            window.cwnd = window.cwnd.min(self.limits.initial_window(self.mss));
+            self.congestion.on_unlimited(self.sent_at);
             self.sent_at = now;
         }
     }
@@ -352,7 +365,7 @@ impl Recovery {
 
     /// The present retransmission timeout, backed off.
     pub fn rto(&self) -> Duration {
-        self.rtt.rto(self.backoffs)
+        Duration::from_nanos(self.rtt.rto_ns(self.backoffs))
     }
 
     /// The smoothed round-trip time, once one was measured.

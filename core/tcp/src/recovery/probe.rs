@@ -1,19 +1,16 @@
 //! Tail loss probes (RFC 8985 §7): when nothing is heard for two round trips, the last segment, or a new one, is sent
 //! before the retransmission timeout, so that its acknowledgement tells what is missing.
 
-use core::time::Duration;
-
-use super::scoreboard::Scoreboard;
 use crate::seq::Seq;
 
-/// How long a peer may delay the acknowledgement of a single segment (RFC 8985 §7.2).
-const ACK_DELAY_MAX: Duration = Duration::from_millis(200);
+/// How long a peer may delay the acknowledgement of a single segment (RFC 8985 §7.2): 200 ms.
+const ACK_DELAY_NS_MAX: u64 = 200_000_000;
 
-/// What both hosts may take besides, as Linux has it: paths can be shorter than a timer's tick.
-const SLACK: Duration = Duration::from_millis(2);
+/// What both hosts may take besides, as Linux has it, 2 ms: paths can be shorter than a timer's tick.
+const SLACK_NS: u64 = 2_000_000;
 
-/// Before a round trip was measured (RFC 8985 §7.2).
-const INITIAL: Duration = Duration::from_secs(1);
+/// Before a round trip was measured (RFC 8985 §7.2): 1 s.
+const INITIAL_NS: u64 = 1_000_000_000;
 
 /// A probe that is out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +48,10 @@ impl Probe {
     }
 }
 
-/// How long after the last segment or acknowledgement a probe is due.
-pub(super) fn timeout(smoothed: Option<Duration>, scoreboard: &Scoreboard) -> Duration {
-    let Some(smoothed) = smoothed else { return INITIAL };
-    let delay = if scoreboard.segments.len() == 1 { ACK_DELAY_MAX } else { SLACK };
-    2 * smoothed + delay
+/// How long after the last segment or acknowledgement a probe is due, in nanoseconds.
+pub(super) fn timeout_ns(smoothed_ns: u64, segments: usize) -> u64 {
+    if smoothed_ns == 0 {
+        return INITIAL_NS;
+    }
+    2 * smoothed_ns + if segments == 1 { ACK_DELAY_NS_MAX } else { SLACK_NS }
 }

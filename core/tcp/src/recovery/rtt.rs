@@ -23,7 +23,11 @@ pub(super) struct Rtt {
 
 /// A duration in nanoseconds, bounded.
 pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(SAMPLE_NS_MAX)
+    const SECS_MAX: u64 = SAMPLE_NS_MAX / 1_000_000_000;
+    if duration.as_secs() >= SECS_MAX {
+        return SAMPLE_NS_MAX;
+    }
+    duration.as_secs() * 1_000_000_000 + u64::from(duration.subsec_nanos())
 }
 
 impl Rtt {
@@ -40,8 +44,8 @@ impl Rtt {
     }
 
     /// A round trip was measured: never of what was sent twice, unless by timestamps (Karn; RFC 6298 §3).
-    pub(super) fn sample(&mut self, rtt: Duration) {
-        let rtt_ns = nanos(rtt).max(1);
+    pub(super) fn sample(&mut self, rtt_ns: u64) {
+        let rtt_ns = rtt_ns.clamp(1, SAMPLE_NS_MAX);
         self.smallest_ns = self.smallest_ns.min(rtt_ns);
         if self.smoothed_ns == 0 {
             (self.smoothed_ns, self.variation_ns) = (rtt_ns, rtt_ns / 2);
@@ -67,10 +71,17 @@ impl Rtt {
         }
     }
 
-    /// The timeout after so many in a row, each twice the one before (RFC 6298 §5.5).
-    pub(super) fn rto(&self, backoffs: u32) -> Duration {
-        let rto_ns = self.rto_ns.saturating_mul(1_u64 << backoffs.min(32));
-        Duration::from_nanos(rto_ns.min(self.rto_ns_max))
+    /// The timeout after so many in a row, each twice the one before (RFC 6298 §5.5), in nanoseconds.
+    pub(super) fn rto_ns(&self, backoffs: u32) -> u64 {
+        if backoffs == 0 {
+            return self.rto_ns;
+        }
+        self.rto_ns.saturating_mul(1_u64 << backoffs.min(32)).min(self.rto_ns_max)
+    }
+
+    /// Zero until the first sample.
+    pub(super) fn smoothed_ns(&self) -> u64 {
+        self.smoothed_ns
     }
 
     /// `None` until the first sample.

@@ -47,16 +47,32 @@ impl Default for Settings {
 /// Windows are at most this, whatever the settings: what window scaling can express (RFC 7323 §2.3).
 const WINDOW_BYTES_LIMIT: u64 = 1 << 30;
 
-impl Settings {
+/// What each connection keeps of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    window_bytes_max: u64,
+    initial_window_segments: u32,
+    pub tail_loss_probe: bool,
+}
+
+impl Limits {
+    pub(super) fn new(settings: &Settings) -> Limits {
+        Limits {
+            window_bytes_max: settings.window_bytes_max.min(WINDOW_BYTES_LIMIT),
+            initial_window_segments: settings.initial_window_segments.clamp(1, 1000),
+            tail_loss_probe: settings.tail_loss_probe,
+        }
+    }
+
     /// The bound of all windows with segments of this size: two segments at least.
     pub(super) fn window_max(&self, mss: u32) -> u64 {
-        self.window_bytes_max.min(WINDOW_BYTES_LIMIT).max(2 * u64::from(mss))
+        self.window_bytes_max.max(2 * u64::from(mss))
     }
 
     /// RFC 6928 §2: so many segments, but at most 14,600 bytes or two segments; as much less as the segments are fewer
     /// than ten.
     pub(super) fn initial_window(&self, mss: u32) -> u64 {
-        let (mss, segments) = (u64::from(mss), u64::from(self.initial_window_segments.clamp(1, 1000)));
-        (segments * mss).min((2 * mss).max(segments * 1460))
+        let (mss, segments) = (u64::from(mss), u64::from(self.initial_window_segments));
+        (segments * mss).min((2 * mss).max(segments * 1460)).min(self.window_bytes_max.max(2 * mss))
     }
 }

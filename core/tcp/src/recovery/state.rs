@@ -1,5 +1,6 @@
 //! All of it as plain numbers, for a connection that moves to another host. Times are relative: clocks differ.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -15,6 +16,9 @@ use super::scoreboard::{SEGMENTS_MAX, Scoreboard, Segment};
 use super::undo::Undo;
 use super::{Counters, NEVER, Phase, Recovery, Settings, THRESHOLD_MIN};
 use crate::seq::Seq;
+
+/// Windows that an algorithm remembers are at most this: so calculations with them cannot overflow.
+const BYTES_MAX: u64 = 1 << 40;
 
 /// One segment that was sent and is not acknowledged; it begins where the one before it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -205,7 +209,7 @@ impl Recovery {
             rto_in_ns: until(self.rto_at),
             probe_in_ns: if self.wants_probe() { Some(0) } else { until(self.probe_at) },
             probe: self.probe.map(|probe| (probe.end, probe.is_repeated)),
-            undo: self.undo.as_ref().map(undo),
+            undo: self.undo.as_deref().map(undo),
             segments: self.scoreboard.segments.iter().map(segment).collect(),
         }
     }
@@ -230,23 +234,25 @@ impl Recovery {
         let scoreboard = Scoreboard::from_segments(state.una, segments)?;
 
         let mut recovery = Recovery::new(now, settings, state.mss, state.has_sack, state.una);
-        let window_max = settings.window_max(state.mss);
+        let window_max = recovery.limits.window_max(state.mss);
         let congestion = |cwnd: u64, ssthresh: u64, controller: &ControllerState| {
-            let mut congestion = Congestion::new(settings, state.mss);
+            let mut congestion = Congestion::new(settings.algorithm, 0, state.mss);
             let mss = u64::from(state.mss);
             congestion.window = Window { cwnd: cwnd.min(window_max), ssthresh, mss };
-            import_controller(now, &mut congestion.selected, controller, window_max);
+            import_controller(now, &mut congestion.selected, controller);
             congestion
         };
         let mss = u64::from(state.mss);
         recovery.congestion = congestion(state.cwnd.max(mss), state.ssthresh.max(2 * mss), &state.controller);
         recovery.rtt.restore(state.srtt_ns, state.rttvar_ns, state.rtt_min_ns);
-        recovery.undo = state.undo.as_ref().map(|undo| Undo {
-            congestion: congestion(undo.cwnd, undo.ssthresh, &undo.controller),
-            from: undo.from,
-            to: undo.to,
-            open: undo.open,
-            first_at: undo.first_age_ns.map(then),
+        recovery.undo = state.undo.as_ref().map(|undo| {
+            Box::new(Undo {
+                congestion: congestion(undo.cwnd, undo.ssthresh, &undo.controller),
+                from: undo.from,
+                to: undo.to,
+                open: undo.open,
+                first_at: undo.first_age_ns.map(then),
+            })
         });
         let [flight, delivered, out] = state.reduction.map(|bytes| bytes.min(1 << 62));
         recovery.reduction =
@@ -307,23 +313,23 @@ fn export_controller(now: Time, selected: &Selected) -> ControllerState {
     }
 }
 
-fn import_controller(now: Time, selected: &mut Selected, state: &ControllerState, window_max: u64) {
+fn import_controller(now: Time, selected: &mut Selected, state: &ControllerState) {
     let then = |age_ns: u64| Time(now.0.saturating_sub(age_ns));
     match (selected, *state) {
         (Selected::NewReno(newreno), ControllerState::NewReno { acked }) => {
-            *newreno = NewReno { acked: acked.min(window_max) };
+            *newreno = NewReno { acked: acked.min(BYTES_MAX) };
         }
         (Selected::Cubic(cubic), ControllerState::Cubic { w_max, cwnd_prior, epoch }) => {
             let epoch = epoch.map(|epoch| Epoch {
                 start: then(epoch.age_ns),
                 paused: epoch.paused_ns.map(then),
-                origin: epoch.origin.min(window_max),
+                origin: epoch.origin.min(BYTES_MAX),
                 k: epoch.k.min(super::congestion::cubic::TICKS_MAX),
-                w_est: epoch.w_est.min(window_max),
+                w_est: epoch.w_est.min(BYTES_MAX),
                 w_est_credit: 0,
                 credit: 0,
             });
-            *cubic = Cubic { w_max: w_max.min(window_max), cwnd_prior: cwnd_prior.min(window_max), epoch };
+            *cubic = Cubic { w_max: w_max.min(BYTES_MAX), cwnd_prior: cwnd_prior.min(BYTES_MAX), epoch };
         }
         _ => {}
     }

@@ -1,5 +1,7 @@
 //! The retransmission timeout (RFC 6298 §5) and the time of tail loss probes.
 
+use alloc::boxed::Box;
+
 use spillway_transport::Time;
 
 use super::probe::{self, Probe};
@@ -27,12 +29,12 @@ impl Recovery {
         }
         if self.probe_at <= self.rto_at {
             self.probe_at = NEVER;
-            self.rto_at = now + self.rto(); // RFC 8985 §7.3
-            self.probe_wanted = Some(self.nxt());
+            self.rto_at = after(now, self.rtt.rto_ns(self.backoffs)); // RFC 8985 §7.3
+            (self.probe_wanted, self.is_quiet) = (Some(self.nxt()), false);
             return TimeoutOutcome::Probe;
         }
         self.retransmit_all();
-        self.rto_at = now + self.rto();
+        self.rto_at = after(now, self.rtt.rto_ns(self.backoffs));
         TimeoutOutcome::Retransmit
     }
 
@@ -40,7 +42,7 @@ impl Recovery {
     fn retransmit_all(&mut self) {
         // Lost by the same timeout once more: the threshold stays (RFC 5681 §3.1, after equation 4).
         if self.timeouts == 0 {
-            self.undo = Some(Undo::new(self.congestion, &self.scoreboard));
+            self.undo = Some(Box::new(Undo::new(self.congestion, &self.scoreboard)));
             if self.is_handshake {
                 self.congestion.window.cwnd = u64::from(self.mss); // no data was lost (RFC 5681 §3.1)
             } else {
@@ -55,7 +57,7 @@ impl Recovery {
         self.timeouts = self.timeouts.saturating_add(1);
         self.backoffs = (self.backoffs + 1).min(BACKOFFS_MAX);
         (self.probe_at, self.probe_wanted, self.probe) = (NEVER, None, None);
-        self.reorder_at = NEVER;
+        (self.reorder_at, self.is_quiet) = (NEVER, false);
         self.counters.timeouts = self.counters.timeouts.saturating_add(1);
     }
 
@@ -74,23 +76,31 @@ impl Recovery {
         let Some(nxt) = self.probe_wanted.take() else { return };
         self.probe = Some(Probe { end: self.nxt(), is_repeated: self.nxt() == nxt });
         self.probe_at = NEVER;
-        self.rto_at = now + self.rto();
+        self.rto_at = after(now, self.rtt.rto_ns(self.backoffs));
         self.counters.probes = self.counters.probes.saturating_add(1);
     }
 
     /// RFC 8985 §7.2: at most when the timeout would be.
     pub(super) fn arm_probe(&mut self, now: Time) {
-        let is_due = self.settings.tail_loss_probe
-            && self.has_sack
-            && self.phase == Phase::Open
-            && self.probe.is_none()
-            && self.probe_wanted.is_none()
-            && self.scoreboard.sacked() == 0
-            && !self.is_handshake;
+        let is_due = self.limits.tail_loss_probe && self.has_sack && (self.is_quiet || self.may_probe());
         self.probe_at = if is_due {
-            (now + probe::timeout(self.rtt.smoothed(), &self.scoreboard)).min(self.rto_at)
+            let segments = self.scoreboard.segments.len();
+            after(now, probe::timeout_ns(self.rtt.smoothed_ns(), segments)).min(self.rto_at)
         } else {
             NEVER
         };
     }
+
+    fn may_probe(&self) -> bool {
+        self.phase == Phase::Open
+            && self.probe.is_none()
+            && self.probe_wanted.is_none()
+            && self.scoreboard.sacked() == 0
+            && !self.is_handshake
+    }
+}
+
+/// So many nanoseconds later.
+pub(super) fn after(now: Time, ns: u64) -> Time {
+    Time(now.0.saturating_add(ns))
 }

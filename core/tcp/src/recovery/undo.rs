@@ -82,7 +82,7 @@ impl Recovery {
         self.congestion = undo.congestion;
         let window = &mut self.congestion.window;
         window.mss = present.mss;
-        window.cwnd = window.cwnd.max(present.cwnd).min(self.settings.window_max(self.mss));
+        window.cwnd = window.cwnd.max(present.cwnd).min(self.limits.window_max(self.mss));
         window.ssthresh = window.ssthresh.max(present.ssthresh);
         if self.phase != Phase::Open {
             self.scoreboard.unmark_all();

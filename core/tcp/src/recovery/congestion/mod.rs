@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::settings::{Algorithm, Settings};
+use super::settings::Algorithm;
 use cubic::Cubic;
 use newreno::NewReno;
 
@@ -63,14 +63,12 @@ pub(super) struct Congestion {
 }
 
 impl Congestion {
-    pub(super) fn new(settings: &Settings, mss: u32) -> Congestion {
-        let selected = match settings.algorithm {
+    pub(super) fn new(algorithm: Algorithm, cwnd: u64, mss: u32) -> Congestion {
+        let selected = match algorithm {
             Algorithm::Cubic => Selected::Cubic(Cubic::default()),
             Algorithm::NewReno => Selected::NewReno(NewReno::default()),
         };
-        let cwnd = settings.initial_window(mss).min(settings.window_max(mss));
-        let window = Window { cwnd, ssthresh: THRESHOLD_INITIAL, mss: u64::from(mss) };
-        Congestion { window, selected }
+        Congestion { window: Window { cwnd, ssthresh: THRESHOLD_INITIAL, mss: u64::from(mss) }, selected }
     }
 
     pub(super) fn controller(&mut self) -> &mut dyn Controller {
@@ -105,6 +103,14 @@ impl Congestion {
             self.window = window;
         }
         self.window.cwnd = self.window.cwnd.min(window_max);
+    }
+
+    /// Bytes were acknowledged while the window was not the limit.
+    pub(super) fn on_unlimited(&mut self, now: Time) {
+        match &mut self.selected {
+            Selected::Cubic(cubic) => cubic.on_unlimited(now),
+            Selected::NewReno(newreno) => newreno.on_unlimited(now),
+        }
     }
 
     pub(super) fn on_loss(&mut self, flight: u64) {

@@ -178,6 +178,7 @@ impl Scoreboard {
                 self.retransmitted_first = self.retransmitted_first.min(now);
             }
             let end = segment.end;
+            self.repeated_to = self.repeated_to.max(end);
             if self.next_lost_from >= from && self.next_lost_from < end {
                 self.next_lost_from = end;
             }

@@ -79,6 +79,8 @@ pub(super) struct Scoreboard {
     next_lost_from: Seq,
     /// No retransmission that is on the way was sent earlier.
     retransmitted_first: Time,
+    /// Where the last ends that was sent twice, or may have been known to have arrived.
+    repeated_to: Seq,
     /// Where what was sent before the last timeout ends.
     timeout_point: Seq,
     blocks: [(Seq, Seq); BLOCKS_KEPT],
@@ -97,6 +99,7 @@ impl Scoreboard {
             lost_below: first,
             next_lost_from: Seq::MAX,
             retransmitted_first: Time(u64::MAX),
+            repeated_to: first,
             timeout_point: first,
             blocks: [(0, 0); BLOCKS_KEPT],
         }
@@ -128,6 +131,9 @@ impl Scoreboard {
                 scoreboard.retransmitted_first = scoreboard.retransmitted_first.min(segment.sent_at);
             } else if segment.lost {
                 scoreboard.next_lost_from = scoreboard.next_lost_from.min(scoreboard.nxt);
+            }
+            if segment.transmissions > 1 || segment.was_sacked {
+                scoreboard.repeated_to = segment.end;
             }
             scoreboard.nxt = segment.end;
         }
@@ -187,8 +193,32 @@ impl Scoreboard {
             self.unmark(last);
             let last = &mut self.segments[last];
             (last.end, last.sent_at, last.transmissions) = (to, now, 2);
+            self.repeated_to = to;
         }
         self.nxt = to;
+    }
+
+    /// Nothing is marked, and nothing was sent twice.
+    pub(super) fn is_plain(&self) -> bool {
+        self.sacked == 0 && self.lost == 0 && self.repeated_to <= self.una
+    }
+
+    /// All below `una` has arrived, of segments that are all [plain](Self::is_plain). Returns when the first was sent,
+    /// if all of it has arrived.
+    pub(super) fn acknowledge_plain(&mut self, una: Seq) -> Option<Time> {
+        let first = *self.segments.front()?;
+        self.una = una;
+        if una == self.nxt {
+            self.segments.clear();
+            if self.segments.capacity() > SEGMENTS_KEPT {
+                self.segments.shrink_to(SEGMENTS_KEPT);
+            }
+            return Some(first.sent_at);
+        }
+        while self.segments.front().is_some_and(|segment| segment.end <= una) {
+            self.segments.pop_front();
+        }
+        (first.end <= una).then_some(first.sent_at)
     }
 
     /// All below `una` has arrived; `una` is within what is on the way.

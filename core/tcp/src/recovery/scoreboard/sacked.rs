@@ -66,7 +66,7 @@ impl Scoreboard {
             segment.was_sacked |= segment.sacked;
             segment.sacked = false;
         }
-        (self.sacked, self.highest_sacked) = (0, self.una);
+        (self.sacked, self.highest_sacked, self.repeated_to) = (0, self.una, self.nxt);
         self.blocks = [(0, 0); BLOCKS_KEPT];
     }
 }

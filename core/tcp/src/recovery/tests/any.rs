@@ -62,14 +62,24 @@ fn step() -> impl Strategy<Value = Step> {
 fn check(recovery: &Recovery, now: Time) {
     let scoreboard = &recovery.scoreboard;
     assert!(recovery.pipe() <= recovery.in_flight());
-    assert!(recovery.cwnd() >= u64::from(recovery.mss()).min(recovery.settings.window_max(recovery.mss())));
-    assert!(recovery.cwnd() <= recovery.settings.window_max(recovery.mss()));
+    assert!(recovery.cwnd() >= u64::from(recovery.mss()).min(recovery.limits.window_max(recovery.mss())));
+    assert!(recovery.cwnd() <= recovery.limits.window_max(recovery.mss()));
     assert!(recovery.ssthresh() >= 2 * u64::from(recovery.mss()));
     assert_eq!(recovery.poll_timeout().is_some(), recovery.in_flight() > 0, "a timer while anything is out");
-    assert!(recovery.rto() <= recovery.settings.rto_max);
+    assert!(recovery.rto() <= Settings::default().rto_max);
     assert_eq!(recovery.first_unacked_since().is_some(), recovery.in_flight() > 0);
     assert!(scoreboard.segments.len() <= scoreboard::SEGMENTS_MAX);
     scoreboard.check();
+    if recovery.is_quiet {
+        let is_plain = |segment: &scoreboard::Segment| segment.transmissions == 1 && !segment.was_sacked;
+        assert!(scoreboard.is_plain() && scoreboard.segments.iter().all(is_plain));
+        assert!(recovery.phase() == Phase::Open && recovery.probe.is_none() && !recovery.wants_probe());
+        assert!(
+            recovery.reorder_at == NEVER
+                && recovery.backoffs() == 0
+                && recovery.pipe() == recovery.in_flight()
+        );
+    }
     if let Some((from, to)) = recovery.next_retransmission(700) {
         assert!(recovery.una() <= from && from < to && to <= recovery.nxt() && to - from <= 700);
         assert_eq!(recovery.send_room(), 0, "what is lost goes first");
