@@ -121,7 +121,7 @@ impl Stack {
         header: &tcp::Header,
         payload: &[u8],
     ) -> Option<Conn> {
-        match self.time_waits.handle(&flow, header) {
+        match self.time_waits.handle(&flow, header, payload.len()) {
             Some(Answer::Nothing) => return None,
             Some(Answer::Acknowledge(header)) => {
                 self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);

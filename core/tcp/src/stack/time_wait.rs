@@ -90,8 +90,9 @@ impl TimeWaits {
         }
     }
 
-    /// A segment of a closed connection. Resets do not shorten the wait (RFC 1337).
-    pub(super) fn handle(&mut self, flow: &Flow, header: &tcp::Header) -> Option<Answer> {
+    /// A segment of a closed connection, with so many bytes. Resets do not shorten the wait (RFC 1337). A mere
+    /// acknowledgement gets no answer: where both ends wait, they would answer each other until the end of the wait.
+    pub(super) fn handle(&mut self, flow: &Flow, header: &tcp::Header, bytes: usize) -> Option<Answer> {
         let (entry, _) = self.entries.get(flow)?;
         let TimeWait::Closed { acknowledgement, stamps } = *entry else { return Some(Answer::Nothing) };
         let has = |flag| header.flags.contains(flag);
@@ -107,6 +108,8 @@ impl TimeWaits {
             self.entries.remove(flow);
             return Some(Answer::Begin);
         }
-        Some(Answer::Acknowledge(acknowledgement))
+        let occupies = bytes > 0 || has(Flags::SYN) || has(Flags::FIN);
+        let asks = header.seq.wrapping_add(1) == acknowledgement.ack;
+        Some(if occupies || asks { Answer::Acknowledge(acknowledgement) } else { Answer::Nothing })
     }
 }
