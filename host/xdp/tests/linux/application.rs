@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 
@@ -14,9 +15,12 @@ const OFFER_BYTES: usize = 16 * 1024;
 /// Of one message of ping-pong.
 pub const MESSAGE_BYTES: usize = 64;
 
-/// What a stream has at an offset. Its period is no power of two, so bytes at a wrong place are wrong bytes.
+/// What a stream has at an offset: eight bytes of a hash of each eighth (SplitMix64's), so nothing is like its neighbours.
 pub fn pattern(offset: u64) -> u8 {
-    (offset % 65_521 % 251) as u8 ^ (offset / 65_521) as u8 // either is meant to be cut
+    let z = (offset / 8).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z.to_le_bytes()[(offset % 8) as usize]
 }
 
 /// The next bytes of the pattern.
@@ -44,6 +48,22 @@ pub enum Role {
     Abort,
     /// Sends messages of the pattern and waits for each to come back, so many times; then finishes.
     Ask(u64),
+    /// As a sink, but takes only so many bytes each [`TICK`].
+    Slow(u32),
+    /// As an echo, but opens the gate only after so long.
+    Gated(Duration),
+}
+
+/// How often a slow one takes something.
+pub const TICK: Duration = Duration::from_millis(10);
+
+/// What is done later.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    /// So many bytes are granted, over and over.
+    Grant(u32),
+    /// A gate opens.
+    Release(u64),
 }
 
 #[derive(Debug)]
@@ -84,6 +104,8 @@ pub struct Roles {
     to_open: Vec<(SocketAddr, Role)>,
     is_listening: bool,
     served: BTreeMap<Conn, Served>,
+    due: BTreeMap<(Time, u64), (Conn, Due)>,
+    due_count: u64,
     /// How many there are, for another thread to see after each turn. Not 0 before the first one.
     count: Arc<AtomicUsize>,
     pub tally: Tally,
@@ -97,9 +119,16 @@ impl Roles {
             to_open,
             is_listening: false,
             served: BTreeMap::new(),
+            due: BTreeMap::new(),
+            due_count: 0,
             count: Arc::new(AtomicUsize::new(usize::MAX)),
             tally: Tally::default(),
         }
+    }
+
+    fn later(&mut self, at: Time, conn: Conn, due: Due) {
+        self.due_count += 1;
+        self.due.insert((at, self.due_count), (conn, due));
     }
 
     /// Connections that are there, as another thread may see it.
@@ -122,7 +151,7 @@ impl Served {
 
     fn pump<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         match self.role {
-            Role::Echo => {
+            Role::Echo | Role::Gated(_) => {
                 while !self.waiting.is_empty() {
                     let taken = out.send(conn, self.waiting.as_slices().0);
                     self.waiting.drain(..taken);
@@ -155,8 +184,8 @@ impl Served {
                     self.finish(conn, out);
                 }
             }
-            Role::Sink if self.is_finished => self.finish(conn, out),
-            Role::Sink | Role::Abort => {}
+            Role::Sink | Role::Slow(_) if self.is_finished => self.finish(conn, out),
+            Role::Sink | Role::Slow(_) | Role::Abort => {}
         }
     }
 
@@ -169,13 +198,16 @@ impl Served {
 }
 
 impl Application for Roles {
-    fn handle<T: Transport>(&mut self, _now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         if let Event::Opened { listener, .. } = event {
             self.tally.opened += 1;
             if let Some(listener) = listener {
                 self.served.insert(conn, Served::new(self.listeners[usize::from(listener)]));
             }
-            out.grant(conn, GRANT_BYTES);
+            match self.served.get(&conn).map(|served| served.role) {
+                Some(Role::Slow(bytes)) => self.later(now + TICK, conn, Due::Grant(bytes)),
+                _ => out.grant(conn, GRANT_BYTES),
+            }
         }
         let Some(served) = self.served.get_mut(&conn) else {
             panic!("{event:?} of a connection that is not there");
@@ -194,7 +226,8 @@ impl Application for Roles {
                 }
                 served.received = end;
                 match served.role {
-                    Role::Echo => served.waiting.extend(bytes),
+                    Role::Echo | Role::Gated(_) => served.waiting.extend(bytes),
+                    Role::Slow(_) => {}
                     _ => out.grant(conn, bytes.len() as u32),
                 }
             }
@@ -206,6 +239,12 @@ impl Application for Roles {
             }
         }
         served.pump(conn, out);
+        if let Role::Gated(delay) = served.role
+            && matches!(event, Event::Data { .. } | Event::Finished)
+        {
+            let through = served.received + u64::from(served.is_finished);
+            self.later(now + delay, conn, Due::Release(through));
+        }
     }
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
@@ -219,6 +258,17 @@ impl Application for Roles {
                 self.served.insert(conn, Served::new(role));
             }
         }
+        while let Some(first) = self.due.first_entry().filter(|first| first.key().0 <= now) {
+            let (conn, due) = first.remove();
+            match due {
+                Due::Release(through) => out.release(conn, through),
+                Due::Grant(bytes) if self.served.contains_key(&conn) => {
+                    out.grant(conn, bytes);
+                    self.later(now + TICK, conn, due);
+                }
+                Due::Grant(_) => {}
+            }
+        }
     }
 
     fn end_of_turn<T: Transport>(&mut self, _now: Time, _out: &mut T) {
@@ -226,6 +276,9 @@ impl Application for Roles {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        if self.is_listening { None } else { Some(Time::ZERO) }
+        if !self.is_listening {
+            return Some(Time::ZERO);
+        }
+        self.due.first_key_value().map(|((at, _), _)| *at)
     }
 }

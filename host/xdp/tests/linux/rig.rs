@@ -57,8 +57,13 @@ pub struct Rig {
 impl Rig {
     /// The interface, with nobody behind it yet.
     pub fn new(name: &str) -> Rig {
+        Rig::with_sysctls(name, &[])
+    }
+
+    /// The same with settings of the kernel's end.
+    pub fn with_sysctls(name: &str, sysctls: &[(&str, &str)]) -> Rig {
         let lab = Lab::new(name).unwrap();
-        let sysctls = vec![("net/ipv4/tcp_syncookies".into(), "0".into())];
+        let sysctls = sysctls.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let host = lab.host("kernel", HostOptions { sysctls, ..HostOptions::default() }).unwrap();
         let tap = host.enter(|| Tap::open("spw0")).unwrap().unwrap();
         let rig = Rig {
@@ -85,13 +90,23 @@ impl Rig {
 
     /// Starts the stack: listeners from [`PORT`] on, connections to open, and what happens to frames.
     pub fn start(&mut self, listeners: Vec<Role>, to_open: Vec<(SocketAddr, Role)>, faults: FaultsOptions) {
-        let ports = (0..listeners.len()).map(|index| PORT + index as u16);
-        let listening =
-            ports.map(|port| Listener { address: SocketAddrV4::new(OURS, port), is_gated: false }).collect();
-        let settings = Settings {
-            listeners: listening,
-            ..Settings::new(Mac([2, 0, 0, 0, 0, 2]), OURS, 24, Key([7; 16]))
-        };
+        self.start_with(listeners, to_open, faults, |_| {});
+    }
+
+    /// The same with other settings of the stack.
+    pub fn start_with(
+        &mut self,
+        listeners: Vec<Role>,
+        to_open: Vec<(SocketAddr, Role)>,
+        faults: FaultsOptions,
+        change: impl FnOnce(&mut Settings),
+    ) {
+        let mut settings = Settings::new(Mac([2, 0, 0, 0, 0, 2]), OURS, 24, Key([7; 16]));
+        for (port, role) in (PORT..).zip(&listeners) {
+            let address = SocketAddrV4::new(OURS, port);
+            settings.listeners.push(Listener { address, is_gated: matches!(role, Role::Gated(_)) });
+        }
+        change(&mut settings);
         let tap = self.tap.take().unwrap();
         let stop = self.stop.clone();
         let application = Roles::new(listeners, to_open);

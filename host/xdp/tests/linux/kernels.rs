@@ -1,0 +1,206 @@
+//! Kernels that are set otherwise, or slow, or many; and stacks that are.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
+use spillway_transport::LostReason;
+use spillway_xdp::FaultsOptions;
+
+use crate::application::{MESSAGE_BYTES, Role};
+use crate::rig::{OURS, PORT, Rig, ask, patient, send_pattern, skipped, take_pattern};
+use crate::{CLEAN, both_ways, ended};
+
+#[test]
+fn a_kernel_without_one_option_or_another() {
+    if skipped() {
+        return;
+    }
+    let (sack, stamps, scale) =
+        ("net/ipv4/tcp_sack", "net/ipv4/tcp_timestamps", "net/ipv4/tcp_window_scaling");
+    for sysctls in [
+        &[(sack, "0")][..],
+        &[(stamps, "0")],
+        &[(scale, "0")],
+        &[(sack, "0"), (stamps, "0"), (scale, "0")],
+        &[("net/ipv4/tcp_ecn", "1")],
+        &[("net/ipv4/tcp_recovery", "0"), ("net/ipv4/tcp_early_retrans", "0")],
+    ] {
+        let mut rig = Rig::with_sysctls("tcp-options", sysctls);
+        let listener = rig.listen();
+        let faults = FaultsOptions { seed: 9, loss: 0.01, reordering: 0.05, reordering_frames: 4, ..CLEAN };
+        let target = listener.local_addr().unwrap();
+        rig.start(vec![Role::Echo, Role::Source(1 << 20)], vec![(target, Role::Source(1 << 20))], faults);
+        both_ways(&rig.connect(0), 1 << 20);
+        assert_eq!(take_pattern(&rig.connect(1)), 1 << 20, "{sysctls:?}");
+        let (theirs, _) = listener.accept().unwrap();
+        patient(&theirs);
+        assert_eq!(take_pattern(&theirs), 1 << 20, "{sysctls:?}");
+        drop(theirs);
+        let seen = ended(rig);
+        assert_eq!(seen.tally.lost_by(LostReason::Closed), 3, "{sysctls:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn small_and_large_packets() {
+    if skipped() {
+        return;
+    }
+    for (theirs, ours) in [("9000", 9000), ("576", 1500), ("1500", 576), ("1400", 9000)] {
+        let mut rig = Rig::new("tcp-mtu");
+        rig.command(&["ip", "link", "set", "spw0", "mtu", theirs]);
+        rig.start_with(vec![Role::Echo], vec![], CLEAN, |settings| settings.mtu = ours);
+        both_ways(&rig.connect(0), 4 << 20);
+        let seen = ended(rig);
+        assert_eq!(seen.counters.resets_sent + seen.counters.resets_received, 0, "{theirs}: {seen:?}");
+    }
+}
+
+#[test]
+fn a_kernel_that_reads_nothing_for_a_while() {
+    if skipped() {
+        return;
+    }
+    const BYTES: u64 = 2 << 20;
+    let mut rig = Rig::new("tcp-shut");
+    rig.start(vec![Role::Source(BYTES)], vec![], CLEAN);
+    let stream = rig
+        .host
+        .enter(|| {
+            let flags = SocketFlags::CLOEXEC;
+            let socket =
+                socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP)).unwrap();
+            sockopt::set_socket_recv_buffer_size(&socket, 8192).unwrap();
+            connect(&socket, &SocketAddr::from((OURS, PORT))).unwrap();
+            TcpStream::from(socket)
+        })
+        .unwrap();
+    patient(&stream);
+    // Long enough for some probes of the window that stays shut.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(take_pattern(&stream), BYTES);
+    drop(stream);
+    let seen = ended(rig);
+    assert_eq!(seen.tally.lost_by(LostReason::Closed), 1, "{seen:?}");
+}
+
+#[test]
+fn a_stack_whose_window_opens_slowly() {
+    if skipped() {
+        return;
+    }
+    const BYTES: u64 = 300_000;
+    let mut rig = Rig::new("tcp-slow");
+    rig.start_with(vec![Role::Slow(4000), Role::Slow(100)], vec![], CLEAN, |settings| {
+        settings.initial_window = 3000;
+    });
+    let stream = rig.connect(0);
+    send_pattern(&stream, BYTES);
+    assert_eq!(take_pattern(&stream), 0);
+    drop(stream);
+    // Less than a segment at a time: nobody may fall for the silly window.
+    let stream = rig.connect(1);
+    send_pattern(&stream, 20_000);
+    assert_eq!(take_pattern(&stream), 0);
+    drop(stream);
+    let seen = ended(rig);
+    assert_eq!(seen.tally.received, BYTES + 20_000, "{seen:?}");
+    assert!(seen.counters.frames_received < 1500, "{seen:?}");
+}
+
+#[test]
+fn what_is_gated_is_served_all_the_same() {
+    if skipped() {
+        return;
+    }
+    for (gate_ms, rounds) in [(0, 200), (10, 50), (50, 20), (300, 5)] {
+        let mut rig = Rig::new("tcp-gate");
+        rig.start(vec![Role::Gated(Duration::from_millis(gate_ms))], vec![], CLEAN);
+        let stream = rig.connect(0);
+        for round in 0..rounds {
+            ask(&stream, round * 500, 500);
+        }
+        drop(stream);
+        both_ways(&rig.connect(0), 200_000);
+        let again = rig.host.tcp_counters().unwrap()["Tcp:RetransSegs"];
+        let seen = ended(rig);
+        println!("gate of {gate_ms} ms: the kernel sent {again} segments again, {:?}", seen.counters);
+        assert_eq!(seen.tally.lost_by(LostReason::Closed), 2, "{seen:?}");
+        assert_eq!(seen.counters.resets_sent + seen.counters.resets_received, 0, "{seen:?}");
+    }
+}
+
+#[test]
+fn the_stack_opens_a_thousand_connections() {
+    if skipped() {
+        return;
+    }
+    const CONNECTIONS: usize = 1000;
+    const ROUNDS: u64 = 3;
+    let mut rig = Rig::new("tcp-opens");
+    let listener = rig.listen();
+    let target = listener.local_addr().unwrap();
+    rig.start(vec![], vec![(target, Role::Ask(ROUNDS)); CONNECTIONS], CLEAN);
+    let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
+    streams.iter().for_each(patient);
+    let mut message = [0; MESSAGE_BYTES];
+    for _ in 0..ROUNDS {
+        for stream in &mut streams {
+            stream.read_exact(&mut message).unwrap();
+            stream.write_all(&message).unwrap();
+        }
+    }
+    for stream in &mut streams {
+        assert_eq!(stream.read(&mut message).unwrap(), 0);
+    }
+    drop(streams);
+    let seen = ended(rig);
+    assert_eq!(seen.tally.opened, CONNECTIONS as u64);
+    assert_eq!(seen.tally.received, CONNECTIONS as u64 * ROUNDS * MESSAGE_BYTES as u64, "{seen:?}");
+    assert_eq!(seen.tally.lost_by(LostReason::Closed), CONNECTIONS as u64, "{seen:?}");
+}
+
+#[test]
+fn connections_by_cookies_work_like_others() {
+    if skipped() {
+        return;
+    }
+    let mut rig = Rig::new("tcp-cookies");
+    let faults = FaultsOptions { seed: 3, loss: 0.02, ..CLEAN };
+    rig.start_with(vec![Role::Echo], vec![], faults, |settings| settings.half_open_max = 1);
+    // All at once, so that more than one is half open.
+    let sockets: Vec<_> = rig
+        .host
+        .enter(|| {
+            let begin = |_| {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let socket =
+                    socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP)).unwrap();
+                let begun = connect(&socket, &SocketAddr::from((OURS, PORT)));
+                assert_eq!(begun, Err(rustix::io::Errno::INPROGRESS));
+                TcpStream::from(socket)
+            };
+            (0..200).map(begin).collect()
+        })
+        .unwrap();
+    for stream in &sockets {
+        stream.set_nonblocking(false).unwrap();
+        patient(stream);
+    }
+    std::thread::scope(|scope| {
+        // The kernel's own retries take seconds: all wait for theirs together. One segment at first, for a cookie is
+        // known by the number before it: were that lost, what follows would be reset.
+        for some in sockets.chunks(20) {
+            scope.spawn(|| {
+                some.iter().for_each(|stream| ask(stream, 0, 64));
+                some.iter().for_each(|stream| ask(stream, 64, 3000));
+            });
+        }
+    });
+    drop(sockets);
+    let seen = ended(rig);
+    assert!(seen.counters.cookies_accepted > 0, "{seen:?}");
+    assert_eq!((seen.tally.opened, seen.counters.resets_sent), (200, 0), "{seen:?}");
+}
