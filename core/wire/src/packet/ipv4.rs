@@ -48,7 +48,11 @@ impl Header {
         let head = packet.get(..header_bytes).ok_or(PacketError::Truncated(Layer::Ipv4))?;
         let total_bytes = header_bytes + usize::from(header.payload_bytes);
         let payload = packet.get(header_bytes..total_bytes).ok_or(PacketError::Truncated(Layer::Ipv4))?;
-        if Sum::ZERO.add_bytes(head).finish() != 0 {
+        let sum = match <&[u8; HEADER_BYTES]>::try_from(head) {
+            Ok(head) => Sum::ZERO.add_array(head),
+            Err(_) => Sum::ZERO.add_bytes(head),
+        };
+        if sum.finish() != 0 {
             return Err(PacketError::Checksum(Layer::Ipv4));
         }
         Ok((header, header_bytes, payload))
@@ -110,7 +114,7 @@ impl Header {
         out[10..12].copy_from_slice(&[0, 0]);
         out[12..16].copy_from_slice(&self.source.octets());
         out[16..20].copy_from_slice(&self.target.octets());
-        let check = Sum::ZERO.add_bytes(out).finish();
+        let check = Sum::ZERO.add_array(out).finish();
         out[10..12].copy_from_slice(&check.to_be_bytes());
     }
 }

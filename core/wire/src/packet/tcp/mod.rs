@@ -122,7 +122,7 @@ impl Header {
         if pseudo.add_bytes(segment).finish() != 0 {
             return Err(PacketError::Checksum(Layer::Tcp));
         }
-        header.options = Options::parse(&head[HEADER_BYTES..]);
+        header.options.read_all(&head[HEADER_BYTES..]);
         Ok((header, header_bytes, payload))
     }
 
