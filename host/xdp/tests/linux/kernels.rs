@@ -133,6 +133,48 @@ fn what_is_gated_is_served_all_the_same() {
 }
 
 #[test]
+fn many_connections_in_bad_weather() {
+    if skipped() {
+        return;
+    }
+    // Another seed for each run of a long search: SPILLWAY_SEED.
+    let seed = std::env::var("SPILLWAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let faults = FaultsOptions {
+        seed,
+        loss: 0.03,
+        duplication: 0.03,
+        reordering: 0.1,
+        reordering_frames: 6,
+        corruption: 0.003,
+    };
+    const BYTES: u64 = 100_000;
+    let mut rig = Rig::new("tcp-weather");
+    let listener = rig.listen();
+    let target = listener.local_addr().unwrap();
+    rig.start(vec![Role::Echo, Role::Source(BYTES)], vec![(target, Role::Ask(20)); 10], faults);
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| both_ways(&rig.connect(0), BYTES));
+            scope.spawn(|| assert_eq!(take_pattern(&rig.connect(1)), BYTES));
+            scope.spawn(|| {
+                let (mut theirs, _) = listener.accept().unwrap();
+                patient(&theirs);
+                let mut message = [0; MESSAGE_BYTES];
+                for _ in 0..20 {
+                    theirs.read_exact(&mut message).unwrap();
+                    theirs.write_all(&message).unwrap();
+                }
+                assert_eq!(theirs.read(&mut message).unwrap(), 0);
+            });
+        }
+    });
+    let seen = ended(rig);
+    assert_eq!(seen.tally.lost_by(LostReason::Closed), 30, "{seen:?}");
+    let resets = (seen.counters.resets_received, seen.counters.resets_sent);
+    assert_eq!(resets, (0, seen.counters.segments_unknown), "{seen:?}");
+}
+
+#[test]
 fn the_stack_opens_a_thousand_connections() {
     if skipped() {
         return;
