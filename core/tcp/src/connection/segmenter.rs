@@ -164,7 +164,8 @@ impl Connection {
             (from == FIRST && to > FIRST, self.fin.is_some_and(|fin| from <= fin && to > fin));
         let start = from + u64::from(is_syn);
         let bytes = (to - start) as usize - usize::from(is_fin); // a segment's worth
-        let header = self.header(now, settings, from, is_syn, is_fin, to == self.queue.end());
+        let is_last = bytes > 0 && to == self.queue.end();
+        let header = self.header(now, settings, from, is_syn, is_fin, is_last);
         let payload_at = TCP_AT + header.header_bytes();
         if bytes > 0 {
             self.queue.copy(start, &mut slot[payload_at..payload_at + bytes]);
@@ -189,7 +190,7 @@ impl Connection {
         if is_fin {
             flags |= Flags::FIN;
         }
-        if is_last && !is_syn {
+        if is_last {
             flags |= Flags::PSH;
         }
         let window = if is_syn { settings.initial_window } else { self.receiving.window().0 };
