@@ -58,6 +58,12 @@ impl Connection {
             self.challenge(cx);
             return false;
         }
+        if has(Flags::SYN | Flags::ACK) {
+            // Both ends have begun at once, and the peer has seen our SYN (RFC 9293 §3.5, figure 7). Another SYN of ours
+            // would make it answer with another, for ever.
+            self.remember_timestamp(cx.now, seq, header);
+            return true;
+        }
         let is_bare_fin = payload.is_empty() && has(Flags::FIN);
         if !self.receiving.is_acceptable(seq, end, is_bare_fin) {
             self.answer_unacceptable(cx, seq, header, payload.len());
