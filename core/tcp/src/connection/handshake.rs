@@ -7,7 +7,7 @@ use super::accept_segment::Stamps;
 use super::receiving::Receiving;
 use super::{Connection, Context, Opening, State};
 use crate::event::StackEvent;
-use crate::seq::{FIRST, Seq};
+use crate::seq::{Base, FIRST, Seq};
 use crate::settings::Settings;
 
 /// Without the option a peer takes segments of so many bytes (RFC 9293 §3.7.1).
@@ -83,8 +83,8 @@ impl Connection {
         self.agreed = Agreed::with(cx.settings, &header.options, offset, cx.now);
         let scales = header.options.window_scale.map(|theirs| (cx.settings.window_scale(), theirs));
         let (ours, theirs) = scales.unwrap_or((0, 0));
-        self.receiving = Receiving::new(header.seq, ours, cx.settings.initial_window, self.is_gated);
-        self.acking.last_sent = self.receiving.next;
+        // All else stays: the application may have granted already.
+        (self.receiving.base, self.receiving.scale) = (Base::new(header.seq), ours);
         self.peer_window.scale = theirs;
         self.peer_window.update(FIRST, ack, header.window, true);
         if is_acked {

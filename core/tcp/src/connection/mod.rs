@@ -106,7 +106,6 @@ pub(crate) struct Connection {
     pub(crate) mac: Option<Mac>,
     /// Waits in the stack's list of those that may have something to send.
     pub(crate) is_ready: bool,
-    is_gated: bool,
     state: State,
     /// Relates our sequence numbers to the wire.
     base: Base,
@@ -150,7 +149,6 @@ impl Connection {
             listener: opening.listener,
             mac: opening.mac,
             is_ready: false,
-            is_gated: opening.is_gated,
             state,
             base: Base::new(opening.initial),
             agreed,
