@@ -145,6 +145,13 @@ impl Settings {
         (0..14).find(shift).unwrap_or(14)
     }
 
+    /// Whether one host may have this address: the last of our own link is everybody's (RFC 1122 §3.2.1.3).
+    pub(crate) fn is_peer(&self, address: Ipv4Addr) -> bool {
+        let hosts = u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or(0);
+        let is_everybody = hosts > 1 && address.to_bits() == self.address.to_bits() | hosts;
+        is_host(address) && address != self.address && !is_everybody
+    }
+
     /// To whom a packet for this address is given.
     pub(crate) fn next_hop(&self, target: Ipv4Addr) -> Option<Ipv4Addr> {
         let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
@@ -155,7 +162,7 @@ impl Settings {
 
 /// Whether a host may have this address (RFC 1122 §3.2.1.3).
 pub(crate) fn is_host(address: Ipv4Addr) -> bool {
-    !(address.is_unspecified() || address.is_multicast() || address.is_broadcast())
+    !(address.is_unspecified() || address.is_multicast() || address.is_broadcast() || address.is_loopback())
 }
 
 /// Why a stack is not made: the caller's mistake.

@@ -14,7 +14,6 @@ use super::time_wait::Answer;
 use crate::event::Delivery;
 use crate::flow::Flow;
 use crate::neighbour::Heard;
-use crate::settings::is_host;
 
 impl Stack {
     /// A frame has come. Pass the delivery on first, then [`poll_event`](Self::poll_event) until there is nothing.
@@ -64,7 +63,7 @@ impl Stack {
             return None;
         };
         let is_for_us = header.target == self.settings.address;
-        if !is_host(header.source) || header.source == self.settings.address {
+        if !self.settings.is_peer(header.source) {
             self.counters.frames_ignored += 1;
             return None;
         }

@@ -9,7 +9,6 @@ use super::Stack;
 use super::replies::Reply;
 use crate::connection::{Connection, Opening};
 use crate::flow::Flow;
-use crate::settings::is_host;
 
 /// Ports of our own connections (RFC 6335 §6 gives 49152 on; Linux has more).
 const PORTS: core::ops::Range<u16> = 32_768..61_000;
@@ -60,9 +59,8 @@ impl Transport for Stack {
             timestamp_offset: self.timestamp_offset(flow),
         };
         self.table.add(Box::new(Connection::connect(self.now, &self.settings, opening)));
-        let is_reachable = is_host(*peer.ip())
+        let is_reachable = self.settings.is_peer(*peer.ip())
             && peer.port() != 0
-            && *peer.ip() != self.settings.address
             && self.settings.next_hop(*peer.ip()).is_some();
         self.with(conn, |connection, cx| {
             if !is_reachable {
