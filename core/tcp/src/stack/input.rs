@@ -120,7 +120,8 @@ impl Stack {
         header: &tcp::Header,
         payload: &[u8],
     ) -> Option<Conn> {
-        match self.time_waits.handle(&flow, header, payload.len()) {
+        let expiry = self.now + self.settings.time_wait;
+        match self.time_waits.handle(&flow, header, payload.len(), expiry) {
             Some(Answer::Nothing) => return None,
             Some(Answer::Acknowledge(header)) => {
                 self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);

@@ -35,9 +35,17 @@ pub(super) enum Answer {
 }
 
 #[derive(Debug)]
+struct Entry {
+    time_wait: TimeWait,
+    until: Time,
+    /// Under what time it is in `order`.
+    queued: Time,
+}
+
+#[derive(Debug)]
 pub(super) struct TimeWaits {
-    entries: HashMap<Flow, (TimeWait, Time), Keyed>,
-    /// In order of expiry, for all stay equally long; some are gone already, or were renewed.
+    entries: HashMap<Flow, Entry, Keyed>,
+    /// One place for each, in order of expiry, for all stay equally long; some are gone already.
     order: VecDeque<(Time, Flow)>,
     many_max: usize,
 }
@@ -55,13 +63,14 @@ impl TimeWaits {
             let Some((at, oldest)) = self.order.pop_front() else { return false };
             is_forgotten |= self.remove_if(oldest, at);
         }
-        self.entries.insert(flow, (entry, expiry));
+        self.entries.insert(flow, Entry { time_wait: entry, until: expiry, queued: expiry });
         self.order.push_back((expiry, flow));
         is_forgotten
     }
 
-    fn remove_if(&mut self, flow: Flow, expiry: Time) -> bool {
-        let is_it = self.entries.get(&flow).is_some_and(|(_, at)| *at == expiry);
+    /// Whose place this was in `order`.
+    fn remove_if(&mut self, flow: Flow, queued: Time) -> bool {
+        let is_it = self.entries.get(&flow).is_some_and(|entry| entry.queued == queued);
         is_it && self.entries.remove(&flow).is_some()
     }
 
@@ -72,7 +81,7 @@ impl TimeWaits {
 
     /// Whether it has closed a while ago.
     pub(super) fn has_closed(&self, flow: &Flow) -> bool {
-        self.entries.get(flow).is_some_and(|(entry, _)| matches!(entry, TimeWait::Closed { .. }))
+        self.entries.get(flow).is_some_and(|entry| matches!(entry.time_wait, TimeWait::Closed { .. }))
     }
 
     pub(super) fn contains(&self, flow: &Flow) -> bool {
@@ -86,15 +95,30 @@ impl TimeWaits {
     pub(super) fn expire(&mut self, now: Time) {
         while let Some((at, flow)) = self.order.front().copied().filter(|(at, _)| *at <= now) {
             self.order.pop_front();
-            self.remove_if(flow, at);
+            match self.entries.get_mut(&flow).filter(|entry| entry.queued == at && entry.until > now) {
+                // A FIN has renewed it. It goes behind all others, and its end may so be late by a little.
+                Some(entry) => {
+                    entry.queued = entry.until;
+                    self.order.push_back((entry.until, flow));
+                }
+                None => _ = self.remove_if(flow, at),
+            }
         }
     }
 
-    /// A segment of a closed connection, with so many bytes. Resets do not shorten the wait (RFC 1337). A mere
-    /// acknowledgement gets no answer: where both ends wait, they would answer each other until the end of the wait.
-    pub(super) fn handle(&mut self, flow: &Flow, header: &tcp::Header, bytes: usize) -> Option<Answer> {
-        let (entry, _) = self.entries.get(flow)?;
-        let TimeWait::Closed { acknowledgement, stamps } = *entry else { return Some(Answer::Nothing) };
+    /// A segment of a closed connection. Resets do not shorten the wait (RFC 1337); a FIN that comes again makes it last
+    /// until `expiry` (RFC 9293 §3.10.7.4, eighth).
+    pub(super) fn handle(
+        &mut self,
+        flow: &Flow,
+        header: &tcp::Header,
+        payload_bytes: usize,
+        expiry: Time,
+    ) -> Option<Answer> {
+        let entry = self.entries.get_mut(flow)?;
+        let TimeWait::Closed { acknowledgement, stamps } = entry.time_wait else {
+            return Some(Answer::Nothing);
+        };
         let has = |flag| header.flags.contains(flag);
         if has(Flags::RST) {
             return Some(Answer::Nothing);
@@ -108,8 +132,14 @@ impl TimeWaits {
             self.entries.remove(flow);
             return Some(Answer::Begin);
         }
-        let occupies = bytes > 0 || has(Flags::SYN) || has(Flags::FIN);
+        let occupies = payload_bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN);
         let asks = header.seq.wrapping_add(1) == acknowledgement.ack;
-        Some(if occupies || asks { Answer::Acknowledge(acknowledgement) } else { Answer::Nothing })
+        if !occupies && !asks {
+            return Some(Answer::Nothing); // two that wait would answer each other until the end of the wait
+        }
+        if has(Flags::FIN) {
+            entry.until = entry.until.max(expiry);
+        }
+        Some(Answer::Acknowledge(acknowledgement))
     }
 }
