@@ -1,0 +1,98 @@
+//! Frames: what the scripted peer puts on the link.
+
+use std::net::Ipv4Addr;
+
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::tcp::{Header, Options};
+use spillway_wire::packet::{arp, checksum, icmp, ipv4};
+
+pub const STACK_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+pub const PEER_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+pub const STACK_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+const IP_AT: usize = ethernet::HEADER_BYTES;
+pub const TCP_AT: usize = IP_AT + ipv4::HEADER_BYTES;
+
+/// An IPv4 packet to the stack in a frame.
+pub fn packet(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; TCP_AT];
+    let header = ethernet::Header { target: STACK_MAC, source: PEER_MAC, kind: ethernet::KIND_IPV4 };
+    header.emit(frame.first_chunk_mut().expect("room for it"));
+    let header = ipv4::Header {
+        source,
+        target,
+        protocol,
+        ttl: 64,
+        dscp_ecn: 0,
+        ident: 0,
+        dont_fragment: true,
+        payload_bytes: u16::try_from(payload.len()).expect("a packet's worth"),
+    };
+    header.emit(frame[IP_AT..].first_chunk_mut().expect("room for it"));
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// A segment to the stack. `raw_options`: instead of the header's options, as they are, filled up with zeros.
+pub fn segment(source: Ipv4Addr, header: &Header, payload: &[u8], raw_options: Option<&[u8]>) -> Vec<u8> {
+    let bare = Header { options: Options::default(), ..*header };
+    let header = if raw_options.is_some() { &bare } else { header };
+    let mut tcp = vec![0; header.header_bytes()];
+    tcp.extend_from_slice(payload);
+    let pseudo = |bytes: usize| {
+        let bytes = u32::try_from(bytes).expect("a packet's worth");
+        checksum::pseudo_v4(source, STACK_IP, ipv4::PROTOCOL_TCP, bytes)
+    };
+    let sum = pseudo(tcp.len());
+    header.emit(&mut tcp, payload.len(), sum);
+    if let Some(options) = raw_options {
+        let mut options = options.to_vec();
+        options.resize(options.len().next_multiple_of(4), 0);
+        assert!(options.len() <= 40, "a header has room for 40 bytes of options");
+        tcp[12] = ((20 + options.len()) / 4 << 4) as u8;
+        tcp.splice(20..20, options);
+        tcp[16..18].fill(0);
+        let check = pseudo(tcp.len()).add_bytes(&tcp).finish();
+        tcp[16..18].copy_from_slice(&check.to_be_bytes());
+    }
+    packet(source, STACK_IP, ipv4::PROTOCOL_TCP, &tcp)
+}
+
+/// Makes the checksums of IPv4 and TCP right again after a test has changed a frame.
+pub fn mend(frame: &mut [u8]) {
+    let header_bytes = usize::from(frame[IP_AT] & 15) * 4;
+    let total = usize::from(u16::from_be_bytes([frame[IP_AT + 2], frame[IP_AT + 3]]));
+    if header_bytes < 20 || total < header_bytes + 20 || IP_AT + total > frame.len() {
+        return;
+    }
+    frame[IP_AT + 10..IP_AT + 12].fill(0);
+    let check = checksum::Sum::ZERO.add_bytes(&frame[IP_AT..IP_AT + header_bytes]).finish();
+    frame[IP_AT + 10..IP_AT + 12].copy_from_slice(&check.to_be_bytes());
+    let address = |at: usize| Ipv4Addr::from([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
+    let (source, target, tcp_at) = (address(IP_AT + 12), address(IP_AT + 16), IP_AT + header_bytes);
+    let pseudo = checksum::pseudo_v4(source, target, frame[IP_AT + 9], (total - header_bytes) as u32);
+    frame[tcp_at + 16..tcp_at + 18].fill(0);
+    let check = pseudo.add_bytes(&frame[tcp_at..IP_AT + total]).finish();
+    frame[tcp_at + 16..tcp_at + 18].copy_from_slice(&check.to_be_bytes());
+}
+
+/// An ARP packet to the stack.
+pub fn arp(operation: arp::Operation, sender: (Mac, Ipv4Addr), target_ip: Ipv4Addr) -> Vec<u8> {
+    let is_request = operation == arp::Operation::Request;
+    let target = if is_request { Mac::BROADCAST } else { STACK_MAC };
+    let target_mac = if is_request { Mac::ZERO } else { STACK_MAC };
+    let packet = arp::Packet { operation, sender_mac: sender.0, sender_ip: sender.1, target_mac, target_ip };
+    let mut frame = vec![0; ethernet::HEADER_BYTES + arp::BYTES];
+    let header = ethernet::Header { target, source: sender.0, kind: ethernet::KIND_ARP };
+    header.emit(frame.first_chunk_mut().expect("room for it"));
+    packet.emit(frame[ethernet::HEADER_BYTES..].first_chunk_mut().expect("room for it"));
+    frame
+}
+
+/// An ICMP message to the stack.
+pub fn icmp(source: Ipv4Addr, message: &icmp::v4::Message<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; message.bytes()];
+    message.emit(&mut bytes);
+    packet(source, STACK_IP, ipv4::PROTOCOL_ICMP, &bytes)
+}

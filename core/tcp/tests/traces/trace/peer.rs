@@ -1,0 +1,195 @@
+//! One scripted peer: the numbers that make its traces relative, and what must hold of everything that it is sent.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+
+use spillway_tcp::StackEvent;
+use spillway_transport::Conn;
+use spillway_wire::packet::tcp::{Flags, Header, Options, SackBlocks, Timestamps};
+
+use super::frame::{self, PEER_IP, TCP_AT};
+use super::segment::Seg;
+
+/// What the peer's clock shows at first.
+pub const PEER_CLOCK: u32 = 1000;
+
+pub struct Peer {
+    pub ip: Ipv4Addr,
+    pub port: u16,
+    pub stack_port: u16,
+    pub initial: u32,
+    stack_initial: Option<u32>,
+    pub conn: Option<Conn>,
+    /// After the last that this peer has sent, and that the stack has.
+    pub nxt: i64,
+    pub stack_nxt: i64,
+    /// Both SYNs had the option.
+    pub has_stamps: bool,
+    offers_stamps: bool,
+    pub mss: Option<u16>,
+    scales: [Option<u8>; 2],
+    stack_clock_first: Option<u32>,
+    stack_clock: u32,
+    told_ack: i64,
+    told_edge: i64,
+    /// What has come for the peer, and for the application.
+    pub segments: VecDeque<Seg>,
+    pub events: VecDeque<StackEvent>,
+    /// What the application has heard of this peer, and what it has said.
+    pub heard: Vec<u8>,
+    pub said: Vec<u8>,
+    /// How far the gate is open, if there is one.
+    pub gate: Option<i64>,
+}
+
+impl Peer {
+    pub fn new(port: u16, stack_port: u16) -> Peer {
+        Peer {
+            ip: PEER_IP,
+            port,
+            stack_port,
+            initial: 0xffff_ff00, // wraps soon
+            stack_initial: None,
+            conn: None,
+            nxt: 0,
+            stack_nxt: 0,
+            has_stamps: false,
+            offers_stamps: false,
+            mss: None,
+            scales: [None; 2],
+            stack_clock_first: None,
+            stack_clock: 0,
+            told_ack: i64::MIN,
+            told_edge: i64::MIN,
+            segments: VecDeque::new(),
+            events: VecDeque::new(),
+            heard: Vec::new(),
+            said: Vec::new(),
+            gate: None,
+        }
+    }
+
+    /// The stack's initial sequence number, once it has shown it.
+    pub fn stack_initial(&self) -> u32 {
+        self.stack_initial.unwrap_or(0)
+    }
+
+    /// The frame of a segment of this peer; what the test has not named is filled in.
+    pub fn frame(&mut self, seg: &Seg, milliseconds: u32) -> Vec<u8> {
+        let low = |initial: u32, number: i64| initial.wrapping_add(number as u32);
+        let flags = seg.flags.unwrap_or(Flags::ACK);
+        let payload = seg.payload.clone().unwrap_or_default();
+        let seq = seg.seq.unwrap_or(self.nxt);
+        let has_ack = flags.contains(Flags::ACK);
+        let acked = if has_ack { low(self.stack_initial(), seg.ack.unwrap_or(self.stack_nxt)) } else { 0 };
+        let stamp = seg.stamp.unwrap_or_else(|| self.has_stamps.then_some(PEER_CLOCK + milliseconds));
+        let echo = seg.echo.map(|echo| self.stack_clock_first.unwrap_or(0).wrapping_add(echo));
+        let echo = echo.unwrap_or(if has_ack { self.stack_clock } else { 0 });
+        let mut sack = SackBlocks::default();
+        for (from, to) in seg.sack.iter().flatten() {
+            sack.push(low(self.stack_initial(), *from), low(self.stack_initial(), *to));
+        }
+        let options = Options {
+            mss: seg.mss.flatten(),
+            window_scale: seg.scale.flatten(),
+            sack_permitted: seg.sack_permitted.unwrap_or(false),
+            timestamps: stamp.map(|value| Timestamps { value, echo }),
+            sack,
+        };
+        let options = seg.raw_options.as_deref().map_or(options, Options::parse);
+        if flags.contains(Flags::SYN) {
+            (self.offers_stamps, self.mss) =
+                (options.timestamps.is_some(), options.mss.filter(|mss| *mss > 0));
+            self.scales[0] = options.window_scale;
+        }
+        let header = Header {
+            source: self.port,
+            target: self.stack_port,
+            seq: low(self.initial, seq),
+            ack: acked,
+            flags: if seg.is_pushed == Some(true) { flags | Flags::PSH } else { flags },
+            window: seg.window.unwrap_or(u16::MAX),
+            urgent: seg.urgent.unwrap_or(0),
+            options,
+        };
+        let controls = i64::from(flags.contains(Flags::SYN)) + i64::from(flags.contains(Flags::FIN));
+        if !flags.contains(Flags::RST) {
+            self.nxt = self.nxt.max(seq + payload.len() as i64 + controls);
+        }
+        frame::segment(self.ip, &header, &payload, seg.raw_options.as_deref())
+    }
+
+    /// A segment has come from the stack: as a test sees it. Complains of what may never be.
+    pub fn take(&mut self, header: &Header, payload: &[u8], frame: &[u8]) -> Result<Seg, String> {
+        let has = |flag| header.flags.contains(flag);
+        if has(Flags::SYN) {
+            let initial = *self.stack_initial.get_or_insert(header.seq);
+            if initial != header.seq {
+                // Another incarnation of the connection.
+                (self.stack_initial, self.stack_nxt) = (Some(header.seq), 0);
+                (self.told_ack, self.told_edge) = (i64::MIN, i64::MIN);
+            }
+            self.stack_port = header.source;
+            self.scales[1] = header.options.window_scale;
+            self.has_stamps = self.offers_stamps && header.options.timestamps.is_some();
+        }
+        if let Some(stamps) = header.options.timestamps {
+            self.stack_clock = stamps.value;
+            self.stack_clock_first.get_or_insert(stamps.value);
+        }
+        let relative = |initial: u32, number: u32| i64::from(number.wrapping_sub(initial).cast_signed());
+        let of_stack = |number| relative(self.stack_initial(), number);
+        let of_peer = |number| relative(self.initial, number);
+        let clock = |stamps: Timestamps| stamps.value.wrapping_sub(self.stack_clock_first.unwrap_or(0));
+        let mut seg = Seg::of(header, payload);
+        seg.seq = Some(of_stack(header.seq));
+        seg.ack = has(Flags::ACK).then(|| of_peer(header.ack));
+        seg.stamp = Some(header.options.timestamps.map(clock));
+        seg.echo = header.options.timestamps.map(|stamps| stamps.echo);
+        let blocks = header.options.sack.as_slice().iter();
+        seg.sack = Some(blocks.map(|(from, to)| (of_peer(*from), of_peer(*to))).collect());
+        self.check(&seg, header, frame.len() - TCP_AT)?;
+        Ok(seg)
+    }
+
+    /// What holds of every segment of the stack.
+    fn check(&mut self, seg: &Seg, header: &Header, tcp_bytes: usize) -> Result<(), String> {
+        let has = |flag| header.flags.contains(flag);
+        let ensure = |is_right: bool, what: &str| is_right.then_some(()).ok_or(what.to_owned());
+        let (seq, bytes) = (seg.seq.unwrap_or(0), seg.payload.as_deref().unwrap_or_default());
+        let mss = usize::from(self.mss.unwrap_or(536).max(88)) + 20;
+        ensure(bytes.is_empty() || tcp_bytes <= mss, "larger than the peer takes (MUST-16)")?;
+        if !bytes.is_empty() {
+            let said = usize::try_from(seq - 1).ok().and_then(|at| self.said.get(at..at + bytes.len()));
+            ensure(said == Some(bytes), "these are not the application's bytes")?;
+        }
+        if has(Flags::RST) {
+            return Ok(());
+        }
+        let controls = i64::from(has(Flags::SYN)) + i64::from(has(Flags::FIN));
+        self.stack_nxt = self.stack_nxt.max(seq + bytes.len() as i64 + controls);
+        let Some(ack) = seg.ack else { return ensure(has(Flags::SYN), "without ACK (§3.10.7.4)") };
+        ensure(ack <= self.nxt, "acknowledges what was never sent")?;
+        ensure(ack >= self.told_ack, "acknowledges less than before")?;
+        if let Some(gate) = self.gate {
+            ensure(ack <= gate.max(1), "acknowledges beyond the gate")?;
+            let is_held = |(_, to): &(i64, i64)| *to > gate.max(1) && *to <= self.heard.len() as i64 + 1;
+            ensure(!seg.sack.iter().flatten().any(is_held), "tells what the gate holds back")?;
+        }
+        let both = self.scales[0].and(self.scales[1]).unwrap_or(0);
+        let shift = if has(Flags::SYN) { 0 } else { both };
+        let edge = ack + (i64::from(header.window) << shift);
+        ensure(edge >= self.told_edge, "the window's right edge moves left (§3.8.6.2.1)")?;
+        (self.told_ack, self.told_edge) = (ack, edge);
+        Ok(())
+    }
+
+    /// An event of this peer's connection: its bytes are gathered.
+    pub fn hear(&mut self, event: StackEvent) {
+        if let StackEvent::Data { end, bytes } = &event {
+            self.heard.extend_from_slice(bytes);
+            assert_eq!(*end, self.heard.len() as u64, "the stream offset after the bytes");
+        }
+        self.events.push_back(event);
+    }
+}
