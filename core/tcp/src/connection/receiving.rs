@@ -134,13 +134,15 @@ impl Receiving {
         }
         self.pass_fin();
         taken.is_advanced = self.next > before;
-        taken.is_out_of_order |= taken.duplicate.is_some() || !self.late.is_empty();
+        let is_early = has_fin && !self.is_finished();
+        taken.is_out_of_order |= is_early || taken.duplicate.is_some() || !self.late.is_empty();
         taken
     }
 
     /// Bytes that waited and are the next in order now.
     pub(super) fn take_late(&mut self) -> Option<Vec<u8>> {
-        let bytes = self.late.take(self.next, self.granted)?;
+        let until = self.fin.map_or(self.granted, |fin| fin.min(self.granted));
+        let bytes = self.late.take(self.next, until)?;
         self.next += bytes.len() as u64;
         self.pass_fin();
         Some(bytes)
@@ -149,6 +151,7 @@ impl Receiving {
     fn pass_fin(&mut self) {
         if self.fin == Some(self.next) {
             self.next += 1;
+            self.late = Reassembly::new(); // what came from beyond the end is not the stream's
         }
     }
 
