@@ -25,6 +25,8 @@ pub(super) struct Persist {
     /// Unanswered questions of a silent connection.
     questions: u32,
     asked_at: Time,
+    /// When the peer last said that it takes nothing.
+    pub(super) shut_at: Option<Time>,
 }
 
 impl Persist {
@@ -89,7 +91,13 @@ impl Connection {
     /// RFC 9293 §3.8.3: what is not acknowledged for long breaks the connection.
     pub(super) fn give_up_if_silent(&mut self, cx: &mut Context<'_>) {
         let (since, limit) = if self.is_opened {
-            (self.recovery.first_unacked_since(), cx.settings.give_up_after)
+            // While it answers that its window is shut, it lives (MUST-37): bytes may be on their way since before that. The
+            // next answer can be expected when they are sent again.
+            let shut_until = self.persist.shut_at.map_or(Time::ZERO, |at| at + self.recovery.rto());
+            (
+                self.recovery.first_unacked_since().map(|since| since.max(shut_until)),
+                cx.settings.give_up_after,
+            )
         } else {
             (Some(self.heard_at), cx.settings.give_up_opening_after)
         };
