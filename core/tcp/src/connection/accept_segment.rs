@@ -67,6 +67,11 @@ impl Connection {
         let is_bare_fin = payload.is_empty() && has(Flags::FIN);
         if !self.receiving.is_acceptable(seq, end, is_bare_fin) {
             self.answer_unacceptable(cx, seq, header, payload.len());
+            // An acknowledgement in it is right all the same: RFC 9293 §3.10.7.4 lets it be taken when only the window is
+            // shut (MUST-66).
+            if self.receiving.edge == self.receiving.next && has(Flags::ACK) && !has(Flags::SYN) {
+                self.take_ack(cx, seq, header, payload.len());
+            }
             return false;
         }
         self.remember_timestamp(cx.now, seq, header);
@@ -138,10 +143,6 @@ impl Connection {
             self.acking.is_due = true; // a keep-alive, or a probe of our window
         } else {
             self.challenge(cx);
-        }
-        // An acknowledgement in it is right all the same: RFC 9293 §3.10.7.4 lets it be taken when only the window is shut.
-        if self.receiving.edge == self.receiving.next && header.flags.contains(Flags::ACK) {
-            self.take_ack(cx, seq, header, bytes);
         }
     }
 }
