@@ -121,19 +121,21 @@ impl Stack {
         payload: &[u8],
     ) -> Option<Conn> {
         let expiry = self.now + self.settings.time_wait;
+        let mut last = None;
         match self.time_waits.handle(&flow, header, payload.len(), expiry) {
             Some(Answer::Nothing) => return None,
             Some(Answer::Acknowledge(header)) => {
                 self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
                 return None;
             }
-            Some(Answer::Begin) | None => {}
+            Some(Answer::Begin { last: used }) => last = Some(used),
+            None => {}
         }
         if *flow.local.ip() != self.settings.address {
             self.counters.frames_ignored += 1;
             return None;
         }
-        match self.handle_at_listener(flow, mac, header) {
+        match self.handle_at_listener(flow, mac, header, last) {
             Taken::Done => None,
             Taken::Continues(conn) => Some(conn),
             Taken::Nobody => {

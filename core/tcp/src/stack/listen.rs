@@ -12,6 +12,9 @@ use crate::connection::{Connection, Opening};
 use crate::cookies;
 use crate::flow::Flow;
 
+/// Sequence numbers of a connection begin so far behind those of the one before.
+const APART: u32 = 1 << 16;
+
 /// What a listener makes of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Taken {
@@ -24,8 +27,14 @@ pub(super) enum Taken {
 }
 
 impl Stack {
-    /// A segment of no connection.
-    pub(super) fn handle_at_listener(&mut self, flow: Flow, mac: Mac, header: &tcp::Header) -> Taken {
+    /// A segment of no connection. `last`: our last sequence number in one of the same flow that has closed.
+    pub(super) fn handle_at_listener(
+        &mut self,
+        flow: Flow,
+        mac: Mac,
+        header: &tcp::Header,
+        last: Option<u32>,
+    ) -> Taken {
         let at = self.settings.listeners.iter().position(|listener| listener.address == flow.local);
         let Some(listener) = at.filter(|at| self.listening[*at]) else { return Taken::Nobody };
         let has = |flag| header.flags.contains(flag);
@@ -47,15 +56,29 @@ impl Stack {
             return Taken::Done;
         }
         match self.table.next() {
-            Some(conn) => self.begin(conn, listener, flow, mac, header),
+            Some(conn) => self.begin(conn, listener, flow, mac, header, last),
             // The peer asks again, and there may be room then.
             None => self.counters.connections_refused += 1,
         }
         Taken::Done
     }
 
-    fn begin(&mut self, conn: Conn, listener: usize, flow: Flow, mac: Mac, syn: &tcp::Header) {
-        let initial = self.isn.initial(self.now, flow.local.into(), flow.peer.into());
+    fn begin(
+        &mut self,
+        conn: Conn,
+        listener: usize,
+        flow: Flow,
+        mac: Mac,
+        syn: &tcp::Header,
+        last: Option<u32>,
+    ) {
+        let mut initial = self.isn.initial(self.now, flow.local.into(), flow.peer.into());
+        if let Some(last) =
+            last.filter(|last| initial.wrapping_sub(*last).cast_signed() < APART.cast_signed())
+        {
+            // It has sent faster than the clock goes (RFC 9293 §3.6.1, MAY-2, 1).
+            initial = last.wrapping_add(APART);
+        }
         let opening = self.opening(conn, listener, flow, mac, initial);
         self.half_open += 1;
         self.table.add(Box::new(Connection::accept(self.now, &self.settings, opening, syn)));

@@ -30,8 +30,10 @@ pub(super) enum TimeWait {
 pub(super) enum Answer {
     Nothing,
     Acknowledge(tcp::Header),
-    /// It is forgotten: a new connection begins (RFC 6191).
-    Begin,
+    /// It is forgotten: a new connection begins (RFC 6191), its numbers after all that this one has used.
+    Begin {
+        last: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -130,7 +132,7 @@ impl TimeWaits {
         };
         if has(Flags::SYN) && !has(Flags::ACK) && is_newer {
             self.entries.remove(flow);
-            return Some(Answer::Begin);
+            return Some(Answer::Begin { last: acknowledgement.seq });
         }
         let occupies = payload_bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN);
         let asks = header.seq.wrapping_add(1) == acknowledgement.ack;
