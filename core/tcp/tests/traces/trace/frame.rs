@@ -50,7 +50,7 @@ pub fn segment(source: Ipv4Addr, header: &Header, payload: &[u8], raw_options: O
         let mut options = options.to_vec();
         options.resize(options.len().next_multiple_of(4), 0);
         assert!(options.len() <= 40, "a header has room for 40 bytes of options");
-        tcp[12] = ((20 + options.len()) / 4 << 4) as u8;
+        tcp[12] = (((20 + options.len()) / 4) << 4) as u8;
         tcp.splice(20..20, options);
         tcp[16..18].fill(0);
         let check = pseudo(tcp.len()).add_bytes(&tcp).finish();
@@ -66,15 +66,21 @@ pub fn mend(frame: &mut [u8]) {
     if header_bytes < 20 || total < header_bytes + 20 || IP_AT + total > frame.len() {
         return;
     }
-    frame[IP_AT + 10..IP_AT + 12].fill(0);
-    let check = checksum::Sum::ZERO.add_bytes(&frame[IP_AT..IP_AT + header_bytes]).finish();
-    frame[IP_AT + 10..IP_AT + 12].copy_from_slice(&check.to_be_bytes());
+    mend_ip(frame);
     let address = |at: usize| Ipv4Addr::from([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
     let (source, target, tcp_at) = (address(IP_AT + 12), address(IP_AT + 16), IP_AT + header_bytes);
     let pseudo = checksum::pseudo_v4(source, target, frame[IP_AT + 9], (total - header_bytes) as u32);
     frame[tcp_at + 16..tcp_at + 18].fill(0);
     let check = pseudo.add_bytes(&frame[tcp_at..IP_AT + total]).finish();
     frame[tcp_at + 16..tcp_at + 18].copy_from_slice(&check.to_be_bytes());
+}
+
+/// Makes the checksum of IPv4 right again; the header has no options that the frame does not hold.
+pub fn mend_ip(frame: &mut [u8]) {
+    let end = IP_AT + usize::from(frame[IP_AT] & 15) * 4;
+    frame[IP_AT + 10..IP_AT + 12].fill(0);
+    let check = checksum::Sum::ZERO.add_bytes(&frame[IP_AT..end]).finish();
+    frame[IP_AT + 10..IP_AT + 12].copy_from_slice(&check.to_be_bytes());
 }
 
 /// An ARP packet to the stack.

@@ -103,9 +103,10 @@ impl Trace {
 
     /// The present peer opens a connection with this SYN.
     pub fn establish(&mut self, syn: Seg) {
+        let window = syn.window.unwrap_or(u16::MAX);
         self.recv(syn);
         self.expect(syn_ack().ack(1));
-        self.recv(ack(1).seq(1));
+        self.recv(ack(1).seq(1).window(window));
         self.opened();
     }
 
@@ -275,6 +276,19 @@ impl Trace {
     #[track_caller]
     pub fn nothing(&mut self) {
         self.quiet();
+        self.nothing_happens();
+    }
+
+    /// The same, and however long one waits (a day) nothing is sent, as there is nothing to wait for.
+    #[track_caller]
+    pub fn nothing_sent_later(&mut self) {
+        self.quiet();
+        self.pass(secs(86_400));
+        self.quiet();
+    }
+
+    #[track_caller]
+    pub fn nothing_happens(&mut self) {
         if let Some(event) = self.peer().events.front().cloned() {
             self.fail(&format!("wanted: nothing\n   was: {event:?}"));
         }

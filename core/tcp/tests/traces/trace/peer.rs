@@ -26,6 +26,8 @@ pub struct Peer {
     /// Both SYNs had the option.
     pub has_stamps: bool,
     offers_stamps: bool,
+    /// What the peer's clock shows at the beginning.
+    clock: u32,
     pub mss: Option<u16>,
     scales: [Option<u8>; 2],
     stack_clock_first: Option<u32>,
@@ -55,6 +57,7 @@ impl Peer {
             stack_nxt: 0,
             has_stamps: false,
             offers_stamps: false,
+            clock: PEER_CLOCK,
             mss: None,
             scales: [None; 2],
             stack_clock_first: None,
@@ -74,6 +77,11 @@ impl Peer {
         self.stack_initial.unwrap_or(0)
     }
 
+    /// What the stack's clock showed last.
+    pub fn stack_clock(&self) -> u32 {
+        self.stack_clock
+    }
+
     /// The frame of a segment of this peer; what the test has not named is filled in.
     pub fn frame(&mut self, seg: &Seg, milliseconds: u32) -> Vec<u8> {
         let low = |initial: u32, number: i64| initial.wrapping_add(number as u32);
@@ -82,7 +90,8 @@ impl Peer {
         let seq = seg.seq.unwrap_or(self.nxt);
         let has_ack = flags.contains(Flags::ACK);
         let acked = if has_ack { low(self.stack_initial(), seg.ack.unwrap_or(self.stack_nxt)) } else { 0 };
-        let stamp = seg.stamp.unwrap_or_else(|| self.has_stamps.then_some(PEER_CLOCK + milliseconds));
+        let stamp =
+            seg.stamp.unwrap_or_else(|| self.has_stamps.then_some(self.clock.wrapping_add(milliseconds)));
         let echo = seg.echo.map(|echo| self.stack_clock_first.unwrap_or(0).wrapping_add(echo));
         let echo = echo.unwrap_or(if has_ack { self.stack_clock } else { 0 });
         let mut sack = SackBlocks::default();
@@ -98,6 +107,7 @@ impl Peer {
         };
         let options = seg.raw_options.as_deref().map_or(options, Options::parse);
         if flags.contains(Flags::SYN) {
+            self.clock = stamp.map_or(PEER_CLOCK, |stamp| stamp.wrapping_sub(milliseconds));
             (self.offers_stamps, self.mss) =
                 (options.timestamps.is_some(), options.mss.filter(|mss| *mss > 0));
             self.scales[0] = options.window_scale;

@@ -74,16 +74,8 @@ impl Seg {
         self
     }
 
-    pub fn syn(self) -> Seg {
-        self.with(Flags::SYN)
-    }
-
     pub fn fin(self) -> Seg {
         self.with(Flags::FIN)
-    }
-
-    pub fn rst(self) -> Seg {
-        self.with(Flags::RST)
     }
 
     pub fn urg(mut self, pointer: u16) -> Seg {

@@ -1,0 +1,161 @@
+//! When to acknowledge (RFC 9293 §3.8.6.3; RFC 5681 §4.2).
+
+use crate::trace::*;
+
+/// MUST-40, SHLD-18, SHLD-19: at most 500 ms; 40 here.
+#[test]
+fn an_acknowledgement_may_wait_for_company() {
+    let mut t = Trace::open();
+    t.recv(bytes(1, "abc"));
+    t.hears("abc");
+    t.pass(ms(39));
+    t.nothing();
+    t.pass(ms(1));
+    t.expect(ack(4).seq(1));
+    t.pass(secs(10));
+    t.nothing();
+}
+
+/// MUST-58: what comes meanwhile is acknowledged with it, and does not make it wait longer.
+#[test]
+fn one_acknowledgement_tells_of_many_segments() {
+    let mut t = Trace::open();
+    for at in 0..5 {
+        t.recv(many(1 + at, 1));
+        t.pass(ms(7));
+    }
+    t.quiet();
+    t.pass(ms(5));
+    t.expect(ack(6));
+    t.quiet();
+}
+
+/// §3.8.6.3: in one turn, one acknowledgement.
+#[test]
+fn segments_of_one_turn_are_acknowledged_together() {
+    let mut t = Trace::open();
+    t.recv_all((0..10).map(|at| many(1 + 1000 * at, 1000)));
+    t.expect(ack(10_001));
+    t.quiet();
+}
+
+/// SHLD-19, RFC 5681 §4.2: at least every second full segment. At first each, for its sender is in slow start.
+#[test]
+fn every_second_full_segment_is_acknowledged() {
+    let mut t = Trace::open();
+    let mut at = 1;
+    for _ in 0..16 {
+        t.recv(many(at, 1000));
+        at += 1000;
+        t.expect(ack(at));
+    }
+    for _ in 0..10 {
+        t.recv(many(at, 1000));
+        t.quiet();
+        t.recv(many(at + 1000, 1000));
+        at += 2000;
+        t.expect(ack(at));
+    }
+}
+
+#[test]
+fn bytes_of_ours_take_the_acknowledgement_with_them() {
+    let mut t = Trace::open();
+    t.recv(bytes(1, "question"));
+    t.say(6);
+    t.expect(many(1, 6).ack(9).push(true));
+    t.pass(ms(100));
+    t.quiet();
+}
+
+/// RFC 5681 §4.2, MUST: out of order, at once.
+#[test]
+fn what_is_out_of_order_is_told_at_once() {
+    let mut t = Trace::open();
+    t.recv(bytes(11, "out of order"));
+    t.expect(ack(1));
+    t.recv(bytes(31, "and again"));
+    t.expect(ack(1));
+}
+
+/// RFC 5681 §4.2: "when it fills in all or part of a gap".
+#[test]
+fn what_fills_a_gap_is_told_at_once() {
+    let mut t = Trace::open();
+    t.recv(bytes(3, "cd"));
+    t.recv(bytes(7, "gh"));
+    t.last();
+    t.recv(bytes(1, "a"));
+    t.expect(ack(2));
+    t.recv(bytes(2, "b"));
+    t.expect(ack(5));
+    t.recv(bytes(5, "ef"));
+    t.expect(ack(9));
+    t.nothing_sent_later();
+}
+
+#[test]
+fn what_came_before_is_told_at_once() {
+    let mut t = Trace::open();
+    t.recv(bytes(1, "abc"));
+    t.recv(bytes(1, "abc"));
+    t.expect(ack(4));
+    t.nothing_sent_later();
+}
+
+#[test]
+fn an_end_is_told_at_once() {
+    let mut t = Trace::open();
+    t.recv(bytes(1, "bye").fin());
+    t.expect(ack(5));
+    t.nothing_sent_later();
+}
+
+/// §3.10.7.4: or two would talk for ever.
+#[test]
+fn acknowledgements_are_not_acknowledged() {
+    let mut t = Trace::open();
+    t.say(10);
+    t.expect(many(1, 10));
+    t.recv(ack(11));
+    t.recv(ack(11));
+    t.recv(ack(11).window(100));
+    t.nothing_sent_later();
+}
+
+/// MUST-60, SHLD-28: the last bytes that are queued push; what has no bytes does not.
+#[test]
+fn the_last_bytes_push() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
+    t.say(2500);
+    t.expect(many(1, 1000).push(false));
+    t.expect(many(1001, 1000).push(false));
+    t.expect(many(2001, 500).push(true));
+    t.recv(bytes(1, "x").fin().ack(2501));
+    t.expect(ack(3).push(false));
+}
+
+/// MUST-60 and §3.9.1.3: bytes are delivered when they come, pushed or not.
+#[test]
+fn bytes_need_no_push_to_be_delivered() {
+    let mut t = Trace::open();
+    t.recv(bytes(1, "abc").push(false));
+    t.hears("abc");
+}
+
+/// The transport's contract: an application that asks hears what its peer has.
+#[test]
+fn the_application_hears_what_was_acknowledged() {
+    let mut t = Trace::open();
+    t.watch();
+    t.say(100);
+    t.recv(ack(41));
+    t.event(spillway_tcp::StackEvent::Acknowledged { through: 40 });
+    t.recv(ack(41));
+    t.recv(ack(20));
+    t.recv(ack(101));
+    t.event(spillway_tcp::StackEvent::Acknowledged { through: 100 });
+    t.finish();
+    t.recv(ack(102));
+    assert!(t.peer().events.is_empty(), "the FIN is no byte");
+}

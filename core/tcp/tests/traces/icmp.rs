@@ -1,0 +1,185 @@
+//! What routers and `ping` say (RFC 9293 §3.9.2.2; RFC 1122 §3.2.2, §4.2.3.9; RFC 5927; RFC 1191).
+
+use spillway_transport::LostReason;
+use spillway_wire::packet::icmp::v4::{self, Message};
+use spillway_wire::packet::{ethernet, ipv4};
+
+use crate::trace::*;
+
+/// The router quotes a segment of ours: IP header and eight bytes, with this number.
+fn quoted(t: &mut Trace, seq: i64) -> Vec<u8> {
+    let peer = t.peer();
+    let mut tcp = [0; 8];
+    tcp[..2].copy_from_slice(&peer.stack_port.to_be_bytes());
+    tcp[2..4].copy_from_slice(&peer.port.to_be_bytes());
+    tcp[4..].copy_from_slice(&peer.stack_initial().wrapping_add(seq as u32).to_be_bytes());
+    let (source, target) = (STACK_IP, peer.ip);
+    frame::packet(source, target, ipv4::PROTOCOL_TCP, &tcp)[ethernet::HEADER_BYTES..].to_vec()
+}
+
+fn unreachable(t: &mut Trace, code: u8, next_hop_mtu: u16, seq: i64) {
+    let inner = quoted(t, seq);
+    let message = Message::Unreachable { code, next_hop_mtu, inner: &inner };
+    let frame = frame::icmp([10, 0, 0, 254].into(), &message);
+    t.recv_frame(&frame);
+}
+
+/// Established with a segment of 1460 bytes on its way.
+fn sending() -> Trace {
+    let mut t = Trace::open();
+    t.say(1460);
+    t.expect(many(1, 1460));
+    t
+}
+
+/// MUST-56, SHLD-25, RFC 1122 §4.2.3.9: soft errors end nothing.
+#[test]
+fn soft_errors_end_nothing() {
+    for code in [v4::CODE_NETWORK, v4::CODE_HOST, 5, 6, 11, 12] {
+        let mut t = Trace::new(|_| {});
+        t.connect();
+        t.expect(syn());
+        unreachable(&mut t, code, 0, 0);
+        t.nothing();
+        t.recv(syn_ack());
+        t.expect(ack(1));
+        t.opened();
+        t.say(10);
+        t.expect(many(1, 10));
+        unreachable(&mut t, code, 0, 1);
+        t.nothing();
+    }
+}
+
+/// SHLD-26 while it begins.
+#[test]
+fn hard_errors_end_what_is_not_established() {
+    for code in [v4::CODE_PROTOCOL, v4::CODE_PORT] {
+        let mut t = Trace::new(|_| {});
+        t.connect();
+        t.expect(syn());
+        unreachable(&mut t, code, 0, 0);
+        t.lost(LostReason::Refused);
+    }
+}
+
+/// RFC 5927 §5.2, RFC 5461: and nothing else.
+#[test]
+fn hard_errors_do_not_end_what_is_established() {
+    for code in [v4::CODE_PROTOCOL, v4::CODE_PORT] {
+        let mut t = sending();
+        unreachable(&mut t, code, 0, 1);
+        t.nothing();
+        t.recv(ack(1461));
+        t.say(1);
+        t.expect(many(1461, 1));
+    }
+}
+
+/// RFC 5927 §4.1: who has not seen what is on its way is not believed.
+#[test]
+fn errors_about_what_is_not_on_its_way_are_ignored() {
+    let mut t = Trace::new(|_| {});
+    t.connect();
+    t.expect(syn());
+    for seq in [-1, 1, 5000] {
+        unreachable(&mut t, v4::CODE_PORT, 0, seq);
+    }
+    t.nothing();
+    let mut t = sending();
+    for seq in [0, 1461, 90_000] {
+        unreachable(&mut t, v4::CODE_FRAGMENTATION_NEEDED, 1000, seq);
+    }
+    t.say(1460);
+    t.expect(many(1461, 1460));
+}
+
+/// RFC 1191 §6.1: smaller segments, and what was too large is sent again at once in such.
+#[test]
+fn a_smaller_mtu_makes_smaller_segments() {
+    let mut t = sending();
+    unreachable(&mut t, v4::CODE_FRAGMENTATION_NEEDED, 1000, 1);
+    t.expect(many(1, 960));
+    t.recv(ack(961));
+    t.expect(many(961, 500));
+    t.recv(ack(1461));
+    t.say(1460);
+    t.expect(many(1461, 960));
+    t.expect(many(2421, 500));
+}
+
+/// RFC 5927 §7: a router that tells of nearly nothing is not believed so far.
+#[test]
+fn a_tiny_mtu_is_not_believed() {
+    for mtu in [0, 1, 68, 551] {
+        let mut t = sending();
+        unreachable(&mut t, v4::CODE_FRAGMENTATION_NEEDED, mtu, 1);
+        t.expect(many(1, 512));
+    }
+}
+
+#[test]
+fn a_larger_mtu_changes_nothing() {
+    let mut t = sending();
+    unreachable(&mut t, v4::CODE_FRAGMENTATION_NEEDED, 9000, 1);
+    t.quiet();
+    t.recv(ack(1461));
+    t.say(1460);
+    t.expect(many(1461, 1460));
+}
+
+/// MUST-55: source quench is discarded in silence; so is what is not known.
+#[test]
+fn other_messages_are_ignored() {
+    let mut t = sending();
+    let inner = quoted(&mut t, 1);
+    for kind in [4, 5, 9, 10, 12, 13, 17, 200] {
+        let body = [&[0; 4][..], &inner].concat();
+        t.recv_frame(&frame::icmp(PEER_IP, &Message::Other { kind, code: 0, body: &body }));
+    }
+    t.recv_frame(&frame::icmp(PEER_IP, &Message::TimeExceeded { code: 0, inner: &inner }));
+    t.nothing();
+    t.recv(ack(1461));
+    t.say(1460);
+    t.expect(many(1461, 1460));
+}
+
+/// Quotations that are cut, of others' packets, or of nothing.
+#[test]
+fn any_quotation_does_no_harm() {
+    let mut t = sending();
+    let inner = quoted(&mut t, 1);
+    for end in 0..inner.len() {
+        let message = Message::Unreachable { code: 4, next_hop_mtu: 600, inner: &inner[..end] };
+        t.recv_frame(&frame::icmp(PEER_IP, &message));
+    }
+    t.nothing();
+}
+
+/// RFC 1122 §3.2.2.6.
+#[test]
+fn ping_is_answered() {
+    let mut t = Trace::new(|_| {});
+    let payload = pattern(1, 56);
+    let ping = Message::EchoRequest { ident: 7, sequence: 8, payload: &payload };
+    t.recv_frame(&frame::icmp(PEER_IP, &ping));
+    let frame = t.others.pop_front().expect("an answer");
+    let (_, packet) = ethernet::Header::parse(&frame).expect("a frame");
+    let (ip, _, message) = ipv4::Header::parse(packet).expect("a packet");
+    assert_eq!((ip.source, ip.target), (STACK_IP, PEER_IP));
+    let pong = Message::EchoReply { ident: 7, sequence: 8, payload: &payload };
+    assert_eq!(Message::parse(message), Ok(pong));
+}
+
+/// RFC 1122 §3.2.2.6: not to groups, whose hosts would all answer one that has not asked.
+#[test]
+fn ping_to_or_from_a_group_is_not_answered() {
+    let ping = Message::EchoRequest { ident: 7, sequence: 8, payload: b"" };
+    let mut t = Trace::new(|_| {});
+    t.recv_frame(&frame::icmp([10, 0, 0, 255].into(), &ping));
+    let mut to_all = frame::icmp(PEER_IP, &ping);
+    to_all[30..34].copy_from_slice(&[10, 0, 0, 255]);
+    frame::mend_ip(&mut to_all);
+    t.recv_frame(&to_all);
+    assert!(t.others.is_empty());
+}

@@ -1,0 +1,191 @@
+//! Resets, SYNs in connections, and what a stranger can do with them (RFC 9293 §3.5.2, §3.5.3; RFC 5961 §3, §4).
+
+use spillway_transport::LostReason;
+
+use crate::trace::*;
+
+/// RFC 5961 §3.2, 1.
+#[test]
+fn a_reset_outside_the_window_is_ignored() {
+    for seq in [0, -1, 65_537, 1_000_000] {
+        let mut t = Trace::open();
+        t.recv(rst(seq));
+        t.recv(rst(seq).ack(1));
+        t.nothing();
+    }
+}
+
+/// RFC 5961 §3.2, 2.
+#[test]
+fn a_reset_at_the_next_number_resets() {
+    for reset in [rst(1), rst(1).ack(1), rst(1).ack(99), rst(1).payload("why")] {
+        let mut t = Trace::open();
+        t.recv(reset);
+        t.lost(LostReason::Reset);
+        t.nothing();
+        assert_eq!(t.stack.connections(), 0);
+    }
+}
+
+/// RFC 5961 §3.2, 3: the right peer answers the challenge with a reset that is exact.
+#[test]
+fn a_reset_elsewhere_in_the_window_is_challenged() {
+    for seq in [2, 1000, 65_535] {
+        let mut t = Trace::open();
+        t.recv(rst(seq));
+        t.expect(ack(1).seq(1));
+        t.nothing();
+        t.recv(rst(1));
+        t.lost(LostReason::Reset);
+    }
+}
+
+/// RFC 5961 §7: so that resets cannot be made to produce traffic.
+#[test]
+fn challenges_are_few() {
+    let mut t = Trace::open();
+    for _ in 0..100 {
+        t.recv(rst(5));
+        t.recv(syn().seq(500));
+    }
+    t.expect(ack(1));
+    t.nothing();
+    t.pass(ms(500));
+    t.recv(rst(5));
+    t.expect(ack(1));
+    assert_eq!(t.counters().challenges, 2);
+}
+
+/// RFC 5961 §4.2: whatever its number, and with or without ACK.
+#[test]
+fn a_syn_in_a_connection_is_challenged() {
+    for seq in [-1000, 0, 1, 5, 65_535, 1_000_000] {
+        for one in [syn().seq(seq), syn_ack().seq(seq).ack(1)] {
+            let mut t = Trace::open();
+            t.recv(one);
+            t.expect(ack(1).seq(1));
+            t.nothing();
+            t.recv(bytes(1, "still here"));
+            t.hears("still here");
+        }
+    }
+}
+
+/// §3.5.1, figure 10: the peer has crashed, and begins anew.
+#[test]
+fn a_peer_that_has_restarted_ends_the_old_connection_and_begins_a_new_one() {
+    let mut t = Trace::open();
+    t.recv(syn().seq(400_000));
+    t.expect(ack(1).seq(1));
+    t.recv(rst(1));
+    t.lost(LostReason::Reset);
+    t.peer().initial = 7777;
+    t.peer().nxt = 0;
+    t.peer().heard.clear();
+    t.establish(syn());
+}
+
+/// §3.5.1, figure 11: we send to a peer that knows nothing of us any more.
+#[test]
+fn a_peer_that_has_forgotten_us_resets() {
+    let mut t = Trace::open();
+    t.say(10);
+    t.expect(many(1, 10));
+    t.recv(rst(1)); // has the number of our acknowledgement
+    t.lost(LostReason::Reset);
+}
+
+/// §3.10.7.4, second: in every state.
+#[test]
+fn resets_end_closing_connections() {
+    let fin_wait_1 = |t: &mut Trace| t.finish();
+    let fin_wait_2 = |t: &mut Trace| {
+        t.finish();
+        t.recv(ack(2));
+    };
+    let close_wait = |t: &mut Trace| t.recv(fin(1));
+    let closing = |t: &mut Trace| {
+        t.finish();
+        t.recv(fin(1).ack(1));
+    };
+    let last_ack = |t: &mut Trace| {
+        t.recv(fin(1));
+        t.finish();
+    };
+    let states: [&dyn Fn(&mut Trace); 5] = [&fin_wait_1, &fin_wait_2, &close_wait, &closing, &last_ack];
+    for begin in states {
+        let mut t = Trace::open();
+        begin(&mut t);
+        t.peer().segments.clear();
+        t.peer().events.clear();
+        let next = t.peer().nxt;
+        t.recv(rst(next + 5));
+        t.expect(ack(next));
+        t.recv(rst(next));
+        t.lost(LostReason::Reset);
+        t.nothing();
+        t.recv(ack(1));
+        t.expect(rst(1));
+    }
+}
+
+/// §3.10.5: an abort tells the peer, with the number that it expects, and forgets.
+#[test]
+fn an_abort_is_told() {
+    let mut t = Trace::open();
+    t.say(10);
+    t.expect(many(1, 10));
+    t.abort();
+    t.expect(rst(11).ack(1));
+    t.nothing();
+    assert_eq!(t.stack.connections(), 0);
+    t.recv(ack(11));
+    t.expect(rst(11));
+}
+
+/// §3.5.3: the peer's bytes find nobody.
+#[test]
+fn bytes_after_an_abort_are_reset() {
+    let mut t = Trace::open();
+    t.abort();
+    t.expect(rst(1).ack(1));
+    t.recv(bytes(1, "abc").ack(1));
+    t.expect(rst(1));
+}
+
+/// §3.10.7.1: nobody answers a reset.
+#[test]
+fn resets_are_never_answered() {
+    let mut t = Trace::open();
+    t.abort();
+    t.expect(rst(1).ack(1));
+    t.recv(rst(1));
+    t.recv(rst(1).ack(1));
+    t.recv(rst(9).payload("x"));
+    t.nothing();
+}
+
+/// RFC 5961 §5: bytes that are guessed in the window need an acknowledgement that is guessed as well.
+#[test]
+fn blind_bytes_are_challenged() {
+    let mut t = Trace::open();
+    t.say(10);
+    t.expect(many(1, 10));
+    for wrong in [12, 70_000, -70_000] {
+        t.recv(bytes(1, "forged").ack(wrong));
+    }
+    t.expect(ack(1));
+    t.nothing();
+    assert_eq!((t.counters().unacceptable_acks, t.counters().challenges), (3, 1));
+}
+
+/// Of another connection of the same peer nothing is touched.
+#[test]
+fn a_reset_ends_one_connection() {
+    let mut t = Trace::open();
+    t.at(1).establish(syn());
+    t.recv(rst(1));
+    t.lost(LostReason::Reset);
+    t.at(0).recv(bytes(1, "here"));
+    t.hears("here");
+}

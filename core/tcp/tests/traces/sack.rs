@@ -1,0 +1,198 @@
+//! Selective acknowledgements, told and heard (RFC 2018, RFC 2883, RFC 6675).
+
+use crate::trace::*;
+
+/// RFC 2018 §3: what came, between holes.
+#[test]
+fn what_came_out_of_order_is_told() {
+    let mut t = Trace::open_sack();
+    t.recv(many(11, 10));
+    t.expect(ack(1).sack(&[(11, 21)]));
+    t.recv(many(21, 10));
+    t.expect(ack(1).sack(&[(11, 31)]));
+    t.recv(many(1, 10));
+    t.expect(ack(31).sack(&[]));
+}
+
+/// RFC 2018 §4: "the first SACK block MUST specify the contiguous block of data containing the segment which triggered
+/// this ACK".
+#[test]
+fn the_latest_block_is_the_first() {
+    let mut t = Trace::open_sack();
+    for (seq, blocks) in [
+        (11, &[(11, 16)][..]),
+        (31, &[(31, 36), (11, 16)]),
+        (51, &[(51, 56), (31, 36), (11, 16)]),
+        (16, &[(11, 21), (51, 56), (31, 36)]),
+        (71, &[(71, 76), (11, 21), (51, 56), (31, 36)]),
+    ] {
+        t.recv(many(seq, 5));
+        t.expect(ack(1).sack(blocks));
+    }
+}
+
+/// RFC 2018 §3: 40 bytes of options have room for four blocks; for three beside timestamps.
+#[test]
+fn there_is_room_for_so_many_blocks() {
+    for (mut t, most) in [(Trace::open_sack(), 4), (Trace::open_stamps(), 3)] {
+        for at in 1..8 {
+            t.recv(many(1 + 20 * at, 5));
+        }
+        let blocks = t.last().sack.expect("blocks");
+        let wanted: Vec<_> = (1..8).rev().take(most).map(|at| (1 + 20 * at, 6 + 20 * at)).collect();
+        assert_eq!(blocks, wanted);
+    }
+}
+
+/// RFC 2018 §4: in every acknowledgement, those with bytes as well; they are smaller by it.
+#[test]
+fn bytes_of_ours_tell_of_blocks() {
+    let mut t = Trace::open_sack();
+    t.recv(many(11, 10));
+    t.last();
+    t.say(3000);
+    t.expect(many(1, 1448).sack(&[(11, 21)]));
+    t.expect(many(1449, 1448).sack(&[(11, 21)]));
+    t.expect(many(2897, 104).sack(&[(11, 21)]));
+}
+
+/// RFC 2018 §4: blocks that the acknowledgement has passed are told no more.
+#[test]
+fn a_hole_that_is_filled_ends_its_block() {
+    let mut t = Trace::open_sack();
+    t.recv(many(11, 10));
+    t.recv(many(31, 10));
+    t.last();
+    t.recv(many(1, 10));
+    t.expect(ack(21).sack(&[(31, 41)]));
+    t.recv(many(21, 10));
+    t.expect(ack(41).sack(&[]));
+}
+
+/// What is in order but not granted is neither acknowledged nor told.
+#[test]
+fn what_is_not_granted_is_not_told() {
+    let mut t = Trace::new(|_| {});
+    t.establish(syn().sack_ok(true));
+    t.recv(many(1, 100));
+    t.expect(ack(1).sack(&[]));
+    t.recv(many(201, 100));
+    t.expect(ack(1).sack(&[(201, 301)]));
+}
+
+/// RFC 2883 §4.1.1: a full duplicate below the acknowledgement.
+#[test]
+fn a_duplicate_is_told_first() {
+    let mut t = Trace::open_sack();
+    t.recv(many(1, 10));
+    t.recv(many(1, 10));
+    t.expect(ack(11).sack(&[(1, 11)]));
+}
+
+/// RFC 2883 §4: "reports ... exactly once".
+#[test]
+fn a_duplicate_is_told_once() {
+    let mut t = Trace::open_sack();
+    t.recv(many(1, 10));
+    t.recv(many(1, 10));
+    t.last();
+    t.recv(many(31, 10));
+    t.expect(ack(11).sack(&[(31, 41)]));
+    t.say(1);
+    t.expect(many(1, 1).sack(&[(31, 41)]));
+}
+
+/// RFC 2883 §4.1.2: beside what is out of order.
+#[test]
+fn a_duplicate_is_told_before_other_blocks() {
+    let mut t = Trace::open_sack();
+    t.recv(many(1, 10));
+    t.recv(many(21, 10));
+    t.last();
+    t.recv(many(1, 10));
+    t.expect(ack(11).sack(&[(1, 11), (21, 31)]));
+}
+
+/// RFC 2883 §4.2: a part of a segment.
+#[test]
+fn a_part_that_came_before_is_told() {
+    let mut t = Trace::open_sack();
+    t.recv(many(1, 10));
+    t.recv(many(6, 10));
+    t.expect(ack(16).sack(&[(6, 11)]));
+}
+
+/// RFC 2883 §4: out of order twice: the duplicate, then the block that holds it.
+#[test]
+fn what_came_twice_out_of_order_is_told_with_its_block() {
+    let mut t = Trace::open_sack();
+    t.recv(many(11, 10));
+    t.recv(many(21, 10));
+    t.last();
+    t.recv(many(11, 10));
+    let blocks = t.next().sack.expect("blocks");
+    assert!(blocks.last() == Some(&(11, 31)), "{blocks:?}");
+}
+
+/// RFC 6675: only what is missing is sent again.
+#[test]
+fn what_the_peer_has_is_not_sent_again() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).sack_ok(true));
+    t.say(10_000);
+    t.peer().segments.clear();
+    t.pass(ms(10));
+    for end in [5001, 6001, 7001, 8001] {
+        t.recv(ack(2001).sack(&[(4001, end)]));
+    }
+    t.expect(many(2001, 1000));
+    t.pass(ms(5));
+    t.recv(ack(2001).sack(&[(4001, 9001)]));
+    let seg = t.next();
+    assert_eq!(seg.seq, Some(3001), "{seg}");
+}
+
+/// Blocks that cannot be: backwards, empty, never sent, before all.
+#[test]
+fn nonsense_is_ignored() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).sack_ok(true));
+    t.say(5000);
+    t.peer().segments.clear();
+    for nonsense in [(3001, 2001), (3001, 3001), (2001, 900_000), (800_000, 900_000), (-5, -1), (-1000, 2001)]
+    {
+        t.recv(ack(1).sack(&[nonsense, nonsense]));
+        t.quiet();
+    }
+    t.recv(ack(5001));
+    t.nothing_sent_later();
+}
+
+/// RFC 2018 §8: a peer may take back what it told: after a timeout all is sent again.
+#[test]
+fn a_peer_may_take_its_word_back() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).sack_ok(true));
+    t.say(3000);
+    t.peer().segments.clear();
+    t.pass(ms(10));
+    t.recv(ack(1).sack(&[(1001, 3001)]));
+    t.peer().segments.clear();
+    t.pass(secs(2));
+    t.peer().segments.clear();
+    for end in [1001, 2001, 3001] {
+        t.recv(ack(end - 1000));
+        t.pass(secs(200));
+        let sent: Vec<_> = t.peer().segments.drain(..).map(|seg| seg.seq).collect();
+        assert!(sent.contains(&Some(end - 1000)), "{sent:?}");
+    }
+}
+
+/// RFC 2018 §2: whoever has not permitted it is not told, and not heard.
+#[test]
+fn blocks_of_a_peer_that_never_permitted_them_do_not_count() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
+    t.say(5000);
+    t.peer().segments.clear();
+    t.recv(ack(1).sack(&[(1001, 5001)]));
+    t.quiet();
+    t.until_sent();
+    t.expect(many(1, 1000));
+}
