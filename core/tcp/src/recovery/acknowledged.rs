@@ -45,6 +45,7 @@ impl Recovery {
 
     #[inline(never)]
     fn on_other_ack(&mut self, now: Time, ack: &Ack<'_>) -> Acked {
+        self.is_quiet = false;
         let (before, flight) = (self.una(), self.in_flight());
         let una = if (before..=self.nxt()).contains(&ack.una) { ack.una } else { before };
         let bytes = una - before;
@@ -52,7 +53,8 @@ impl Recovery {
         self.set_has_sack(ack.has_sack);
 
         let ambiguous_after = Time(now.0.saturating_sub(self.rtt.smallest().map_or(0, nanos)));
-        let mut delivered = Delivered { ambiguous_after, ..Delivered::default() };
+        let highest_sacked = self.scoreboard.highest_sacked();
+        let mut delivered = Delivered { ambiguous_after, highest_sacked, ..Delivered::default() };
         if bytes > 0 {
             self.scoreboard.acknowledge(una, self.mss, &mut delivered);
         }
@@ -64,13 +66,16 @@ impl Recovery {
             self.on_progress(now, ack.rtt, &delivered);
         }
         let mut acked = Acked { bytes, ..Acked::default() };
-        let phase = self.phase;
+        let (phase, ssthresh) = (self.phase, self.ssthresh());
         if !self.is_plain(ack) {
             self.on_loss_signals(now, ack, bytes, &mut delivered, &mut acked);
         }
         acked.delivered = delivered.bytes;
-        if bytes > 0 && !is_syn && phase != Phase::Recovery && self.phase != Phase::Recovery {
-            self.grow(now, bytes, phase == Phase::Loss, before < self.limited_to, flight);
+        let is_reduced =
+            phase == Phase::Recovery || self.phase == Phase::Recovery || self.ssthresh() < ssthresh;
+        if bytes > 0 && !is_syn && !is_reduced {
+            let is_loss = phase == Phase::Loss && !acked.is_undone;
+            self.grow(now, bytes, is_loss, before < self.limited_to, flight);
         }
         self.arm(now, bytes > 0, delivered.bytes > 0);
         self.is_quiet = self.phase == Phase::Open

@@ -44,7 +44,9 @@ impl Recovery {
         delivered: &mut Delivered,
         acked: &mut Acked,
     ) {
-        self.on_latest(now, delivered.latest);
+        if delivered.latest > self.latest {
+            (self.latest, self.latest_rtt) = (delivered.latest, now.since(delivered.latest.0));
+        }
         self.expect_reordering(delivered.reordering.saturating_add(1));
         if !self.has_sack {
             self.count_duplicates(ack.is_duplicate, bytes, delivered);
@@ -140,13 +142,7 @@ impl Recovery {
         // With few in flight, no more can tell than all the others; never fewer than three.
         let others = u32::try_from(self.scoreboard.segments.len().saturating_sub(1)).unwrap_or(u32::MAX);
         let threshold = self.threshold.min(others.max(THRESHOLD_MIN));
-        self.scoreboard.mark_lost(threshold, self.mss) + self.scoreboard.mark_older_lost(self.overdue(now))
-    }
-
-    fn on_latest(&mut self, now: Time, latest: Time) {
-        if latest > self.latest {
-            (self.latest, self.latest_rtt) = (latest, now.since(latest));
-        }
+        self.scoreboard.mark_lost(threshold, self.mss) + self.find_overdue(now)
     }
 
     /// Segments came so much out of order: fewer later ones tell nothing (RFC 4653 has the reasons).
@@ -162,17 +158,17 @@ impl Recovery {
         (quarter * self.threshold / THRESHOLD_MIN).min(smoothed)
     }
 
-    /// What was sent until this time should have arrived, as the latest has.
-    fn overdue(&self, now: Time) -> Time {
+    /// What was sent before the latest that has arrived, and long enough ago to have arrived as well.
+    fn find_overdue(&mut self, now: Time) -> u64 {
         let slack = self.latest_rtt + self.reordering_window();
-        Time(now.0.saturating_sub(nanos(slack))).min(self.latest)
+        self.scoreboard.mark_older_lost(Time(now.0.saturating_sub(nanos(slack))), self.latest)
     }
 
     /// When what is missing is overdue, without a further acknowledgement (RFC 8985 §6.2, step 5).
     pub(super) fn arm_reordering(&mut self, now: Time) {
         let awaited = self.has_sack && (self.scoreboard.sacked() > 0 || self.scoreboard.lost() > 0);
-        let oldest = if awaited { self.scoreboard.oldest_awaited() } else { None };
-        self.reorder_at = match oldest.filter(|&oldest| oldest <= self.latest) {
+        let oldest = if awaited { self.scoreboard.oldest_awaited(self.latest) } else { None };
+        self.reorder_at = match oldest {
             Some(oldest) => {
                 (oldest + self.latest_rtt + self.reordering_window()).max(now + REORDERING_TIMEOUT_MIN)
             }
@@ -183,7 +179,7 @@ impl Recovery {
     /// It is overdue. Returns whether there is something to send again.
     pub(super) fn on_overdue(&mut self, now: Time) -> bool {
         self.reorder_at = NEVER;
-        let newly_lost = self.scoreboard.mark_older_lost(self.overdue(now));
+        let newly_lost = self.find_overdue(now);
         if newly_lost > 0 && self.phase == Phase::Open {
             self.begin_recovery(&Delivered::default());
         }
@@ -221,8 +217,9 @@ impl Recovery {
             let limit = reduction.delivered.saturating_sub(reduction.out).max(arrived);
             (limit + if is_safe { mss } else { 0 }).min(ssthresh - pipe)
         };
-        if reduction.out == 0 {
-            count = count.max(mss); // the fast retransmit goes out at once
+        // The fast retransmit goes out at once, and without SACK the next hole does (RFC 6582 §3.2, step 3).
+        if reduction.out == 0 || (!self.has_sack && self.scoreboard.has_lost_to_send()) {
+            count = count.max(mss);
         }
         let window_max = self.limits.window_max(self.mss);
         self.congestion.window.cwnd = pipe.saturating_add(count).clamp(mss, window_max);

@@ -138,8 +138,8 @@ pub struct Recovery {
     duplicates: u32,
     /// How many segments later ones must arrive before a missing one counts as lost.
     threshold: u32,
-    /// The send time of the last sent of what has arrived.
-    latest: Time,
+    /// The last sent of what has arrived: its send time and its end.
+    latest: (Time, Seq),
     /// How long it took, and its acknowledgement.
     latest_rtt: Duration,
     /// The window was the limit when the byte before this one was sent.
@@ -185,7 +185,7 @@ impl Recovery {
             duplicated: 0,
             duplicates: 0,
             threshold: THRESHOLD_MIN,
-            latest: Time::ZERO,
+            latest: (Time::ZERO, first),
             latest_rtt: Duration::ZERO,
             limited_to: first,
             sent_at: now,

@@ -108,3 +108,78 @@ impl Rtt {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn rtt() -> Rtt {
+        Rtt::new(Duration::from_secs(1), Duration::from_millis(200), Duration::from_secs(60))
+    }
+
+    #[test]
+    fn before_any_sample_the_timeout_is_the_initial_one() {
+        assert_eq!((rtt().rto_ns(0), rtt().smoothed()), (1000 * MS, None));
+    }
+
+    #[test]
+    fn the_first_sample_is_the_estimate() {
+        let mut rtt = rtt();
+        rtt.sample(300 * MS);
+        assert_eq!((rtt.smoothed_ns, rtt.variation_ns), (300 * MS, 150 * MS), "RFC 6298 §2.2");
+        assert_eq!(rtt.rto_ns(0), 900 * MS);
+    }
+
+    #[test]
+    fn later_samples_are_weighed() {
+        let mut rtt = rtt();
+        rtt.sample(300 * MS);
+        rtt.sample(380 * MS);
+        assert_eq!((rtt.smoothed_ns, rtt.variation_ns), (310 * MS, 132_500_000), "RFC 6298 §2.3");
+        rtt.sample(310 * MS);
+        assert_eq!((rtt.smoothed_ns, rtt.variation_ns), (310 * MS, 99_375_000));
+        assert_eq!(rtt.smallest(), Some(Duration::from_millis(300)));
+    }
+
+    #[test]
+    fn a_steady_path_keeps_the_slack() {
+        let mut rtt = rtt();
+        (0..100).for_each(|_| rtt.sample(500 * MS));
+        assert_eq!(rtt.rto_ns(0), 700 * MS);
+        (0..200).for_each(|_| rtt.sample(MS / 10));
+        assert!((200 * MS..205 * MS).contains(&rtt.rto_ns(0)));
+    }
+
+    #[test]
+    fn the_timeout_doubles_up_to_the_longest() {
+        let mut rtt = rtt();
+        rtt.sample(100 * MS);
+        assert_eq!([1, 2, 3].map(|backoffs| rtt.rto_ns(backoffs) / MS), [600, 1200, 2400]);
+        assert_eq!([8, 31, 32, u32::MAX].map(|backoffs| rtt.rto_ns(backoffs) / MS), [60_000; 4]);
+    }
+
+    #[test]
+    fn nonsense_is_bounded() {
+        let mut rtt = rtt();
+        for _ in 0..10 {
+            rtt.sample(u64::MAX);
+            rtt.sample(0);
+        }
+        assert!(rtt.rto_ns(0) <= 60_000 * MS);
+        assert_eq!(nanos(Duration::MAX), SAMPLE_NS_MAX);
+        assert_eq!(nanos(Duration::new(3, 5)), 3_000_000_005);
+    }
+
+    #[test]
+    fn after_a_lost_syn_three_seconds_until_something_is_measured() {
+        let mut rtt = rtt();
+        rtt.syn_timed_out();
+        assert_eq!(rtt.rto_ns(0), 3000 * MS);
+        rtt.sample(10 * MS);
+        assert_eq!(rtt.rto_ns(0), 210 * MS);
+        rtt.syn_timed_out();
+        assert_eq!(rtt.rto_ns(0), 210 * MS);
+    }
+}

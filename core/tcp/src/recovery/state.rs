@@ -205,7 +205,7 @@ impl Recovery {
             limited_to: self.limited_to,
             sent_age_ns: age(self.sent_at),
             progress_age_ns: age(self.progress_at),
-            latest_age_ns: age(self.latest),
+            latest_age_ns: age(self.latest.0),
             rto_in_ns: until(self.rto_at),
             probe_in_ns: if self.wants_probe() { Some(0) } else { until(self.probe_at) },
             probe: self.probe.map(|probe| (probe.end, probe.is_repeated)),
@@ -231,7 +231,10 @@ impl Recovery {
             return None;
         }
         let segments: VecDeque<Segment> = state.segments.iter().map(|one| import_segment(now, one)).collect();
-        let scoreboard = Scoreboard::from_segments(state.una, segments)?;
+        let mut scoreboard = Scoreboard::from_segments(state.una, segments)?;
+        if state.phase == Phase::Loss {
+            scoreboard.timed_out_to(state.recovery_point);
+        }
 
         let mut recovery = Recovery::new(now, settings, state.mss, state.has_sack, state.una);
         let window_max = recovery.limits.window_max(state.mss);
@@ -267,7 +270,7 @@ impl Recovery {
         recovery.limited_to = state.limited_to.min(state.nxt);
         recovery.sent_at = then(state.sent_age_ns);
         recovery.progress_at = then(state.progress_age_ns);
-        recovery.latest = then(state.latest_age_ns);
+        recovery.latest = (then(state.latest_age_ns), scoreboard.highest_sacked());
         recovery.latest_rtt = recovery.rtt.smoothed().unwrap_or_default();
         if scoreboard.in_flight() > 0 {
             recovery.rto_at = later(state.rto_in_ns).min(now + settings.rto_max);

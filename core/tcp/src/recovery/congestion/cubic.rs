@@ -150,3 +150,26 @@ fn cube_root(cube: u128) -> u64 {
     }
     root.min(TICKS_MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cube_roots_are_whole_parts() {
+        for root in [1_u64, 2, 9, 10, 1000, 4096, 99_999, TICKS_MAX - 1] {
+            let cube = u128::from(root).pow(3);
+            assert_eq!(cube_root(cube), root);
+            assert_eq!(cube_root(cube + 1), root);
+            assert_eq!(cube_root(cube - 1), root - 1);
+        }
+        assert_eq!(cube_root(u128::MAX), TICKS_MAX);
+    }
+
+    #[test]
+    fn ticks_are_parts_of_a_second() {
+        assert_eq!(ticks(Duration::from_secs(3)), 3072);
+        assert_eq!(ticks(Duration::from_millis(500)), 512);
+        assert!(ticks(Duration::MAX) > 1 << 20, "bounded, and no overflow");
+    }
+}

@@ -35,29 +35,34 @@ impl Scoreboard {
         newly
     }
 
-    /// Marks as lost what was sent until then and has not arrived: something sent later has (RFC 8985 §6.2). Returns the
-    /// bytes newly found lost.
-    pub(in crate::recovery) fn mark_older_lost(&mut self, until: Time) -> u64 {
+    /// Marks as lost what was sent until then and has not arrived, before `latest`, which has (RFC 8985 §6.2). Returns
+    /// the bytes newly found lost.
+    pub(in crate::recovery) fn mark_older_lost(&mut self, until: Time, latest: (Time, Seq)) -> u64 {
         let mut newly = 0;
         for index in self.index_of(self.lost_below)..self.segments.len() {
             let segment = self.segments[index];
-            if segment.sent_at > until && segment.transmissions == 1 {
+            let is_overdue = segment.sent_at <= until && (segment.sent_at, segment.end) < latest;
+            if !is_overdue && segment.transmissions == 1 && !segment.sacked {
                 break; // and what follows was sent later still
             }
-            if segment.sent_at <= until && !segment.sacked {
+            if is_overdue && !segment.sacked {
                 newly += self.mark(index);
                 self.lost_below = segment.end;
             }
         }
-        newly + self.mark_retransmissions_lost(until)
+        newly + self.mark_retransmissions_lost(until.min(Time(latest.0.0.saturating_sub(1))))
     }
 
-    /// When the first was sent that is neither SACKed nor lost, or is on the way again; not searched for far.
-    pub(in crate::recovery) fn oldest_awaited(&self) -> Option<Time> {
+    /// When the first was sent of what is neither SACKed nor lost, or is on the way again, and was sent before `latest`.
+    /// It is not searched for far.
+    pub(in crate::recovery) fn oldest_awaited(&self, latest: (Time, Seq)) -> Option<Time> {
         let from = self.index_of(self.lost_below.max(self.una));
         let mut awaited = self.segments.range(from..).take(SEARCHED_MAX);
-        let first = awaited.find(|segment| !segment.sacked && !segment.lost).map(|segment| segment.sent_at);
-        let again = (self.retransmitted > 0).then_some(self.retransmitted_first);
+        let first = awaited.find(|segment| !segment.sacked && !segment.lost);
+        let first =
+            first.filter(|segment| (segment.sent_at, segment.end) < latest).map(|segment| segment.sent_at);
+        let again = (self.retransmitted > 0 && self.retransmitted_first < latest.0)
+            .then_some(self.retransmitted_first);
         first.into_iter().chain(again).min()
     }
 

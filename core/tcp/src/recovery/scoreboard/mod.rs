@@ -52,8 +52,10 @@ pub(super) struct Delivered {
     pub repeated: bool,
     /// Whether anything arrived that was sent before the last timeout and not again, and was not SACKed before.
     pub original: bool,
-    /// When the last sent of what arrived was sent.
-    pub latest: Time,
+    /// The last sent of what arrived: when, and its end, as several are sent at a time.
+    pub latest: (Time, Seq),
+    /// The highest byte that had arrived out of order before.
+    pub highest_sacked: Seq,
     /// What was sent more than once, after this, may have arrived by an earlier transmission.
     pub ambiguous_after: Time,
     /// By how many segments the latest was late, of those sent once.
@@ -139,6 +141,11 @@ impl Scoreboard {
         }
         scoreboard.segments = segments;
         Some(scoreboard)
+    }
+
+    /// It was imported: there was a timeout when so much had been sent.
+    pub(super) fn timed_out_to(&mut self, nxt: Seq) {
+        self.timeout_point = nxt;
     }
 
     pub(super) fn una(&self) -> Seq {
@@ -271,10 +278,10 @@ impl Scoreboard {
     fn arrived(&self, index: usize, segment: Segment, delivered: &mut Delivered) {
         let is_repeated = segment.transmissions > 1;
         if !is_repeated || segment.sent_at <= delivered.ambiguous_after {
-            delivered.latest = delivered.latest.max(segment.sent_at);
+            delivered.latest = delivered.latest.max((segment.sent_at, segment.end));
         }
-        if segment.end < self.highest_sacked && !segment.was_sacked {
-            let late = self.index_of(self.highest_sacked - 1).saturating_sub(index);
+        if segment.end < delivered.highest_sacked && !segment.was_sacked {
+            let late = self.index_of(delivered.highest_sacked - 1).saturating_sub(index);
             let late = u32::try_from(late).unwrap_or(u32::MAX);
             let known =
                 if is_repeated { &mut delivered.reordering_repeated } else { &mut delivered.reordering };

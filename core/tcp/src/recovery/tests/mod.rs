@@ -1,56 +1,146 @@
+//! Tests that read as packet traces: at a time something is sent, or acknowledged, and then this is expected.
+//!
+//! Positions are in segments of 1000 bytes: 3 is where the third ends.
+
 extern crate std;
 
 mod any;
+mod fast_retransmit;
+mod model;
+mod moving;
 mod path;
+mod probes;
+mod spurious;
+mod timeouts;
+mod windows;
+mod without_sack;
 
 use alloc::vec::Vec;
-use core::time::Duration;
-
-use spillway_transport::Time;
 
 use super::*;
 use crate::seq::FIRST;
 
 const MSS: u32 = 1000;
 
+/// The first byte of the stream.
+const BASE: Seq = FIRST + 1;
+
 fn ms(ms: u64) -> Time {
     Time(ms * 1_000_000)
 }
 
-fn ack(una: u64) -> Ack<'static> {
-    Ack {
-        una: FIRST + 1 + una,
-        sack: &[],
-        dsack: None,
-        is_duplicate: false,
-        has_sack: true,
-        rtt: None,
-        peer_window: 1 << 20,
+fn ack(una: Seq) -> Ack<'static> {
+    Ack { una, sack: &[], dsack: None, is_duplicate: false, has_sack: true, rtt: None, peer_window: 1 << 20 }
+}
+
+fn at(segments: u64) -> Seq {
+    BASE + 1000 * segments
+}
+
+fn ranges(segments: &[(u64, u64)]) -> Vec<(Seq, Seq)> {
+    segments.iter().map(|&(from, to)| (at(from), at(to))).collect()
+}
+
+/// One sender, established at 100 ms with a round trip of 100 ms: the timeout is 300 ms, the window ten segments.
+struct Trace {
+    recovery: Recovery,
+    now: Time,
+    has_sack: bool,
+}
+
+impl Trace {
+    fn with(settings: &Settings, has_sack: bool) -> Trace {
+        let mut recovery = Recovery::new(ms(0), settings, MSS, has_sack, FIRST);
+        recovery.on_sent(ms(0), BASE);
+        recovery.on_ack(ms(100), &Ack { has_sack, ..ack(BASE) });
+        Trace { recovery, now: ms(100), has_sack }
+    }
+
+    /// With SACK, without probes: they have tests of their own.
+    fn new() -> Trace {
+        Trace::with(&Settings { tail_loss_probe: false, ..newreno() }, true)
+    }
+
+    fn without_sack() -> Trace {
+        Trace::with(&newreno(), false)
+    }
+
+    fn at(&mut self, at_ms: u64) -> &mut Trace {
+        assert!(ms(at_ms) >= self.now, "a trace goes forward");
+        self.now = ms(at_ms);
+        self
+    }
+
+    /// New segments, whatever the window.
+    fn send(&mut self, segments: u64) -> &mut Trace {
+        for _ in 0..segments {
+            self.recovery.on_sent(self.now, self.recovery.nxt() + 1000);
+        }
+        self
+    }
+
+    /// New segments as the window allows, and how many.
+    fn fill(&mut self) -> u64 {
+        let before = self.recovery.nxt();
+        while self.recovery.send_room() >= 1000 {
+            self.send(1);
+        }
+        (self.recovery.nxt() - before) / 1000
+    }
+
+    fn take(&mut self, ack: &Ack<'_>) -> Acked {
+        self.recovery.on_ack(self.now, &Ack { has_sack: self.has_sack, ..*ack })
+    }
+
+    fn ack(&mut self, una: u64) -> Acked {
+        self.take(&ack(at(una)))
+    }
+
+    fn sack(&mut self, una: u64, blocks: &[(u64, u64)]) -> Acked {
+        let is_duplicate = at(una) == self.recovery.una();
+        self.take(&Ack { sack: &ranges(blocks), is_duplicate, ..ack(at(una)) })
+    }
+
+    fn dsack(&mut self, una: u64, twice: (u64, u64)) -> Acked {
+        self.take(&Ack { dsack: Some((at(twice.0), at(twice.1))), is_duplicate: true, ..ack(at(una)) })
+    }
+
+    fn duplicates(&mut self, count: u32) -> &mut Trace {
+        for _ in 0..count {
+            self.take(&Ack { is_duplicate: true, ..ack(self.recovery.una()) });
+        }
+        self
+    }
+
+    /// Sends again what is to be sent again now, and tells what that was.
+    fn resend(&mut self) -> Vec<(u64, u64)> {
+        let mut sent = Vec::new();
+        while let Some((from, to)) = self.recovery.next_retransmission(MSS) {
+            self.recovery.on_retransmitted(self.now, from, to);
+            sent.push(((from - BASE) / 1000, (to - BASE) / 1000));
+        }
+        sent
+    }
+
+    fn timeout(&mut self) -> TimeoutOutcome {
+        self.recovery.handle_timeout(self.now)
+    }
+
+    /// Waits until the retransmission timeout has fired.
+    fn time_out(&mut self) -> &mut Trace {
+        let before = self.recovery.counters().timeouts;
+        while self.recovery.counters().timeouts == before {
+            self.now = self.recovery.poll_timeout().expect("something is out");
+            self.timeout();
+        }
+        self
+    }
+
+    fn timeout_ms(&self) -> Option<u64> {
+        self.recovery.poll_timeout().map(|at| at.0 / 1_000_000)
     }
 }
 
-#[test]
-fn a_lost_segment_is_sent_again_after_three_sacks() {
-    let mut recovery = Recovery::new(ms(0), &Settings::default(), MSS, true, FIRST);
-    recovery.on_sent(ms(0), FIRST + 1);
-    recovery.on_ack(ms(10), &ack(0));
-    assert_eq!(recovery.cwnd(), 10_000);
-    let base = FIRST + 1;
-    for segment in 1..=10 {
-        recovery.on_sent(ms(10), base + 1000 * segment);
-    }
-    assert_eq!(recovery.send_room(), 0);
-    for last in 2..=4 {
-        assert_eq!(recovery.next_retransmission(MSS), None);
-        let sack = [(base + 1000, base + 1000 * last)];
-        recovery.on_ack(ms(20), &Ack { sack: &sack, is_duplicate: true, ..ack(0) });
-    }
-    assert_eq!(recovery.phase(), Phase::Recovery);
-    assert_eq!(recovery.next_retransmission(MSS), Some((base, base + 1000)));
-    recovery.on_retransmitted(ms(20), base, base + 1000);
-    assert_eq!(recovery.next_retransmission(MSS), None);
-    assert_eq!(recovery.rto(), Duration::from_millis(210));
-    recovery.on_ack(ms(30), &ack(10_000));
-    assert_eq!((recovery.phase(), recovery.cwnd()), (Phase::Open, 7000));
-    assert_eq!(recovery.poll_timeout(), None);
+fn newreno() -> Settings {
+    Settings { algorithm: Algorithm::NewReno, ..Settings::default() }
 }

@@ -1,0 +1,353 @@
+//! Recovery with SACK: RFC 6675, RFC 2018, the time-based detection of RFC 8985 §6, RFC 9937.
+
+use super::*;
+
+#[test]
+fn three_segments_sacked_above_tell_that_one_is_lost() {
+    let mut trace = Trace::new();
+    trace.at(110).send(10);
+    trace.at(210).sack(0, &[(1, 2)]);
+    trace.sack(0, &[(1, 3)]);
+    assert_eq!(trace.recovery.phase(), Phase::Open);
+    trace.sack(0, &[(1, 4)]);
+    assert_eq!(trace.recovery.phase(), Phase::Recovery);
+    assert_eq!(trace.resend(), [(0, 1)]);
+}
+
+#[test]
+fn one_acknowledgement_may_tell_it_at_once() {
+    let mut trace = Trace::new();
+    trace.at(110).send(10);
+    trace.at(210).sack(0, &[(5, 8)]);
+    trace.resend();
+    assert_eq!(
+        trace.recovery.scoreboard.lost(),
+        5000,
+        "more than two segments' bytes above all five (§4, IsLost)"
+    );
+}
+
+#[test]
+fn short_segments_count_as_segments() {
+    let mut trace = Trace::new();
+    for message in 1..=10 {
+        trace.recovery.on_sent(ms(110), BASE + 64 * message);
+    }
+    let sack = [(BASE + 64, BASE + 4 * 64)];
+    trace.at(210).take(&Ack { sack: &sack, is_duplicate: true, ..ack(BASE) });
+    assert_eq!(trace.recovery.next_retransmission(MSS), Some((BASE, BASE + 64)));
+}
+
+#[test]
+fn before_it_is_known_new_segments_keep_the_acknowledgements_coming() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 2)]);
+    assert_eq!(trace.fill(), 1, "RFC 3042");
+    trace.sack(0, &[(1, 3)]);
+    assert_eq!(trace.fill(), 1);
+}
+
+#[test]
+fn every_hole_is_filled_once_first_to_last() {
+    let mut trace = Trace::new();
+    trace.at(110).send(20);
+    let mut sent = Vec::new();
+    for last in [4, 8, 12, 16, 17, 18, 19, 20] {
+        let blocks = [(13, last), (9, last.min(12)), (5, last.min(8)), (1, last.min(4))];
+        let blocks: Vec<_> = blocks.into_iter().filter(|block| block.0 < block.1).take(4).collect();
+        trace.at(210 + last).sack(0, &blocks);
+        sent.extend(trace.resend());
+    }
+    assert_eq!(sent, [(0, 1), (4, 5), (8, 9), (12, 13)]);
+    assert_eq!(trace.recovery.counters().fast_recoveries, 1);
+}
+
+#[test]
+fn the_window_goes_down_in_proportion_to_what_arrives() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    let mut sent = 0;
+    for last in 2..=10 {
+        trace.at(210 + last).sack(0, &[(1, last)]);
+        sent += trace.resend().len() as u64 + trace.fill();
+    }
+    // Two by limited transmit, the fast retransmit, then one for every two that arrive (RFC 9937).
+    assert_eq!((sent, trace.recovery.phase()), (5, Phase::Recovery));
+    assert!(trace.recovery.pipe() <= trace.recovery.ssthresh() + 1000);
+    assert!(trace.at(310).ack(10).bytes == 10_000);
+}
+
+#[test]
+fn when_much_is_lost_what_arrives_lets_as_much_out() {
+    let mut trace = Trace::new();
+    trace.at(110).send(20);
+    trace.at(210).sack(0, &[(17, 20)]);
+    assert_eq!(trace.recovery.pipe(), 0);
+    assert_eq!(
+        trace.resend().len(),
+        3,
+        "what was delivered, and no burst (RFC 9937, the conservative bound)"
+    );
+    trace.at(310).ack(1);
+    assert_eq!(trace.resend().len(), 2, "one more while all goes well");
+}
+
+#[test]
+fn a_recovery_ends_with_the_window_at_the_threshold() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 4)]);
+    trace.resend();
+    trace.at(300).ack(6);
+    assert_eq!(trace.recovery.phase(), Phase::Recovery);
+    assert!(trace.at(310).ack(10).is_recovered);
+    assert_eq!((trace.recovery.cwnd(), trace.recovery.ssthresh()), (5000, 5000));
+}
+
+#[test]
+fn losses_in_one_window_reduce_once_and_in_the_next_again() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 4)]);
+    trace.resend();
+    trace.sack(0, &[(5, 9), (1, 4)]);
+    trace.resend();
+    trace.at(310).ack(10);
+    assert_eq!(trace.recovery.counters().fast_recoveries, 1);
+    trace.fill();
+    trace.at(410).sack(10, &[(11, 14)]);
+    assert_eq!(trace.recovery.counters().fast_recoveries, 2);
+}
+
+#[test]
+fn what_was_lost_of_the_recovery_itself_is_the_next_one() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 9)]);
+    trace.resend();
+    assert_eq!(trace.fill(), 3);
+    trace.at(215).sack(0, &[(1, 10)]);
+    assert_eq!(trace.fill(), 1);
+    trace.at(310).sack(10, &[(11, 14)]);
+    assert_eq!((trace.recovery.phase(), trace.recovery.counters().fast_recoveries), (Phase::Recovery, 2));
+    assert_eq!(trace.resend(), [(10, 11)]);
+}
+
+#[test]
+fn without_new_data_what_may_be_lost_is_sent() {
+    let mut trace = Trace::new();
+    trace.at(110).send(7);
+    trace.at(210).sack(0, &[(5, 6), (1, 4)]);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.recovery.spare_retransmission(MSS), None, "the window is full");
+    trace.at(211).sack(0, &[(5, 7), (1, 4)]);
+    assert_eq!(trace.resend(), [], "two above it do not tell");
+    assert_eq!(trace.recovery.spare_retransmission(MSS), Some((at(4), at(5))), "RFC 6675 §4, NextSeg rule 3");
+    trace.recovery.on_retransmitted(ms(211), at(4), at(5));
+    assert_eq!(trace.recovery.spare_retransmission(MSS), None, "once");
+    assert!(trace.at(311).ack(7).is_recovered);
+}
+
+#[test]
+fn the_last_segment_is_sent_again_once_a_recovery() {
+    let mut trace = Trace::new();
+    trace.at(110).send(8);
+    trace.at(210).sack(0, &[(1, 7)]);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.recovery.spare_retransmission(MSS), Some((at(7), at(8))), "NextSeg rule 4");
+    trace.recovery.on_retransmitted(ms(210), at(7), at(8));
+    assert_eq!(trace.recovery.spare_retransmission(MSS), None);
+}
+
+#[test]
+fn outside_a_recovery_nothing_is_sent_for_lack_of_other_data() {
+    let mut trace = Trace::new();
+    trace.at(110).send(3);
+    assert_eq!(trace.recovery.spare_retransmission(MSS), None);
+}
+
+#[test]
+fn a_retransmission_that_is_lost_is_found_by_what_was_sent_after_it() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 4)]);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    for (at_ms, last) in [(212, 6), (214, 8), (240, 10)] {
+        trace.at(at_ms).sack(0, &[(1, last)]);
+        trace.fill();
+    }
+    assert!(trace.recovery.nxt() > at(11));
+    // What was sent at 240 ms has arrived, what was sent at 210 ms has not.
+    let end = (trace.recovery.nxt() - BASE) / 1000;
+    trace.at(340).sack(0, &[(1, end)]);
+    assert_eq!(trace.resend(), [(0, 1)], "no timeout was needed");
+    assert_eq!(trace.recovery.counters().timeouts, 0);
+}
+
+#[test]
+fn with_few_in_flight_time_tells() {
+    let mut trace = Trace::new();
+    trace.at(110).send(2);
+    trace.at(210).sack(0, &[(1, 2)]);
+    assert_eq!(
+        (trace.resend(), trace.timeout_ms()),
+        (Vec::new(), Some(235)),
+        "a quarter of a round trip later"
+    );
+    assert_eq!(trace.at(235).timeout(), TimeoutOutcome::Retransmit);
+    assert_eq!(trace.recovery.phase(), Phase::Recovery);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    assert!(trace.at(335).ack(2).is_recovered);
+    assert_eq!(trace.recovery.counters().timeouts, 0);
+}
+
+#[test]
+fn a_segment_that_is_a_little_late_is_not_lost() {
+    let mut trace = Trace::new();
+    trace.at(110).send(3);
+    trace.at(210).sack(0, &[(1, 2)]);
+    trace.at(220).ack(2);
+    assert!(trace.timeout_ms() > Some(500), "there is nothing to wait for besides the timeout");
+    trace.at(230).ack(3);
+    assert_eq!(trace.recovery.counters(), Counters::default());
+    assert_eq!(trace.timeout_ms(), None);
+}
+
+#[test]
+fn what_was_sent_long_before_what_has_arrived_is_lost_at_once() {
+    let mut trace = Trace::new();
+    trace.at(110).send(1).at(160).send(1);
+    trace.at(260).sack(0, &[(1, 2)]);
+    assert_eq!(trace.resend(), [(0, 1)], "50 ms are more than a quarter of a round trip");
+}
+
+#[test]
+fn segments_out_of_order_are_waited_for_longer() {
+    let mut trace = Trace::new();
+    trace.at(110).send(30);
+    trace.at(210).sack(0, &[(1, 3)]);
+    trace.ack(3);
+    trace.sack(3, &[(4, 6)]);
+    trace.at(211).ack(6);
+    assert_eq!(trace.recovery.threshold, 3, "two came before one");
+    for last in 8..=12 {
+        trace.sack(6, &[(7, last)]);
+    }
+    assert_eq!(trace.recovery.phase(), Phase::Recovery);
+    trace.resend();
+    // It was not lost: the peer has it twice.
+    trace.at(212).ack(12);
+    let undone = trace.at(213).dsack(12, (6, 7)).is_undone;
+    assert!(undone);
+    assert!(trace.recovery.threshold >= 6);
+    for last in 14..=17 {
+        trace.at(214).sack(12, &[(13, last)]);
+        assert_eq!(trace.recovery.phase(), Phase::Open, "four later ones tell nothing any more");
+    }
+}
+
+#[test]
+fn a_timeout_makes_it_as_impatient_as_ever() {
+    let mut trace = Trace::new();
+    trace.recovery.threshold = 50;
+    trace.at(110).send(3).at(410).timeout();
+    assert_eq!(trace.recovery.threshold, THRESHOLD_MIN);
+}
+
+#[test]
+fn blocks_of_what_was_never_sent_are_ignored() {
+    let mut trace = Trace::new();
+    trace.at(110).send(10);
+    let nonsense = [(at(3), at(11)), (at(8), at(8)), (at(9), at(5)), (0, u64::MAX)];
+    trace.at(210).take(&Ack { sack: &nonsense, is_duplicate: true, ..ack(BASE) });
+    assert_eq!((trace.recovery.pipe(), trace.recovery.phase()), (10_000, Phase::Open));
+}
+
+#[test]
+fn a_block_that_holds_the_acknowledged_byte_is_ignored() {
+    let mut trace = Trace::new();
+    trace.at(110).send(10);
+    trace.at(210).sack(2, &[(2, 5)]);
+    trace.sack(2, &[(1, 6)]);
+    assert_eq!(trace.recovery.pipe(), 8000);
+}
+
+#[test]
+fn acknowledgements_of_what_was_never_sent_change_nothing() {
+    let mut trace = Trace::new();
+    trace.at(110).send(2);
+    for una in [at(3), u64::MAX, 0, FIRST] {
+        assert_eq!(trace.take(&ack(una)), Acked::default());
+    }
+    assert_eq!((trace.recovery.una(), trace.recovery.in_flight()), (BASE, 2000));
+}
+
+#[test]
+fn parts_of_segments_are_known_as_such() {
+    let mut trace = Trace::new();
+    trace.at(110).send(4);
+    let sack = [(at(1) + 500, at(2) + 250)];
+    trace.at(210).take(&Ack { sack: &sack, is_duplicate: true, ..ack(BASE) });
+    assert_eq!(trace.recovery.pipe(), 3250);
+    assert_eq!(trace.recovery.scoreboard.segments.len(), 6);
+}
+
+#[test]
+fn the_same_blocks_again_are_nothing_new() {
+    let mut trace = Trace::new();
+    trace.at(110).send(10);
+    assert_eq!(trace.at(210).sack(0, &[(5, 6)]).delivered, 1000);
+    assert_eq!(trace.sack(0, &[(5, 6)]).delivered, 0);
+    assert_eq!(trace.sack(0, &[(4, 7)]).delivered, 2000);
+    assert_eq!(trace.sack(0, &[(4, 7), (8, 9)]).delivered, 1000);
+}
+
+#[test]
+fn what_is_longer_than_a_segment_is_sent_again_in_parts() {
+    let mut trace = Trace::new();
+    trace.recovery.on_sent(ms(110), at(3));
+    trace.at(110).send(5);
+    trace.at(210).sack(0, &[(3, 8)]);
+    assert_eq!(trace.resend(), [(0, 1), (1, 2), (2, 3)]);
+    trace.at(310).ack(8);
+    assert_eq!(trace.recovery.in_flight(), 0);
+}
+
+#[test]
+fn lost_segments_that_the_network_refused_cost_no_window() {
+    let mut trace = Trace::new();
+    trace.at(110).send(4);
+    trace.recovery.set_mss(500);
+    assert_eq!(trace.recovery.pipe(), 0, "RFC 1191 §6.5: all were too long");
+    assert_eq!(trace.recovery.next_retransmission(500), Some((BASE, BASE + 500)));
+    let mut parts = 0;
+    while let Some((from, to)) = trace.recovery.next_retransmission(500) {
+        trace.recovery.on_retransmitted(ms(120), from, to);
+        parts += 1;
+    }
+    assert_eq!((parts, trace.recovery.cwnd(), trace.recovery.phase()), (8, 10_000, Phase::Open));
+    trace.at(220).ack(4);
+    assert_eq!(trace.recovery.counters().fast_recoveries, 0);
+}
+
+#[test]
+fn many_short_messages_share_the_last_record() {
+    let mut trace = Trace::new();
+    for message in 1..=10_000 {
+        trace.recovery.on_sent(ms(110), BASE + message);
+    }
+    assert!(trace.recovery.scoreboard.segments.len() < scoreboard::SEGMENTS_MAX);
+    assert_eq!(trace.recovery.in_flight(), 10_000);
+    // The long record at the end is sent again a segment at a time, to its end.
+    trace.at(410).timeout();
+    let mut acknowledged = 0;
+    while acknowledged < 10_000 {
+        let (from, to) = trace.recovery.next_retransmission(MSS).expect("something is lost");
+        assert_eq!(from, BASE + acknowledged);
+        trace.recovery.on_retransmitted(ms(410), from, to);
+        acknowledged = to - BASE;
+        trace.take(&ack(to));
+    }
+    assert_eq!(trace.recovery.in_flight(), 0);
+}

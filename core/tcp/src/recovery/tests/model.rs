@@ -1,0 +1,141 @@
+//! The scoreboard against a map of single bytes.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::scoreboard::{Delivered, Scoreboard};
+use super::*;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Byte {
+    sacked: bool,
+    lost: bool,
+    again: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(u64),
+    Acknowledge(u64),
+    Sack(Vec<(u64, u64)>),
+    Lost(u32),
+    First,
+    Resend(u32),
+    Timeout,
+    Undo,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let block = (0..400_u64, 0..80_u64).prop_map(|(from, length)| (from, from + length));
+    prop_oneof![
+        4 => (1..60_u64).prop_map(Step::Send),
+        3 => (0..100_u64).prop_map(Step::Acknowledge),
+        6 => proptest::collection::vec(block, 1..4).prop_map(Step::Sack),
+        2 => (1..5_u32).prop_map(Step::Lost),
+        1 => Just(Step::First),
+        4 => (1..50_u32).prop_map(Step::Resend),
+        1 => Just(Step::Timeout),
+        1 => Just(Step::Undo),
+    ]
+}
+
+/// What the scoreboard says of each byte.
+fn bytes_of(scoreboard: &Scoreboard) -> BTreeMap<Seq, Byte> {
+    let mut start = scoreboard.una();
+    let mut all = BTreeMap::new();
+    for segment in &scoreboard.segments {
+        let byte = Byte { sacked: segment.sacked, lost: segment.lost, again: segment.retransmitted };
+        all.extend((start..segment.end).map(|seq| (seq, byte)));
+        start = segment.end;
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn the_scoreboard_is_a_map_of_bytes(steps in proptest::collection::vec(step(), 1..80)) {
+        let mut scoreboard = Scoreboard::new(BASE);
+        let mut model: BTreeMap<Seq, Byte> = BTreeMap::new();
+        for (index, step) in steps.into_iter().enumerate() {
+            let (now, una, nxt) = (ms(index as u64), scoreboard.una(), scoreboard.nxt());
+            let mut delivered = Delivered::default();
+            let unknown = |model: &BTreeMap<Seq, Byte>| model.values().filter(|byte| !byte.sacked).count() as u64;
+            let before = unknown(&model);
+            match step {
+                Step::Send(length) => {
+                    scoreboard.send(now, nxt + length);
+                    model.extend((nxt..nxt + length).map(|seq| (seq, Byte::default())));
+                }
+                Step::Acknowledge(length) => {
+                    let to = nxt.min(una + length);
+                    scoreboard.acknowledge(to, 1000, &mut delivered);
+                    model = model.split_off(&to);
+                    prop_assert_eq!(delivered.bytes, before - unknown(&model));
+                }
+                Step::Sack(blocks) => {
+                    let blocks: Vec<_> = blocks.iter().map(|&(from, to)| (una + from, una + to)).collect();
+                    scoreboard.sack(&blocks, &mut delivered);
+                    for (from, to) in blocks.into_iter().filter(|&(from, to)| from > una && to <= nxt && from < to) {
+                        for (_, byte) in model.range_mut(from..to) {
+                            *byte = Byte { sacked: true, ..Byte::default() };
+                        }
+                    }
+                    prop_assert_eq!(delivered.bytes, before - unknown(&model));
+                }
+                Step::Lost(threshold) => {
+                    // By bytes alone; segments are the scoreboard's own.
+                    let marked = scoreboard.mark_lost(threshold, 10);
+                    let mut above: u64 = model.values().filter(|byte| byte.sacked).count() as u64;
+                    let mut newly = 0;
+                    for (seq, byte) in bytes_of(&scoreboard) {
+                        let ours = model.get_mut(&seq).expect("both have it");
+                        above -= u64::from(ours.sacked);
+                        let is_lost = above > u64::from(threshold - 1) * 10;
+                        prop_assert!(byte.lost || !is_lost || ours.sacked, "{} above", above);
+                        newly += u64::from(byte.lost && !ours.lost);
+                        prop_assert!(byte.lost || !ours.lost);
+                        prop_assert!(!byte.lost || ours.lost || above > 0, "nothing above tells so");
+                        ours.lost = byte.lost;
+                    }
+                    prop_assert_eq!(marked, newly);
+                }
+                Step::First => {
+                    scoreboard.mark_first_lost();
+                    if let Some(first) = scoreboard.segments.front() {
+                        for (_, byte) in model.range_mut(una..first.end).filter(|(_, byte)| !byte.sacked) {
+                            byte.lost = true;
+                        }
+                    }
+                }
+                Step::Resend(mss) => {
+                    let wanted = model.iter().find(|(_, byte)| byte.lost && !byte.again).map(|(seq, _)| *seq);
+                    let named = scoreboard.next_lost(mss);
+                    prop_assert_eq!(named.map(|range| range.0), wanted);
+                    if let Some((from, to)) = named {
+                        prop_assert!(to - from <= u64::from(mss));
+                        scoreboard.resend(now, from, to, true);
+                        for (_, byte) in model.range_mut(from..to) {
+                            prop_assert!(byte.lost && !byte.again);
+                            byte.again = true;
+                        }
+                    }
+                }
+                Step::Timeout => {
+                    scoreboard.mark_all_lost();
+                    model.values_mut().for_each(|byte| *byte = Byte { lost: true, ..Byte::default() });
+                }
+                Step::Undo => {
+                    scoreboard.unmark_all();
+                    model.values_mut().for_each(|byte| (byte.lost, byte.again) = (false, false));
+                }
+            }
+            scoreboard.check();
+            prop_assert_eq!(&bytes_of(&scoreboard), &model);
+            let pipe = model.values().filter(|byte| !byte.sacked && (!byte.lost || byte.again)).count();
+            prop_assert_eq!(scoreboard.pipe(), pipe as u64);
+            prop_assert_eq!(scoreboard.in_flight(), model.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Reductions taken back: RFC 2883 and 3708, RFC 3522 (Eifel), RFC 5682 (F-RTO).
+
+use super::*;
+
+#[test]
+fn a_retransmission_that_came_twice_was_needless() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 4)]);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    trace.at(215).ack(10);
+    assert_eq!(trace.recovery.cwnd(), 5000);
+    assert!(trace.at(310).dsack(10, (0, 1)).is_undone);
+    assert_eq!((trace.recovery.cwnd(), trace.recovery.ssthresh()), (10_000, u64::MAX));
+    assert_eq!((trace.recovery.counters().undone, trace.recovery.counters().duplicates), (1, 1));
+}
+
+#[test]
+fn one_of_two_that_came_twice_proves_nothing() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(2, 6)]);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    trace.at(212).sack(0, &[(2, 8)]);
+    assert_eq!(trace.resend(), [(1, 2)]);
+    trace.at(310).ack(10);
+    assert!(!trace.dsack(10, (0, 1)).is_undone);
+    assert_eq!(trace.recovery.cwnd(), 5000);
+    assert!(trace.dsack(10, (1, 2)).is_undone, "but both do");
+}
+
+#[test]
+fn what_the_network_doubled_proves_nothing() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 4)]);
+    trace.resend();
+    trace.at(310).ack(10);
+    trace.send(2);
+    assert!(!trace.at(410).dsack(11, (10, 11)).is_undone, "it was sent after the recovery");
+}
+
+#[test]
+fn duplicates_without_a_recovery_are_only_counted() {
+    let mut trace = Trace::new();
+    trace.at(110).send(3);
+    trace.at(210).ack(3);
+    assert!(!trace.dsack(3, (1, 2)).is_undone);
+    assert_eq!(trace.recovery.counters().duplicates, 1);
+}
+
+#[test]
+fn a_timestamp_older_than_the_retransmission_proves_it_needless() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 4)]);
+    trace.resend();
+    // The first transmission took 110 ms: 10 ms after the second.
+    let ack = Ack { rtt: Some(Duration::from_millis(110)), ..ack(at(4)) };
+    assert!(trace.at(220).take(&ack).is_undone);
+    assert_eq!((trace.recovery.cwnd(), trace.recovery.phase()), (10_000, Phase::Open));
+    assert_eq!(trace.resend(), []);
+}
+
+#[test]
+fn the_retransmissions_own_timestamp_does_not() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 4)]);
+    trace.resend();
+    let ack = Ack { rtt: Some(Duration::from_millis(101)), ..ack(at(10)) };
+    let acked = trace.at(310).take(&ack);
+    assert!(acked.is_recovered && !acked.is_undone, "within what clocks are exact to");
+}
+
+#[test]
+fn the_next_recovery_is_not_undone_by_retransmissions_of_the_last() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 4)]);
+    trace.resend();
+    trace.fill();
+    // A hole beyond the first recovery is sent again during it, and filled after the second has begun.
+    let mut last = 5;
+    for at_ms in [212, 214, 216] {
+        trace.at(at_ms).sack(0, &[(1, last)]);
+        trace.resend();
+        trace.fill();
+        last += 2;
+    }
+    let end = (trace.recovery.nxt() - BASE) / 1000;
+    trace.at(312).sack(10, &[(11, end)]);
+    let before = trace.recovery.counters().undone;
+    trace.resend();
+    trace.at(412).take(&Ack { rtt: Some(Duration::from_millis(100)), ..ack(at(end)) });
+    assert_eq!(trace.recovery.counters().undone, before);
+}
+
+#[test]
+fn a_timeout_while_acknowledgements_were_held_back_is_undone() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(410).timeout();
+    trace.resend();
+    assert_eq!(trace.recovery.cwnd(), 1000);
+    // The gate opens: what was never sent again is acknowledged (RFC 5682).
+    assert!(trace.at(610).ack(10).is_undone);
+    assert_eq!(
+        (trace.recovery.cwnd(), trace.recovery.ssthresh()),
+        (20_000, u64::MAX),
+        "and slow start goes on"
+    );
+    assert_eq!((trace.recovery.backoffs(), trace.recovery.phase()), (0, Phase::Open));
+}
+
+#[test]
+fn with_timestamps_it_is_undone_for_a_single_segment_as_well() {
+    let mut trace = Trace::new();
+    trace.at(110).send(1).at(410).timeout();
+    trace.resend();
+    let ack = Ack { rtt: Some(Duration::from_millis(500)), ..ack(at(1)) };
+    assert!(trace.at(610).take(&ack).is_undone);
+    assert!(trace.recovery.rto() > Duration::from_millis(500), "it has learnt that the path is slow");
+}
+
+#[test]
+fn a_duplicate_tells_so_without_timestamps() {
+    let mut trace = Trace::new();
+    trace.at(110).send(1).at(410).timeout();
+    trace.resend();
+    assert!(!trace.at(610).ack(1).is_undone, "either may have been acknowledged");
+    assert!(trace.at(611).dsack(1, (0, 1)).is_undone);
+    assert_eq!(trace.recovery.cwnd(), 10_000);
+}
+
+#[test]
+fn a_timeout_for_a_loss_stays() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(410).timeout();
+    assert_eq!(trace.resend(), [(0, 1)]);
+    assert!(!trace.at(510).ack(1).is_undone);
+    assert_eq!((trace.resend(), trace.recovery.phase()), (Vec::from([(1, 2), (2, 3)]), Phase::Loss));
+}
+
+#[test]
+fn what_was_sacked_before_the_timeout_proves_nothing() {
+    let mut trace = Trace::new();
+    trace.at(110).send(3);
+    trace.at(210).sack(0, &[(1, 2)]);
+    trace.time_out().resend();
+    trace.now = trace.now + Duration::from_millis(100);
+    assert!(!trace.ack(2).is_undone, "only the first was missing");
+}
+
+#[test]
+fn new_data_sent_after_the_timeout_proves_nothing() {
+    let mut trace = Trace::new();
+    trace.at(110).send(1).at(410).timeout();
+    trace.resend();
+    trace.recovery.on_sent(ms(411), at(2));
+    assert!(!trace.at(510).ack(2).is_undone);
+}
+
+#[test]
+fn without_sack_an_acknowledgement_of_more_proves_nothing() {
+    let mut trace = Trace::without_sack();
+    trace.at(110).fill();
+    trace.at(410).timeout();
+    trace.resend();
+    assert!(!trace.at(510).ack(10).is_undone, "the others may have waited for the first");
+}
+
+#[test]
+fn cubic_is_what_it_was() {
+    let mut trace = Trace::with(&Settings { tail_loss_probe: false, ..Settings::default() }, true);
+    trace.at(110).fill();
+    let before = trace.recovery.congestion;
+    trace.at(210).sack(0, &[(1, 4)]);
+    trace.resend();
+    assert_ne!(trace.recovery.congestion.selected, before.selected);
+    let ack = Ack { rtt: Some(Duration::from_millis(110)), ..ack(at(4)) };
+    assert!(trace.at(220).take(&ack).is_undone);
+    assert_eq!(trace.recovery.congestion.selected, before.selected);
+}

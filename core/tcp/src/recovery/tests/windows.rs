@@ -1,0 +1,257 @@
+//! The congestion window: RFC 5681 §3.1 and §4.1, RFC 6928, RFC 9438; CUBIC against its formulas in floating point.
+
+use super::congestion::cubic::Cubic;
+use super::congestion::{Controller, Window};
+use super::*;
+
+fn window_of(mss: u32) -> u64 {
+    Recovery::new(ms(0), &newreno(), mss, true, FIRST).cwnd()
+}
+
+#[test]
+fn the_initial_window_by_segment_size() {
+    assert_eq!(window_of(1000), 10_000, "RFC 6928 §2");
+    assert_eq!(window_of(1460), 14_600);
+    assert_eq!(window_of(4000), 14_600);
+    assert_eq!(window_of(9000), 18_000);
+    assert_eq!(window_of(100), 1000);
+}
+
+#[test]
+fn the_initial_window_follows_what_the_handshake_agrees() {
+    let mut recovery = Recovery::new(ms(0), &newreno(), 536, true, FIRST);
+    recovery.on_sent(ms(0), BASE);
+    recovery.set_mss(1460);
+    recovery.on_ack(ms(10), &ack(BASE));
+    assert_eq!(recovery.cwnd(), 14_600);
+}
+
+#[test]
+fn slow_start_doubles_the_window_each_round_trip() {
+    let mut trace = Trace::new();
+    let mut acknowledged = 0;
+    for (round, window) in [(1, 20), (2, 40), (3, 80)] {
+        trace.at(100 + 100 * round);
+        acknowledged += trace.fill();
+        trace.at(150 + 100 * round).ack(acknowledged);
+        assert_eq!(trace.recovery.cwnd(), 1000 * window);
+    }
+}
+
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    let mut trace = Trace::new();
+    for round in 1..20 {
+        trace.at(100 * round).send(2).at(100 * round + 50).ack(2 * round);
+    }
+    assert_eq!(trace.recovery.cwnd(), 10_000);
+}
+
+#[test]
+fn in_slow_start_half_of_it_used_is_enough() {
+    let mut trace = Trace::new();
+    trace.at(110).send(6).at(210).ack(6);
+    assert_eq!(trace.recovery.cwnd(), 16_000);
+}
+
+#[test]
+fn after_a_loss_it_grows_by_a_segment_a_round_trip() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 4)]);
+    trace.resend();
+    trace.at(310).ack(10);
+    let mut acknowledged = 10;
+    for round in 1..=4 {
+        assert_eq!(trace.recovery.cwnd(), 4000 + 1000 * round);
+        trace.at(310 + 100 * round);
+        for _ in 0..trace.fill() {
+            acknowledged += 1;
+            trace.ack(acknowledged);
+        }
+    }
+}
+
+#[test]
+fn acknowledgements_in_pieces_give_no_more() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    for byte in 1..=500 {
+        trace.at(210).take(&ack(BASE + byte));
+    }
+    assert_eq!(trace.recovery.cwnd(), 10_500, "bytes are counted, not acknowledgements (RFC 3465)");
+}
+
+#[test]
+fn after_a_silence_the_window_is_the_initial_one() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).ack(10);
+    assert_eq!(trace.recovery.cwnd(), 20_000);
+    let now = trace.at(400).now;
+    trace.recovery.on_idle(now);
+    assert_eq!(trace.recovery.cwnd(), 20_000, "290 ms: less than a timeout");
+    let now = trace.at(500).now;
+    trace.recovery.on_idle(now);
+    assert_eq!((trace.recovery.cwnd(), trace.recovery.ssthresh()), (10_000, u64::MAX), "RFC 5681 §4.1");
+}
+
+#[test]
+fn what_is_in_flight_is_no_silence() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).ack(9);
+    trace.recovery.on_idle(ms(5000));
+    assert_eq!(trace.recovery.cwnd(), 19_000);
+}
+
+#[test]
+fn the_window_has_a_bound() {
+    let settings = Settings { window_bytes_max: 15_500, tail_loss_probe: false, ..newreno() };
+    let mut trace = Trace::with(&settings, true);
+    trace.at(110).fill();
+    trace.at(210).ack(10);
+    assert_eq!((trace.recovery.cwnd(), trace.fill()), (15_500, 15));
+    // What was SACKed leaves the network, but not the queue.
+    trace.at(310).sack(10, &[(11, 13)]);
+    assert_eq!(trace.recovery.send_room(), 500);
+}
+
+#[test]
+fn segments_that_become_longer_leave_room_for_one() {
+    let mut trace = Trace::new();
+    trace.at(110).send(1).at(410).timeout();
+    trace.recovery.set_mss(9000);
+    assert_eq!(trace.recovery.cwnd(), 9000);
+}
+
+fn window(cwnd: u64) -> Window {
+    Window { cwnd, ssthresh: cwnd, mss: 1460 }
+}
+
+const RTT: Duration = Duration::from_millis(50);
+
+/// One stage of congestion avoidance with acknowledgements of every segment, all the window each round trip, for so many
+/// seconds: the window, and that of the formulas.
+fn compare(cwnd: u64, cubic: &mut Cubic, seconds: u64) -> Vec<(f64, f64)> {
+    const MSS: f64 = 1460.0;
+    let mut window = window(cwnd);
+    let (w_max, prior) = (cubic.w_max as f64 / MSS, cubic.cwnd_prior as f64 / MSS);
+    let mut reference = cwnd as f64 / MSS;
+    let k = if w_max > reference { ((w_max - reference) / 0.4).cbrt() } else { 0.0 };
+    let origin = w_max.max(reference);
+    let mut w_est = reference;
+    let (mut all, mut now) = (Vec::new(), ms(1000));
+    let start = now;
+    while now.since(start).as_secs() < seconds {
+        let segments = window.cwnd / 1460;
+        for _ in 0..segments {
+            now = now + RTT / segments as u32;
+            cubic.on_ack(now, &mut window, 1460, RTT);
+            // RFC 9438 §4.2 and §4.3, as they are written there; time counts from the first acknowledgement.
+            let t = now.since(start).as_secs_f64() - RTT.as_secs_f64() / (cwnd / 1460) as f64;
+            w_est += if w_est < prior { 9.0 / 17.0 } else { 1.0 } / reference;
+            let w_cubic = |t: f64| 0.4 * (t - k).powi(3) + origin;
+            if w_cubic(t) < w_est {
+                reference = reference.max(w_est);
+            } else {
+                let target = w_cubic(t + RTT.as_secs_f64()).clamp(reference, 1.5 * reference);
+                reference += (target - reference) / reference;
+            }
+        }
+        all.push((window.cwnd as f64 / MSS, reference));
+    }
+    all
+}
+
+fn assert_within_a_percent(all: &[(f64, f64)]) {
+    for (round, (ours, theirs)) in all.iter().enumerate() {
+        assert!(
+            (ours / theirs - 1.0).abs() < 0.01,
+            "round {round}: {ours} segments, by the formulas {theirs}"
+        );
+    }
+}
+
+#[test]
+fn cubic_is_the_curve_around_a_plateau() {
+    let mut cubic = Cubic { w_max: 1460 * 1000, cwnd_prior: 1460 * 1000, epoch: None };
+    let all = compare(1460 * 700, &mut cubic, 16);
+    assert_within_a_percent(&all);
+    assert!(all.last().is_some_and(|(ours, _)| *ours > 1100.0), "it goes beyond the plateau");
+}
+
+#[test]
+fn cubic_is_the_curve_without_a_plateau() {
+    assert_within_a_percent(&compare(1460 * 100, &mut Cubic::default(), 12));
+}
+
+#[test]
+fn cubic_is_at_least_as_fast_as_reno_where_windows_are_small() {
+    let mut cubic = Cubic { w_max: 1460 * 20, cwnd_prior: 1460 * 20, epoch: None };
+    let all = compare(1460 * 14, &mut cubic, 3);
+    assert_within_a_percent(&all);
+}
+
+#[test]
+fn cubic_keeps_seven_tenths() {
+    let (mut cubic, mut window) = (Cubic::default(), window(1_000_000));
+    cubic.on_loss(&mut window, 1_000_000);
+    assert_eq!((window.ssthresh, cubic.w_max, cubic.cwnd_prior), (700_000, 1_000_000, 1_000_000), "§4.6");
+}
+
+#[test]
+fn cubic_counts_what_was_in_flight() {
+    let (mut cubic, mut window) = (Cubic::default(), window(1_000_000));
+    cubic.on_loss(&mut window, 100_000);
+    assert_eq!(window.ssthresh, 70_000);
+    cubic.on_loss(&mut window, 1000);
+    assert_eq!(window.ssthresh, 2920, "never below two segments");
+}
+
+#[test]
+fn cubic_makes_room_for_others_when_it_did_not_come_back() {
+    let mut cubic = Cubic { w_max: 1_000_000, ..Cubic::default() };
+    let mut window = window(800_000);
+    cubic.on_loss(&mut window, 800_000);
+    assert_eq!(cubic.w_max, 680_000, "§4.7: 0.85");
+    let mut back = Cubic { w_max: 1_000_000, ..Cubic::default() };
+    window.cwnd = 1_000_000;
+    back.on_loss(&mut window, 1_000_000);
+    assert_eq!(back.w_max, 1_000_000);
+}
+
+#[test]
+fn cubic_forgets_the_plateau_with_a_timeout() {
+    let mut cubic = Cubic { w_max: 1_000_000, ..Cubic::default() };
+    let mut window = window(1_000_000);
+    cubic.on_timeout(&mut window, 1_000_000);
+    assert_eq!((window.ssthresh, cubic.w_max), (700_000, 0));
+    window.cwnd = 700_000;
+    cubic.on_ack(ms(5000), &mut window, 1460, RTT);
+    let epoch = cubic.epoch.expect("a stage has begun");
+    assert_eq!((epoch.k, epoch.origin), (0, 700_000), "§4.8");
+}
+
+#[test]
+fn for_cubic_no_time_passes_while_the_window_is_not_the_limit() {
+    let (mut cubic, mut window) = (Cubic { w_max: 1_000_000, ..Cubic::default() }, window(700_000));
+    cubic.on_ack(ms(1000), &mut window, 1460, RTT);
+    cubic.on_unlimited(ms(1100));
+    cubic.on_unlimited(ms(30_000));
+    let before = window.cwnd;
+    cubic.on_ack(ms(60_000), &mut window, 1460, RTT);
+    assert!(window.cwnd < before + 1460, "a minute is no reason to jump (§4.2)");
+    assert_eq!(cubic.epoch.expect("it goes on").start, ms(59_900));
+}
+
+#[test]
+fn cubic_grows_by_half_at_most_in_a_round_trip() {
+    let (mut cubic, mut window) = (Cubic::default(), window(14_600));
+    cubic.on_ack(ms(0), &mut window, 1460, RTT);
+    let before = window.cwnd;
+    for _ in 0..before / 1460 {
+        cubic.on_ack(ms(100_000), &mut window, 1460, RTT);
+    }
+    assert!(window.cwnd <= before + before / 2 + 1460, "§4.2");
+}
