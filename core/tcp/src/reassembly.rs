@@ -71,6 +71,12 @@ impl Reassembly {
         self.ranges.last().map(Range::until)
     }
 
+    /// Behind the bytes that are contiguous from `from` on: `from` itself where that is missing.
+    pub fn contiguous_until(&self, from: Seq) -> Seq {
+        let holds = |range: &&Range| range.from <= from && from < range.until();
+        self.ranges.iter().find(holds).map_or(from, Range::until)
+    }
+
     /// Keeps the bytes of a segment, of which none is due yet. There may be `bytes_max` in all.
     pub fn insert(&mut self, from: Seq, bytes: &[u8], bytes_max: usize) -> Inserted {
         let Some(until) = from.checked_add(bytes.len() as u64).filter(|until| *until > from) else {

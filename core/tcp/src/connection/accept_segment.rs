@@ -69,7 +69,7 @@ impl Connection {
             self.answer_unacceptable(cx, seq, header, payload.len());
             // An acknowledgement in it is right all the same: RFC 9293 §3.10.7.4 lets it be taken when only the window is
             // shut (MUST-66).
-            if self.receiving.edge == self.receiving.next && has(Flags::ACK) && !has(Flags::SYN) {
+            if self.receiving.edge <= self.receiving.received() && has(Flags::ACK) && !has(Flags::SYN) {
                 self.take_ack(cx, seq, header, payload.len());
             }
             return false;
@@ -111,7 +111,7 @@ impl Connection {
     /// RFC 5961 §3.2: only one who knows exactly where we are may reset. Behind a closed gate a peer that answers our
     /// segments knows the gate instead.
     fn take_reset(&mut self, cx: &mut Context<'_>, seq: Seq) {
-        let is_exact = seq == self.receiving.next || seq == self.receiving.acknowledged();
+        let is_exact = seq == self.receiving.received() || seq == self.receiving.acknowledged();
         if is_exact {
             cx.counters.resets_received += 1;
             let is_opening = self.state == State::SynReceived;

@@ -161,7 +161,7 @@ fn check_sending(sending: &Sending, stage: Stage) -> Checked<()> {
 fn check_receiving(receiving: &state::Receiving, stage: Stage) -> Checked<()> {
     let all = [receiving.next, receiving.granted, receiving.edge, receiving.window_largest];
     ensure(all.into_iter().all(|seq| seq < SEQ_MAX), "a sequence number")?;
-    ensure(receiving.next >= 1 && receiving.acknowledged <= receiving.next, "what was acknowledged")?;
+    ensure(receiving.next >= 1, "what was received")?;
     ensure(receiving.scale <= 14, "our window scale")?;
     let is_past_fin = receiving.fin.is_some_and(|fin| receiving.next > fin);
     if let Some(fin) = receiving.fin {
@@ -193,7 +193,9 @@ fn import_receiving(settings: &Settings, state: &state::Receiving) -> Checked<Re
     }
     let late = Reassembly::import(next.saturating_sub(1), pieces, limit)
         .ok_or(ImportError::Contradiction("pieces out of order"))?;
-    Ok(Receiving::restored(state, late))
+    let receiving = Receiving::restored(state, late);
+    ensure(extended(state.acknowledged) <= receiving.received(), "what was acknowledged")?;
+    Ok(receiving)
 }
 
 fn import_agreed(now: Time, settings: &Settings, state: &state::Agreed) -> Checked<Agreed> {

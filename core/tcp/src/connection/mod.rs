@@ -277,12 +277,10 @@ impl Connection {
         if self.is_opened {
             self.pass_late(cx);
         }
-        if self.receiving.next > before {
-            self.acking.is_due = true;
-            if self.receiving.is_finished() {
-                self.take_fin();
-            }
-        } else if self.receiving.is_update_due(self.agreed.mss) {
+        if self.receiving.next > before && self.receiving.is_finished() {
+            self.take_fin();
+        }
+        if self.receiving.is_update_due(self.agreed.mss) {
             self.acking.is_due |= self.is_opened;
         } else if self.receiving.has_update() && self.acking.at.is_none() {
             // Small steps are told late (RFC 9293 §3.8.6.2.2), but told.

@@ -14,7 +14,7 @@ use crate::seq::{Base, FIRST, Seq};
 #[derive(Debug)]
 pub(super) struct Receiving {
     pub(super) base: Base,
-    /// RCV.NXT: everything before it is the application's. Never beyond what was granted.
+    /// Everything before it is the application's. Never beyond what was granted.
     pub(super) next: Seq,
     /// How far the application has granted.
     pub(super) granted: Seq,
@@ -75,9 +75,19 @@ impl Receiving {
         }
     }
 
+    /// RCV.NXT: everything before it has come. What is beyond `next` was within the window that was told and waits for a
+    /// grant: were it not acknowledged, the peer would send it again until it gives up.
+    pub(super) fn received(&self) -> Seq {
+        if self.late.is_empty() {
+            return self.next + u64::from(self.fin == Some(self.next));
+        }
+        let held = self.late.contiguous_until(self.next);
+        held + u64::from(self.fin == Some(held))
+    }
+
     /// The acknowledgement field of whatever is sent now.
     pub(super) fn acknowledged(&self) -> Seq {
-        self.gate.limit(self.next)
+        self.gate.limit(self.received())
     }
 
     /// Whether the FIN has come, and everything before it.
@@ -91,7 +101,7 @@ impl Receiving {
     pub(super) fn is_acceptable(&self, seq: Seq, end: Seq, is_bare_fin: bool) -> bool {
         let within = |at: Seq| (self.next..self.edge).contains(&at);
         if seq == end {
-            return seq == self.next || within(seq);
+            return seq == self.next || within(seq) || seq == self.received();
         }
         within(seq)
             || within(end - 1)
@@ -199,5 +209,44 @@ impl Receiving {
     /// The stream offset of RCV.NXT; the FIN is no byte.
     pub(super) fn offset(&self) -> u64 {
         self.next - FIRST - 1 - u64::from(self.is_finished())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST_BYTE: Seq = FIRST + 1;
+
+    #[test]
+    fn what_was_offered_and_is_not_granted_is_acknowledged_and_waits() {
+        let mut receiving = Receiving::new(7, 0, 10, false);
+        receiving.grant(4);
+        let taken = receiving.take(FIRST_BYTE, b"0123456789", true, 100);
+        assert_eq!(taken.direct, Some(0..4));
+        assert_eq!(
+            (receiving.acknowledged(), receiving.is_finished()),
+            (FIRST_BYTE + 11, false),
+            "the FIN, too"
+        );
+        assert!(
+            receiving.is_acceptable(FIRST_BYTE + 11, FIRST_BYTE + 11, false),
+            "an acknowledgement behind it"
+        );
+        receiving.grant(4);
+        assert_eq!(receiving.take_late(), Some(b"4567".to_vec()));
+        receiving.grant(4);
+        assert_eq!(receiving.take_late(), Some(b"89".to_vec()));
+        assert_eq!((receiving.acknowledged(), receiving.is_finished()), (FIRST_BYTE + 11, true));
+    }
+
+    #[test]
+    fn behind_a_gate_it_is_not() {
+        let mut receiving = Receiving::new(7, 0, 10, true);
+        receiving.grant(4);
+        receiving.take(FIRST_BYTE, b"0123456789", false, 100);
+        assert_eq!(receiving.acknowledged(), FIRST_BYTE);
+        receiving.gate.open(4);
+        assert_eq!(receiving.acknowledged(), FIRST_BYTE + 4);
     }
 }

@@ -28,6 +28,7 @@ fn what_is_contiguous_is_taken_at_once() {
     assert_eq!((held.take(100, 999), held.bytes(), held.ranges()), (None, 6, 2));
     assert_eq!(held.insert(108, b"ij", MUCH), new(2));
     assert_eq!((held.ranges(), held.until()), (1, Some(113)));
+    assert_eq!([104, 105, 112, 113].map(|from| held.contiguous_until(from)), [104, 113, 113, 113]);
     assert_eq!(held.take(105, 999), Some(b"fghijklm".to_vec()));
     assert!(held.is_empty());
 }
