@@ -16,6 +16,7 @@ impl Scoreboard {
             if segment.lost && !segment.retransmitted {
                 assert!(start >= self.next_lost_from.max(self.una), "a lost one is passed by");
             }
+            assert!(segment.sacked || segment.lost || segment.end > self.lost_below, "passed by unmarked");
             if segment.retransmitted {
                 assert!(segment.sent_at >= self.retransmitted_first);
             }

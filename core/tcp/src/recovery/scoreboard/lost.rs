@@ -18,16 +18,20 @@ impl Scoreboard {
         let bytes_min = u64::from(threshold.saturating_sub(1)) * u64::from(mss);
         let (mut segments, mut bytes, mut newly) = (0_u32, 0_u64, 0);
         let mut below = self.lost_below;
+        let is_told = |segments: u32, bytes: u64| segments >= threshold || bytes > bytes_min;
         for index in (0..=self.index_of(self.highest_sacked - 1)).rev() {
             let Some(&segment) = self.segments.get(index) else { continue };
             if segment.end <= self.lost_below {
                 break;
             }
             if segment.sacked {
+                let start = self.start_of(index);
                 segments += 1;
-                bytes += segment.end - self.start_of(index);
-            } else if segments >= threshold || bytes > bytes_min {
-                below = below.max(segment.end);
+                bytes += segment.end - start;
+                if is_told(segments, bytes) {
+                    below = below.max(start); // what is above is not gone through again for what is below
+                }
+            } else if is_told(segments, bytes) {
                 newly += self.mark(index);
             }
         }
@@ -38,7 +42,7 @@ impl Scoreboard {
     /// Marks as lost what was sent until then and has not arrived, before `latest`, which has (RFC 8985 §6.2). Returns
     /// the bytes newly found lost.
     pub(in crate::recovery) fn mark_older_lost(&mut self, until: Time, latest: (Time, Seq)) -> u64 {
-        let mut newly = 0;
+        let (mut newly, mut all_marked) = (0, true);
         for index in self.index_of(self.lost_below)..self.segments.len() {
             let segment = self.segments[index];
             let is_overdue = segment.sent_at <= until && (segment.sent_at, segment.end) < latest;
@@ -47,6 +51,9 @@ impl Scoreboard {
             }
             if is_overdue && !segment.sacked {
                 newly += self.mark(index);
+            }
+            all_marked &= is_overdue || segment.sacked || segment.lost;
+            if all_marked {
                 self.lost_below = segment.end;
             }
         }

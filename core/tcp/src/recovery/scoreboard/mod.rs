@@ -197,6 +197,7 @@ impl Scoreboard {
             self.segments.push_back(segment);
         } else if let Some(last) = self.segments.len().checked_sub(1) {
             // Full to the brim, and the last is marked: the new bytes share its fate, without its marks.
+            self.lost_below = self.lost_below.min(self.start_of(last));
             self.unmark(last);
             let last = &mut self.segments[last];
             (last.end, last.sent_at, last.transmissions) = (to, now, 2);

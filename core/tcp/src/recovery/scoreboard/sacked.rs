@@ -67,6 +67,7 @@ impl Scoreboard {
             segment.sacked = false;
         }
         (self.sacked, self.highest_sacked, self.repeated_to) = (0, self.una, self.nxt);
+        self.lost_below = self.una;
         self.blocks = [(0, 0); BLOCKS_KEPT];
     }
 }
