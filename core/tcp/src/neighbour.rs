@@ -85,7 +85,13 @@ impl Neighbours {
         }
         let entry = &mut self.entries[self.last];
         entry.used_at = now;
-        let State::Known { mac, until, is_doubted } = &mut entry.state else { return None };
+        let State::Known { mac, until, is_doubted } = &mut entry.state else {
+            // Somebody still wants it: questions go on, or its connection would never be opened.
+            if entry.asked == QUESTIONS_MAX && entry.ask_at <= now {
+                entry.asked = 0;
+            }
+            return None;
+        };
         let mac = *mac;
         if *until <= now && !*is_doubted {
             *is_doubted = true;
