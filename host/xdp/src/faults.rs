@@ -68,6 +68,11 @@ impl<D: Device> Faults<D> {
         self.options = options;
     }
 
+    /// Frames that are held back, both directions.
+    pub fn held(&self) -> usize {
+        self.inward.held.len() + self.outward.held.len()
+    }
+
     fn flush(&mut self) -> io::Result<bool> {
         let mut all_sent = true;
         while let Some(frame) = self.outward.passed.pop_front() {
