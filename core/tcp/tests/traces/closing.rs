@@ -45,6 +45,22 @@ fn the_peer_acknowledges_with_its_own_end() {
     t.lost(LostReason::Closed);
 }
 
+/// Both have ended at once, and the peer's acknowledgement of our end was lost. It comes with its own once more, and then
+/// the peer may be gone.
+#[test]
+fn the_peer_acknowledges_our_end_with_its_repeated_one() {
+    let mut t = Trace::open();
+    t.finish();
+    t.expect(fin(1));
+    t.recv(fin(1).ack(1));
+    t.finished();
+    t.expect(ack(2));
+    t.nothing();
+    t.recv(fin(1).ack(2));
+    t.expect(ack(2));
+    t.lost(LostReason::Closed);
+}
+
 /// MUST-12: half-closed, the other direction goes on, for as long as it takes.
 #[test]
 fn half_closed_we_still_hear() {

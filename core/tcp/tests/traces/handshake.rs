@@ -49,6 +49,19 @@ fn we_open_a_connection() {
     t.nothing();
 }
 
+/// The end of the handshake was lost, and the peer asks for a window: that alone does not open the connection, nor may
+/// it be in the way of what does.
+#[test]
+fn a_probe_of_the_window_is_no_end_of_the_handshake() {
+    let mut t = Trace::new(|settings| settings.initial_window = 0);
+    t.recv(syn());
+    t.expect(syn_ack().ack(1).window(0));
+    t.recv(ack(1).seq(0));
+    t.expect(ack(1));
+    t.recv(ack(1));
+    t.opened();
+}
+
 #[test]
 fn a_repeated_syn_gets_the_same_answer() {
     let mut t = Trace::new(|_| {});
