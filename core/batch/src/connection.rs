@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use spillway_wire::CloseReason;
 
 use crate::kept::Kept;
+use crate::taken::Taking;
 
 /// Credit is restated after this many bytes were consumed (or half the window, if that is less): at most one
 /// *credit* per connection per 64 KB.
@@ -50,6 +51,8 @@ pub(crate) struct Incoming {
     limit: u64,
     window: u64,
     pub(crate) finished: bool,
+    /// Where the helper is told what was taken.
+    pub(crate) taking: Option<Taking>,
 }
 
 impl Connection {
@@ -65,7 +68,14 @@ impl Connection {
                 blocked: false,
                 kept: None,
             },
-            incoming: Incoming { received: 0, consumed: 0, limit: window, window, finished: false },
+            incoming: Incoming {
+                received: 0,
+                consumed: 0,
+                limit: window,
+                window,
+                finished: false,
+                taking: None,
+            },
             closed_here: false,
             closed_there: false,
             is_carrier: false,

@@ -13,6 +13,7 @@ use crate::connection::{Connection, Outgoing};
 use crate::histogram::Batches;
 use crate::kept::Kept;
 use crate::policy::{Gathered, Policy, Sent};
+use crate::taken::Owed;
 
 /// Bounds of one end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,8 @@ pub(crate) struct Ends {
     blocked: Vec<Id>,
     /// Connections that have room again and have not been told.
     room: VecDeque<Id>,
+    /// Connections whose helpers are to be told what was taken.
+    pub(crate) owed: Owed,
     pub(crate) counters: LinkCounters,
     /// Only where somebody reads them: a server has as many ends as library clients.
     pub(crate) batches: Option<Box<Batches>>,
@@ -114,6 +117,7 @@ impl Ends {
             pending_bytes_max,
             blocked: Vec::new(),
             room: VecDeque::new(),
+            owed: Owed::default(),
             counters: LinkCounters::default(),
             batches: None,
             waiting_since: None,

@@ -101,6 +101,7 @@ impl Ends {
         if may && bytes > 0 {
             self.counters.messages_received += u64::from(!header.more);
             self.counters.bytes_received += bytes as u64;
+            self.owe(header.id);
         }
         may
     }

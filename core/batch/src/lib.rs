@@ -30,6 +30,7 @@ mod ids;
 mod kept;
 mod opener;
 mod server;
+mod taken;
 
 pub mod policy;
 

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 
 use spillway_auth::Key;
 use spillway_transport::{Chunk, Time};
-use spillway_wire::preamble::{NONCE_BYTES, Role, SESSIONS_SINCE};
+use spillway_wire::preamble::{NONCE_BYTES, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
 use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
 use crate::connection::Connection;
@@ -56,6 +56,16 @@ pub enum OpenerEvent<'a> {
         id: Id,
         /// The bytes, never empty.
         bytes: &'a [u8],
+    },
+    /// The server has taken requests up to this offset: they do not depend on this end any more. Where
+    /// [`OpenerLink::hears_what_is_taken`].
+    Taken {
+        /// Whose.
+        id: Id,
+        /// Stream offset of requests.
+        through: u64,
+        /// The *finish* as well.
+        is_finished: bool,
     },
     /// The server sends no more on this connection.
     Finished {
@@ -191,6 +201,11 @@ impl OpenerLink {
     /// Whether the server's end may be told of sessions.
     pub fn carries_sessions(&self) -> bool {
         matches!(&self.stage, Stage::Established(settled) if settled.version >= SESSIONS_SINCE)
+    }
+
+    /// Whether the server tells what it has taken of connections that were [opened](Self::open_kept) with replies kept.
+    pub fn hears_what_is_taken(&self) -> bool {
+        matches!(&self.stage, Stage::Established(settled) if settled.version >= REQUESTS_ACKNOWLEDGED_SINCE)
     }
 
     fn assign(&mut self, relayed: bool) -> Result<(Id, Settled), OpenError> {
@@ -330,11 +345,21 @@ impl OpenerLink {
                 }
                 told(id, incoming, OpenerEvent::Closed { id, reason })
             }
-            Control::Acknowledge(_) | Control::Resumed(_) => {
-                told(id, self.ends.incoming_nonsense(id), OpenerEvent::RelayedControl { id, control })
+            Control::Acknowledge(told) if self.hears_what_is_taken() => {
+                let is_finished = told.finish_received;
+                match self.ends.incoming_taken(id, told) {
+                    Some(through) => Some(OpenerEvent::Taken { id, through, is_finished }),
+                    None => self.nonsense(id, control),
+                }
             }
+            Control::Acknowledge(_) | Control::Resumed(_) => self.nonsense(id, control),
             Control::Connect(_) | Control::Reconnect(_) | Control::Drain { .. } => None,
         }
+    }
+
+    /// Something that has no place on this connection.
+    fn nonsense<'a>(&mut self, id: Id, control: Control) -> Option<OpenerEvent<'a>> {
+        told(id, self.ends.incoming_nonsense(id), OpenerEvent::RelayedControl { id, control })
     }
 
     fn is_relayed(&self, id: Id) -> bool {

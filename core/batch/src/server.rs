@@ -7,7 +7,7 @@ use core::net::SocketAddr;
 
 use spillway_auth::KeyRing;
 use spillway_transport::{Chunk, Time};
-use spillway_wire::preamble::{NONCE_BYTES, Role, SESSIONS_SINCE};
+use spillway_wire::preamble::{NONCE_BYTES, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
 use spillway_wire::session::{Acknowledge, Reconnect};
 use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
@@ -20,6 +20,7 @@ use crate::forwarding::Taken;
 use crate::handshake::{Accepted, Accepting};
 use crate::kept::{Kept, Unacknowledged};
 use crate::policy::{Fixed, Policy};
+use crate::taken::Taking;
 
 /// What a server's link port accepts.
 #[derive(Clone, Debug, Default)]
@@ -145,17 +146,23 @@ impl ServerLink {
                         *run = bytes;
                         return Ok(None);
                     }
-                    Taken::Cut => return Ok(None),
+                    Taken::Cut => {
+                        self.ends.tell_owed();
+                        return Ok(None);
+                    }
                     Taken::Apart => {}
                 }
             }
-            let Some(piece) = self.ends.disassembler.next(input)? else { return Ok(None) };
+            let Some(piece) = self.ends.disassembler.next(input)? else {
+                self.ends.tell_owed();
+                return Ok(None);
+            };
             if version < SESSIONS_SINCE
                 && matches!(&piece, Piece::Control { control, .. } if control.is_of_sessions())
             {
                 return Err(LinkError::Sessions);
             }
-            if let Some(event) = self.piece(role, piece)? {
+            if let Some(event) = self.piece(role, version, piece)? {
                 return Ok(Some(event));
             }
         }
@@ -182,7 +189,12 @@ impl ServerLink {
         }
     }
 
-    fn piece<'a>(&mut self, role: Role, piece: Piece<'a>) -> Result<Option<ServerEvent<'a>>, LinkError> {
+    fn piece<'a>(
+        &mut self,
+        role: Role,
+        version: u8,
+        piece: Piece<'a>,
+    ) -> Result<Option<ServerEvent<'a>>, LinkError> {
         let (id, incoming, event) = match piece {
             Piece::Data { kind: Kind::Request, id, bytes, last } => {
                 match self.ends.incoming_data(id, bytes.len(), last) {
@@ -192,7 +204,7 @@ impl ServerLink {
             }
             Piece::Data { kind, .. } => return Err(LinkError::Direction(kind)),
             Piece::Control { id, control } => match control {
-                Control::Connect(connect) => return self.connect(role, id, connect).map(Some),
+                Control::Connect(connect) => return self.connect((role, version), id, connect).map(Some),
                 Control::Reconnect(Reconnect { client, opening, .. }) => {
                     let connection = Connection::carrier();
                     let event = ServerEvent::Session { id, kind: Kind::Reconnect, client, opening };
@@ -230,6 +242,11 @@ impl ServerLink {
                 }
             },
         };
+        if matches!(incoming, Incoming::Deliver)
+            && matches!(event, ServerEvent::Data { .. } | ServerEvent::Finished { .. })
+        {
+            self.ends.owe(id);
+        }
         Ok(match incoming {
             Incoming::Deliver | Incoming::Carry => Some(event),
             Incoming::PassOver => None,
@@ -237,14 +254,23 @@ impl ServerLink {
         })
     }
 
-    fn connect<'a>(&mut self, role: Role, id: Id, connect: Connect) -> Result<ServerEvent<'a>, LinkError> {
+    fn connect<'a>(
+        &mut self,
+        (role, version): (Role, u8),
+        id: Id,
+        connect: Connect,
+    ) -> Result<ServerEvent<'a>, LinkError> {
         let Connect { client, server, credit, session } = connect;
         let (connection, event) = match session {
             None => {
                 let limits = self.config.limits;
                 let mut connection = Connection::new(credit, limits.window_bytes);
-                if self.keep_next == Some(id) && limits.kept_bytes_max > 0 {
-                    connection.outgoing.kept = Some(Box::new(Kept::new(0, limits.kept_bytes_max)));
+                if self.keep_next == Some(id) {
+                    if limits.kept_bytes_max > 0 {
+                        connection.outgoing.kept = Some(Box::new(Kept::new(0, limits.kept_bytes_max)));
+                    }
+                    connection.incoming.taking =
+                        (version >= REQUESTS_ACKNOWLEDGED_SINCE).then(Taking::default);
                 }
                 (connection, ServerEvent::Connect { id, client, server })
             }

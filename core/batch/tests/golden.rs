@@ -49,26 +49,26 @@ fn assert_says(batch: Option<spillway_transport::Chunk>, expected: &[u8], name: 
 }
 
 #[test]
-fn a_link_of_version_2_is_these_bytes() {
+fn a_link_of_version_3_is_these_bytes() {
     let vectors = vectors();
     let (mut opener, mut server) = (opener(Role::Helper), server());
     let says = |name: &str| vectors.bytes(name);
 
-    assert_says(opener.flush(NOW), says("version 2: hello"), "hello");
-    assert_eq!(server.decompose(NOW, &mut says("version 2: hello")), Ok(None));
-    assert_says(server.flush(NOW), says("version 2: welcome"), "welcome");
-    let established = opener.decompose(NOW, &mut says("version 2: welcome")).unwrap();
+    assert_says(opener.flush(NOW), says("version 3: hello"), "hello");
+    assert_eq!(server.decompose(NOW, &mut says("version 3: hello")), Ok(None));
+    assert_says(server.flush(NOW), says("version 3: welcome"), "welcome");
+    let established = opener.decompose(NOW, &mut says("version 3: welcome")).unwrap();
     assert!(matches!(established, Some(OpenerEvent::Established { .. })));
-    assert_says(opener.flush(NOW), says("version 2: proof"), "proof");
-    let established = server.decompose(NOW, &mut says("version 2: proof")).unwrap();
+    assert_says(opener.flush(NOW), says("version 3: proof"), "proof");
+    let established = server.decompose(NOW, &mut says("version 3: proof")).unwrap();
     assert!(matches!(established, Some(ServerEvent::Established { role: Role::Helper, .. })));
 
     let (id, client) = (Id(1), CLIENT.parse().unwrap());
     assert_eq!(opener.open(client, None), Ok(id));
     assert_eq!(opener.compose(id, b"get a\r\n"), 7);
     opener.finish(id);
-    assert_says(opener.flush(NOW), says("version 2: opener's batch"), "the opener's batch");
-    let mut input = says("version 2: opener's batch");
+    assert_says(opener.flush(NOW), says("version 3: opener's batch"), "the opener's batch");
+    let mut input = says("version 3: opener's batch");
     let mut next = || server.decompose(NOW, &mut input).unwrap();
     assert_eq!(next(), Some(ServerEvent::Connect { id, client, server: None }));
     assert_eq!(next(), Some(ServerEvent::Data { id, bytes: b"get a\r\n" }));
@@ -77,35 +77,38 @@ fn a_link_of_version_2_is_these_bytes() {
     server.accept(id);
     assert_eq!(server.compose(id, b"END\r\n"), 5);
     server.close(id, CloseReason::Normal);
-    assert_says(server.flush(NOW), says("version 2: server's batch"), "the server's batch");
-    let mut input = says("version 2: server's batch");
+    assert_says(server.flush(NOW), says("version 3: server's batch"), "the server's batch");
+    let mut input = says("version 3: server's batch");
     let mut next = || opener.decompose(NOW, &mut input).unwrap();
     assert_eq!(next(), Some(OpenerEvent::Accepted { id }));
     assert_eq!(next(), Some(OpenerEvent::Data { id, bytes: b"END\r\n" }));
     assert_eq!((next(), next()), (Some(OpenerEvent::Closed { id, reason: CloseReason::Normal }), None));
 
     opener.close(id, CloseReason::Normal);
-    assert_says(opener.flush(NOW), says("version 2: opener's last batch"), "the opener's last batch");
-    assert_eq!(server.decompose(NOW, &mut says("version 2: opener's last batch")), Ok(None));
+    assert_says(opener.flush(NOW), says("version 3: opener's last batch"), "the opener's last batch");
+    assert_eq!(server.decompose(NOW, &mut says("version 3: opener's last batch")), Ok(None));
     assert_eq!(server.connections(), 0);
 }
 
 #[test]
-fn an_opener_of_version_1_is_answered_with_these_bytes() {
+fn openers_of_versions_before_are_answered_with_these_bytes() {
     let vectors = vectors();
-    let mut server = server();
-    assert_eq!(server.decompose(NOW, &mut vectors.bytes("old opener: hello")), Ok(None));
-    assert_says(server.flush(NOW), vectors.bytes("old opener: welcome"), "welcome");
-    let established = server.decompose(NOW, &mut vectors.bytes("old opener: proof")).unwrap();
-    assert!(matches!(established, Some(ServerEvent::Established { .. })));
+    for version in [1, 2] {
+        let says = |what: &str| vectors.bytes(&format!("opener of version {version}: {what}"));
+        let mut server = server();
+        assert_eq!(server.decompose(NOW, &mut says("hello")), Ok(None));
+        assert_says(server.flush(NOW), says("welcome"), "welcome");
+        let established = server.decompose(NOW, &mut says("proof")).unwrap();
+        assert!(matches!(established, Some(ServerEvent::Established { .. })));
+    }
 }
 
 #[test]
 fn a_server_of_version_1_is_answered_with_these_bytes() {
     let vectors = vectors();
     let mut opener = opener(Role::Client);
-    assert_says(opener.flush(NOW), vectors.bytes("old server: hello"), "hello");
-    let established = opener.decompose(NOW, &mut vectors.bytes("old server: welcome")).unwrap();
+    assert_says(opener.flush(NOW), vectors.bytes("server of version 1: hello"), "hello");
+    let established = opener.decompose(NOW, &mut vectors.bytes("server of version 1: welcome")).unwrap();
     assert!(matches!(established, Some(OpenerEvent::Established { .. })));
-    assert_says(opener.flush(NOW), vectors.bytes("old server: proof"), "proof");
+    assert_says(opener.flush(NOW), vectors.bytes("server of version 1: proof"), "proof");
 }

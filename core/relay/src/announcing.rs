@@ -72,7 +72,7 @@ impl Relay {
         let client = SocketAddr::new(client.ip().to_canonical(), client.port());
         let via = header.client.map(|_| peer);
         let granted = PROXY_BYTES_MAX.saturating_sub(header.bytes);
-        let arrival = Arrival { peer: client, via, granted };
+        let arrival = Arrival { peer: client, via, granted, before: header.bytes as u16 }; // at most PROXY_BYTES_MAX
         let opened = self
             .admit(service, client)
             .and_then(|()| self.admit_announced(service, client.ip()))

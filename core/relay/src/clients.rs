@@ -8,6 +8,7 @@ use spillway_transport::{Conn, LostReason, Time, Transport};
 
 use crate::acknowledging::Owed;
 use crate::config::ServiceConfig;
+use crate::gates;
 use crate::notice::{Cut, Notice, Refusal};
 use crate::raw::{Arrival, RawClient};
 use crate::relay::Relay;
@@ -69,7 +70,7 @@ impl Relay {
         if self.announces(service, peer) {
             return self.announcing_opened(conn, service, peer, out);
         }
-        let arrival = Arrival { peer, via: None, granted: 0 };
+        let arrival = Arrival { peer, via: None, granted: 0, before: 0 };
         if let Err(why) = self.admit(service, peer).and_then(|()| self.open_raw(conn, service, arrival, out))
         {
             self.refused(service, peer, why);
@@ -103,6 +104,11 @@ impl Relay {
         if keeps && linked.opener.carries_sessions() {
             client.acknowledging = Some(Box::default());
             out.watch_acknowledged(conn, true);
+        }
+        if keeps && linked.opener.hears_what_is_taken() {
+            out.release(conn, client.stream_offset(0));
+        } else {
+            gates::open_for_good(conn, out);
         }
         client.grant(now, conn, linked, out);
         self.put_client(conn, Holder::Raw(client));
@@ -198,6 +204,7 @@ impl Relay {
         let Holder::Raw(client) = holder else { return };
         self.services[usize::from(client.service)].counters.stalls.add(client.end_stall(now));
         let backlog = client.over(&mut self.memory);
+        gates::open_for_good(conn, out); // it wants no more of the client
         *holder = Holder::leaving(client.service, Sort::Raw, client.peer, client.since, backlog);
         if let Holder::Leaving(leaving) = holder {
             leaving.acknowledged = owed.as_ref().map_or(0, Owed::acknowledged);

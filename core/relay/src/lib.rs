@@ -38,6 +38,7 @@ mod clients;
 mod config;
 mod deadlines;
 mod draining;
+mod gates;
 mod holding;
 mod library;
 mod links;

@@ -129,6 +129,9 @@ impl Relay {
             OpenerEvent::Established { connections_max } => self.link_up(now, index, connections_max, out),
             OpenerEvent::Accepted { .. } | OpenerEvent::Data { .. } => {}
             OpenerEvent::Refused { id, reason } => self.raw_refused(index, id, reason, out),
+            OpenerEvent::Taken { id, through, is_finished } => {
+                self.requests_taken(index, id, through, is_finished, out);
+            }
             OpenerEvent::Finished { id } => {
                 if let Some(conn) = self.member(index, id)
                     && let Some(Holder::Raw(client)) = self.slots.get_mut(conn)

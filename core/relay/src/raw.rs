@@ -27,6 +27,8 @@ pub(crate) struct RawClient {
     pub(crate) via: Option<SocketAddr>,
     pub(crate) since: Time,
     pub(crate) bytes_in: u64,
+    /// Bytes of its stream before the first request: its load balancer's header.
+    before: u16,
     pub(crate) bytes_out: u64,
     /// Granted and not yet received.
     granted: usize,
@@ -57,6 +59,8 @@ pub(crate) struct Arrival {
     pub(crate) via: Option<SocketAddr>,
     /// Granted already, for its load balancer's header, and not received.
     pub(crate) granted: usize,
+    /// Bytes of its load balancer's header.
+    pub(crate) before: u16,
 }
 
 impl RawClient {
@@ -69,6 +73,7 @@ impl RawClient {
             via: arrival.via,
             since: now,
             bytes_in: 0,
+            before: arrival.before,
             bytes_out: 0,
             granted: arrival.granted,
             stalled: None,
@@ -98,6 +103,11 @@ impl RawClient {
             self.requests.push(&bytes[taken..], memory);
         }
         self.grant(now, conn, linked, out);
+    }
+
+    /// Where its stream is when so many bytes of requests have gone.
+    pub(crate) fn stream_offset(&self, requests: u64) -> u64 {
+        u64::from(self.before) + requests
     }
 
     /// The client sends no more.

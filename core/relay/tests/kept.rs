@@ -139,3 +139,50 @@ fn nothing_is_watched_or_kept_where_nobody_asked() {
     assert!(!world.wires.line(client).watched);
     assert_eq!(kept(&world), None);
 }
+
+#[test]
+fn a_clients_gate_opens_as_the_server_takes_its_requests() {
+    let mut world = world();
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    assert_eq!(world.wires.line(client).released, 0, "nothing has come");
+    world.data(client, &[1; 300]);
+    assert_eq!(world.wires.line(client).released, 0, "the server does not have it yet");
+    world.exchange();
+    assert_eq!(world.wires.line(client).released, 300);
+    world.event(client, Event::Finished);
+    world.exchange();
+    assert_eq!(world.wires.line(client).released, 301, "the end counts one");
+}
+
+#[test]
+fn where_nobody_tells_what_is_taken_the_gate_is_open() {
+    let mut world = World::with_server(config(), Limits::default());
+    let client = world.client(0, CLIENT);
+    assert_eq!(world.wires.line(client).released, u64::MAX);
+}
+
+#[test]
+fn a_server_that_has_closed_opens_the_gate() {
+    let mut world = world();
+    let client = world.client(0, CLIENT);
+    world.exchange();
+    world.server.close(Id(1), CloseReason::Normal);
+    world.exchange();
+    assert_eq!(world.wires.line(client).released, u64::MAX);
+}
+
+#[test]
+fn a_balancers_header_is_acknowledged_at_once_and_counts_before_requests() {
+    let mut config = keeping();
+    config.services[0].proxy_from = vec!["10.0.0.9".parse().unwrap()];
+    let mut world = World::with_server(config, Limits::default());
+    let client = world.client(0, "10.0.0.9:4000");
+    let header = b"PROXY TCP4 10.9.0.7 10.0.0.2 5555 11211\r\n";
+    world.data(client, header);
+    let before = header.len() as u64;
+    assert_eq!(world.wires.line(client).released, before);
+    world.data(client, b"get x\r\n");
+    world.exchange();
+    assert_eq!(world.wires.line(client).released, before + 7);
+}

@@ -67,6 +67,7 @@ impl Client {
                         self.got.extend_from_slice(bytes);
                         continue;
                     }
+                    OpenerEvent::Taken { through, .. } => format!("taken {through}"),
                     OpenerEvent::Finished { .. } => "finished".into(),
                     OpenerEvent::Closed { reason, .. } => format!("closed {reason:?}"),
                     OpenerEvent::Drain { deadline_ms } => format!("drain {deadline_ms}"),

@@ -16,11 +16,14 @@ use core::fmt;
 /// The first bytes of every link; no text protocol starts with 0xf5.
 pub const MAGIC: [u8; 8] = *b"\xf5SPILLWY";
 
-/// The link versions that this code speaks: 2 carries sessions, 1 does not.
-pub const VERSIONS: core::ops::RangeInclusive<u8> = 1..=2;
+/// The link versions that this code speaks.
+pub const VERSIONS: core::ops::RangeInclusive<u8> = 1..=3;
 
 /// The first link version that carries sessions.
 pub const SESSIONS_SINCE: u8 = 2;
+
+/// The first link version in which a server that is asked to keep replies also acknowledges requests.
+pub const REQUESTS_ACKNOWLEDGED_SINCE: u8 = 3;
 
 /// Bytes of [`Hello`].
 pub const HELLO_BYTES: usize = 36;
@@ -272,9 +275,10 @@ mod tests {
 
     #[test]
     fn the_newest_common_version_is_chosen() {
-        assert_eq!(hello().common_version(), Some(2));
+        assert_eq!(hello().common_version(), Some(3));
+        assert_eq!(Hello { version_max: 9, ..hello() }.common_version(), Some(3));
         assert_eq!(Hello { version_max: 1, ..hello() }.common_version(), Some(1));
-        assert_eq!(Hello { version_min: 3, ..hello() }.common_version(), None);
+        assert_eq!(Hello { version_min: 4, version_max: 9, ..hello() }.common_version(), None);
     }
 
     #[test]

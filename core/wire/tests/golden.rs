@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 
 use spillway_wire::control::Control::{self, *};
 use spillway_wire::preamble::{
-    HELLO_BYTES, Hello, KeyId, PROOF_BYTES, Role, VERSIONS, Verdict, WELCOME_BYTES, Welcome,
+    HELLO_BYTES, Hello, KeyId, PROOF_BYTES, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE, VERSIONS,
+    Verdict, WELCOME_BYTES, Welcome,
 };
 use spillway_wire::session::{Acknowledge, Opening, Position, Reconnect, Resumed, SessionId};
 use spillway_wire::{
@@ -21,6 +22,7 @@ fn frames_of(version: u8) -> (Vectors, Vec<(&'static str, Vec<Said>)>) {
     match version {
         1 => (Vectors::read(include_str!("../golden/frames-1.hex")), version_1()),
         2 => (Vectors::read(include_str!("../golden/frames-2.hex")), version_2()),
+        3 => (Vectors::read(include_str!("../golden/frames-3.hex")), version_3()),
         _ => panic!("link version {version} has no vectors: add golden/frames-{version}.hex"),
     }
 }
@@ -155,6 +157,17 @@ fn check_read(name: &str, mut bytes: &[u8], said: &[Said]) {
     assert!(bytes.is_empty() && disassembler.is_between_frames(), "{name}: bytes are left");
 }
 
+/// The same frame as in version 2, said by a server of a connection without a session.
+fn version_3() -> Vec<(&'static str, Vec<Said>)> {
+    let told = |received, finish_received| {
+        says(7, Acknowledge(self::Acknowledge { received, finish_received, answer: false }))
+    };
+    vec![
+        ("acknowledge: requests", told(1500, false)),
+        ("acknowledge: requests and their end", told(1500, true)),
+    ]
+}
+
 #[test]
 fn frames_are_these_bytes() {
     for version in VERSIONS {
@@ -262,5 +275,5 @@ fn the_preamble_is_these_bytes() {
 fn numbers_that_both_ends_must_know() {
     assert_eq!((HEADER_BYTES, PAYLOAD_BYTES_MAX), (7, 65_535));
     assert_eq!(spillway_wire::control::CONTROL_BYTES_MAX, 256);
-    assert_eq!((VERSIONS, spillway_wire::preamble::SESSIONS_SINCE), (1..=2, 2));
+    assert_eq!((VERSIONS, SESSIONS_SINCE, REQUESTS_ACKNOWLEDGED_SINCE), (1..=3, 2, 3));
 }

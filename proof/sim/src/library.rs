@@ -224,6 +224,7 @@ fn event_of(link: &mut Link, event: OpenerEvent<'_>) {
         OpenerEvent::Drain { .. } => link.left = 0,
         OpenerEvent::Established { .. }
         | OpenerEvent::Accepted { .. }
+        | OpenerEvent::Taken { .. }
         | OpenerEvent::RelayedData { .. }
         | OpenerEvent::RelayedControl { .. } => {}
     }

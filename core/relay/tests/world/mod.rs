@@ -21,6 +21,8 @@ pub struct Line {
     pub finished: bool,
     pub aborted: bool,
     pub watched: bool,
+    /// How far its gate is open.
+    pub released: u64,
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +97,10 @@ impl Transport for Wires {
         self.line(conn).granted += u64::from(bytes);
     }
 
-    fn release(&mut self, _: Conn, _: u64) {}
+    fn release(&mut self, conn: Conn, through: u64) {
+        let line = self.line(conn);
+        line.released = line.released.max(through);
+    }
 
     fn watch_acknowledged(&mut self, conn: Conn, on: bool) {
         self.line(conn).watched = on;

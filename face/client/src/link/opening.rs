@@ -77,6 +77,7 @@ impl Link {
             OpenerEvent::Drain { deadline_ms } => self.drain_ms = Some(deadline_ms),
             OpenerEvent::Established { .. }
             | OpenerEvent::Data { .. }
+            | OpenerEvent::Taken { .. }
             | OpenerEvent::RelayedData { .. }
             | OpenerEvent::RelayedControl { .. } => {}
         }

@@ -200,7 +200,7 @@ impl Driver {
                 self.of(id).closed = Some(reason);
                 self.link.close(id, CloseReason::Normal);
             }
-            OpenerEvent::Drain { .. } => {}
+            OpenerEvent::Drain { .. } | OpenerEvent::Taken { .. } => {}
             OpenerEvent::RelayedControl { id, control } => self.relayed.push((id, Relayed::Control(control))),
             OpenerEvent::RelayedData { id, bytes, .. } => {
                 self.relayed.push((id, Relayed::Data(bytes.to_vec())));

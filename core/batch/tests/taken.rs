@@ -1,0 +1,98 @@
+//! A server tells what it has taken of requests, where the helper has asked for it.
+
+#[allow(dead_code, reason = "its events are for other test programs")]
+mod pair;
+
+use pair::{Pair, Seen};
+use spillway_batch::{CloseReason, Control, Id, Received};
+use spillway_wire::session::Acknowledge;
+
+fn open(pair: &mut Pair, port: u16) -> Id {
+    let client = std::net::SocketAddr::from(([10, 0, 0, 9], port));
+    let id = pair.opener.open_kept(client, None).unwrap();
+    pair.exchange();
+    pair.take_opener_events();
+    pair.take_server_events();
+    id
+}
+
+#[test]
+fn it_is_told_once_for_each_input_with_the_replies() {
+    let mut pair = Pair::established();
+    assert!(pair.opener.hears_what_is_taken());
+    let (one, two) = (open(&mut pair, 1), open(&mut pair, 2));
+    for bytes in [b"abc".as_slice(), b"defgh"] {
+        pair.opener.compose(one, bytes);
+        pair.opener.compose(two, b"x");
+    }
+    pair.exchange();
+    let mut told = pair.take_opener_events();
+    told.sort_by_key(|seen| matches!(seen, Seen::Taken(id, ..) if *id == two));
+    assert_eq!(told, [Seen::Taken(one, 8, false), Seen::Taken(two, 2, false)]);
+    pair.exchange();
+    assert!(pair.take_opener_events().is_empty(), "nothing new");
+}
+
+#[test]
+fn the_end_is_told_as_well() {
+    let mut pair = Pair::established();
+    let id = open(&mut pair, 1);
+    pair.opener.compose(id, b"abc");
+    pair.opener.finish(id);
+    pair.exchange();
+    assert_eq!(pair.take_opener_events(), [Seen::Taken(id, 3, true)]);
+}
+
+#[test]
+fn only_where_the_helper_asks() {
+    let mut pair = Pair::established();
+    let id = pair.open(5);
+    pair.opener.compose(id, b"abc");
+    pair.exchange();
+    assert!(pair.take_opener_events().is_empty());
+}
+
+#[test]
+fn nothing_is_told_of_what_is_cut_short() {
+    let mut pair = Pair::established();
+    let id = open(&mut pair, 1);
+    pair.opener.compose(id, &[7; 100]);
+    // The header and half of the bytes: the server has no more, and says so.
+    let mut batch = pair.opener.flush(pair.now).unwrap();
+    let mut input = &batch.as_slice()[..57];
+    while pair.server.decompose(pair.now, &mut input).unwrap().is_some() {}
+    pair.deliver_to_opener().unwrap();
+    assert_eq!(pair.take_opener_events(), [Seen::Taken(id, 50, false)]);
+    batch.advance(57);
+    let mut input = batch.as_slice();
+    while pair.server.decompose(pair.now, &mut input).unwrap().is_some() {}
+    pair.deliver_to_opener().unwrap();
+    assert_eq!(pair.take_opener_events(), [Seen::Taken(id, 100, false)]);
+}
+
+#[test]
+fn runs_that_are_passed_on_are_taken_too() {
+    let mut pair = Pair::established();
+    let id = open(&mut pair, 1);
+    pair.opener.compose(id, b"abc");
+    pair.opener.compose(id, b"de");
+    let batch = pair.opener.flush(pair.now).unwrap();
+    let mut input = batch.as_slice();
+    assert!(matches!(pair.server.decompose_run(pair.now, &mut input), Ok(Some(Received::Run(_)))));
+    assert_eq!(pair.server.decompose_run(pair.now, &mut input), Ok(None));
+    pair.deliver_to_opener().unwrap();
+    assert_eq!(pair.take_opener_events(), [Seen::Taken(id, 5, false)]);
+}
+
+#[test]
+fn a_server_that_has_taken_more_than_there_was_breaks_the_connection() {
+    for (received, finish_received) in [(4, false), (3, true)] {
+        let mut pair = Pair::established();
+        let id = open(&mut pair, 1);
+        pair.opener.compose(id, b"abc");
+        let told = Acknowledge { received, finish_received, answer: false };
+        pair.server.say(id, Control::Acknowledge(told));
+        pair.deliver_to_opener().unwrap();
+        assert_eq!(pair.take_opener_events(), [Seen::Closed(id, CloseReason::Protocol)]);
+    }
+}
