@@ -2,6 +2,7 @@
 
 mod application;
 mod kernels;
+mod relay;
 mod rig;
 
 use std::io::{ErrorKind, Read, Write};

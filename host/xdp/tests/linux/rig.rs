@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use spillway_lab::{Host, HostOptions, Lab, Launch, unavailable};
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Counters, Listener, Settings, Stack};
-use spillway_transport::Time;
+use spillway_transport::{Application, Time};
 use spillway_wire::packet::ethernet::Mac;
 use spillway_xdp::{Driver, Faulted, Faults, FaultsOptions, Hosted, Stop, Tap};
 
@@ -50,6 +50,7 @@ pub struct Rig {
     pub host: Host,
     stop: Stop,
     running: Option<JoinHandle<Seen>>,
+    other: Option<JoinHandle<Counters>>,
     served: Arc<AtomicUsize>,
     tap: Option<Tap>,
 }
@@ -71,6 +72,7 @@ impl Rig {
             host,
             stop: Stop::new().unwrap(),
             running: None,
+            other: None,
             served: Arc::default(),
             tap: Some(tap),
         };
@@ -125,6 +127,31 @@ impl Rig {
             }
         };
         self.running = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
+    }
+
+    /// Starts the stack with another application, which ends only when it is told to.
+    pub fn start_application<A: Application + Send + 'static>(
+        &mut self,
+        application: A,
+        change: impl FnOnce(&mut Settings),
+    ) {
+        let mut settings = Settings::new(Mac([2, 0, 0, 0, 0, 2]), OURS, 24, Key([7; 16]));
+        change(&mut settings);
+        let (tap, stop) = (self.tap.take().unwrap(), self.stop.clone());
+        let run = move || {
+            let start = Instant::now();
+            let stack = Stack::new(Time::ZERO, settings).unwrap();
+            let mut hosted = Hosted { stack, application };
+            Driver::new(tap).run(&mut hosted, || Time::ZERO + start.elapsed(), &stop).unwrap();
+            *hosted.stack.counters()
+        };
+        self.other = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
+    }
+
+    /// Ends it in the midst of whatever it does.
+    pub fn stop_application(&mut self) -> Counters {
+        self.stop.set();
+        self.other.take().unwrap().join().unwrap()
     }
 
     /// A connection of the kernel's to the stack's listener of this number.

@@ -1,0 +1,251 @@
+//! A helper on the stack: the relay, unchanged, between clients and a server that both use the kernel's TCP. Its clients are
+//! acknowledged only what the server has taken (PostMan §4.2).
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with};
+use spillway_auth::{Key as LinkKey, KeyRing};
+use spillway_batch::{CloseReason, PolicyKind, Role as LinkRole, ServerConfig, ServerEvent, ServerLink};
+use spillway_relay::{Config, Relay, ServiceConfig};
+use spillway_tcp::{Listener, Settings};
+use spillway_transport::Time;
+
+use crate::rig::{OURS, PATIENCE, PORT, Rig, ask, patient, send_pattern, skipped, take_pattern};
+
+/// Whose address the clients have: no helper carries clients with the server's own.
+const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 3);
+
+fn link_key() -> LinkKey {
+    LinkKey::from_secret([1; 32])
+}
+
+/// A server's process with a link port: sends back what its clients say.
+struct Server {
+    address: SocketAddr,
+    /// It takes nothing from its links.
+    is_holding: AtomicBool,
+    /// Bytes that lie in the kernel's socket before it.
+    waiting: AtomicU64,
+    /// Bytes of requests that it has taken.
+    taken: AtomicU64,
+}
+
+impl Server {
+    fn start(rig: &Rig) -> Arc<Server> {
+        rig.command(&["ip", "addr", "add", &format!("{CLIENTS}/24"), "dev", "spw0"]);
+        let listener = rig.listen();
+        let address = listener.local_addr().unwrap();
+        let server = Arc::new(Server {
+            address,
+            is_holding: AtomicBool::new(false),
+            waiting: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+        });
+        let running = server.clone();
+        // Ends with the link, or the test.
+        std::thread::spawn(move || running.serve(&listener));
+        server
+    }
+
+    fn serve(&self, listener: &TcpListener) {
+        let mut ring = KeyRing::new();
+        ring.accept(LinkRole::Helper, link_key());
+        let config = Arc::new(ServerConfig { ring, ..ServerConfig::default() });
+        let (mut stream, peer) = listener.accept().unwrap();
+        let mut link = ServerLink::new(config, Time(1), peer, self.address, [8; 16]);
+        let mut buffer = vec![0; 256 * 1024];
+        loop {
+            while self.is_holding.load(Ordering::SeqCst) {
+                let many = stream.peek(&mut buffer).unwrap_or(0);
+                self.waiting.store(many as u64, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let Ok(length @ 1..) = stream.read(&mut buffer) else { return };
+            self.answer(&mut link, &buffer[..length]);
+            if let Some(batch) = link.flush(Time(1))
+                && stream.write_all(batch.as_slice()).is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, link: &mut ServerLink, mut input: &[u8]) {
+        while let Some(event) = link.decompose(Time(1), &mut input).unwrap() {
+            match event {
+                ServerEvent::Connect { id, .. } => link.accept(id),
+                ServerEvent::Data { id, bytes } => {
+                    self.taken.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+                    assert_eq!(
+                        link.compose(id, bytes),
+                        bytes.len(),
+                        "the client reads what it has asked for"
+                    );
+                    link.consumed(id, bytes.len());
+                }
+                ServerEvent::Finished { id } => link.finish(id),
+                ServerEvent::Closed { id, .. } => link.close(id, CloseReason::Normal),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A helper for this server, its plain clients' port gated.
+fn start_helper(rig: &mut Rig, server: &Server) {
+    let service = ServiceConfig {
+        raw_listeners: vec![0],
+        keys: vec![link_key()],
+        policy: PolicyKind::Fixed { delay: Duration::from_micros(200), bytes: 32_768 },
+        acknowledges_replies: true,
+        ..ServiceConfig::new("echo", server.address)
+    };
+    let mut next = 0_u8;
+    let random = move |bytes: &mut [u8]| {
+        next = next.wrapping_add(1);
+        bytes.fill(next);
+    };
+    let relay = Relay::new(Config::new(vec![service]), Box::new(random)).unwrap();
+    rig.start_application(relay, |settings: &mut Settings| {
+        let address = SocketAddrV4::new(OURS, PORT);
+        settings.listeners.push(Listener { address, is_gated: true });
+    });
+}
+
+/// A client, once the helper takes any: it opens its port when its link is up.
+fn client(rig: &Rig) -> TcpStream {
+    let start = Instant::now();
+    loop {
+        match rig.host.enter(connect_from_there).unwrap() {
+            Ok(stream) => {
+                patient(&stream);
+                stream.set_nodelay(true).unwrap();
+                return stream;
+            }
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn connect_from_there() -> io::Result<TcpStream> {
+    let socket =
+        socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
+    bind(&socket, &SocketAddr::from((CLIENTS, 0)))?;
+    connect(&socket, &SocketAddr::from((OURS, PORT)))?;
+    Ok(TcpStream::from(socket))
+}
+
+/// Bytes that the kernel has sent, or is to send, and that are not acknowledged.
+fn unacknowledged(stream: &TcpStream) -> u64 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ, which is SIOCOUTQ, writes one int.
+    let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
+    assert_eq!(result, 0);
+    bytes as u64
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn clients_of_a_helper_on_the_stack_are_served() {
+    if skipped() {
+        return;
+    }
+    let mut rig = Rig::new("tcp-relay");
+    let server = Server::start(&rig);
+    start_helper(&mut rig, &server);
+    let clients: Vec<TcpStream> = (0..50).map(|_| client(&rig)).collect();
+    for round in 0..20 {
+        for stream in &clients {
+            ask(stream, round * 64, 64);
+        }
+    }
+    // A large request, in many batches, and the end of each.
+    for stream in &clients {
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((&*stream).read(&mut [0]).unwrap(), 0);
+    }
+    let stream = client(&rig);
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_pattern(&stream, 2_000_000));
+        assert_eq!(take_pattern(&stream), 2_000_000);
+    });
+    assert_eq!(server.taken.load(Ordering::SeqCst), 50 * 20 * 64 + 2_000_000);
+    let counters = rig.stop_application();
+    assert_eq!(counters.frames_malformed, 0, "{counters:?}");
+}
+
+#[test]
+fn nothing_is_acknowledged_that_would_be_lost_with_the_helper() {
+    if skipped() {
+        return;
+    }
+    let mut rig = Rig::new("tcp-gated");
+    let server = Server::start(&rig);
+    start_helper(&mut rig, &server);
+    let stream = client(&rig);
+    ask(&stream, 0, 500);
+    wait_until("what the server has taken is acknowledged", || unacknowledged(&stream) == 0);
+    // The server takes nothing any more, though its kernel does.
+    server.is_holding.store(true, Ordering::SeqCst);
+    let first = client(&rig); // whatever woke it last is over
+    wait_until("the server holds", || server.waiting.load(Ordering::SeqCst) > 0);
+    drop(first);
+    let before = server.waiting.load(Ordering::SeqCst);
+    (&stream).write_all(&[7; 300]).unwrap();
+    wait_until("the request is in the server's kernel", || {
+        server.waiting.load(Ordering::SeqCst) >= before + 300
+    });
+    assert_eq!(unacknowledged(&stream), 300, "the helper has passed it on, and has not acknowledged it");
+    assert_eq!(server.taken.load(Ordering::SeqCst), 500);
+    server.is_holding.store(false, Ordering::SeqCst);
+    wait_until("the server has taken it", || unacknowledged(&stream) == 0);
+    let mut reply = [0; 300];
+    (&stream).read_exact(&mut reply).unwrap();
+    assert_eq!(reply, [7; 300]);
+    rig.stop_application();
+}
+
+#[test]
+fn a_helper_that_dies_has_acknowledged_what_the_server_has_and_no_more() {
+    if skipped() {
+        return;
+    }
+    let mut rig = Rig::new("tcp-dies");
+    let server = Server::start(&rig);
+    start_helper(&mut rig, &server);
+    let streams: Vec<TcpStream> = (0..20).map(|_| client(&rig)).collect();
+    let mut written = 0;
+    for round in 0..50 {
+        for stream in &streams {
+            (&*stream).write_all(&[round; 100]).unwrap();
+            written += 100;
+        }
+        if round == 30 {
+            server.is_holding.store(true, Ordering::SeqCst);
+        }
+    }
+    wait_until("some of it has been taken", || server.taken.load(Ordering::SeqCst) > 0);
+    // Without a word to anybody.
+    rig.stop_application();
+    let unacknowledged: u64 = streams.iter().map(unacknowledged).sum();
+    assert!(unacknowledged > 0, "it died in the midst of it");
+    let taken = server.taken.load(Ordering::SeqCst);
+    assert!(
+        written - unacknowledged <= taken,
+        "{written} written, {unacknowledged} not acknowledged, {taken} taken"
+    );
+    server.is_holding.store(false, Ordering::SeqCst);
+}
