@@ -114,7 +114,7 @@ impl Connection {
                 dsack,
                 is_duplicate: is_bare && ack == una && nxt > una && !is_window_changed,
                 has_sack: self.agreed.has_sack,
-                rtt: None,
+                rtt: self.echoed(cx.now, header).filter(|_| ack > una),
                 peer_window: self.peer_window.size,
             },
         );
@@ -124,6 +124,13 @@ impl Connection {
             self.persist.heard();
         }
         true
+    }
+
+    /// How long ago what the peer acknowledges was sent, by its echo of our clock (RFC 7323 §4.1).
+    fn echoed(&self, now: Time, header: &tcp::Header) -> Option<Duration> {
+        let (stamps, told) = self.agreed.stamps.zip(header.options.timestamps)?;
+        let elapsed_ms = stamps.now(now).wrapping_sub(told.echo).cast_signed();
+        u64::try_from(elapsed_ms).ok().map(Duration::from_millis) // none in the future
     }
 
     /// What the peer holds beyond its acknowledgement, as far as it can be; and what it got twice (RFC 2883 §4).

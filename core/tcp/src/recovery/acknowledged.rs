@@ -26,11 +26,10 @@ impl Recovery {
         let (before, flight) = (self.una(), self.in_flight());
         let sent_at = self.scoreboard.acknowledge_plain(ack.una);
         self.peer_window = ack.peer_window;
-        let rtt_ns = match ack.rtt {
-            Some(rtt) => nanos(rtt),
-            None => sent_at.map_or(0, |sent_at| now.0.saturating_sub(sent_at.0)),
-        };
-        self.measured(rtt_ns);
+        self.measured(match sent_at {
+            Some(sent_at) => now.0.saturating_sub(sent_at.0),
+            None => by_timestamp(ack.rtt),
+        });
         (self.timeouts, self.progress_at) = (0, now);
         let bytes = ack.una - before;
         self.grow(now, bytes, false, before < self.limited_to, flight);
@@ -110,10 +109,9 @@ impl Recovery {
 
     /// Something was acknowledged: a round trip, when it can be told. What was sent twice tells nothing without
     /// timestamps (Karn; RFC 6298 §3), and then the timeout stays backed off (§5).
-    fn on_progress(&mut self, now: Time, by_timestamp: Option<Duration>, delivered: &Delivered) {
-        let by_send_time =
-            delivered.sent_at.filter(|_| !delivered.repeated).map(|sent_at| now.since(sent_at));
-        if self.measured(by_timestamp.or(by_send_time).map_or(0, nanos)) {
+    fn on_progress(&mut self, now: Time, echoed: Option<Duration>, delivered: &Delivered) {
+        let sent_at = delivered.sent_at.filter(|_| !delivered.repeated);
+        if self.measured(sent_at.map_or(by_timestamp(echoed), |sent_at| now.0.saturating_sub(sent_at.0))) {
             self.backoffs = 0;
         } else if self.is_handshake && delivered.repeated {
             self.rtt.syn_timed_out();
@@ -158,4 +156,12 @@ impl Recovery {
             self.arm_reordering(now);
         }
     }
+}
+
+/// Timestamps are milliseconds, so that paths shorter than that look as if they took no time.
+const TIMESTAMP_NS: u64 = 1_000_000;
+
+/// In nanoseconds; zero when there is none. Send times are more exact, where they can be told.
+fn by_timestamp(echoed: Option<Duration>) -> u64 {
+    echoed.map_or(0, |rtt| nanos(rtt).max(TIMESTAMP_NS))
 }

@@ -54,7 +54,8 @@ pub struct Ack<'a> {
     pub is_duplicate: bool,
     /// SACK was negotiated.
     pub has_sack: bool,
-    /// By the timestamp echoed, where there is one.
+    /// By the timestamp echoed, where there is one and something new is acknowledged (RFC 7323 §4.1). Used where send
+    /// times do not tell, and to recognise what was sent again for nothing.
     pub rtt: Option<Duration>,
     /// The window from `una` on.
     pub peer_window: u64,

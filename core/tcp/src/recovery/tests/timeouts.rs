@@ -93,6 +93,23 @@ fn timestamps_measure_what_was_sent_twice_as_well() {
 }
 
 #[test]
+fn send_times_are_more_exact_than_timestamps() {
+    let mut trace = Trace::new();
+    trace.at(1000).send(1).now = Time(1_000_400_000);
+    trace.take(&Ack { rtt: Some(Duration::from_millis(1)), ..ack(at(1)) });
+    assert_eq!(trace.recovery.rtt.smallest(), Some(Duration::from_micros(400)));
+}
+
+#[test]
+fn a_timestamp_of_the_same_millisecond_is_one_all_the_same() {
+    let mut trace = Trace::new();
+    trace.at(110).send(1).at(410).timeout();
+    trace.resend();
+    trace.take(&Ack { rtt: Some(Duration::ZERO), ..ack(at(1)) });
+    assert_eq!(trace.recovery.backoffs(), 0, "something was measured");
+}
+
+#[test]
 fn the_first_of_several_segments_is_the_one_measured() {
     let mut trace = Trace::new();
     trace.at(1000).send(1).at(1060).send(1).at(1100).ack(2);
