@@ -5,13 +5,10 @@ use spillway_transport::{Application, Event, Time};
 use crate::event::StackEvent;
 use crate::stack::Stack;
 
-/// A turn begins: whatever its time has come is done. Before frames, and only after the turn before has ended.
+/// A turn begins: what the application wants done by now. Before frames, and only after the turn before has ended.
 pub fn begin_turn<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
     if application.poll_timeout().is_some_and(|at| at <= now) {
         application.handle_timeout(now, stack);
-    }
-    if stack.poll_timeout().is_some_and(|at| at <= now) {
-        stack.handle_timeout(now);
     }
     drain(stack, application, now);
 }
@@ -25,8 +22,12 @@ pub fn deliver<A: Application>(stack: &mut Stack, application: &mut A, now: Time
     drain(stack, application, now);
 }
 
-/// A turn ends: all frames that were there have been delivered. Then frames are to be sent.
+/// A turn ends: all frames that were there have been delivered. Then frames are to be sent. The stack's own timers come
+/// after the frames: whoever was not run for a while finds acknowledgements there that a timer would miss.
 pub fn end_turn<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
+    if stack.poll_timeout().is_some_and(|at| at <= now) {
+        stack.handle_timeout(now);
+    }
     drain(stack, application, now);
     application.end_of_turn(now, stack);
     // Commands at the end of a turn may lead to events, such as bytes that were only granted then.
