@@ -15,6 +15,8 @@ use crate::isn::{Key, Purpose};
 
 /// A counter is good for this and once more.
 const COUNTER: Duration = Duration::from_secs(64);
+/// So long a cookie is taken at most.
+pub(crate) const VALID: Duration = Duration::from_secs(2 * 64);
 const COUNTER_BITS: u32 = 5;
 const TAG_BITS: u32 = 24;
 const TAG_MASK: u32 = (1 << TAG_BITS) - 1;

@@ -127,6 +127,7 @@ impl Stack {
             },
         };
         self.counters.cookies_sent += 1;
+        self.cookies_until = self.now + cookies::VALID;
         self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
     }
 
@@ -136,7 +137,11 @@ impl Stack {
         let peer_initial = header.seq.wrapping_sub(1);
         let echo = header.options.timestamps.map(|told| told.echo);
         let ends = cookie_flow(flow, peer_initial);
-        let Some(cookie) = self.cookies.check(self.now, ends, initial, echo) else { return Taken::Nobody };
+        let Some(cookie) = self.cookies.check(self.now, ends, initial, echo) else {
+            // Its acknowledgement may have been lost, so that this one is not the first: a reset would end what the peer
+            // takes for established, and what it sends again may be.
+            return if self.now < self.cookies_until { Taken::Done } else { Taken::Nobody };
+        };
         let Some(conn) = self.table.next() else {
             self.counters.connections_refused += 1;
             return Taken::Done;

@@ -66,6 +66,8 @@ pub struct Stack {
     time_waits: TimeWaits,
     isn: Isn,
     cookies: Cookies,
+    /// Until then a peer may come back with a cookie.
+    cookies_until: Time,
     next_port: u16,
     /// A connection has come with an address that may not be ours.
     has_moved_here: bool,
@@ -94,6 +96,7 @@ impl Stack {
             time_waits: TimeWaits::new(settings.time_wait_max, settings.key),
             isn: Isn::new(settings.key, settings.clock_at_zero),
             cookies: Cookies::new(settings.key, settings.clock_at_zero),
+            cookies_until: Time::ZERO,
             next_port: 0,
             has_moved_here: false,
             settings,

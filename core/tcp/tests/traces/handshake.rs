@@ -363,3 +363,19 @@ fn initial_sequence_numbers_rise_with_the_clock() {
     t.at(1).connect();
     assert_ne!(t.peer().stack_initial(), second, "another peer, other numbers");
 }
+
+/// While cookies are out, a peer whose first acknowledgement was lost, and whose first bytes too, is met with silence: it
+/// sends them again, and those bring the cookie (RFC 4987 §3.6).
+#[test]
+fn later_bytes_without_the_cookie_are_awaited_again() {
+    let mut t = Trace::new(|settings| settings.half_open_max = 1);
+    t.recv(syn());
+    t.expect(syn_ack());
+    t.at(1).recv(syn().mss(1460));
+    t.expect(syn_ack().ack(1));
+    t.recv(bytes(4, "def").ack(1));
+    t.nothing();
+    t.recv(bytes(1, "abc").ack(1));
+    t.opened();
+    assert_eq!(t.stack.counters().cookies_accepted, 1);
+}
