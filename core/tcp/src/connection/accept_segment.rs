@@ -45,7 +45,8 @@ impl Connection {
     ) -> bool {
         let flags = header.flags;
         let has = |flag| flags.contains(flag);
-        if !has(Flags::RST) && !self.is_timely(cx, seq, header) {
+        // A SYN is challenged whatever its clock: whoever has restarted may have another, or none.
+        if !flags.intersects(Flags::RST | Flags::SYN) && !self.is_timely(cx, seq, header) {
             return false;
         }
         let end = seq + payload.len() as u64 + u64::from(has(Flags::SYN)) + u64::from(has(Flags::FIN));
@@ -61,7 +62,6 @@ impl Connection {
         if has(Flags::SYN | Flags::ACK) {
             // Both ends have begun at once, and the peer has seen our SYN (RFC 9293 §3.5, figure 7). Another SYN of ours
             // would make it answer with another, for ever.
-            self.remember_timestamp(cx.now, seq, header);
             return true;
         }
         let is_bare_fin = payload.is_empty() && has(Flags::FIN);
@@ -78,11 +78,7 @@ impl Connection {
             }
             return false;
         }
-        self.remember_timestamp(cx.now, seq, header);
-        if !has(Flags::ACK) {
-            return false;
-        }
-        true
+        has(Flags::ACK)
     }
 
     /// Protection against wrapped sequence numbers (RFC 7323 §5.3).
@@ -102,8 +98,9 @@ impl Connection {
     }
 
     /// RFC 7323 §4.3: only from a segment that spans what was acknowledged last, so that a delayed acknowledgement echoes
-    /// the first it covers.
-    fn remember_timestamp(&mut self, now: Time, seq: Seq, header: &tcp::Header) {
+    /// the first it covers. Nor before its acknowledgement was found to be right, as Linux: a clock that somebody makes up
+    /// would shut the peer out.
+    pub(super) fn remember_timestamp(&mut self, now: Time, seq: Seq, header: &tcp::Header) {
         if let (Some(stamps), Some(told)) = (&mut self.agreed.stamps, header.options.timestamps)
             && seq <= self.acking.last_sent
             && told.value.wrapping_sub(stamps.recent).cast_signed() >= 0

@@ -97,7 +97,7 @@ impl Connection {
             return false;
         }
         let is_window_changed = ack >= una && self.peer_window.update(seq, ack, header.window, false);
-        if self.peer_window.size == 0 {
+        if self.recovery.una().max(ack) + self.peer_window.size < nxt || self.peer_window.size == 0 {
             self.persist.shut_at = Some(cx.now);
         }
         if ack < una {

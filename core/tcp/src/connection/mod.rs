@@ -215,6 +215,7 @@ impl Connection {
         } else if !self.take_ack(cx, seq, header, payload.len()) {
             return;
         }
+        self.remember_timestamp(cx.now, seq, header);
         self.heard_at = cx.now;
         self.mac = Some(source);
         self.take_text(cx, seq, header, payload, handled);
@@ -392,7 +393,7 @@ impl Connection {
     /// After anything that may have changed what can be sent: whether the peer's window is what holds it.
     pub(crate) fn settle(&mut self, now: Time, settings: &Settings) {
         let is_blocked = self.is_window_blocked(settings);
-        self.persist.set(is_blocked, now, self.recovery.rto());
+        self.persist.set(is_blocked, self.peer_window.size == 0, now, self.recovery.rto());
     }
 
     /// Our SYN is acknowledged, and the peer's options are known.

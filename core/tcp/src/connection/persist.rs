@@ -39,12 +39,13 @@ impl Persist {
         (self.backoffs, self.questions) = (0, 0);
     }
 
-    pub(super) fn set(&mut self, is_blocked: bool, now: Time, rto: Duration) {
+    /// `is_shut`: nothing goes; otherwise too little to be worth a segment.
+    pub(super) fn set(&mut self, is_blocked: bool, is_shut: bool, now: Time, rto: Duration) {
         if !is_blocked {
             (self.at, self.backoffs) = (None, 0);
         } else if self.at.is_none() {
             let wait = rto.saturating_mul(1 << self.backoffs.min(16)).min(PROBE_EVERY_MAX);
-            let wait = if self.backoffs == 0 { wait.min(OVERRIDE_AFTER) } else { wait };
+            let wait = if is_shut || self.backoffs > 0 { wait } else { wait.min(OVERRIDE_AFTER) };
             self.at = Some(now + wait);
         }
     }
