@@ -207,7 +207,7 @@ fn the_far_end_of_a_large_window_is_known_from_what_is_before_it() {
     t.expect(ack(1));
 }
 
-/// MUST-30, MUST-31 are for applications that ask; here urgent bytes are bytes (RFC 6093 §6: applications should not).
+/// Urgent bytes are bytes, as many as they are (MUST-31); RFC 6093 §5 asks for no more.
 #[test]
 fn urgent_bytes_are_bytes() {
     let mut t = Trace::open();

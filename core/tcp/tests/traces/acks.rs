@@ -30,7 +30,7 @@ fn one_acknowledgement_tells_of_many_segments() {
     t.quiet();
 }
 
-/// §3.8.6.3: in one turn, one acknowledgement.
+/// MUST-59: in one turn, one acknowledgement.
 #[test]
 fn segments_of_one_turn_are_acknowledged_together() {
     let mut t = Trace::open();
@@ -123,7 +123,7 @@ fn acknowledgements_are_not_acknowledged() {
     t.nothing_sent_later();
 }
 
-/// MUST-60, SHLD-28: the last bytes that are queued push; what has no bytes does not.
+/// MUST-61, SHLD-28: the last bytes that are queued push; what has no bytes does not.
 #[test]
 fn the_last_bytes_push() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -135,7 +135,7 @@ fn the_last_bytes_push() {
     t.expect(ack(3).push(false));
 }
 
-/// MUST-60 and §3.9.1.3: bytes are delivered when they come, pushed or not.
+/// MUST-60, §3.9.1.3: bytes are delivered when they come, pushed or not.
 #[test]
 fn bytes_need_no_push_to_be_delivered() {
     let mut t = Trace::open();

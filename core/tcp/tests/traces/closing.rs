@@ -61,7 +61,7 @@ fn the_peer_acknowledges_our_end_with_its_repeated_one() {
     t.lost(LostReason::Closed);
 }
 
-/// MUST-12: half-closed, the other direction goes on, for as long as it takes.
+/// MAY-1: half-closed, the other direction goes on, for as long as it takes.
 #[test]
 fn half_closed_we_still_hear() {
     let mut t = Trace::open();

@@ -25,7 +25,7 @@ fn a_peer_opens_a_connection() {
     t.nothing();
 }
 
-/// MUST-11: many connections at one port, each by its own address and port.
+/// MUST-41, MUST-42: many connections at one port, each by its own address and port.
 #[test]
 fn peers_share_a_listener() {
     let mut t = Trace::open();
@@ -179,7 +179,7 @@ fn a_wrong_acknowledgement_of_our_answer_is_reset() {
     t.opened();
 }
 
-/// §3.10.7.1, and MUST-10 is that a connection to which a segment belongs is found by both ends.
+/// §3.10.7.1.
 #[test]
 fn nobody_answers_with_a_reset() {
     let mut t = Trace::new(|_| {});
@@ -264,7 +264,7 @@ fn bytes_that_come_with_a_syn_come_again() {
     t.hears("abc");
 }
 
-/// §3.10.7.4, second: the listener is as it was, the application has never heard of it.
+/// MUST-11, §3.10.7.4, second: the listener is as it was, the application has never heard of it.
 #[test]
 fn a_peer_takes_its_syn_back() {
     let mut t = Trace::new(|_| {});
@@ -320,7 +320,7 @@ fn nobody_is_told_of_an_abort_before_the_peer_has_answered() {
     t.expect(rst(1));
 }
 
-/// MUST-46, MUST-57: neither do we connect to many at once, nor do many connect to us.
+/// MUST-46, MUST-63: neither do we connect to many at once, nor do many connect to us.
 #[test]
 fn groups_are_no_peers() {
     for ip in [[224, 0, 0, 1], [255, 255, 255, 255], [0, 0, 0, 0], [10, 0, 0, 255], [127, 0, 0, 1]] {

@@ -58,7 +58,7 @@ fn we_say_what_we_take() {
     t.expect(syn().mss(536));
 }
 
-/// MUST-67: the option counts in a SYN only.
+/// MUST-65 is for senders; whoever sends it all the same is not believed.
 #[test]
 fn a_segment_size_without_a_syn_is_ignored() {
     let mut t = Trace::open();

@@ -133,6 +133,28 @@ fn a_forged_clock_ahead_in_the_window_does_not_shut_the_peer_out() {
     t.hears("right");
 }
 
+/// Nor one whose acknowledgement is a guess, though it spans what is next.
+#[test]
+fn a_forged_clock_with_a_wrong_acknowledgement_does_not_shut_the_peer_out() {
+    let mut t = Trace::open_stamps();
+    t.recv(many(-9, 20).ack(900_000).stamp(1_000_000_000));
+    t.expect(ack(1));
+    t.recv(bytes(1, "right").stamp(1001));
+    t.hears("right");
+}
+
+/// RFC 5961 §4 before §5.3: whoever has restarted may have a clock that is behind, or no timestamps at all.
+#[test]
+fn a_syn_is_challenged_whatever_its_clock() {
+    for syn in [syn().seq(70_000).stamp(1), syn().seq(70_000).no_stamp()] {
+        let mut t = Trace::open_stamps();
+        t.recv(syn);
+        t.expect(ack(1).seq(1));
+        t.recv(rst(1).no_stamp());
+        t.lost(spillway_transport::LostReason::Reset);
+    }
+}
+
 /// §5.3: an old segment says nothing, not even while the window is shut.
 #[test]
 fn an_old_acknowledgement_at_a_shut_window_does_not_count() {

@@ -15,7 +15,7 @@ fn a_reset_outside_the_window_is_ignored() {
     }
 }
 
-/// RFC 5961 §3.2, 2.
+/// RFC 5961 §3.2, 2; MUST-12: the application hears that it was no end.
 #[test]
 fn a_reset_at_the_next_number_resets() {
     for reset in [rst(1), rst(1).ack(1), rst(1).ack(99), rst(1).payload("why")] {

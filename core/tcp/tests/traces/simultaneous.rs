@@ -42,6 +42,7 @@ fn a_syn_that_acknowledges_ours_is_not_answered_with_another() {
     }
 }
 
+/// MUST-11: it was begun by us.
 #[test]
 fn a_reset_ends_what_both_have_opened() {
     let mut t = both_have_sent_a_syn();

@@ -48,7 +48,7 @@ fn the_first_bytes_wait_for_the_first_grant() {
     t.nothing();
 }
 
-/// MUST-33: what is not granted any more stays in the window that was told (the harness looks at every edge).
+/// SHLD-14: what is not granted any more stays in the window that was told (the harness looks at every edge).
 #[test]
 fn the_right_edge_stays() {
     let mut t = Trace::new(|_| {});

@@ -1,0 +1,169 @@
+//! Who has which address (RFC 826; RFC 1122 §2.3.2), and packets for others.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use spillway_transport::{Conn, LostReason, Transport};
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::{arp, ipv4};
+
+use crate::trace::*;
+
+/// The next frame that is no segment, as an ARP packet.
+fn next_arp(t: &mut Trace) -> Option<(Mac, arp::Packet)> {
+    let frame = t.others.pop_front()?;
+    let (header, packet) = ethernet::Header::parse(&frame).expect("a frame");
+    assert_eq!(header.source, STACK_MAC);
+    Some((header.target, arp::Packet::parse(packet).expect("ARP")))
+}
+
+/// The application connects to whoever is not known on the link yet.
+fn connecting_to(t: &mut Trace, ip: Ipv4Addr) -> Conn {
+    t.peer().ip = ip;
+    let conn = t.stack.connect(t.now, SocketAddr::from((ip, PEER_PORT))).expect("room for it");
+    t.peer().conn = Some(conn);
+    t.transmit();
+    conn
+}
+
+#[test]
+fn a_question_about_us_is_answered() {
+    let mut t = Trace::new(|_| {});
+    t.recv_frame(&frame::arp(arp::Operation::Request, (PEER_MAC, PEER_IP), STACK_IP));
+    let (target, answer) = next_arp(&mut t).expect("an answer");
+    assert_eq!(target, PEER_MAC);
+    assert_eq!(answer.operation, arp::Operation::Reply);
+    assert_eq!((answer.sender_mac, answer.sender_ip), (STACK_MAC, STACK_IP));
+    assert_eq!((answer.target_mac, answer.target_ip), (PEER_MAC, PEER_IP));
+}
+
+#[test]
+fn a_question_about_others_is_not_answered() {
+    let mut t = Trace::new(|_| {});
+    t.recv_frame(&frame::arp(arp::Operation::Request, (PEER_MAC, PEER_IP), Ipv4Addr::new(10, 0, 0, 9)));
+    assert!(t.others.is_empty());
+}
+
+/// The first segment waits for the answer.
+#[test]
+fn an_unknown_neighbour_is_asked_for() {
+    let mut t = Trace::new(|_| {});
+    connecting_to(&mut t, PEER_IP);
+    t.quiet();
+    let (target, question) = next_arp(&mut t).expect("a question");
+    assert_eq!((target, question.operation), (Mac::BROADCAST, arp::Operation::Request));
+    assert_eq!((question.sender_ip, question.target_ip), (STACK_IP, PEER_IP));
+    t.recv_frame(&frame::arp(arp::Operation::Reply, (PEER_MAC, PEER_IP), STACK_IP));
+    t.expect(syn());
+    t.recv(syn_ack());
+    t.opened();
+}
+
+/// RFC 1122 §2.3.2.1: at most once a second.
+#[test]
+fn questions_are_repeated_each_second() {
+    let mut t = Trace::new(|_| {});
+    connecting_to(&mut t, PEER_IP);
+    t.pass(ms(2500));
+    let many = std::iter::from_fn(|| next_arp(&mut t)).count();
+    assert!((2..=3).contains(&many), "{many}");
+}
+
+#[test]
+fn a_neighbour_that_never_answers_is_lost() {
+    let mut t = Trace::new(|_| {});
+    connecting_to(&mut t, PEER_IP);
+    t.pass(secs(181));
+    t.lost(LostReason::TimedOut);
+    assert_eq!(t.stack.connections(), 0);
+}
+
+/// What lies beyond the link is the gateway's.
+#[test]
+fn far_hosts_are_reached_by_the_gateway() {
+    let gateway = Ipv4Addr::new(10, 0, 0, 254);
+    let mut t = Trace::new(|settings| settings.gateway = Some(gateway));
+    connecting_to(&mut t, Ipv4Addr::new(192, 0, 2, 1));
+    assert_eq!(next_arp(&mut t).expect("a question").1.target_ip, gateway);
+    t.recv_frame(&frame::arp(arp::Operation::Reply, (PEER_MAC, gateway), STACK_IP));
+    t.expect(syn());
+}
+
+#[test]
+fn without_a_gateway_far_hosts_are_out_of_reach() {
+    let mut t = Trace::new(|_| {});
+    connecting_to(&mut t, Ipv4Addr::new(192, 0, 2, 1));
+    t.lost(LostReason::Failed);
+    assert!(t.others.is_empty());
+}
+
+/// Those whose segments come are answered where they came from; nobody is asked for.
+#[test]
+fn peers_that_speak_to_us_need_no_question() {
+    let mut t = Trace::open();
+    t.say(10);
+    t.expect(many(1, 10));
+    assert!(t.others.is_empty());
+}
+
+/// Frames for others, of protocols that are not spoken, or cut: nothing happens.
+#[test]
+fn frames_that_are_not_for_us_are_ignored() {
+    let mut t = Trace::new(|_| {});
+    let mine = t.frame_of(syn());
+    let change = |at: usize, byte: u8| {
+        let mut frame = mine.clone();
+        frame[at] = byte;
+        frame
+    };
+    let mut elsewhere = change(33, 77); // an address that is not ours
+    frame::mend(&mut elsewhere);
+    let udp = frame::packet(PEER_IP, STACK_IP, ipv4::PROTOCOL_UDP, &[0; 8]);
+    let frames =
+        [change(5, 9), change(12, 0x86), elsewhere, udp, mine[..53].to_vec(), mine[..13].to_vec(), vec![]];
+    for frame in frames {
+        t.recv_frame(&frame);
+    }
+    t.nothing();
+    assert!(t.others.is_empty());
+    let counters = t.counters();
+    assert_eq!(counters.frames_ignored + counters.frames_malformed, 7);
+    t.recv_frame(&mine);
+    t.expect(syn_ack());
+}
+
+/// Ethernet fills short frames up; the IP packet's length counts.
+#[test]
+fn padding_is_not_payload() {
+    let mut t = Trace::open();
+    let mut frame = t.frame_of(bytes(1, "abc"));
+    frame.resize(frame.len() + 20, 0xee);
+    t.recv_frame(&frame);
+    t.hears("abc");
+}
+
+/// RFC 791 §3.2: options of IP are passed over (MUST-50).
+#[test]
+fn options_of_ip_are_passed_over() {
+    let mut t = Trace::open();
+    let mut frame = t.frame_of(bytes(1, "abc"));
+    frame[14] = 0x47; // seven words of header
+    frame.splice(34..34, [1, 1, 0x83, 3, 4, 0, 0, 0]);
+    let total = (frame.len() - 14) as u16;
+    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    frame::mend(&mut frame);
+    t.recv_frame(&frame);
+    t.hears("abc");
+}
+
+/// Fragments are not put together: peers are told of a segment size that needs none, and may not cut (DF).
+#[test]
+fn fragments_are_ignored() {
+    for bits in [0x20, 0x01] {
+        let mut t = Trace::open();
+        let mut frame = t.frame_of(bytes(1, "abc"));
+        frame[20] = bits;
+        frame::mend(&mut frame);
+        t.recv_frame(&frame);
+        t.nothing();
+    }
+}

@@ -1,0 +1,134 @@
+//! A window that stays shut (RFC 9293 §3.8.6.1; MUST-35, MUST-36, MUST-37).
+
+use spillway_transport::LostReason;
+
+use crate::trace::*;
+
+/// With 3000 bytes to say to a peer whose window is shut.
+fn blocked() -> Trace {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(0));
+    t.say(3000);
+    t.quiet();
+    t
+}
+
+/// MUST-36: what cannot be accepted asks, as Linux does: the number before the window, no bytes.
+#[test]
+fn a_shut_window_is_asked_about() {
+    let mut t = blocked();
+    assert_eq!(t.until_sent(), secs(1), "SHLD-29: the timeout");
+    t.expect(ack(1).seq(0));
+}
+
+/// SHLD-30.
+#[test]
+fn questions_become_rarer() {
+    let mut t = blocked();
+    let mut waits = Vec::new();
+    for _ in 0..9 {
+        waits.push(t.until_sent());
+        t.expect(ack(1).seq(0));
+        t.recv(ack(1).window(0));
+    }
+    assert!(waits.windows(2).all(|pair| pair[1] >= pair[0]), "{waits:?}");
+    assert_eq!(waits[8], secs(60), "{waits:?}");
+}
+
+/// MUST-37: "as long as the receiving TCP peer continues to send acknowledgments in response".
+#[test]
+fn a_peer_that_answers_may_keep_its_window_shut_for_ever() {
+    let mut t = blocked();
+    for _ in 0..1500 {
+        t.until_sent();
+        t.expect(ack(1).seq(0));
+        t.recv(ack(1).window(0));
+        assert!(t.peer().events.is_empty());
+    }
+    t.recv(ack(1).window(1000));
+    t.expect(many(1, 1000));
+}
+
+/// The same for a peer that has taken some of it.
+#[test]
+fn a_window_may_shut_later_and_open_again() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(1000));
+    t.say(3000);
+    t.expect(many(1, 1000));
+    t.recv(ack(1001).window(0));
+    for _ in 0..10 {
+        t.until_sent();
+        t.expect(ack(1).seq(1000));
+        t.recv(ack(1001).window(0));
+    }
+    t.recv(ack(1001).window(5000));
+    t.expect(many(1001, 1000));
+    t.expect(many(2001, 1000));
+}
+
+/// A window that is small and not shut is used when the time has come.
+#[test]
+fn a_window_that_opens_a_little_is_used_in_the_end() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(1000));
+    t.say(3000);
+    t.expect(many(1, 1000));
+    t.recv(ack(1001).window(0));
+    t.until_sent();
+    t.expect(ack(1).seq(1000));
+    t.recv(ack(1001).window(3));
+    t.quiet();
+    t.until_sent();
+    t.expect(many(1001, 3));
+}
+
+/// R2 (§3.8.3): a peer that does not answer is gone.
+#[test]
+fn a_peer_that_does_not_answer_is_lost() {
+    let mut t = blocked();
+    t.pass(secs(240));
+    t.lost(LostReason::TimedOut);
+    assert!(rst(1).ack(1).agrees_with(&t.last()));
+}
+
+#[test]
+fn nothing_to_say_nothing_to_ask() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(0));
+    t.nothing_sent_later();
+}
+
+/// What a window update says counts, though it acknowledges nothing.
+#[test]
+fn a_window_that_opens_ends_the_questions() {
+    let mut t = blocked();
+    t.until_sent();
+    t.expect(ack(1));
+    t.recv(ack(1).window(5000));
+    for at in 0..3 {
+        t.expect(many(1 + 1000 * at, 1000));
+    }
+    t.recv(ack(3001).window(0));
+    t.nothing_sent_later();
+}
+
+/// Some peers acknowledge with the window update.
+#[test]
+fn a_lost_window_update_does_not_stop_us() {
+    let mut t = blocked();
+    // The update to 4000 is lost; the next question is answered with it.
+    t.until_sent();
+    t.expect(ack(1).seq(0));
+    t.recv(ack(1).window(4000));
+    t.expect(many(1, 1000));
+}
+
+/// Our own window updates may be lost as well: a peer's question is answered.
+#[test]
+fn a_peer_whose_window_update_was_lost_hears_it_again() {
+    let mut t = Trace::new(|settings| settings.initial_window = 100);
+    t.establish(syn());
+    t.grant(100);
+    t.recv(many(1, 100));
+    t.grant(5000);
+    t.last(); // lost
+    t.recv(ack(1).seq(100));
+    t.expect(ack(101).window(5000));
+}

@@ -1,0 +1,120 @@
+//! Bytes that come out of order (RFC 9293 §3.10.7.4, seventh; SHLD-31), and the bounds of what waits.
+
+use proptest::prelude::*;
+use spillway_transport::Transport;
+
+use crate::trace::*;
+
+#[test]
+fn any_order_is_put_right() {
+    let pieces = ["ab", "cde", "f", "ghij"];
+    let starts = [1, 3, 6, 7];
+    let mut order = [0, 1, 2, 3];
+    for round in 0..24 {
+        // Every permutation, by Heap's way written as a number in the factorial system.
+        let (mut left, mut digits) = (vec![0, 1, 2, 3], round);
+        for (index, place) in order.iter_mut().enumerate() {
+            *place = left.remove(digits % (4 - index));
+            digits /= 4 - index;
+        }
+        let mut t = Trace::open();
+        for index in order {
+            t.recv(bytes(starts[index], pieces[index]));
+        }
+        assert_eq!(t.peer().heard, b"abcdefghij", "{order:?}");
+        t.pass(ms(40));
+        assert_eq!(t.last().ack, Some(11));
+    }
+}
+
+/// What came first is kept: who comes later cannot change it.
+#[test]
+fn bytes_that_are_held_are_not_replaced() {
+    let mut t = Trace::open();
+    t.recv(bytes(3, "cdef"));
+    t.recv(bytes(2, "XXXXXXXX"));
+    t.recv(bytes(1, "a"));
+    assert_eq!(t.peer().heard, b"aXcdefXXX");
+}
+
+/// What was delivered is delivered once.
+#[test]
+fn bytes_that_overlap_what_was_delivered_are_cut() {
+    let mut t = Trace::open();
+    t.recv(bytes(1, "abcd"));
+    t.recv(bytes(3, "XXef"));
+    t.recv(bytes(1, "YYYYYYg"));
+    assert_eq!(t.peer().heard, b"abcdefg");
+}
+
+/// The farthest goes first, so that what is needed next has room.
+#[test]
+fn what_waits_is_bounded() {
+    let small = |settings: &mut spillway_tcp::Settings| settings.reassembly_bytes_max = 1000;
+    let mut t = Trace::opened_by(small, syn().sack_ok(true));
+    t.recv(many(5001, 1000));
+    t.expect(ack(1).sack(&[(5001, 6001)]));
+    t.recv(many(7001, 1000));
+    t.expect(ack(1).sack(&[(5001, 6001)]));
+    t.recv(many(1001, 600));
+    t.expect(ack(1).sack(&[(1001, 1601), (5001, 5401)]));
+    t.recv(many(1, 1000));
+    t.expect(ack(1601).sack(&[(5001, 5401)]));
+    t.recv(many(1601, 4400));
+    assert_eq!(t.peer().heard, pattern(1, 6000));
+}
+
+/// However they are cut: holes of one byte each.
+#[test]
+fn holes_are_bounded() {
+    let mut t = Trace::open();
+    for at in 0..5000 {
+        t.recv(many(2 + 2 * at, 1));
+    }
+    t.peer().segments.clear();
+    t.recv(many(1, 1));
+    let heard = t.peer().heard.len();
+    assert!((2..5000).contains(&heard), "{heard}");
+    for at in 1..5001 {
+        t.recv(many(1 + 2 * at - 2, 2));
+    }
+    assert_eq!(t.peer().heard, pattern(1, 10_000));
+}
+
+/// The send buffer: no more is taken, and the application hears when there is room.
+#[test]
+fn what_we_say_is_bounded() {
+    let mut t = Trace::opened_by(|settings| settings.send_buffer_bytes = 1000, syn().mss(100).window(500));
+    let conn = t.peer().conn.expect("a connection");
+    t.peer().said = pattern(1, 1000);
+    assert_eq!(t.stack.send(conn, &pattern(1, 3000)), 1000);
+    assert_eq!(t.stack.room(conn), 0);
+    t.transmit();
+    t.recv(ack(101).window(500));
+    assert!(t.peer().events.is_empty(), "a little room is not worth a word");
+    t.recv(ack(501).window(500));
+    t.event(spillway_tcp::StackEvent::Room);
+    assert_eq!(t.stack.room(conn), 500);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    /// However a stream is cut, mixed, and repeated: the same bytes come out.
+    #[test]
+    fn a_stream_in_pieces_is_whole(
+        cuts in prop::collection::vec((0_i64..3000, 1_usize..400), 1..60),
+        has_sack: bool,
+    ) {
+        let syn = syn().mss(1460).sack_ok(has_sack);
+        let mut t = Trace::opened_by(|_| {}, syn);
+        for (from, count) in &cuts {
+            t.recv(many(1 + from, *count));
+        }
+        let prefix = t.peer().heard.len();
+        prop_assert_eq!(&t.peer().heard, &pattern(1, prefix));
+        t.recv_all((0..4).map(|at| many(1 + 1000 * at, 1000)));
+        prop_assert_eq!(&t.peer().heard, &pattern(1, 4000));
+        let last = t.last();
+        prop_assert_eq!((last.ack, last.window), (Some(4001), Some(61_535)));
+    }
+}
