@@ -82,6 +82,7 @@ impl Receiving {
             return self.next + u64::from(self.fin == Some(self.next));
         }
         let held = self.late.contiguous_until(self.next);
+        let held = self.fin.map_or(held, |fin| held.min(fin.max(self.next))); // what is beyond the end does not count
         held + u64::from(self.fin == Some(held))
     }
 
@@ -114,7 +115,7 @@ impl Receiving {
         let mut taken = Taken::default();
         let before = self.next;
         let mut end = seq + payload.len() as u64;
-        if has_fin && self.fin.is_none() && end <= self.edge.max(self.next) && end >= self.next {
+        if has_fin && self.fin.is_none() && end <= self.edge.max(self.next) && end >= self.received() {
             self.fin = Some(end);
         }
         if end > self.edge {

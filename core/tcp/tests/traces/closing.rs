@@ -209,6 +209,22 @@ fn bytes_beyond_an_end_that_comes_later_are_not_delivered() {
     }
 }
 
+/// Nor may an end be before what was acknowledged and waits for a grant.
+#[test]
+fn an_end_before_what_was_acknowledged_does_not_count() {
+    let mut t = Trace::new(|_| {});
+    t.establish(syn());
+    t.recv(bytes(1, "abcdef"));
+    t.expect(ack(7));
+    t.recv(fin(4));
+    t.expect(ack(7));
+    t.grant(10);
+    t.hears("abcdef");
+    t.nothing_happens();
+    t.recv(fin(7));
+    t.finished();
+}
+
 /// The first end counts.
 #[test]
 fn an_end_does_not_move() {
