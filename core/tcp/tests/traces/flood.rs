@@ -91,18 +91,17 @@ fn bytes_may_come_with_the_answer_to_a_cookie() {
     t.hears("hello");
 }
 
-/// Who has not seen the cookie cannot guess it.
+/// Who has not seen the cookie cannot guess it. It is met with silence: the right answer may have been lost, and a reset
+/// would end what the peer takes for established.
 #[test]
-fn a_forged_answer_to_a_cookie_is_reset() {
+fn a_forged_answer_to_a_cookie_is_ignored() {
     let mut t = flooded();
     t.recv(syn());
     t.expect(syn_ack());
     for wrong in [0, 2, 3, 1000, -5] {
         t.recv(ack(wrong).seq(1));
-        t.expect(rst(wrong));
     }
     t.recv(ack(1).seq(2)); // the peer's number counts as well
-    t.expect(rst(1));
     t.nothing();
     t.recv(ack(1).seq(1));
     t.opened();
