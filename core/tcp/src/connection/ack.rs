@@ -24,6 +24,8 @@ pub(super) struct Acking {
     pub(super) at: Option<Time>,
     /// The acknowledgement field sent last: Last.ACK.sent (RFC 7323 §4.3).
     pub(super) last_sent: Seq,
+    /// The field that our FIN had when it was first sent: whoever acknowledges the FIN has heard at least that.
+    pub(super) with_fin: Seq,
     /// Bytes that came since something was sent.
     bytes: u64,
     /// The largest segment of the peer's so far: a full one.
@@ -40,6 +42,7 @@ impl Acking {
             is_due: false,
             at: None,
             last_sent,
+            with_fin: 0,
             bytes: 0,
             full: u64::from(MSS_DEFAULT),
             quick_left: QUICK_ACKS,

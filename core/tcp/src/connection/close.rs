@@ -53,9 +53,9 @@ impl Connection {
         match self.state {
             State::FinWait1 => self.state = State::FinWait2,
             State::Closing | State::TimeWait if is_open => self.end(Ended::TimeWait),
-            // A gate may have kept our acknowledgement back until now.
+            // A gate may have kept our acknowledgement back when our FIN was sent.
             State::LastAck if is_open => {
-                let is_told = self.acking.last_sent == self.receiving.next;
+                let is_told = self.acking.with_fin == self.receiving.received();
                 self.end(if is_told { Ended::Gone } else { Ended::TimeWait });
             }
             _ => {}

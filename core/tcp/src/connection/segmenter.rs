@@ -136,6 +136,9 @@ impl Connection {
             Plan::Bytes { from, to, is_new, is_probe } => {
                 if is_new {
                     self.recovery.on_sent(now, to);
+                    if self.fin.is_some_and(|fin| to > fin) {
+                        self.acking.with_fin = self.receiving.acknowledged();
+                    }
                 } else {
                     self.recovery.on_retransmitted(now, from, to);
                 }

@@ -178,6 +178,23 @@ fn the_end_that_was_released_last_is_acknowledged_again() {
     t.expect(ack(2));
 }
 
+/// Our end was sent while the gate was closed, so its acknowledgement does not say that the peer knows of its own.
+#[test]
+fn the_end_that_was_released_after_ours_is_acknowledged_again() {
+    let mut t = plain();
+    t.recv(fin(1));
+    t.finish();
+    t.peer().segments.clear();
+    t.release(1); // opens it for the FIN, and is lost
+    t.peer().segments.clear();
+    t.recv(fin(1).ack(2));
+    t.expect(ack(2));
+    t.finished();
+    t.lost(LostReason::Closed);
+    t.recv(fin(1).ack(2));
+    t.expect(ack(2));
+}
+
 #[test]
 fn windows_count_from_the_gate() {
     let mut t = plain();
