@@ -44,7 +44,7 @@ impl Connection {
                 }),
             },
             heard_age_ns: now.0.saturating_sub(self.heard_at.0),
-            recovery: Some(moving::recovery::to_wire(&self.recovery.export(now))),
+            recovery: Some(moving::recovery::to_wire(self.recovery.export(now))),
         })
     }
 

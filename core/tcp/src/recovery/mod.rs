@@ -34,6 +34,7 @@ use rtt::Rtt;
 use scoreboard::Scoreboard;
 use settings::Limits;
 pub use settings::{Algorithm, Settings};
+pub use spillway_wire::state::Phase;
 pub use state::{ControllerState, EpochState, RecoveryState, SegmentState, UndoState};
 use timeout::after;
 use undo::Undo;
@@ -101,17 +102,6 @@ pub struct Counters {
     pub duplicates: u32,
     /// Reductions of the window taken back.
     pub undone: u32,
-}
-
-/// Which recovery, if any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// None.
-    Open,
-    /// After duplicate acknowledgements or SACKs (RFC 5681 §3.2, RFC 6675).
-    Recovery,
-    /// After a timeout (RFC 6298).
-    Loss,
 }
 
 /// See the module.

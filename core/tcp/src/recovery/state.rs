@@ -17,80 +17,13 @@ use super::undo::Undo;
 use super::{Counters, NEVER, Phase, Recovery, Settings, THRESHOLD_MIN};
 use crate::seq::Seq;
 
+/// Of these the numbers are extended ones here, and those of the stream in [`spillway_wire::state`].
+pub use spillway_wire::state::{
+    Controller as ControllerState, Epoch as EpochState, Segment as SegmentState, Undo as UndoState,
+};
+
 /// Windows that an algorithm remembers are at most this: so calculations with them cannot overflow.
 const BYTES_MAX: u64 = 1 << 40;
-
-/// One segment that was sent and is not acknowledged; it begins where the one before it ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SegmentState {
-    /// Where it ends.
-    pub end: Seq,
-    /// How long ago it was last sent, in nanoseconds.
-    pub age_ns: u64,
-    /// How often it was sent.
-    pub transmissions: u8,
-    /// The peer has told that it has it.
-    pub sacked: bool,
-    /// The peer told so before a timeout.
-    pub was_sacked: bool,
-    /// It is thought lost.
-    pub lost: bool,
-    /// It was sent again since.
-    pub retransmitted: bool,
-}
-
-/// The state of CUBIC's present stage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EpochState {
-    /// How long ago it began, in nanoseconds.
-    pub age_ns: u64,
-    /// How long the window has not been the limit, in nanoseconds, if so.
-    pub paused_ns: Option<u64>,
-    /// The curve's plateau, in bytes.
-    pub origin: u64,
-    /// From the beginning to the plateau, in 1/1024 s.
-    pub k: u64,
-    /// The Reno-friendly window, in bytes.
-    pub w_est: u64,
-}
-
-/// The state of a congestion control algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ControllerState {
-    /// RFC 9438.
-    Cubic {
-        /// W_max, in bytes.
-        w_max: u64,
-        /// The window before the last reduction, in bytes.
-        cwnd_prior: u64,
-        /// The present stage.
-        epoch: Option<EpochState>,
-    },
-    /// RFC 5681.
-    NewReno {
-        /// Bytes acknowledged since the window last grew.
-        acked: u64,
-    },
-}
-
-/// What a reduction that turns out to be wrong goes back to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UndoState {
-    /// The window before.
-    pub cwnd: u64,
-    /// The slow start threshold before.
-    pub ssthresh: u64,
-    /// The algorithm's state before.
-    pub controller: ControllerState,
-    /// Where what was in flight began.
-    pub from: Seq,
-    /// And ended.
-    pub to: Seq,
-    /// Retransmissions not known to have been needless.
-    pub open: u32,
-    /// How long ago the first was sent, in nanoseconds.
-    pub first_age_ns: Option<u64>,
-}
 
 /// All that [`Recovery`] knows. Nothing is trusted when it is imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
