@@ -48,6 +48,10 @@ pub struct Settings {
     pub gateway: Option<Ipv4Addr>,
     /// Bytes of the largest IP packet. 576 to 65,535; 1,500.
     pub mtu: u16,
+    /// Routers that a packet may pass (RFC 9293 MUST-49). At least 1; 64.
+    pub ttl: u8,
+    /// The differentiated services that packets ask for (RFC 2474; RFC 9293 MUST-48). At most 63; 0.
+    pub dscp: u8,
     /// Where peers may connect.
     pub listeners: Vec<Listener>,
     /// Connections at once, half-open ones included.
@@ -94,6 +98,8 @@ impl Settings {
             prefix,
             gateway: None,
             mtu: 1500,
+            ttl: 64,
+            dscp: 0,
             listeners: Vec::new(),
             connections_max: 65_536,
             half_open_max: 1024,
@@ -118,6 +124,8 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         let ensure = |is_right, error| if is_right { Ok(()) } else { Err(error) };
         ensure(self.mtu >= MTU_MIN, SettingsError::Mtu(self.mtu))?;
+        ensure(self.ttl > 0, SettingsError::Ttl)?;
+        ensure(self.dscp < 64, SettingsError::Dscp(self.dscp))?;
         ensure(self.prefix <= 32, SettingsError::Prefix(self.prefix))?;
         ensure(self.mac.is_unicast(), SettingsError::Mac)?;
         ensure(is_host(self.address), SettingsError::Address(self.address))?;
@@ -170,6 +178,10 @@ pub(crate) fn is_host(address: Ipv4Addr) -> bool {
 pub enum SettingsError {
     /// Smaller than IPv4 allows.
     Mtu(u16),
+    /// Packets that no router and no host takes.
+    Ttl,
+    /// More than six bits.
+    Dscp(u8),
     /// More than 32 bits.
     Prefix(u8),
     /// Not one of a single interface.
@@ -192,6 +204,8 @@ impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SettingsError::Mtu(mtu) => write!(f, "an MTU of {mtu} bytes: IPv4 needs {MTU_MIN} at least"),
+            SettingsError::Ttl => f.write_str("a time to live of 0: no packet would arrive"),
+            SettingsError::Dscp(code) => write!(f, "a DSCP of {code}: it has six bits"),
             SettingsError::Prefix(bits) => write!(f, "a prefix of {bits} bits: an IPv4 address has 32"),
             SettingsError::Mac => f.write_str("the Ethernet address is not one interface's own"),
             SettingsError::Address(address) => write!(f, "{address} cannot be a host's own address"),

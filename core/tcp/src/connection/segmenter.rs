@@ -281,8 +281,8 @@ pub(crate) fn write_network(
         source: *flow.local.ip(),
         target: *flow.peer.ip(),
         protocol,
-        ttl: 64,
-        dscp_ecn: 0,
+        ttl: settings.ttl,
+        dscp_ecn: settings.dscp << 2,
         ident: 0, // packets that are never fragmented need none (RFC 6864 §4.1)
         dont_fragment: true,
         payload_bytes: payload_bytes as u16, // at most the MTU

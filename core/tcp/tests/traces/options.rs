@@ -58,6 +58,21 @@ fn we_say_what_we_take() {
     t.expect(syn().mss(536));
 }
 
+/// MUST-48, MUST-49.
+#[test]
+fn packets_have_the_life_and_the_class_that_were_set() {
+    let mut t = Trace::opened_by(|settings| (settings.ttl, settings.dscp) = (7, 46), syn());
+    let told = |t: &Trace| (t.last_frame[15], t.last_frame[22]);
+    assert_eq!(told(&t), (46 << 2, 7), "the SYN's answer");
+    t.say(10);
+    assert_eq!(told(&t), (46 << 2, 7));
+    t.abort();
+    assert_eq!(told(&t), (46 << 2, 7));
+    let mut t = Trace::open();
+    t.say(1);
+    assert_eq!(told(&t), (0, 64), "unless nothing was set");
+}
+
 /// MUST-65 is for senders; whoever sends it all the same is not believed.
 #[test]
 fn a_segment_size_without_a_syn_is_ignored() {

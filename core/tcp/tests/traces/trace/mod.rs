@@ -52,6 +52,8 @@ pub struct Trace {
     current: usize,
     /// Frames that are no segments of a peer's.
     pub others: VecDeque<Vec<u8>>,
+    /// The last frame that the stack has sent.
+    pub last_frame: Vec<u8>,
     log: String,
 }
 
@@ -65,7 +67,15 @@ impl Trace {
         let mut stack = Stack::new(now, settings).expect("settings that can be");
         (0..listeners).for_each(|listener| stack.set_listening(listener, true));
         let peers = vec![Peer::new(PEER_PORT, PLAIN)];
-        Trace { stack, now, peers, current: 0, others: VecDeque::new(), log: String::new() }
+        Trace {
+            stack,
+            now,
+            peers,
+            current: 0,
+            others: VecDeque::new(),
+            last_frame: vec![],
+            log: String::new(),
+        }
     }
 
     /// As most tests begin: established by a peer without options, with a window of 65,535 granted.
@@ -209,6 +219,7 @@ impl Trace {
     }
 
     fn sent(&mut self, frame: Vec<u8>) {
+        self.last_frame.clone_from(&frame);
         let (ethernet, packet) = ethernet::Header::parse(&frame).expect("a frame");
         if ethernet.kind != ethernet::KIND_IPV4 {
             self.note('<', &format!("a frame of kind {:#x}", ethernet.kind));
