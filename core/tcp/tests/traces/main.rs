@@ -21,5 +21,6 @@ mod resets;
 mod sack;
 mod silly;
 mod simultaneous;
+mod specification;
 mod time_wait;
 mod windows;

@@ -183,6 +183,9 @@ impl Peer {
         if has(Flags::RST) {
             return Ok(());
         }
+        let is_opening =
+            seg.mss.flatten().is_some() || seg.scale.flatten().is_some() || header.options.sack_permitted;
+        ensure(has(Flags::SYN) || !is_opening, "options of a SYN without a SYN (MUST-65)")?;
         let controls = i64::from(has(Flags::SYN)) + i64::from(has(Flags::FIN));
         self.stack_nxt = self.stack_nxt.max(seq + bytes.len() as i64 + controls);
         let Some(ack) = seg.ack else { return ensure(has(Flags::SYN), "without ACK (§3.10.7.4)") };

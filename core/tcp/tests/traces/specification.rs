@@ -1,0 +1,35 @@
+//! The specification names each requirement once, and only tests that are there.
+
+use std::fs;
+use std::path::Path;
+
+fn file(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn each_requirement_has_one_row() {
+    let specification = file("SPECIFICATION.md");
+    for number in 1..70 {
+        let rows = specification.matches(&format!("\n| MUST-{number} |")).count();
+        assert_eq!(rows, 1, "MUST-{number}");
+    }
+}
+
+#[test]
+fn the_tests_that_are_named_are_there() {
+    let specification = file("SPECIFICATION.md");
+    let quoted = specification.split('`').skip(1).step_by(2);
+    let mut many = 0;
+    for (module, name) in quoted.filter_map(|name| name.split_once("::")) {
+        let source = file(&format!("tests/traces/{module}.rs"));
+        let wanted = match name.split_once(['…', '*']) {
+            Some((beginning, _)) => format!("\nfn {beginning}"),
+            None => format!("\nfn {name}()"),
+        };
+        assert!(source.contains(&wanted), "{module}::{name}");
+        many += 1;
+    }
+    assert!(many > 70, "{many}");
+}
