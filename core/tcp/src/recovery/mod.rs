@@ -82,7 +82,9 @@ pub enum TimeoutOutcome {
     Nothing,
     /// A tail loss probe is to be sent.
     Probe,
-    /// There are segments to retransmit. Whether to give up instead is the caller's decision: see
+    /// What is missing is overdue, as what was sent later has arrived: there is something to send again, and no timeout.
+    Overdue,
+    /// A retransmission timeout: all is to be sent again. Whether to give up instead is the caller's decision: see
     /// [`Recovery::timeouts`] and [`Recovery::first_unacked_since`].
     Retransmit,
 }

@@ -25,7 +25,7 @@ impl Recovery {
             return TimeoutOutcome::Nothing;
         }
         if self.reorder_at <= now {
-            return if self.on_overdue(now) { TimeoutOutcome::Retransmit } else { TimeoutOutcome::Nothing };
+            return if self.on_overdue(now) { TimeoutOutcome::Overdue } else { TimeoutOutcome::Nothing };
         }
         if self.probe_at <= self.rto_at {
             self.probe_at = NEVER;

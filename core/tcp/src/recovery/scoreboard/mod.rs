@@ -20,7 +20,7 @@ pub(super) const SEGMENTS_MAX: usize = 4096;
 const SEGMENTS_SENT_MAX: usize = SEGMENTS_MAX - 512;
 
 /// An empty ring keeps room for so many.
-const SEGMENTS_KEPT: usize = 64;
+const SEGMENTS_KEPT: usize = 16;
 
 /// SACK blocks of the last acknowledgement that are remembered: as many as a segment without timestamps carries.
 const BLOCKS_KEPT: usize = 4;

@@ -195,7 +195,7 @@ fn with_few_in_flight_time_tells() {
         (Vec::new(), Some(235)),
         "a quarter of a round trip later"
     );
-    assert_eq!(trace.at(235).timeout(), TimeoutOutcome::Retransmit);
+    assert_eq!(trace.at(235).timeout(), TimeoutOutcome::Overdue);
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
     assert_eq!(trace.resend(), [(0, 1)]);
     assert!(trace.at(335).ack(2).is_recovered);

@@ -255,3 +255,11 @@ fn cubic_grows_by_half_at_most_in_a_round_trip() {
     }
     assert!(window.cwnd <= before + before / 2 + 1460, "§4.2");
 }
+
+#[test]
+fn an_idle_connection_keeps_little() {
+    let mut trace = Trace::new();
+    trace.at(110).send(2000).at(210).ack(2000);
+    assert!(trace.recovery.scoreboard.segments.capacity() <= 16);
+    assert!(size_of::<Recovery>() <= 640, "{} bytes", size_of::<Recovery>());
+}
