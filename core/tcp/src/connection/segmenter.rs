@@ -196,7 +196,15 @@ impl Connection {
         if is_last {
             flags |= Flags::PSH;
         }
-        let window = if is_syn { settings.initial_window } else { self.receiving.window().0 };
+        // A SYN's is not shifted, and one that is said again tells no more than the first: bytes may have come meanwhile.
+        let left = self.receiving.edge.saturating_sub(self.receiving.acknowledged());
+        let window = match (is_syn, has_ack) {
+            (false, _) => self.receiving.window().0,
+            (true, true) => {
+                u16::try_from(left).map_or(settings.initial_window, |left| left.min(settings.initial_window))
+            }
+            (true, false) => settings.initial_window,
+        };
         let ack = if has_ack { self.receiving.base.low(self.receiving.acknowledged()) } else { 0 };
         tcp::Header {
             source: self.flow.local.port(),
