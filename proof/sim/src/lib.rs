@@ -11,6 +11,7 @@
 //! - [`session`]: another world, of sessions that move
 //! - [`batching`]: a third one, without faults, in which policies of batching are compared
 //! - [`policy`]: another world, of decisions when to help
+//! - [`tcp`]: another world, of frames between user-level stacks
 //! - [`canary`]: planted faults that a run must find
 //! - [`run()`]: a storm, then calm, and what was found; [`swarm()`]: many seeds, on all cores
 //!
@@ -29,6 +30,7 @@ pub mod policy;
 pub mod port;
 pub mod rng;
 pub mod session;
+pub mod tcp;
 pub mod weather;
 pub mod world;
 

@@ -4,6 +4,7 @@ mod batching;
 mod policy;
 mod relay;
 mod session;
+mod tcp;
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -14,7 +15,7 @@ use serde::Serialize;
 
 /// Run the shipped core in a simulated world, from a seed
 ///
-/// With `relay` and `session` each seed is a world of its own: its delays, sizes, windows, policies and faults. A storm
+/// With `relay`, `session` and `tcp` each seed is a world of its own: its delays, sizes, windows, policies and faults. A storm
 /// of faults is followed by calm, in which everything must end. The exit status is 1 when something was wrong.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,6 +33,9 @@ enum What {
     Batching(batching::Args),
     /// Processes that ask for help when they are late, and a server that releases them; every decision is checked
     Policy(policy::Args),
+    /// The user-level TCP stack: hosts on a network that loses, delays, reorders, repeats and damages frames; every byte and
+    /// every frame is checked
+    Tcp(tcp::Args),
 }
 
 /// What every world is run with.
@@ -57,6 +61,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         What::Session(session) => session::run(&session),
         What::Batching(batching) => batching::run(&batching),
         What::Policy(policy) => policy::run(&policy),
+        What::Tcp(tcp) => tcp::run(&tcp),
     };
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }

@@ -1,0 +1,176 @@
+//! `spillway sim tcp`.
+
+use serde_json::json;
+use spillway_sim::tcp::canary::Canary;
+use spillway_sim::tcp::{Report, run as run_world, run_loudly};
+
+use super::{Progress, named};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How many seeds, one after the other
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// Frames of each storm, about
+    #[arg(long, default_value_t = 10_000)]
+    packets: u64,
+    /// As JSON: one object a seed; to a file where one is given
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+    /// Print each frame too, and what becomes of it
+    #[arg(long, conflicts_with_all = ["json", "swarm"])]
+    frames: bool,
+    /// Plant a fault that must be found: flip-byte, repeat-segment, drop-segment, early-end, hasty-acknowledgement,
+    /// shrink-window, forget-credit, take-damaged
+    #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
+    canary: Option<Canary>,
+    /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
+    #[arg(long)]
+    swarm: bool,
+}
+
+/// How many seeds failed.
+pub(super) fn run(args: &Args) -> u64 {
+    if args.swarm { swarm(args) } else { one_by_one(args) }
+}
+
+fn one_by_one(args: &Args) -> u64 {
+    let (mut failed, mut objects) = (0, Vec::new());
+    if args.json.is_none() {
+        println!(
+            "  seed  packets    lost  damaged   time/ms  streams  complete  broken  timeouts  faults  bytes       trace"
+        );
+    }
+    for seed in args.seed..args.seed.saturating_add(args.seeds) {
+        let report = if args.frames {
+            run_loudly(seed, args.packets, args.canary, |frame| println!("{frame}"))
+        } else {
+            run_one(seed, args)
+        };
+        failed += u64::from(!report.violations.is_empty());
+        if args.json.is_none() {
+            println!("{}", line(&report));
+        } else if let Ok(text) = serde_json::to_string(&report) {
+            objects.push(text);
+        }
+        tell_violations(args, &report);
+    }
+    match &args.json {
+        Some(to) => failed += write(to, &objects.join("\n")),
+        None => println!("{} of {} seeds without violations", args.seeds.saturating_sub(failed), args.seeds),
+    }
+    failed
+}
+
+fn line(report: &Report) -> String {
+    format!(
+        "{:6} {:8} {:7} {:8} {:9} {:8} {:9} {:7} {:9} {:7}  {:<10}  {}",
+        report.seed,
+        report.packets,
+        report.lost,
+        report.damaged,
+        report.simulated_ms,
+        report.streams,
+        report.completed,
+        report.broken,
+        report.timeouts,
+        report.faults,
+        report.delivered_bytes,
+        report.trace_hash
+    )
+}
+
+/// Says what was wrong with a seed, and how to see it again: on standard error where standard output is for programs.
+fn tell_violations(args: &Args, report: &Report) {
+    let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
+    let (seed, packets) = (report.seed, args.packets);
+    let replay =
+        format!("       replay: spillway sim tcp --seed {seed} --packets {packets} --frames{canary}");
+    let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
+    for line in lines.chain((!report.violations.is_empty()).then_some(replay)) {
+        if args.json.is_some() { eprintln!("{line}") } else { println!("{line}") }
+    }
+}
+
+/// A seed at which the code under test panics is one that failed.
+fn run_one(seed: u64, args: &Args) -> Report {
+    let ran = std::panic::catch_unwind(|| run_world(seed, args.packets, args.canary));
+    let violations = vec!["it panicked, see above".to_owned()];
+    ran.unwrap_or_else(|_| Report { seed, violations, ..Report::default() })
+}
+
+fn swarm(args: &Args) -> u64 {
+    let seeds = args.seed..args.seed.saturating_add(args.seeds);
+    let mut sum = Report::default();
+    let (mut failed, mut violations) = (0, Vec::new());
+    let mut progress = Progress::of(args.seeds);
+    spillway_sim::swarm(
+        seeds,
+        |seed| run_one(seed, args),
+        |report| {
+            tell_violations(args, &report);
+            progress.done(report.violations.is_empty());
+            failed += u64::from(!report.violations.is_empty());
+            violations
+                .extend(report.violations.iter().map(|what| json!({"seed": report.seed, "what": what})));
+            add(&mut sum, &report);
+        },
+    );
+    let Some(to) = &args.json else {
+        println!(
+            "{} seeds, {failed} with violations; {} packets, {} of them lost and {} damaged; {} connections, {} of them \
+             broken; {} bytes, each checked",
+            args.seeds, sum.packets, sum.lost, sum.damaged, sum.streams, sum.broken, sum.delivered_bytes
+        );
+        return failed;
+    };
+    let object = json!({
+        "first_seed": args.seed,
+        "seeds": args.seeds,
+        "packets": sum.packets,
+        "lost": sum.lost,
+        "damaged": sum.damaged,
+        "simulated_ms": sum.simulated_ms,
+        "streams": sum.streams,
+        "completed": sum.completed,
+        "broken": sum.broken,
+        "delivered_bytes": sum.delivered_bytes,
+        "faults": sum.faults,
+        "timeouts": sum.timeouts,
+        "connections_max": sum.connections_max,
+        "violations": violations,
+    });
+    failed + write(to, &object.to_string())
+}
+
+fn add(sum: &mut Report, report: &Report) {
+    sum.packets += report.packets;
+    sum.lost += report.lost;
+    sum.damaged += report.damaged;
+    sum.simulated_ms += report.simulated_ms;
+    sum.streams += report.streams;
+    sum.completed += report.completed;
+    sum.broken += report.broken;
+    sum.delivered_bytes += report.delivered_bytes;
+    sum.faults += report.faults;
+    sum.timeouts += report.timeouts;
+    sum.connections_max = sum.connections_max.max(report.connections_max);
+}
+
+/// To standard output or a file. One more has failed where that cannot be written.
+fn write(to: &str, text: &str) -> u64 {
+    if to == "-" {
+        println!("{text}");
+        return 0;
+    }
+    match std::fs::write(to, format!("{text}\n")) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("spillway sim: {to} cannot be written: {error}");
+            1
+        }
+    }
+}

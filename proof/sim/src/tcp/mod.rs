@@ -1,0 +1,22 @@
+//! The user-level stack in the simulator: hosts with a [`Stack`](spillway_tcp::Stack) each, joined by a network of frames.
+//!
+//! - [`path`]: one direction between two hosts: loss, reordering, copies, damage, delay, a narrow way with a queue
+//! - `plan`: what is drawn from the seed; `world`: everything that happens; `host`: a stack, a program, a clock
+//! - `program`: clients and servers; every byte of theirs is in the [`oracle`](crate::oracle)'s books
+//! - `sniffer`: reads every frame that a stack sends and knows what it may say; `gates`: what applications have released
+//! - [`canary`]: planted faults that a run must find
+//! - [`run()`]: a storm, then calm, and what was found
+
+pub mod canary;
+pub mod path;
+
+mod frames;
+mod gates;
+mod host;
+mod plan;
+mod program;
+mod run;
+mod sniffer;
+mod world;
+
+pub use run::{Report, run, run_loudly};

@@ -1,0 +1,160 @@
+//! What a world is like, drawn from its seed.
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use spillway_tcp::isn::Key;
+use spillway_tcp::recovery::Algorithm;
+use spillway_tcp::{KeepAlive, Listener, Settings};
+
+use super::canary::Canary;
+use super::frames::{address_of, mac_of};
+use super::path::Conditions;
+use super::program::Manners;
+use crate::rng::Rng;
+
+/// Every host listens here,
+pub(crate) const PORT: u16 = 80;
+/// and here, with a gate.
+pub(crate) const GATED_PORT: u16 = 81;
+
+/// What is chosen once for a world.
+pub(crate) struct Plan {
+    /// Hosts with a stack.
+    pub(crate) hosts: usize,
+    pub(crate) manners: Manners,
+    /// What paths are like; each is drawn anew.
+    pub(crate) weather: Weather,
+    /// Between two faults, at most. 0: there are none.
+    pub(crate) fault_ns_max: u64,
+    /// How long a fault lasts, at most.
+    pub(crate) silence_ns_max: u64,
+    /// Frames that wait for a host that is busy.
+    pub(crate) inbox_max: usize,
+    /// A host begins its turn at most so long after something came.
+    pub(crate) turn_delay_ns: u64,
+    pub(crate) clocks_differ: bool,
+    /// A connection may be reset though both ends behave: of one that began with a cookie nothing is known when its first
+    /// bytes are lost.
+    pub(crate) may_break: bool,
+    tables: Tables,
+}
+
+/// Bounds of the stacks.
+struct Tables {
+    half_open_max: u32,
+    is_kept_alive: bool,
+    give_up_after: Duration,
+}
+
+/// What all paths of a world have in common: the most of each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    loss_ppm: u64,
+    reorder_ppm: u64,
+    duplicate_ppm: u64,
+    corrupt_ppm: u64,
+    replay_ppm: u64,
+    /// Whether nothing may be late by more than a round trip.
+    is_prompt: bool,
+    delay_ns_max: u64,
+    is_narrow: bool,
+}
+
+impl Plan {
+    pub(crate) fn drawn(rng: &mut Rng, canary: Option<Canary>) -> Plan {
+        // Cookies know nothing of what is over: a segment that is late by more than its connection lived begins that
+        // anew.
+        let is_crowded = canary.is_none() && rng.chance(1, 6);
+        let may_time_out = canary.is_none() && !is_crowded && rng.chance(1, 4);
+        let clients_max = rng.scale(2, 40) as usize; // fits
+        let weather = Weather {
+            loss_ppm: rng.pick(&[0, 1_000, 10_000, 30_000, 100_000]),
+            reorder_ppm: rng.pick(&[0, 10_000, 200_000]),
+            duplicate_ppm: rng.pick(&[0, 0, 10_000, 50_000]),
+            corrupt_ppm: rng.pick(&[0, 1_000, 20_000]),
+            replay_ppm: if is_crowded { 0 } else { rng.pick(&[0, 0, 10_000]) },
+            is_prompt: is_crowded,
+            delay_ns_max: rng.scale(20_000, 100_000_000),
+            is_narrow: rng.chance(1, 3),
+        };
+        let weather = match canary {
+            Some(Canary::TakeDamaged) => Weather { corrupt_ppm: 20_000, ..weather },
+            Some(_) => Weather { delay_ns_max: 1_000_000, loss_ppm: 1_000, is_narrow: false, ..weather },
+            None => weather,
+        };
+        Plan {
+            hosts: rng.range(2, 4) as usize, // a few
+            manners: Manners {
+                clients_max,
+                pause_ns_max: rng.scale(1_000_000, 200_000_000),
+                rude_in_1000: if is_crowded || canary.is_some() { 0 } else { rng.pick(&[0, 50]) },
+                grant_bytes: rng.scale(500, 256 * 1024),
+                gate_ns_max: rng.scale(100_000, 500_000_000),
+                may_time_out,
+            },
+            weather,
+            fault_ns_max: if canary.is_some() { 0 } else { rng.pick(&[0, 50_000_000, 1_000_000_000]) },
+            silence_ns_max: if may_time_out { 400_000_000_000 } else { rng.scale(1_000_000, 8_000_000_000) },
+            inbox_max: rng.scale(16, 2_000) as usize, // fits
+            turn_delay_ns: rng.scale(1_000, 1_000_000),
+            clocks_differ: rng.chance(3, 4),
+            may_break: may_time_out || is_crowded,
+            tables: Tables {
+                half_open_max: if is_crowded { rng.scale(1, 4) as u32 } else { 1024 },
+                is_kept_alive: true,
+                give_up_after: Duration::from_secs(if may_time_out { rng.range(10, 120) } else { 120 }),
+            },
+        }
+    }
+
+    /// What a stack is told.
+    pub(crate) fn settings(&self, rng: &mut Rng, host: usize) -> Settings {
+        let ip = address_of(host);
+        let mut key = [0; 16];
+        rng.fill(&mut key);
+        let mut settings = Settings::new(mac_of(ip), ip, 24, Key(key));
+        let listener = |port, is_gated| Listener { address: SocketAddrV4::new(ip, port), is_gated };
+        settings.listeners = vec![listener(PORT, false), listener(GATED_PORT, true)];
+        settings.mtu = rng.pick(&[576, 1280, 1500, 1500, 1500, 9000]);
+        settings.connections_max = 4096;
+        settings.half_open_max = self.tables.half_open_max;
+        settings.time_wait_max = 4096;
+        settings.send_buffer_bytes = rng.scale(2_000, 512 * 1024) as usize; // fits
+        settings.receive_window_max = rng.scale(65_535, 4 << 20) as u32; // fits
+        settings.initial_window = rng.scale(500, 65_535) as u16; // fits
+        settings.reassembly_bytes_max = rng.scale(4_000, 512 * 1024) as usize; // fits
+        settings.is_nagle = rng.chance(1, 3);
+        settings.delayed_ack = Duration::from_micros(rng.scale(100, 200_000));
+        settings.give_up_after = self.tables.give_up_after;
+        settings.recovery.algorithm = rng.pick(&[Algorithm::Cubic, Algorithm::NewReno]);
+        settings.recovery.rto_min = Duration::from_millis(rng.scale(5, 300));
+        settings.recovery.tail_loss_probe = rng.chance(3, 4);
+        settings.keep_alive = self.tables.is_kept_alive.then(|| KeepAlive {
+            idle: Duration::from_secs(rng.range(5, 60)),
+            interval: Duration::from_secs(rng.range(3, 10)),
+            probes: 9,
+        });
+        settings
+    }
+}
+
+impl Weather {
+    /// One direction between two hosts.
+    pub(crate) fn path(&self, rng: &mut Rng) -> Conditions {
+        let most = |rng: &mut Rng, most: u64| if most == 0 { 0 } else { rng.range(0, most) };
+        let delay_ns = rng.scale(5_000, self.delay_ns_max);
+        Conditions {
+            delay_ns,
+            jitter_ns: most(rng, delay_ns),
+            loss_ppm: most(rng, self.loss_ppm),
+            duplicate_ppm: most(rng, self.duplicate_ppm),
+            reorder_ppm: most(rng, self.reorder_ppm),
+            reorder_ns_max: if self.is_prompt { delay_ns } else { rng.scale(1_000, 500_000_000) },
+            corrupt_ppm: most(rng, self.corrupt_ppm),
+            replay_ppm: most(rng, self.replay_ppm),
+            bits_per_s: if self.is_narrow { rng.scale(1_000_000, 1_000_000_000) } else { 0 },
+            queue_bytes_max: rng.scale(20_000, 2_000_000),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Reads every frame that a stack sends and knows what it may say: stands outside the code under test.
+//!
+//! Numbers of a stream count from its SYN, which is 0; the first byte is 1. Streams here are far shorter than 2^31.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use spillway_wire::packet::tcp::{self, Flags};
+use spillway_wire::packet::{checksum, ethernet, ipv4};
+
+use super::gates::SharedGates;
+
+/// A TCP segment as it is in a frame.
+#[derive(Clone, Debug)]
+pub(crate) struct Sniffed<'a> {
+    pub(crate) source: SocketAddr,
+    pub(crate) target: SocketAddr,
+    pub(crate) header: tcp::Header,
+    pub(crate) payload: &'a [u8],
+}
+
+/// The segment in a frame. `Ok(None)`: something else is.
+pub(crate) fn sniff(frame: &[u8]) -> Result<Option<Sniffed<'_>>, String> {
+    let why = |error| format!("a frame that makes no sense: {error}");
+    let (header, packet) = ethernet::Header::parse(frame).map_err(why)?;
+    if header.kind != ethernet::KIND_IPV4 {
+        return Ok(None);
+    }
+    let (ip, _, segment) = ipv4::Header::parse(packet).map_err(why)?;
+    if ip.protocol != ipv4::PROTOCOL_TCP {
+        return Ok(None);
+    }
+    let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, segment.len() as u32); // at most 65,535
+    let (header, _, payload) = tcp::Header::parse(segment, pseudo).map_err(why)?;
+    let end = |ip: Ipv4Addr, port| SocketAddr::from((ip, port));
+    Ok(Some(Sniffed {
+        source: end(ip.source, header.source),
+        target: end(ip.target, header.target),
+        header,
+        payload,
+    }))
+}
+
+/// What one end has said.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct End {
+    /// Its initial sequence number, once it was seen.
+    pub(crate) initial: Option<u32>,
+    /// Behind the last that it has sent, the end of the stream included.
+    pub(crate) sent: u32,
+    /// The last that it has acknowledged, and
+    pub(crate) acknowledged: u32,
+    /// up to where the other end may send.
+    pub(crate) edge: u32,
+    scale: Option<u8>,
+    /// Its stream of before, with the same addresses: the initial sequence number, and as `sent`. A SYN that is late
+    /// begins a connection of which the other end, which is still in the one before, wants to know nothing.
+    before: Option<(u32, u32)>,
+}
+
+impl End {
+    fn anew(self, initial: Option<u32>) -> End {
+        let before = self.initial.map(|initial| (initial, self.sent)).or(self.before);
+        End { initial, before, ..End::default() }
+    }
+
+    /// Whether a number is of the stream of before.
+    fn is_of_before(&self, number: u32) -> bool {
+        self.before.is_some_and(|(initial, sent)| number.wrapping_sub(initial) <= sent)
+    }
+}
+
+/// Both ends of each connection, by addresses, the lower first.
+#[derive(Debug)]
+pub(crate) struct Sniffer {
+    flows: BTreeMap<(SocketAddr, SocketAddr), [End; 2]>,
+    gates: SharedGates,
+    /// Who acknowledges only what was released.
+    gated_port: u16,
+}
+
+impl Sniffer {
+    pub(crate) fn new(gates: SharedGates, gated_port: u16) -> Sniffer {
+        Sniffer { flows: BTreeMap::new(), gates, gated_port }
+    }
+
+    /// Somebody sends a frame. `is_judged`: a stack, which must be right; what others say is only noted.
+    pub(crate) fn see(&mut self, frame: &[u8], is_judged: bool) -> Result<(), String> {
+        let seen = match sniff(frame) {
+            Ok(Some(seen)) => seen,
+            Ok(None) => return Ok(()),
+            Err(why) => return if is_judged { Err(why) } else { Ok(()) },
+        };
+        let (source, target) = (seen.source, seen.target);
+        let is_lower = source < target;
+        let key = if is_lower { (source, target) } else { (target, source) };
+        let flags = seen.header.flags;
+        if flags.contains(Flags::RST) {
+            return Ok(());
+        }
+        let ends = self.flows.entry(key).or_default();
+        let (mut us, mut them) = if is_lower { (ends[0], ends[1]) } else { (ends[1], ends[0]) };
+        if flags.contains(Flags::SYN) && us.initial != Some(seen.header.seq) {
+            if !flags.contains(Flags::ACK) {
+                them = them.anew(None);
+            }
+            us = us.anew(Some(seen.header.seq));
+        }
+        if flags.contains(Flags::SYN) {
+            us.scale = seen.header.options.window_scale;
+        }
+        let limit = self.gated_limit(source, target);
+        let judged = judge(&mut us, &mut them, &seen, limit);
+        let ends = if is_lower { [us, them] } else { [them, us] };
+        self.flows.insert(key, ends);
+        let place = || format!("{source} to {target}: {} {:?}", seen.header.flags, seen.header);
+        judged
+            .map_err(|why| format!("{why} ({})", place()))
+            .or_else(|why| if is_judged { Err(why) } else { Ok(()) })
+    }
+
+    /// Of a gated end: up to where it may acknowledge, and what has come.
+    fn gated_limit(&self, local: SocketAddr, peer: SocketAddr) -> Option<(u32, u32)> {
+        let gate = (local.port() == self.gated_port).then(|| self.gates.borrow().get(local, peer))?;
+        Some((1 + gate.released as u32, 1 + gate.came as u32)) // short streams
+    }
+}
+
+/// What one end may say, and what it has said by that.
+fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u32)>) -> Result<(), String> {
+    let (header, flags) = (&seen.header, seen.header.flags);
+    let Some(initial) = us.initial else { return Ok(()) };
+    let (is_syn, is_fin) = (flags.contains(Flags::SYN), flags.contains(Flags::FIN));
+    let from = header.seq.wrapping_sub(initial).cast_signed();
+    let payload_bytes = seen.payload.len() as i32; // of one frame
+    let until = from + payload_bytes + i32::from(is_syn) + i32::from(is_fin);
+    us.sent = us.sent.max(until.max(0).cast_unsigned());
+    let mut verdict = Ok(());
+    // One byte may ask whether a closed window has opened.
+    if payload_bytes > 1 && them.initial.is_some() && from + payload_bytes > them.edge.cast_signed() {
+        verdict = Err(format!("sends up to {} where only {} may be sent", from + payload_bytes, them.edge));
+    }
+    if flags.contains(Flags::ACK) && them.is_of_before(header.ack) || us.is_of_before(header.seq) {
+        return Ok(());
+    }
+    let Some(theirs) = them.initial.filter(|_| flags.contains(Flags::ACK)) else { return verdict };
+    let ack = header.ack.wrapping_sub(theirs);
+    let scale = if is_syn || us.scale.is_none() || them.scale.is_none() { 0 } else { us.scale.unwrap_or(0) };
+    let edge = ack.wrapping_add(u32::from(header.window) << scale.min(14));
+    if ack > them.sent {
+        return Err(format!("acknowledges {ack} of {} that were sent", them.sent));
+    }
+    if ack < us.acknowledged {
+        return Err(format!("acknowledges {ack} after {}", us.acknowledged));
+    }
+    // A SYN that is said again tells its window without a scale.
+    if edge < us.edge && !is_syn {
+        return Err(format!("the window's edge goes back from {} to {edge}", us.edge));
+    }
+    (us.acknowledged, us.edge) = (ack, edge.max(us.edge));
+    if let Some((released, _)) = gated.filter(|(released, _)| ack > *released) {
+        return Err(format!("acknowledges {ack} where the gate is at {released}"));
+    }
+    for (left, right) in header.options.sack.as_slice() {
+        let (left, right) = (left.wrapping_sub(theirs), right.wrapping_sub(theirs));
+        if left >= right || right > them.sent {
+            return Err(format!("says that {left}..{right} came of {}", them.sent));
+        }
+        if gated.is_some_and(|(_, came)| left < came && right > ack) {
+            return Err(format!("says that {left}..{right} came, which waits at the gate"));
+        }
+    }
+    verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::frames::{Ends, segment};
+
+    const A: &str = "10.0.0.1:40000";
+    const B: &str = "10.0.0.2:80";
+
+    fn frame(from: &str, to: &str, header: tcp::Header, payload: &[u8]) -> Vec<u8> {
+        let ends = Ends::between(from.parse().unwrap(), to.parse().unwrap());
+        segment(ends, header, payload)
+    }
+
+    fn header(flags: Flags, seq: u32, ack: u32) -> tcp::Header {
+        tcp::Header { flags, seq, ack, window: 1000, ..tcp::Header::default() }
+    }
+
+    /// A connection from A (first number 100) to B (first number 900), B's port gated or not.
+    fn opened(gated_port: u16) -> Sniffer {
+        let mut sniffer = Sniffer::new(SharedGates::default(), gated_port);
+        sniffer.see(&frame(A, B, header(Flags::SYN, 100, 0), b""), true).unwrap();
+        sniffer.see(&frame(B, A, header(Flags::SYN | Flags::ACK, 900, 101), b""), true).unwrap();
+        sniffer.see(&frame(A, B, header(Flags::ACK, 101, 901), b"hello"), true).unwrap();
+        sniffer
+    }
+
+    fn said(sniffer: &mut Sniffer, header: tcp::Header, payload: &[u8]) -> String {
+        sniffer.see(&frame(B, A, header, payload), true).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn what_is_right_is_no_violation() {
+        let mut sniffer = opened(1);
+        assert_eq!(said(&mut sniffer, header(Flags::ACK, 901, 106), &[0; 1000]), "");
+        assert_eq!(
+            said(&mut sniffer, header(Flags::ACK, 1901, 106), b"1"),
+            "",
+            "one byte beyond the edge: a probe"
+        );
+    }
+
+    #[test]
+    fn what_must_not_be_said_is_seen() {
+        let ack = |ack| header(Flags::ACK, 901, ack);
+        assert!(said(&mut opened(1), ack(107), b"").starts_with("acknowledges 7 of 6 that were sent"));
+        assert!(said(&mut opened(1), ack(100), b"").starts_with("acknowledges 0 after 1"));
+        assert!(said(&mut opened(1), ack(106), &[0; 1001]).starts_with("sends up to 1002"));
+        let narrow = tcp::Header { window: 994, ..ack(106) };
+        assert!(
+            said(&mut opened(1), narrow, b"").starts_with("the window's edge goes back from 1001 to 1000")
+        );
+        let mut sack = ack(101);
+        sack.options.sack.push(103, 107);
+        assert!(said(&mut opened(1), sack, b"").starts_with("says that 3..7 came of 6"));
+        let mut damaged = frame(B, A, ack(106), b"abc");
+        damaged[55] ^= 1;
+        assert!(opened(1).see(&damaged, true).unwrap_err().starts_with("a frame that makes no sense"));
+        assert!(opened(1).see(&damaged, false).is_ok(), "who is no stack may say anything");
+    }
+
+    #[test]
+    fn a_gate_is_a_limit() {
+        let ack = |ack| header(Flags::ACK, 901, ack);
+        let mut sniffer = opened(80);
+        let (local, peer) = (B.parse().unwrap(), A.parse().unwrap());
+        sniffer.gates.borrow_mut().begin(local, peer);
+        assert!(said(&mut sniffer, ack(102), b"").starts_with("acknowledges 2 where the gate is at 1"));
+        let mut sniffer = opened(80);
+        sniffer.gates.borrow_mut().begin(local, peer);
+        *sniffer.gates.borrow_mut().get_mut(local, peer).unwrap() =
+            super::super::gates::Gate { came: 3, released: 2 };
+        assert_eq!(said(&mut sniffer, ack(103), b""), "");
+        let mut sack = ack(103);
+        sack.options.sack.push(104, 106);
+        assert_eq!(said(&mut sniffer, sack, b""), "", "came out of order");
+        sack.options.sack = tcp::SackBlocks::default();
+        sack.options.sack.push(103, 106);
+        assert!(said(&mut sniffer, sack, b"").starts_with("says that 3..6 came, which waits at the gate"));
+    }
+}

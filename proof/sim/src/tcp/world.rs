@@ -1,0 +1,349 @@
+//! Hosts on one network, and everything that happens.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use spillway_transport::Time;
+use spillway_wire::packet::ethernet::{self, Mac};
+
+use super::canary::{Canary, Meddled};
+use super::frames::{address_of, mac_of};
+use super::gates::SharedGates;
+use super::host::Host;
+use super::path::{Arrival, Path};
+use super::plan::{GATED_PORT, PORT, Plan};
+use super::program::{Place, Program};
+use super::sniffer::{Sniffer, sniff};
+use crate::agenda::Agenda;
+use crate::clock::Clock;
+use crate::oracle::{Oracle, Shared};
+use crate::rng::{Rng, mix};
+use crate::storm::Stormy;
+
+/// Before a canary strikes, so many things go by, at most.
+const CANARY_AFTER_MAX: u64 = 200;
+/// One step is one frame that is sent, or so many things that happen without one.
+const HAPPENINGS_PER_STEP: u32 = 64;
+
+/// A host stands still for at most this.
+const PAUSE_MAX: Duration = Duration::from_secs(3);
+/// After somebody was cut off there is rest, so many times as long: who is patient gets on.
+const QUIET_FACTOR: u32 = 4;
+
+enum Happening {
+    Arrive { to: usize, frame: Vec<u8>, is_damaged: bool },
+    Turn(usize),
+    Wake(usize, Time),
+    Fault,
+    Mend(usize, usize),
+}
+
+pub(crate) struct World {
+    now: Time,
+    rng: Rng,
+    agenda: Agenda<Happening>,
+    plan: Plan,
+    hosts: Vec<Host>,
+    /// By source, then target.
+    paths: Vec<Path>,
+    sniffer: Sniffer,
+    pub(crate) oracle: Shared,
+    slot: Vec<u8>,
+    is_calm: bool,
+    pub(crate) hash: u64,
+    /// Frames sent.
+    pub(crate) packets: u64,
+    pub(crate) faults: u64,
+    /// Told of every frame, if somebody wants to know.
+    pub(crate) trace: Option<Box<dyn FnMut(String)>>,
+    /// The most connections of one stack, half-open ones included.
+    pub(crate) connections_max: usize,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, canary: Option<Canary>) -> World {
+        let mut rng = Rng::new(seed);
+        let plan = Plan::drawn(&mut rng, canary);
+        let oracle: Shared = Rc::new(RefCell::new(Oracle::new(!plan.may_break)));
+        let gates = SharedGates::default();
+        let mut world = World {
+            now: Time(1),
+            agenda: Agenda::default(),
+            hosts: Vec::new(),
+            paths: Vec::new(),
+            sniffer: Sniffer::new(gates.clone(), GATED_PORT),
+            oracle: oracle.clone(),
+            slot: Vec::new(),
+            is_calm: false,
+            hash: seed,
+            packets: 0,
+            faults: 0,
+            trace: None,
+            connections_max: 0,
+            rng: rng.fork(),
+            plan,
+        };
+        for _ in 0..world.plan.hosts * world.plan.hosts {
+            let conditions = world.plan.weather.path(&mut rng);
+            world.paths.push(Path::new(conditions, rng.fork()));
+        }
+        let meddled_host = rng.below(world.plan.hosts as u64) as usize; // one of them
+        for host in 0..world.plan.hosts {
+            let books = (oracle.clone(), gates.clone());
+            let program = Program::new(place(host, world.plan.hosts), world.plan.manners, rng.fork(), books);
+            let canary = canary.filter(|_| host == meddled_host);
+            let meddled = Meddled::new(program, canary, rng.range(1, CANARY_AFTER_MAX) as u32); // few
+            let clock = if world.plan.clocks_differ { Clock::drawn(&mut rng) } else { Clock::TRUE };
+            let settings = world.plan.settings(&mut rng, host);
+            world.hosts.push(Host::new(world.now, settings, meddled, clock, world.plan.inbox_max));
+            world.turn_after(host, 0);
+        }
+        if world.plan.fault_ns_max > 0 {
+            world.next_fault(Duration::ZERO);
+        }
+        world
+    }
+
+    fn turn_after(&mut self, host: usize, delay_ns: u64) {
+        if !std::mem::replace(&mut self.hosts[host].turn_due, true) {
+            let at = self.now + Duration::from_nanos(delay_ns);
+            self.agenda.add(at.max(self.hosts[host].paused_until), Happening::Turn(host));
+        }
+    }
+
+    /// Its timer: set anew only for what is earlier.
+    fn arm(&mut self, host: usize) {
+        let Some(at) = self.hosts[host].wants_turn_at() else { return };
+        let at = at.max(self.now);
+        if self.hosts[host].armed.is_none_or(|armed| at < armed) {
+            self.hosts[host].armed = Some(at);
+            self.agenda.add(at, Happening::Wake(host, at));
+        }
+    }
+
+    fn turn(&mut self, host: usize) {
+        let mut frames = Vec::new();
+        self.hosts[host].turn_due = false;
+        self.hosts[host].turn(self.now, &mut self.slot, |frame| frames.push(frame.to_vec()));
+        for frame in &frames {
+            self.send(host, frame);
+        }
+        self.connections_max = self.connections_max.max(self.hosts[host].stack.connections());
+        self.arm(host);
+    }
+
+    fn send(&mut self, source: usize, frame: &[u8]) {
+        self.packets += 1;
+        let digest = frame.chunks(8).fold(frame.len() as u64, |hash, chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        });
+        self.hash = mix(self.hash ^ digest ^ self.now.as_nanos());
+        if let Err(why) = self.sniffer.see(frame, true) {
+            self.oracle.borrow_mut().violation(why);
+        }
+        let Ok((header, _)) = ethernet::Header::parse(frame) else { return };
+        let mut arrivals = Vec::new();
+        for target in 0..self.hosts.len() {
+            let is_for = header.target == Mac::BROADCAST || header.target == mac_of(address_of(target));
+            if is_for && target != source {
+                let path = &mut self.paths[source * self.plan.hosts + target];
+                path.send(self.now, frame, |arrival| arrivals.push((target, arrival)));
+            }
+        }
+        if let Some(tell) = &mut self.trace {
+            tell(line(self.now, frame, &arrivals));
+        }
+        for (to, Arrival { at, frame, is_corrupt }) in arrivals {
+            self.agenda.add(at, Happening::Arrive { to, frame, is_damaged: is_corrupt });
+        }
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Arrive { to, frame, is_damaged } => {
+                self.hosts[to].arrive(frame, is_damaged);
+                let delay = self.rng.range(0, self.plan.turn_delay_ns);
+                self.turn_after(to, delay);
+            }
+            Happening::Turn(host) => self.turn(host),
+            Happening::Wake(host, at) => {
+                if self.hosts[host].armed == Some(at) {
+                    self.hosts[host].armed = None;
+                    // The clock may have been set: then it is not due, and armed again after the turn.
+                    self.turn_after(host, 0);
+                }
+            }
+            Happening::Fault => {
+                if !self.is_calm {
+                    let lasts = self.fault();
+                    self.next_fault(lasts * QUIET_FACTOR);
+                }
+            }
+            Happening::Mend(source, target) => self.paths[source * self.plan.hosts + target].is_cut = false,
+        }
+    }
+
+    fn next_fault(&mut self, rest: Duration) {
+        let at = self.now + rest + Duration::from_nanos(self.rng.scale(1_000_000, self.plan.fault_ns_max));
+        self.agenda.add(at, Happening::Fault);
+    }
+
+    /// Somebody is cut off, or stands still, or a path is another from now on. For how long nothing gets on.
+    fn fault(&mut self) -> Duration {
+        self.faults += 1;
+        let hosts = self.plan.hosts as u64;
+        let (one, other) = (self.rng.below(hosts) as usize, self.rng.below(hosts) as usize); // of the hosts
+        let lasts = Duration::from_nanos(self.rng.scale(100_000, self.plan.silence_ns_max));
+        match self.rng.below(4) {
+            0 => {
+                self.cut(one, other, lasts);
+                if self.rng.chance(1, 2) {
+                    self.cut(other, one, lasts);
+                }
+                return lasts;
+            }
+            1 => {
+                let lasts = lasts.min(PAUSE_MAX);
+                self.hosts[one].paused_until = self.now + lasts;
+                return lasts;
+            }
+            2 => {
+                let conditions = self.plan.weather.path(&mut self.rng);
+                self.paths[one * self.plan.hosts + other].conditions = conditions;
+            }
+            _ => {
+                if self.plan.clocks_differ {
+                    self.hosts[one].clock.drift(&mut self.rng, self.now);
+                    self.hosts[one].armed = None;
+                    self.arm(one);
+                }
+            }
+        }
+        Duration::ZERO
+    }
+
+    fn cut(&mut self, source: usize, target: usize, lasts: Duration) {
+        let path = &mut self.paths[source * self.plan.hosts + target];
+        if !std::mem::replace(&mut path.is_cut, true) {
+            self.agenda.add(self.now + lasts, Happening::Mend(source, target));
+        }
+    }
+
+    /// The last look.
+    pub(crate) fn finish(&mut self) {
+        self.oracle.borrow_mut().all_ended();
+        let left = self.left();
+        let checks = self.hosts.iter().filter_map(|host| host.check().err());
+        for what in left.into_iter().chain(checks) {
+            self.oracle.borrow_mut().violation(what);
+        }
+    }
+
+    pub(crate) fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    pub(crate) fn paths(&self) -> &[Path] {
+        &self.paths
+    }
+}
+
+/// A frame as in a packet trace, and what becomes of it.
+fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> String {
+    let us = |at: Time| at.as_nanos() as f64 / 1e3;
+    let fate = arrivals.iter().map(|(_, arrival)| {
+        let damage = if arrival.is_corrupt { " damaged" } else { "" };
+        let copy = if arrival.frame == frame || arrival.is_corrupt { "" } else { " of before" };
+        format!("{:+.1}us{copy}{damage}", us(arrival.at) - us(now))
+    });
+    let fate = if arrivals.is_empty() { "lost".to_owned() } else { fate.collect::<Vec<_>>().join(", ") };
+    let Ok(Some(seen)) = sniff(frame) else { return format!("{:14.1} other  [{fate}]", us(now)) };
+    let header = &seen.header;
+    let sack = match header.options.sack.as_slice() {
+        [] => String::new(),
+        blocks => format!(" sack {blocks:?}"),
+    };
+    format!(
+        "{:14.1} {} > {} {} {}+{} ack {} win {}{sack}  [{fate}]",
+        us(now),
+        seen.source,
+        seen.target,
+        header.flags,
+        header.seq,
+        seen.payload.len(),
+        header.ack,
+        header.window
+    )
+}
+
+/// Where a host is, and whom it talks to: the others.
+fn place(host: usize, hosts: usize) -> Place {
+    let end = |host, port| SocketAddr::from((address_of(host), port));
+    let others = (0..hosts).filter(|other| *other != host);
+    Place {
+        own: end(host, 0),
+        listeners: [end(host, PORT), end(host, GATED_PORT)],
+        targets: others.flat_map(|other| [end(other, PORT), end(other, GATED_PORT)]).collect(),
+        strangers: Vec::new(),
+    }
+}
+
+impl Stormy for World {
+    fn step(&mut self) -> bool {
+        let before = self.packets;
+        for _ in 0..HAPPENINGS_PER_STEP {
+            let Some((at, what)) = self.agenda.take() else { return false };
+            self.now = self.now.max(at);
+            self.happen(what);
+            if self.packets > before {
+                break;
+            }
+        }
+        true
+    }
+
+    fn calm_down(&mut self) {
+        self.is_calm = true;
+        for path in &mut self.paths {
+            path.conditions = path.conditions.calm();
+            path.is_cut = false;
+        }
+        for host in 0..self.hosts.len() {
+            let now = self.hosts[host].clock.read(self.now);
+            self.hosts[host].meddled.program.calm_down(now);
+            self.hosts[host].paused_until = self.now;
+            self.turn_after(host, 0);
+        }
+    }
+
+    fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (index, host) in self.hosts.iter().enumerate() {
+            let (connections, known) = (host.stack.connections(), host.meddled.program.open());
+            if connections > 0 || known > 0 {
+                left.push(format!(
+                    "host {index} has {connections} connections, its program {known}: something has not ended"
+                ));
+            }
+        }
+        left
+    }
+
+    fn progress(&self) -> u64 {
+        let opened: u64 = self.hosts.iter().map(|host| host.meddled.program.opened).sum();
+        let open: usize = self.hosts.iter().map(|host| host.stack.connections()).sum();
+        (self.oracle.borrow().progress() + opened).wrapping_sub(open as u64)
+    }
+
+    fn went_wrong(&self) -> bool {
+        !self.oracle.borrow().violations().is_empty()
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+}
