@@ -35,6 +35,8 @@ enum Command {
     Bench(commands::bench::Args),
     #[command(hide = true)]
     Echo(commands::echo::Args),
+    #[command(hide = true)]
+    StackWork(commands::stack_work::Args),
     Lab(commands::lab::Args),
     Run(commands::run::Args),
     Assess(commands::assess::Args),
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo::run(*args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Echo(args) => commands::echo::run(args),
+        Command::StackWork(args) => commands::stack_work::run(&args),
         Command::Lab(args) => commands::lab::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Assess(args) => commands::assess::run(args),

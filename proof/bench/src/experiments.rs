@@ -8,16 +8,19 @@ pub mod helper_cost;
 pub mod helpers;
 pub mod load_latency;
 pub mod loss;
+pub mod move_state;
 pub mod payload;
 pub mod server_cost;
 pub mod session_cost;
 pub mod sidecar;
+pub mod stack;
 pub mod table1;
 
 mod curves;
 mod rates;
 mod rounds;
 mod saturation;
+mod script;
 
 use std::io::Write;
 
@@ -49,7 +52,7 @@ pub struct Experiment {
 }
 
 /// All experiments.
-pub const ALL: [Experiment; 13] = [
+pub const ALL: [Experiment; 15] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
@@ -128,6 +131,18 @@ pub const ALL: [Experiment; 13] = [
         question: "what a sidecar adds to a request on an idle service: time, and CPU of its own, by protocol",
         paper: "none: PostMan's clients are linked with its library",
         run: sidecar::run,
+    },
+    Experiment {
+        name: "stack",
+        question: "what a message of 64 B costs in the user-level stack, beside smoltcp, and in a helper on it; no network card",
+        paper: "PostMan, Figure 10: 9.6 M messages/s a helper node, 1,040 ns a core with the card",
+        run: stack::run,
+    },
+    Experiment {
+        name: "move-state",
+        question: "how long a connection takes to leave one user-level stack and go on in another, by what waits in it",
+        paper: "Capybara, §6: 3.7 µs of host work for a migration, without queued data",
+        run: move_state::run,
     },
 ];
 

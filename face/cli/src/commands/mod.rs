@@ -23,5 +23,6 @@ mod services;
 pub(crate) mod sidecar;
 pub(crate) mod sim;
 mod sockets;
+pub(crate) mod stack_work;
 pub(crate) mod status;
 pub(crate) mod top;

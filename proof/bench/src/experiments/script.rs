@@ -1,0 +1,242 @@
+//! Frames in memory, and TCP clients that are a script: what a client says next is known before the other end has answered,
+//! so it can be written down before the clock starts.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::tcp::{self, Flags, Options, Timestamps};
+use spillway_wire::packet::{checksum, ipv4};
+
+/// Bytes of a message.
+pub const MESSAGE_BYTES: usize = 64;
+/// Bytes of the largest IP packet of all stacks here.
+pub const MTU: u16 = 1500;
+/// Where clients are.
+pub const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// Where all clients are.
+pub const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// Where the stack under test is.
+pub const STACK_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+/// The same.
+pub const STACK_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// Where it listens.
+pub const PORT: u16 = 7000;
+
+/// Bytes of memory for a frame, so that frames begin at a cache line.
+const SLOT_BYTES: usize = 1536;
+/// Before a TCP header.
+const TCP_AT: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
+
+/// A network card without its cost: frames in slots that are used again.
+#[derive(Debug)]
+pub struct Frames {
+    bytes: Vec<u8>,
+    lengths: Vec<usize>,
+    most: usize,
+}
+
+impl Frames {
+    /// Room for so many.
+    pub fn new(most: usize) -> Frames {
+        Frames { bytes: vec![0; most * SLOT_BYTES], lengths: Vec::with_capacity(most), most }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// One of them.
+    pub fn get(&self, index: usize) -> &[u8] {
+        &self.bytes[index * SLOT_BYTES..][..self.lengths[index]]
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len()).map(|index| self.get(index))
+    }
+
+    /// None.
+    pub fn clear(&mut self) {
+        self.lengths.clear();
+    }
+
+    /// One more, if there is room and it is written.
+    pub fn push(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+        if self.len() == self.most {
+            return false;
+        }
+        let at = self.len() * SLOT_BYTES;
+        let Some(length) = write(&mut self.bytes[at..at + SLOT_BYTES]) else { return false };
+        self.lengths.push(length);
+        true
+    }
+}
+
+/// One client's connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    port: u16,
+    /// Of the next byte to send.
+    seq: u32,
+    /// Of the next byte that is to come, when all answers have come.
+    ack: u32,
+    /// Of the next answer to be checked.
+    checked: u32,
+    /// The stack's clock, to be echoed.
+    echo: u32,
+}
+
+impl Client {
+    /// The one with this number.
+    pub fn new(number: usize) -> Client {
+        let number = number as u32; // thousands
+        let seq = number.wrapping_mul(2_654_435_761);
+        Client { port: 10_000 + number as u16, seq, ack: 0, checked: 0, echo: 0 }
+    }
+
+    /// Its port: one for each.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Writes its SYN.
+    pub fn syn(&mut self, slot: &mut [u8]) -> usize {
+        let options = Options {
+            mss: Some(MTU - 40),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: Some(Timestamps { value: 1, echo: 0 }),
+            ..Options::default()
+        };
+        let length = self.write(Flags::SYN, options, &[], slot);
+        self.seq = self.seq.wrapping_add(1);
+        length
+    }
+
+    /// Takes the SYN's answer.
+    pub fn take_syn(&mut self, frame: &[u8]) -> Result<(), String> {
+        let (header, payload) = parse(frame)?;
+        let is_right =
+            header.flags == Flags::SYN | Flags::ACK && header.ack == self.seq && payload.is_empty();
+        let stamps = header.options.timestamps;
+        match stamps {
+            Some(stamps)
+                if is_right && header.options.sack_permitted && header.options.window_scale.is_some() =>
+            {
+                (self.ack, self.echo) = (header.seq.wrapping_add(1), stamps.value);
+                self.checked = self.ack;
+                Ok(())
+            }
+            _ => Err(format!("another answer to a SYN: {header:?}")),
+        }
+    }
+
+    /// Writes an acknowledgement.
+    pub fn acknowledgement(&self, slot: &mut [u8]) -> usize {
+        self.write(Flags::ACK, self.stamps(), &[], slot)
+    }
+
+    /// Writes the next message: it acknowledges the answers to all before it.
+    pub fn message(&mut self, slot: &mut [u8]) -> usize {
+        let mut message = [0; MESSAGE_BYTES];
+        fill(self.ack, &mut message);
+        let length = self.write(Flags::ACK | Flags::PSH, self.stamps(), &message, slot);
+        self.seq = self.seq.wrapping_add(MESSAGE_BYTES as u32);
+        self.ack = self.ack.wrapping_add(MESSAGE_BYTES as u32);
+        length
+    }
+
+    /// Writes so many bytes that come `skipped` bytes too early: those between them and what was sent are missing.
+    pub fn early(&self, skipped: u32, bytes: &[u8], slot: &mut [u8]) -> usize {
+        let mut later = self.clone();
+        later.seq = later.seq.wrapping_add(skipped);
+        later.write(Flags::ACK, self.stamps(), bytes, slot)
+    }
+
+    /// Takes a message's answer: the same bytes, once, in order. Whether it was one; an acknowledgement is none.
+    pub fn check(&mut self, frame: &[u8]) -> Result<bool, String> {
+        let (header, payload) = parse(frame)?;
+        if payload.is_empty() && !header.flags.intersects(Flags::SYN | Flags::FIN | Flags::RST) {
+            return Ok(false);
+        }
+        let mut message = [0; MESSAGE_BYTES];
+        fill(self.checked, &mut message);
+        if header.seq != self.checked || payload != message || header.target != self.port {
+            return Err(format!("a wrong answer: {header:?} with {} bytes", payload.len()));
+        }
+        self.checked = self.checked.wrapping_add(MESSAGE_BYTES as u32);
+        self.echo = header.options.timestamps.map_or(self.echo, |stamps| stamps.value);
+        Ok(true)
+    }
+
+    fn stamps(&self) -> Options {
+        Options { timestamps: Some(Timestamps { value: 1, echo: self.echo }), ..Options::default() }
+    }
+
+    fn write(&self, flags: Flags, options: Options, payload: &[u8], slot: &mut [u8]) -> usize {
+        let header = tcp::Header {
+            source: self.port,
+            target: PORT,
+            seq: self.seq,
+            ack: if flags.contains(Flags::ACK) { self.ack } else { 0 },
+            flags,
+            window: if flags.contains(Flags::SYN) { u16::MAX } else { 8192 },
+            urgent: 0,
+            options,
+        };
+        let (at, bytes) = (TCP_AT + header.header_bytes(), header.header_bytes() + payload.len());
+        slot[at..at + payload.len()].copy_from_slice(payload);
+        let pseudo = checksum::pseudo_v4(CLIENT_IP, STACK_IP, ipv4::PROTOCOL_TCP, bytes as u32);
+        header.emit(&mut slot[TCP_AT..], payload.len(), pseudo);
+        let packet = ipv4::Header {
+            source: CLIENT_IP,
+            target: STACK_IP,
+            protocol: ipv4::PROTOCOL_TCP,
+            ttl: 64,
+            dscp_ecn: 0,
+            ident: 0,
+            dont_fragment: true,
+            payload_bytes: bytes as u16, // a frame's
+        };
+        let frame = ethernet::Header { target: STACK_MAC, source: CLIENT_MAC, kind: ethernet::KIND_IPV4 };
+        if let Some(head) = slot.first_chunk_mut() {
+            frame.emit(head);
+        }
+        if let Some(head) = slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
+            packet.emit(head);
+        }
+        TCP_AT + bytes
+    }
+}
+
+/// Bytes that tell where they belong.
+fn fill(from: u32, message: &mut [u8]) {
+    for (byte, offset) in message.iter_mut().zip(from..) {
+        *byte = (offset ^ (offset >> 7)) as u8;
+    }
+}
+
+/// Whom a frame is for.
+pub fn target_of(frame: &[u8]) -> Option<Mac> {
+    ethernet::Header::parse(frame).ok().map(|(header, _)| header.target)
+}
+
+/// The client's port that a frame is for.
+pub fn port_of(frame: &[u8]) -> Option<u16> {
+    frame.get(TCP_AT + 2..TCP_AT + 4).map(|port| u16::from_be_bytes([port[0], port[1]]))
+}
+
+/// Where the stack under test listens.
+pub fn listener() -> SocketAddrV4 {
+    SocketAddrV4::new(STACK_IP, PORT)
+}
+
+fn parse(frame: &[u8]) -> Result<(tcp::Header, &[u8]), String> {
+    let wrong = |error| format!("a frame that cannot be: {error}");
+    let (_, packet) = ethernet::Header::parse(frame).map_err(wrong)?;
+    let (header, _, segment) = ipv4::Header::parse(packet).map_err(wrong)?;
+    let pseudo = checksum::pseudo_v4(header.source, header.target, ipv4::PROTOCOL_TCP, segment.len() as u32);
+    let (header, _, payload) = tcp::Header::parse(segment, pseudo).map_err(wrong)?;
+    Ok((header, payload))
+}

@@ -1,0 +1,121 @@
+//! Instructions: this program runs itself under valgrind, which counts what happens inside one function. Not a clock: the
+//! same program gives the same count, whatever else the machine does.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use spillway_lab::{Launch, Place};
+
+use super::echo::System;
+use super::{echo, helper};
+use crate::error::Error;
+
+/// Counting takes about fifty times as long as running.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Messages through an echo server.
+    Echo(System),
+    /// Round trips through a helper.
+    Helper,
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Work::Echo(System::Ours) => "echo-ours",
+            Work::Echo(System::Smoltcp) => "echo-smoltcp",
+            Work::Helper => "helper",
+        })
+    }
+}
+
+impl FromStr for Work {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Work, String> {
+        let all = [Work::Echo(System::Ours), Work::Echo(System::Smoltcp), Work::Helper];
+        all.into_iter().find(|work| work.to_string() == word).ok_or_else(|| format!("{word} is no work"))
+    }
+}
+
+/// The hidden command: WORK CONNECTIONS MESSAGES, each message counted.
+pub fn serve(words: &[String]) -> Result<(), String> {
+    let [work, connections, messages] = words else { return Err("give: WORK CONNECTIONS MESSAGES".into()) };
+    let number = |word: &str| word.parse::<usize>().map_err(|error| format!("{word}: {error}"));
+    let (connections, messages) = (number(connections)?, number(messages)?);
+    match work.parse()? {
+        Work::Echo(system) => echo::measure(system, connections, 2 * connections, messages).map(drop),
+        Work::Helper => helper::measure(connections, 2 * connections, messages).map(drop),
+    }
+}
+
+/// Instructions for each message: the difference between so many messages and five times as many. `None` where there is
+/// no valgrind.
+pub fn each(
+    place: &Place,
+    program: &Path,
+    work: Work,
+    connections: usize,
+    messages: usize,
+) -> Result<Option<f64>, Error> {
+    let (few, many) = (messages, 5 * messages);
+    let Some(base) = count(place, program, work, connections, few)? else { return Ok(None) };
+    let Some(all) = count(place, program, work, connections, many)? else { return Ok(None) };
+    Ok(Some(all.saturating_sub(base) as f64 / (many - few) as f64))
+}
+
+fn count(
+    place: &Place,
+    program: &Path,
+    work: Work,
+    connections: usize,
+    messages: usize,
+) -> Result<Option<u64>, Error> {
+    let launch = Launch::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(["--collect-atstart=no", "--toggle-collect=*counted_turns*"])
+        .arg(program)
+        .arg("stack-work")
+        .args([work.to_string(), connections.to_string(), messages.to_string()]);
+    let Ok(mut process) = place.spawn(&launch) else { return Ok(None) };
+    let status = process.wait(PATIENCE);
+    let told = process.stderr()?;
+    if !status.is_some_and(|status| status.success()) {
+        return Err(Error::process(format!("counting {work} ended with {status:?}"), told));
+    }
+    match collected(&told) {
+        Some(instructions) if instructions > 0 => Ok(Some(instructions)),
+        _ => Err(Error::process(format!("counting {work} gave nothing"), told)),
+    }
+}
+
+/// From what callgrind says at its end.
+fn collected(told: &str) -> Option<u64> {
+    let line = told.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit_once(':')?.1.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_read() {
+        let told = "==7== Callgrind, a call-graph generating cache profiler\n==7== Events    : Ir\n==7== Collected : 1234567\n";
+        assert_eq!(collected(told), Some(1_234_567));
+        assert_eq!(collected("==7== Events    : Ir\n"), None);
+    }
+
+    #[test]
+    fn work_has_names() {
+        for work in [Work::Echo(System::Ours), Work::Echo(System::Smoltcp), Work::Helper] {
+            assert_eq!(work.to_string().parse(), Ok(work));
+        }
+        assert!("other".parse::<Work>().is_err());
+    }
+}
