@@ -32,6 +32,11 @@ impl Stamps {
     pub(super) fn clock(now: Time) -> u32 {
         (now.as_nanos() / 1_000_000) as u32 // wraps on purpose
     }
+
+    /// Whether a segment with this is older than what came before. What came long ago says nothing (RFC 7323 §5.5).
+    fn is_newer_than(&self, now: Time, value: u32) -> bool {
+        value.wrapping_sub(self.recent).cast_signed() < 0 && now.since(self.recent_at) <= TIMESTAMP_VALID
+    }
 }
 
 impl Connection {
@@ -88,8 +93,7 @@ impl Connection {
             cx.counters.without_timestamp += 1;
             return false; // §3.2: dropped in silence
         };
-        let is_old = told.value.wrapping_sub(stamps.recent).cast_signed() < 0;
-        if !is_old || cx.now.since(stamps.recent_at) > TIMESTAMP_VALID {
+        if !stamps.is_newer_than(cx.now, told.value) {
             return true;
         }
         cx.counters.old_timestamps += 1;
@@ -103,7 +107,7 @@ impl Connection {
     pub(super) fn remember_timestamp(&mut self, now: Time, seq: Seq, header: &tcp::Header) {
         if let (Some(stamps), Some(told)) = (&mut self.agreed.stamps, header.options.timestamps)
             && seq <= self.acking.last_sent
-            && told.value.wrapping_sub(stamps.recent).cast_signed() >= 0
+            && !stamps.is_newer_than(now, told.value)
         {
             (stamps.recent, stamps.recent_at) = (told.value, now);
         }

@@ -67,6 +67,21 @@ fn an_idle_connection_outlives_its_timestamps() {
     t.hears("def");
 }
 
+/// §5.5: and from then on it is the clock that is echoed; the old one would look like a round trip of weeks.
+#[test]
+fn after_weeks_the_new_clock_is_echoed() {
+    let mut t = Trace::open_stamps();
+    t.recv(bytes(1, "abc").stamp(2000));
+    t.hears("abc");
+    t.pass(secs(25 * 86_400));
+    t.peer().segments.clear();
+    t.recv(bytes(4, "def").stamp(1000));
+    t.pass(ms(40));
+    t.expect(ack(7).echo(1000));
+    t.recv(bytes(7, "old").stamp(999));
+    assert_eq!(t.counters().old_timestamps, 1, "and protects again");
+}
+
 /// §3.2: echoed when ACK is set; and RTTM's clock is the stack's own.
 #[test]
 fn the_clock_goes_on_in_milliseconds() {
