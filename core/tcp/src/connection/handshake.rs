@@ -102,6 +102,8 @@ impl Connection {
     pub(super) fn establish(&mut self, cx: &mut Context<'_>, ack: Seq) {
         self.state = if self.fin.is_some() { State::FinWait1 } else { State::Established };
         self.is_opened = true;
+        // An answer to a SYN that is not sent yet needs no SYN any more.
+        self.acking.is_due |= core::mem::take(&mut self.repeat_syn);
         self.acknowledge_syn(cx.now, ack);
         self.heard_at = cx.now;
         let event = StackEvent::Opened { peer: self.flow.peer.into(), listener: self.listener };

@@ -87,6 +87,18 @@ fn our_syn_is_sent_again_ever_more_slowly() {
     t.opened();
 }
 
+/// Once it is acknowledged it has been heard: a SYN in an established connection would be challenged.
+#[test]
+fn a_repeated_syn_is_not_answered_after_the_handshake() {
+    let mut t = Trace::new(|_| {});
+    t.recv(syn());
+    t.expect(syn_ack().ack(1));
+    t.recv_all([syn(), ack(1).seq(1)]);
+    t.opened();
+    t.expect(ack(1).seq(1));
+    t.nothing_sent_later();
+}
+
 #[test]
 fn our_answer_to_a_syn_is_sent_again() {
     let mut t = Trace::new(|_| {});
