@@ -4,8 +4,8 @@ mod vectors;
 
 use proptest::prelude::*;
 use spillway_wire::state::{
-    Agreed, ConnectionState, Controller, Epoch, Phase, Receiving, Recovery, Segment, Sending, Stage, Stamps,
-    StateError, Undo,
+    Agreed, ConnectionState, Controller, Epoch, Finish, Phase, Receiving, Recovery, Segment, Sending, Stage,
+    Stamps, StateError, Undo,
 };
 use vectors::{Vectors, hex};
 
@@ -24,7 +24,7 @@ fn plain() -> ConnectionState {
             window_largest: 65_535,
             window_told: (1, 1),
             scale: 7,
-            is_finished: false,
+            finish: Finish::No,
             wants_room: false,
             is_watched: false,
             told_acknowledged: 0,
@@ -82,7 +82,7 @@ fn full() -> ConnectionState {
         sending: Sending {
             una: 1000,
             nxt: 1040,
-            is_finished: true,
+            finish: Finish::Asked,
             wants_room: true,
             is_watched: true,
             told_acknowledged: 998,

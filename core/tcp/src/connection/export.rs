@@ -3,7 +3,7 @@
 use alloc::vec;
 
 use spillway_transport::Time;
-use spillway_wire::state::{Agreed, ConnectionState, Receiving, Sending, Stage, Stamps};
+use spillway_wire::state::{Agreed, ConnectionState, Finish, Receiving, Sending, Stage, Stamps};
 
 use super::{Connection, State};
 use crate::moving::{self, ExportError};
@@ -22,9 +22,10 @@ impl Connection {
             State::FinWait1 => Stage::FinWait1,
             State::FinWait2 => Stage::FinWait2,
             State::CloseWait => Stage::CloseWait,
-            State::Closing => Stage::Closing,
+            // Both ends have finished; where our acknowledgement of the peer's waits behind a gate, that is not all.
+            State::Closing | State::TimeWait => Stage::Closing,
             State::LastAck => Stage::LastAck,
-            State::TimeWait | State::Closed => return Err(ExportError::Ended),
+            State::Closed => return Err(ExportError::Ended),
         };
         let agreed = &self.agreed;
         Ok(ConnectionState {
@@ -60,7 +61,11 @@ impl Connection {
             window_largest: self.peer_window.largest,
             window_told: (stream(told_by), stream(told_with)),
             scale: self.peer_window.scale,
-            is_finished: self.fin.is_some(),
+            finish: match self.fin {
+                None => Finish::No,
+                Some(_) if !self.is_fin_acknowledged() => Finish::Asked,
+                Some(_) => Finish::Acknowledged,
+            },
             wants_room: self.wants_room,
             is_watched: self.is_watched,
             told_acknowledged: self.told_acknowledged,

@@ -3,7 +3,7 @@
 use core::net::{SocketAddr, SocketAddrV4};
 
 use spillway_transport::{Chunk, Conn, Time};
-use spillway_wire::state::{self, ConnectionState, Sending, Stage};
+use spillway_wire::state::{self, ConnectionState, Finish, Sending, Stage};
 
 use super::accept_segment::Stamps;
 use super::handshake::{Agreed, MSS_MIN};
@@ -88,14 +88,15 @@ impl Connection {
         let (una, nxt) = (extended(sending.una), extended(sending.nxt));
         let length = sending.queue.len() as u64;
         // A FIN that is acknowledged is beyond the last byte.
-        let start = una - u64::from(state.stage == Stage::FinWait2);
+        let start = una - u64::from(sending.finish == Finish::Acknowledged);
         self.queue = SendQueue::new(start);
         if length > 0 {
             self.queue.push_chunk(Chunk::from(sending.queue.clone()));
         }
         let end = start + length;
-        self.fin = sending.is_finished.then_some(end);
-        ensure(nxt <= end + u64::from(sending.is_finished), "more was sent than there is")?;
+        let is_finished = sending.finish != Finish::No;
+        self.fin = is_finished.then_some(end);
+        ensure(nxt <= end + u64::from(is_finished), "more was sent than there is")?;
         let told = (extended(sending.window_told.0), extended(sending.window_told.1));
         self.peer_window = PeerWindow::restored(sending.window, told, sending.scale, sending.window_largest);
         (self.wants_room, self.is_watched) = (sending.wants_room, sending.is_watched);
@@ -147,13 +148,16 @@ fn check_sending(sending: &Sending, stage: Stage) -> Checked<()> {
     )?;
     let (by, with) = sending.window_told;
     ensure(by < SEQ_MAX && with <= sending.nxt, "who told the peer's window")?;
-    let is_closing = !matches!(stage, Stage::Established | Stage::CloseWait);
-    ensure(sending.is_finished == is_closing, "a finish, and a stage without")?;
-    if stage == Stage::FinWait2 {
-        ensure(
-            sending.queue.is_empty() && sending.una == sending.nxt && sending.una >= 2,
-            "bytes after the end",
-        )?;
+    let may_be = match stage {
+        Stage::Established | Stage::CloseWait => sending.finish == Finish::No,
+        Stage::FinWait1 => sending.finish == Finish::Asked,
+        Stage::FinWait2 => sending.finish == Finish::Acknowledged,
+        Stage::Closing | Stage::LastAck => sending.finish != Finish::No,
+    };
+    ensure(may_be, "a finish, and a stage without")?;
+    if sending.finish == Finish::Acknowledged {
+        let is_empty = sending.queue.is_empty() && sending.una == sending.nxt;
+        ensure(is_empty && sending.una >= 2, "bytes after the end")?;
     }
     Ok(())
 }

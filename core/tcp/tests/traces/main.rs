@@ -13,6 +13,8 @@ mod give_up;
 mod handshake;
 mod icmp;
 mod keep_alive;
+mod long_streams;
+mod moved;
 mod options;
 mod paws;
 mod persist;

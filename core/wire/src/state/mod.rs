@@ -91,6 +91,17 @@ pub struct Stamps {
     pub recent_age_ns: u64,
 }
 
+/// The end of what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// There may be more to send.
+    No,
+    /// The application sends no more: a FIN follows the last byte.
+    Asked,
+    /// The peer has acknowledged the FIN.
+    Acknowledged,
+}
+
 /// The sending direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sending {
@@ -108,8 +119,8 @@ pub struct Sending {
     pub window_told: (u64, u64),
     /// By how many bits the peer's windows are shifted.
     pub scale: u8,
-    /// The application sends no more.
-    pub is_finished: bool,
+    /// Whether the application sends no more.
+    pub finish: Finish,
     /// It was told that there is no room, and is to be told when there is.
     pub wants_room: bool,
     /// It wants to know what the peer has,
@@ -292,9 +303,9 @@ impl Sending {
         out.u64(self.window_told.0);
         out.u64(self.window_told.1);
         out.u8(self.scale);
-        for flag in [self.is_finished, self.wants_room, self.is_watched] {
-            out.flag(flag);
-        }
+        out.u8(self.finish as u8);
+        out.flag(self.wants_room);
+        out.flag(self.is_watched);
         out.u64(self.told_acknowledged);
         out.bytes(&self.queue);
     }
@@ -308,7 +319,12 @@ impl Sending {
             window_largest: from.u64()?,
             window_told: (from.u64()?, from.u64()?),
             scale: from.u8()?,
-            is_finished: from.flag()?,
+            finish: match from.u8()? {
+                0 => Finish::No,
+                1 => Finish::Asked,
+                2 => Finish::Acknowledged,
+                _ => return Err(StateError::Field("finish")),
+            },
             wants_room: from.flag()?,
             is_watched: from.flag()?,
             told_acknowledged: from.u64()?,

@@ -16,6 +16,7 @@ use spillway_tcp::isn::Key;
 use spillway_tcp::{Counters, Listener, Settings, Stack, StackEvent};
 use spillway_transport::{LostReason, Time, Transport};
 use spillway_wire::packet::{checksum, ethernet, ipv4, tcp};
+use spillway_wire::state::ConnectionState;
 
 pub use frame::{PEER_IP, PEER_MAC, STACK_IP, STACK_MAC};
 pub use peer::{PEER_CLOCK, Peer};
@@ -388,16 +389,22 @@ impl Trace {
         self.peers[self.current].conn.unwrap_or_else(|| self.fail("there is no connection"))
     }
 
+    /// The peers' address on the link becomes known.
+    fn introduce(&mut self) {
+        let known = frame::arp(spillway_wire::packet::arp::Operation::Request, (PEER_MAC, PEER_IP), STACK_IP);
+        self.handle(&known);
+        self.transmit();
+        self.others.clear();
+    }
+
     /// The application connects to the present peer, whose address is known on the link.
     pub fn connect(&mut self) {
         self.note('!', "connect");
-        let known = frame::arp(spillway_wire::packet::arp::Operation::Request, (PEER_MAC, PEER_IP), STACK_IP);
-        self.handle(&known);
+        self.introduce();
         let (ip, port) = (self.peer().ip, self.peer().port);
         let conn = self.stack.connect(self.now, SocketAddr::from((ip, port))).expect("room for it");
         self.peer().conn = Some(conn);
         self.transmit();
-        self.others.clear();
     }
 
     pub fn grant(&mut self, bytes: u32) {
@@ -439,6 +446,21 @@ impl Trace {
     pub fn abort(&mut self) {
         self.note('!', "abort");
         self.stack.abort(self.conn());
+        self.transmit();
+    }
+
+    /// The connection leaves and comes back, as bytes; its state may be changed on the way.
+    pub fn moves(&mut self, change: impl FnOnce(&mut ConnectionState)) {
+        self.note('!', "moves");
+        self.introduce();
+        let conn = self.conn();
+        let mut state = self.stack.export(self.now, conn).expect("one that can move");
+        change(&mut state);
+        let mut bytes = Vec::new();
+        state.emit(&mut bytes);
+        let state = ConnectionState::parse(&bytes).expect("what was written is read");
+        let moved = self.stack.import(self.now, &state).expect("what left may come back");
+        self.peer().conn = Some(moved);
         self.transmit();
     }
 

@@ -40,6 +40,8 @@ pub struct Peer {
     /// What the application has heard of this peer, and what it has said.
     pub heard: Vec<u8>,
     pub said: Vec<u8>,
+    /// Bytes that the application has heard before those.
+    pub passed: u64,
     /// How far the gate is open, if there is one.
     pub gate: Option<i64>,
     /// Segments to it are held against what must always be: not where frames are forged.
@@ -70,6 +72,7 @@ impl Peer {
             events: VecDeque::new(),
             heard: Vec::new(),
             said: Vec::new(),
+            passed: 0,
             gate: None,
             is_trusted: true,
         }
@@ -208,7 +211,8 @@ impl Peer {
     pub fn hear(&mut self, event: StackEvent) {
         if let StackEvent::Data { end, bytes } = &event {
             self.heard.extend_from_slice(bytes);
-            assert!(!self.is_trusted || *end == self.heard.len() as u64, "the stream offset after the bytes");
+            let offset = self.passed + self.heard.len() as u64;
+            assert!(!self.is_trusted || *end == offset, "the stream offset after the bytes");
         }
         self.events.push_back(event);
     }
