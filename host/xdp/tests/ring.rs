@@ -158,10 +158,11 @@ const WEATHERS: [FaultsOptions; 5] = [
 
 #[test]
 fn every_byte_arrives_in_every_weather() {
-    // More for a long search: SPILLWAY_SEEDS.
-    let seeds = std::env::var("SPILLWAY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
+    // For a long search: SPILLWAY_SEEDS, so many, from SPILLWAY_SEED on.
+    let number_of = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let (first, seeds) = (number_of("SPILLWAY_SEED").unwrap_or(0), number_of("SPILLWAY_SEEDS").unwrap_or(40));
     for (number, weather) in WEATHERS.into_iter().enumerate() {
-        for seed in 0..seeds {
+        for seed in first..first.saturating_add(seeds) {
             play(seed * 5 + number as u64, weather);
         }
     }
