@@ -86,7 +86,9 @@ impl Connection {
         // All else stays: the application may have granted already.
         (self.receiving.base, self.receiving.scale) = (Base::new(header.seq), ours);
         self.peer_window.scale = theirs;
-        self.peer_window.update(FIRST, ack, header.window, true);
+        // Without ACK the field may be anything.
+        let told_with = if is_acked { ack } else { self.recovery.una() };
+        self.peer_window.update(FIRST, told_with, header.window, true);
         if is_acked {
             self.establish(cx, ack);
             self.acking.is_due = true;

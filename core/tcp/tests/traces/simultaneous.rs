@@ -91,3 +91,25 @@ fn both_close_in_one_segment_each_with_bytes() {
     t.recv(ack(12));
     t.lost(LostReason::Closed);
 }
+
+/// Without ACK the field says nothing: Linux leaves it at 0, which may be anywhere from our numbers. It is not what the
+/// window of later segments is held against.
+#[test]
+fn a_number_that_acknowledges_nothing_is_not_remembered() {
+    for field in [0, 0x4000_0000, 0x8000_0000, 0xc000_0000_u32] {
+        let mut t = Trace::new(|_| {});
+        t.connect();
+        t.expect(syn());
+        let mut frame = t.frame_of(syn().mss(1000).window(500));
+        frame[frame::TCP_AT + 8..frame::TCP_AT + 12].copy_from_slice(&field.to_be_bytes());
+        frame::mend(&mut frame);
+        t.recv_frame(&frame);
+        t.expect(syn_ack().ack(1));
+        t.recv(ack(1).seq(1).window(2000));
+        t.opened();
+        t.say(3000);
+        t.expect(many(1, 1000));
+        t.expect(many(1001, 1000));
+        t.quiet();
+    }
+}
