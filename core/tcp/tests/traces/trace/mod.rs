@@ -451,16 +451,28 @@ impl Trace {
 
     /// The connection leaves and comes back, as bytes; its state may be changed on the way.
     pub fn moves(&mut self, change: impl FnOnce(&mut ConnectionState)) {
-        self.note('!', "moves");
         self.introduce();
-        let conn = self.conn();
-        let mut state = self.stack.export(self.now, conn).expect("one that can move");
+        let mut state = self.stack.export(self.now, self.conn()).expect("one that can move");
         change(&mut state);
+        self.comes(&state);
+    }
+
+    /// The same, if it can move now.
+    pub fn moves_if_it_can(&mut self) {
+        if let Ok(state) = self.stack.export(self.now, self.conn()) {
+            self.comes(&state);
+        }
+    }
+
+    fn comes(&mut self, state: &ConnectionState) {
+        self.note('!', "moves");
         let mut bytes = Vec::new();
         state.emit(&mut bytes);
         let state = ConnectionState::parse(&bytes).expect("what was written is read");
-        let moved = self.stack.import(self.now, &state).expect("what left may come back");
-        self.peer().conn = Some(moved);
+        match self.stack.import(self.now, &state) {
+            Ok(moved) => self.peer().conn = Some(moved),
+            Err(error) => self.fail(&format!("{error}: {state:?}")),
+        }
         self.transmit();
     }
 
