@@ -7,7 +7,7 @@
 extern crate alloc;
 
 mod connection;
-pub mod cookies;
+mod cookies;
 mod counters;
 pub mod drive;
 mod event;
@@ -15,10 +15,10 @@ mod flow;
 mod hasher;
 pub mod isn;
 mod moving;
-pub mod neighbour;
-pub mod reassembly;
+mod neighbour;
+mod reassembly;
 pub mod recovery;
-pub mod seq;
+mod seq;
 mod settings;
 mod stack;
 pub mod timers;

@@ -1,9 +1,9 @@
 //! Which Ethernet address an IPv4 address has (RFC 826).
 //!
 //! Only answers to our questions and questions for our address teach anything; there is at most one question a second for
-//! an address (RFC 1122 §2.3.2.1). Frames to an address that is not known yet wait, a few of them.
+//! an address (RFC 1122 §2.3.2.1). Frames do not wait here for an address (§2.3.2.2): what is to be sent waits in its
+//! connection.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -11,14 +11,14 @@ use core::time::Duration;
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
 
+use crate::settings::is_host;
+
 /// Neighbours that are known or asked for, at most. The one that was not used for longest gives way, unless
 /// it was asked for within the last second.
 pub const NEIGHBOURS_MAX: usize = 256;
-/// Frames that wait for an address, at most: RFC 1122 §2.3.2.2 asks for the latest. The oldest gives way.
-pub const WAITING_MAX: usize = 4;
 /// An address is not asked for more often than this.
 pub const ASK_EVERY: Duration = Duration::from_secs(1);
-/// Questions without an answer, after which what waits is dropped and what is known is forgotten.
+/// Questions without an answer, after which what is known is forgotten.
 pub const QUESTIONS_MAX: u8 = 3;
 /// What was learned is not doubted for so long.
 pub const REACHABLE_FOR: Duration = Duration::from_secs(30);
@@ -41,9 +41,6 @@ pub struct Neighbours {
     last: usize,
     /// The earliest time at which something is to be asked or given up.
     next_at: Option<Time>,
-    /// Frames whose neighbour is known by now.
-    ready: VecDeque<(Mac, Vec<u8>)>,
-    dropped: u64,
 }
 
 #[derive(Debug)]
@@ -54,7 +51,6 @@ struct Entry {
     /// Questions since something was heard last, and when the next may be asked.
     asked: u8,
     ask_at: Time,
-    waiting: VecDeque<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +73,7 @@ impl Neighbours {
         Neighbours::default()
     }
 
-    /// The Ethernet address of a neighbour. `None`: it will be asked for; let the frame [wait](Neighbours::wait), or come
-    /// again.
+    /// The Ethernet address of a neighbour. `None`: it will be asked for; come again.
     pub fn lookup(&mut self, now: Time, ip: Ipv4Addr) -> Option<Mac> {
         if self.entries.get(self.last).is_none_or(|entry| entry.ip != ip) {
             self.last = self.entry(now, ip)?;
@@ -101,26 +96,6 @@ impl Neighbours {
         Some(mac)
     }
 
-    /// A frame, whole but for the target's Ethernet address, waits for that. Called after [`Neighbours::lookup`] did not
-    /// know it.
-    pub fn wait(&mut self, now: Time, ip: Ipv4Addr, frame: Vec<u8>) {
-        let Some(at) = self.entry(now, ip) else {
-            self.dropped += 1;
-            return;
-        };
-        let entry = &mut self.entries[at];
-        match entry.state {
-            State::Known { mac, .. } => self.make_ready(mac, frame),
-            State::Incomplete => {
-                if entry.waiting.len() >= WAITING_MAX {
-                    entry.waiting.pop_front();
-                    self.dropped += 1;
-                }
-                entry.waiting.push_back(frame);
-            }
-        }
-    }
-
     /// A neighbour has told its address.
     pub fn learned(&mut self, now: Time, ip: Ipv4Addr, mac: Mac, heard: Heard) {
         if !is_host(ip) || !mac.is_unicast() {
@@ -140,14 +115,6 @@ impl Neighbours {
         let entry = &mut self.entries[at];
         entry.state = State::Known { mac, until: now + REACHABLE_FOR, is_doubted: false };
         entry.asked = 0;
-        for frame in core::mem::take(&mut entry.waiting) {
-            self.make_ready(mac, frame);
-        }
-    }
-
-    /// A frame that waited and the address it goes to. Ask until there is none.
-    pub fn poll_ready(&mut self) -> Option<(Mac, Vec<u8>)> {
-        self.ready.pop_front()
     }
 
     /// An address to ask for now, to everybody. Ask until there is none; then
@@ -166,7 +133,7 @@ impl Neighbours {
                 entry.ask_at = now + ASK_EVERY;
                 return Some(entry.ip);
             } else {
-                self.give_up(at);
+                self.entries.remove(at);
             }
         }
         self.next_at = self.entries.iter().filter(|entry| entry.asks()).map(|entry| entry.ask_at).min();
@@ -176,21 +143,6 @@ impl Neighbours {
     /// When to call [`Neighbours::poll_question`] next.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.next_at
-    }
-
-    /// Frames that waited and were dropped.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-
-    /// How many addresses are known or asked for.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 
     fn position(&self, ip: Ipv4Addr) -> Result<usize, usize> {
@@ -210,36 +162,17 @@ impl Neighbours {
             // Not who was asked for just now: who comes back at once would be asked for again.
             let may_go = |at: &usize| self.entries[*at].ask_at <= now;
             let oldest = (0..self.entries.len()).filter(may_go).min_by_key(|at| self.entries[*at].used_at)?;
-            self.give_up(oldest);
+            self.entries.remove(oldest);
             at -= usize::from(oldest < place);
         }
-        let (state, waiting) = (State::Incomplete, VecDeque::new());
-        self.entries.insert(at, Entry { ip, state, used_at: now, asked: 0, ask_at: now, waiting });
+        self.entries.insert(at, Entry { ip, state: State::Incomplete, used_at: now, asked: 0, ask_at: now });
         self.wake_at(now);
         Some(at)
-    }
-
-    fn give_up(&mut self, at: usize) {
-        let entry = self.entries.remove(at);
-        self.dropped += entry.waiting.len() as u64;
-    }
-
-    fn make_ready(&mut self, mac: Mac, frame: Vec<u8>) {
-        if self.ready.len() >= NEIGHBOURS_MAX * WAITING_MAX {
-            self.ready.pop_front();
-            self.dropped += 1;
-        }
-        self.ready.push_back((mac, frame));
     }
 
     fn wake_at(&mut self, at: Time) {
         self.next_at = Some(self.next_at.map_or(at, |next| next.min(at)));
     }
-}
-
-/// Whether one host can have it.
-fn is_host(ip: Ipv4Addr) -> bool {
-    !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || ip.is_loopback())
 }
 
 #[cfg(test)]

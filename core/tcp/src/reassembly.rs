@@ -62,11 +62,13 @@ impl Reassembly {
     }
 
     /// How many ranges, each contiguous.
+    #[cfg(test)]
     pub fn ranges(&self) -> usize {
         self.ranges.len()
     }
 
     /// Behind the last byte that is held.
+    #[cfg(test)]
     pub fn until(&self) -> Option<Seq> {
         self.ranges.last().map(Range::until)
     }

@@ -22,16 +22,13 @@ fn questions(all: &mut Neighbours, ms: u64) -> Vec<Ipv4Addr> {
 }
 
 #[test]
-fn who_is_not_known_is_asked_for_and_frames_wait() {
+fn who_is_not_known_is_asked_for() {
     let mut all = Neighbours::new();
     assert_eq!((all.lookup(at(5), ip(1)), all.poll_timeout()), (None, Some(at(5))));
-    all.wait(at(5), ip(1), vec![1]);
-    all.wait(at(5), ip(1), vec![2]);
     assert_eq!(questions(&mut all, 5), [ip(1)]);
-    assert_eq!((all.poll_ready(), all.poll_timeout()), (None, Some(at(1005))));
+    assert_eq!((all.lookup(at(5), ip(1)), all.poll_timeout()), (None, Some(at(1005))));
     all.learned(at(6), ip(1), ONE, Heard::Reply);
-    assert_eq!([all.poll_ready(), all.poll_ready()], [Some((ONE, vec![1])), Some((ONE, vec![2]))]);
-    assert_eq!((all.poll_ready(), all.lookup(at(7), ip(1))), (None, Some(ONE)));
+    assert_eq!(all.lookup(at(7), ip(1)), Some(ONE));
     assert_eq!((questions(&mut all, 1005), all.poll_timeout()), (vec![], None));
 }
 
@@ -46,31 +43,16 @@ fn one_question_a_second_and_three_in_all() {
         asked.extend(questions(&mut all, ms).iter().map(|_| ms));
     }
     assert_eq!(asked, [0, 1_000, 2_000]);
-    assert_eq!((all.len(), all.poll_timeout()), (0, None), "given up");
+    assert_eq!((all.entries.len(), all.poll_timeout()), (0, None), "given up");
     all.lookup(at(3_500), ip(1));
     assert_eq!(questions(&mut all, 3_500), [ip(1)], "asked for again when it is wanted again");
-}
-
-#[test]
-fn what_waits_is_bounded_and_dropped_at_the_end() {
-    let mut all = Neighbours::new();
-    for frame in 0..6 {
-        all.wait(at(0), ip(1), vec![frame]);
-    }
-    assert_eq!(all.dropped(), 2, "the oldest two");
-    for ms in [0, 1_000, 2_000, 3_000] {
-        questions(&mut all, ms);
-    }
-    assert_eq!((all.dropped(), all.len()), (6, 0));
-    all.learned(at(3_001), ip(1), ONE, Heard::Reply);
-    assert_eq!(all.poll_ready(), None);
 }
 
 #[test]
 fn nobody_teaches_who_was_not_asked() {
     let mut all = Neighbours::new();
     all.learned(at(0), ip(1), ONE, Heard::Reply);
-    assert!(all.is_empty(), "nobody has asked");
+    assert!(all.entries.is_empty(), "nobody has asked");
     all.lookup(at(0), ip(1));
     all.learned(at(0), ip(1), ONE, Heard::Reply);
     assert_eq!(all.lookup(at(0), ip(1)), None, "the question has not left yet");
@@ -120,13 +102,12 @@ fn what_is_no_hosts_address_is_neither_asked_for_nor_learned() {
     for none in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, Ipv4Addr::LOCALHOST, Ipv4Addr::new(224, 0, 0, 1)]
     {
         assert_eq!(all.lookup(at(0), none), None);
-        all.wait(at(0), none, vec![1]);
         all.learned(at(0), none, ONE, Heard::Question);
     }
     for none in [Mac::BROADCAST, Mac([1, 0, 0, 0, 0, 1]), Mac::ZERO] {
         all.learned(at(0), ip(1), none, Heard::Question);
     }
-    assert_eq!((all.len(), all.dropped(), questions(&mut all, 0)), (0, 4, vec![]));
+    assert_eq!((all.entries.len(), questions(&mut all, 0)), (0, vec![]));
 }
 
 #[test]
@@ -137,13 +118,12 @@ fn the_table_is_bounded_and_who_is_used_stays() {
         all.learned(at(u64::from(host)), ip(host), TWO, Heard::Question);
         assert_eq!(all.lookup(at(u64::from(host)), ip(1)), Some(ONE));
     }
-    assert_eq!(all.len(), NEIGHBOURS_MAX);
+    assert_eq!(all.entries.len(), NEIGHBOURS_MAX);
 }
 
 #[derive(Clone, Debug)]
 enum Step {
     Lookup(u16),
-    Wait(u16),
     Learned(u16, bool),
     Pass(u64),
 }
@@ -151,7 +131,6 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..400_u16).prop_map(Step::Lookup),
-        2 => (0..400_u16).prop_map(Step::Wait),
         2 => (0..400_u16, any::<bool>()).prop_map(|(host, asked)| Step::Learned(host, asked)),
         2 => (0..20_000_u64).prop_map(Step::Pass),
     ]
@@ -163,15 +142,10 @@ proptest! {
         steps in prop::collection::vec(step(), 1..600)
     ) {
         let (mut all, mut ms) = (Neighbours::new(), 0);
-        let (mut frames, mut came) = (0, 0);
         let mut asked = alloc::collections::BTreeMap::<Ipv4Addr, u64>::new();
         for step in steps {
             match step {
                 Step::Lookup(host) => prop_assert!(all.lookup(at(ms), ip(host)).is_none_or(|mac| mac == ONE)),
-                Step::Wait(host) => {
-                    all.wait(at(ms), ip(host), vec![0; 60]);
-                    frames += 1;
-                }
                 Step::Learned(host, is_reply) => {
                     all.learned(at(ms), ip(host), ONE, if is_reply { Heard::Reply } else { Heard::Question });
                 }
@@ -186,12 +160,9 @@ proptest! {
                         prop_assert!(all.poll_timeout().is_none_or(|next| next > at(ms)), "it gets on");
                     }
                     ms = until;
-                    came += core::iter::from_fn(|| all.poll_ready()).count() as u64;
                 }
             }
-            prop_assert!(all.len() <= NEIGHBOURS_MAX);
-            let waiting: usize = all.entries.iter().map(|entry| entry.waiting.len()).sum();
-            prop_assert_eq!(frames, came + all.dropped() + (waiting + all.ready.len()) as u64, "none is lost sight of");
+            prop_assert!(all.entries.len() <= NEIGHBOURS_MAX);
             prop_assert!(all.entries.is_sorted_by_key(|entry| entry.ip));
         }
     }

@@ -258,8 +258,7 @@ fn storm(state: usize, seed: u64, frames: usize) {
 #[test]
 fn an_honest_connection_goes_on_beside_an_attack_in_every_state() {
     let number_of = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
-    let (first, seeds) =
-        (number_of("SPILLWAY_SEED").unwrap_or(0), number_of("SPILLWAY_SEEDS").unwrap_or(60));
+    let (first, seeds) = (number_of("SPILLWAY_SEED").unwrap_or(0), number_of("SPILLWAY_SEEDS").unwrap_or(60));
     for seed in first..first.saturating_add(seeds) {
         for state in 0..STATES.len() {
             storm(state, seed, 400);
