@@ -79,6 +79,11 @@ impl<D: Device> Driver<D> {
         &mut self.device
     }
 
+    /// The device, for another driver.
+    pub fn into_device(self) -> D {
+        self.device
+    }
+
     /// One turn: what is due, what has come, what is to go; [`BATCH_FRAMES`] of each at most. Does not wait.
     ///
     /// # Errors

@@ -68,6 +68,11 @@ impl<D: Device> Faults<D> {
         self.options = options;
     }
 
+    /// The device; what is held back is lost.
+    pub fn into_device(self) -> D {
+        self.device
+    }
+
     /// Frames that are held back, both directions.
     pub fn held(&self) -> usize {
         self.inward.held.len() + self.outward.held.len()

@@ -15,8 +15,10 @@ pub mod session_cost;
 pub mod sidecar;
 pub mod stack;
 pub mod table1;
+pub mod tcp_interop;
 
 mod curves;
+mod kernel_peer;
 mod rates;
 mod rounds;
 mod saturation;
@@ -52,7 +54,7 @@ pub struct Experiment {
 }
 
 /// All experiments.
-pub const ALL: [Experiment; 15] = [
+pub const ALL: [Experiment; 16] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
@@ -143,6 +145,12 @@ pub const ALL: [Experiment; 15] = [
         question: "how long a connection takes to leave one user-level stack and go on in another, by what waits in it",
         paper: "Capybara, §6: 3.7 µs of host work for a migration, without queued data",
         run: move_state::run,
+    },
+    Experiment {
+        name: "tcp-interop",
+        question: "how many bytes a second and how soon answers come between the user-level stack and Linux, beside Linux and Linux, with loss and reordering",
+        paper: "none: PostMan and Capybara take their stacks' speed for granted",
+        run: tcp_interop::run,
     },
 ];
 

@@ -150,7 +150,12 @@ impl Host {
 
     /// The offloads in force on its interface.
     pub fn offloads(&self) -> Result<Offloads, LabError> {
-        let text = self.0.tools.ethtool(&self.0.namespace, &["-k", &self.0.interface])?;
+        self.offloads_of(&self.0.interface)
+    }
+
+    /// The same of another interface in its namespace.
+    pub fn offloads_of(&self, interface: &str) -> Result<Offloads, LabError> {
+        let text = self.0.tools.ethtool(&self.0.namespace, &["-k", interface])?;
         Ok(Offloads::parse(&text))
     }
 

@@ -1,0 +1,411 @@
+//! A kernel as the peer of the user-level stack, over a TAP interface; and in the stack's place another kernel, behind an
+//! interface of the same kind. What either does is checked byte by byte.
+//!
+//! The programs of both kernels run on one core; the loop (our stack with its application, or the cable between two
+//! kernels) on another one where there is one. Whoever writes a frame to a TAP interface runs the kernel's receiving side
+//! of it, up to the socket: so the loop bears all protocol work that is not a program's own sending.
+
+mod forward;
+mod pattern;
+mod roles;
+mod running;
+mod sockets;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use spillway_lab::{Host, HostOptions, Lab, Launch, Offloads};
+use spillway_xdp::{Faulted, FaultsOptions, Tap};
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::scene::Setting;
+use crate::steady::Steady;
+
+pub(super) use roles::Gate;
+use roles::{GRANT_BYTES, Role, Stream};
+use running::{Running, Used};
+
+/// Bytes of the largest IP packet, of all interfaces and of the stack.
+pub(super) const MTU: u16 = 1500;
+/// Where connections are accepted: the stack, or the kernel in its place.
+const PORT: u16 = 7000;
+/// A step of setting things up takes no longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Of the kernels: windows of 1 MB (half of a buffer) as the stack has them, which no interface's queue is too short for;
+/// what is not yet sent waits in programs, not in megabytes of socket buffers; and what one connection found out about the
+/// path is no business of the next one.
+const SYSCTLS: [(&str, &str); 3] = [
+    ("net/ipv4/tcp_rmem", "4096 131072 2097152"),
+    ("net/ipv4/tcp_notsent_lowat", "262144"),
+    ("net/ipv4/tcp_no_metrics_save", "1"),
+];
+/// What kernels count about loss, by our names.
+const COUNTERS: [(&str, &str); 6] = [
+    ("segments", "Tcp:OutSegs"),
+    ("again", "Tcp:RetransSegs"),
+    ("timeouts", "TcpExt:TCPTimeouts"),
+    ("probes", "TcpExt:TCPLossProbes"),
+    ("spurious", "TcpExt:TCPSpuriousRTOs"),
+    ("duplicates_told", "TcpExt:TCPDSACKRecv"),
+];
+
+/// Who is at the other end of the peer's cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum System {
+    /// The user-level stack, with its application.
+    Spillway,
+    /// Another kernel, and a program.
+    Linux,
+}
+
+impl System {
+    /// As results call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Spillway => "spillway",
+            System::Linux => "linux",
+        }
+    }
+
+    const fn subnet(self) -> u8 {
+        match self {
+            System::Spillway => 78,
+            System::Linux => 79,
+        }
+    }
+
+    fn peer_address(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.subnet(), 0, 1)
+    }
+
+    fn address(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.subnet(), 0, 2)
+    }
+
+    fn peer_interface(self) -> &'static str {
+        match self {
+            System::Spillway => "spw0",
+            System::Linux => "spw1",
+        }
+    }
+}
+
+/// The interface of the kernel in the stack's place.
+const OTHER_INTERFACE: &str = "spw0";
+
+/// What is done over one connection, seen from the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Work {
+    /// It sends as much as it can.
+    Sending,
+    /// The peer sends as much as it can.
+    Receiving,
+    /// The peer asks, it answers.
+    Answering,
+}
+
+/// One measurement to be made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Plan {
+    /// Who stands opposite the peer.
+    pub system: System,
+    /// What is done.
+    pub work: Work,
+    /// What happens to frames once the connection is there.
+    pub faults: FaultsOptions,
+    /// The stack's gate. Nothing where a kernel stands in its place.
+    pub gate: Option<Gate>,
+    /// How long.
+    pub length: Duration,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Seen {
+    /// Received within the time that is measured, in bytes a second.
+    pub bytes_per_s: f64,
+    /// All bytes that came, there and back.
+    pub bytes: u64,
+    /// Of bytes or answers, those that were wrong or did not come.
+    pub wrong: u64,
+    /// How long each answer took, in ns, sorted.
+    pub took_ns: Vec<u64>,
+    /// What the peer's kernel counted.
+    pub peer: BTreeMap<&'static str, u64>,
+    /// What whoever sends the bytes counted: timeouts, and the share of its payload that was sent again.
+    pub sender: Sender,
+    /// Connections that the stack gave up or that were reset, and frames that it could not read.
+    pub trouble: u64,
+    /// What happened to frames.
+    pub faulted: Faulted,
+    /// CPU time of the loop's thread, by the time it ran.
+    pub loop_share: f64,
+}
+
+/// The sender of a measurement.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Sender {
+    /// Retransmission timeouts.
+    pub timeouts: f64,
+    /// Segments sent again, by segments sent first.
+    pub again_share: f64,
+}
+
+impl Seen {
+    /// How long such a share of the answers took at most, in µs.
+    pub fn quantile_us(&self, share: f64) -> Option<f64> {
+        let last = self.took_ns.len().checked_sub(1)?;
+        Some(self.took_ns[(share * last as f64).round() as usize] as f64 / 1000.0)
+    }
+}
+
+/// The kernels and their interfaces.
+pub(super) struct Site {
+    /// Its TAP interfaces lead to the stack, and to the other kernel.
+    peer: Host,
+    /// The kernel in the stack's place.
+    other: Host,
+    /// Where the loop runs.
+    cable: Host,
+    to_stack: Option<Tap>,
+    to_other: Option<[Tap; 2]>,
+    steady: Steady,
+    placement: String,
+    lab: Lab,
+}
+
+impl Site {
+    /// Makes hosts and interfaces. `name` is the laboratory run's.
+    pub fn set(name: &str, setting: &Setting) -> Result<Site, Error> {
+        let lab = Lab::new(name)?;
+        let placement = setting.placement;
+        let host = |name: &str, core| {
+            let sysctls = SYSCTLS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+            lab.host(name, HostOptions { core: Some(core), sysctls, ..HostOptions::default() })
+        };
+        let (peer, other) = (host("peer", placement.clients)?, host("other", placement.clients)?);
+        let cable = host("cable", placement.server)?;
+        let to_stack = interface(&peer, System::Spillway.peer_interface(), System::Spillway.peer_address())?;
+        let to_other = [
+            interface(&peer, System::Linux.peer_interface(), System::Linux.peer_address())?,
+            interface(&other, OTHER_INTERFACE, System::Linux.address())?,
+        ];
+        let words = format!(
+            "programs of both kernels on core {}; the stack and its application, or the cable between kernels, on core {}",
+            placement.clients, placement.server
+        );
+        Ok(Site {
+            peer,
+            other,
+            cable,
+            to_stack: Some(to_stack),
+            to_other: Some(to_other),
+            steady: Steady::hold(setting.awake),
+            placement: words,
+            lab,
+        })
+    }
+
+    /// Describes machine and site.
+    pub fn machine(&self) -> Result<Machine, Error> {
+        let mut machine = Machine::here();
+        let of =
+            |host: &Host, interface: &str| -> Result<Offloads, Error> { Ok(host.offloads_of(interface)?) };
+        let offloads = of(&self.peer, System::Spillway.peer_interface())?;
+        let others = [of(&self.peer, System::Linux.peer_interface())?, of(&self.other, OTHER_INTERFACE)?];
+        if others.iter().any(|other| *other != offloads) {
+            return Err(Error::Usage(
+                "interfaces of one kind have different offloads: nothing can be compared".into(),
+            ));
+        }
+        machine.offloads = format!("of all TAP interfaces: {offloads}");
+        let control = self.peer.congestion_control()?;
+        machine.lab.extend([
+            ("placement".to_owned(), self.placement.clone()),
+            ("mtu".into(), MTU.to_string()),
+            ("congestion control".into(), format!("spillway: cubic; linux: {control}")),
+            ("path, spillway".into(), "stack and application | TAP | kernel | program".into()),
+            ("path, linux".into(), "program | kernel | TAP | cable: our loop | TAP | kernel | program".into()),
+            ("window".into(), format!("at most {} KB, of the stack and of the kernels", GRANT_BYTES / 1024)),
+            ("faults".into(), "in the loop, at the peer's TAP, by the same seeds; while a connection is made there are none".into()),
+        ]);
+        machine.lab.extend(self.steady.words());
+        Ok(machine)
+    }
+
+    /// Makes one measurement.
+    pub fn measure(&mut self, plan: &Plan) -> Result<Seen, Error> {
+        let before = self.counters(plan.system)?;
+        let mut seen = match plan.system {
+            System::Spillway => self.with_stack(plan)?,
+            System::Linux => self.with_kernel(plan)?,
+        };
+        let after = self.counters(plan.system)?;
+        let [peer, other] = [0, 1].map(|place| since(&after[place], &before[place]));
+        let kernel = match (plan.system, plan.work) {
+            (_, Work::Receiving | Work::Answering) => Some(&peer),
+            (System::Linux, Work::Sending) => Some(&other),
+            (System::Spillway, Work::Sending) => None,
+        };
+        if let Some(kernel) = kernel {
+            let count = |name: &str| kernel.get(name).copied().unwrap_or(0) as f64;
+            seen.sender = Sender {
+                timeouts: count("timeouts"),
+                again_share: count("again") / count("segments").max(1.0),
+            };
+        }
+        seen.peer = peer;
+        Ok(seen)
+    }
+
+    fn with_stack(&mut self, plan: &Plan) -> Result<Seen, Error> {
+        let tap = self.to_stack.take().ok_or_else(lost)?;
+        let role = match plan.work {
+            Work::Sending => Role::Source(plan.length),
+            Work::Receiving => Role::Sink(plan.length),
+            Work::Answering => Role::Echo,
+        };
+        let running = Running::stack(&self.cable, tap, System::Spillway.address(), PORT, role, plan)?;
+        let played = self.play(plan, &running);
+        let (tap, used) = running.stop()?;
+        self.to_stack = Some(tap);
+        let mut seen = played.map_err(|error| describe(plan, error, &used))?;
+        if plan.work == Work::Sending {
+            seen.wrong += seen.bytes.abs_diff(used.sent);
+            seen.sender = used.sender;
+        } else {
+            seen.count(used.received, plan);
+        }
+        seen.use_of_loop(&used);
+        Ok(seen)
+    }
+
+    fn with_kernel(&mut self, plan: &Plan) -> Result<Seen, Error> {
+        let taps = self.to_other.take().ok_or_else(lost)?;
+        let listener = self.other.enter(|| TcpListener::bind((System::Linux.address(), PORT)))?;
+        let listener = listener.map_err(system("cannot listen at the other kernel"))?;
+        let (work, length) = (plan.work, plan.length);
+        let program = self.other.thread(move || {
+            let (stream, _) = listener.accept()?;
+            sockets::prepare(&stream)?;
+            Ok::<_, std::io::Error>(match work {
+                Work::Sending => Stream { bytes: sockets::send(&stream, length)?, ..Stream::default() },
+                Work::Receiving => sockets::take(&stream, length)?,
+                Work::Answering => Stream { bytes: sockets::echo(&stream)?, ..Stream::default() },
+            })
+        })?;
+        let running = Running::cable(&self.cable, taps, plan)?;
+        let played = self.play(plan, &running);
+        // Ends as well, for its connection has: or it never had one, and the laboratory's end is its own.
+        let other = match &played {
+            Ok(_) => Some(
+                program.join().map_err(|_| Error::process("a program of the other kernel", "it panicked"))?,
+            ),
+            Err(_) => None,
+        };
+        let (taps, used) = running.stop()?;
+        self.to_other = Some(taps);
+        let mut seen = played.map_err(|error| describe(plan, error, &used))?;
+        if let Some(other) = other {
+            let other = other?.map_err(system("the program of the other kernel"))?;
+            match work {
+                Work::Sending => seen.wrong += seen.bytes.abs_diff(other.bytes),
+                Work::Receiving | Work::Answering => seen.count(other, plan),
+            }
+        }
+        seen.use_of_loop(&used);
+        Ok(seen)
+    }
+
+    /// The peer's program: connects, and plays its part.
+    fn play<T>(&self, plan: &Plan, running: &Running<T>) -> std::io::Result<Seen> {
+        let target = SocketAddr::from((plan.system.address(), PORT));
+        let played = self.peer.enter(|| {
+            let stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+            sockets::prepare(&stream)?;
+            running.begin_faults();
+            let mut seen = Seen::default();
+            match plan.work {
+                Work::Sending => {
+                    let taken = sockets::take(&stream, plan.length)?;
+                    seen.count(taken, plan);
+                }
+                Work::Receiving => seen.bytes = sockets::send(&stream, plan.length)?,
+                Work::Answering => {
+                    let (took, wrong) = sockets::ask(&stream, plan.length)?;
+                    seen.bytes = (took.len() * sockets::MESSAGE_BYTES) as u64;
+                    (seen.took_ns, seen.wrong) = (took, wrong);
+                    seen.took_ns.sort_unstable();
+                }
+            }
+            Ok(seen)
+        });
+        played.map_err(std::io::Error::other)?
+    }
+
+    fn counters(&self, system: System) -> Result<[BTreeMap<String, u64>; 2], Error> {
+        let other = if system == System::Linux { self.other.tcp_counters()? } else { BTreeMap::new() };
+        Ok([self.peer.tcp_counters()?, other])
+    }
+
+    /// Removes everything.
+    pub fn close(self) -> Result<(), Error> {
+        drop((self.to_stack, self.to_other, self.steady));
+        Ok(self.lab.close()?)
+    }
+}
+
+impl Seen {
+    /// What the receiving end has seen of the bytes that the other end has sent, or will tell.
+    fn count(&mut self, stream: Stream, plan: &Plan) {
+        self.wrong += stream.wrong;
+        if plan.work == Work::Sending {
+            self.bytes = stream.bytes;
+        } else {
+            self.wrong += self.bytes.abs_diff(stream.bytes);
+        }
+        self.bytes_per_s = stream.counted as f64 / plan.length.as_secs_f64();
+    }
+
+    fn use_of_loop(&mut self, used: &Used) {
+        (self.faulted, self.loop_share, self.trouble) = (used.faulted, used.loop_share, used.trouble);
+    }
+}
+
+fn since(after: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<&'static str, u64> {
+    let value = |of: &BTreeMap<String, u64>, counter: &str| of.get(counter).copied().unwrap_or(0);
+    COUNTERS
+        .iter()
+        .map(|(name, counter)| (*name, value(after, counter).saturating_sub(value(before, counter))))
+        .collect()
+}
+
+/// An interface of this host, up and with an address, whose other end is ours.
+fn interface(host: &Host, name: &str, address: Ipv4Addr) -> Result<Tap, Error> {
+    let tap = host.enter(|| Tap::open(name))?.map_err(|error| Error::Usage(error.to_string()))?;
+    command(host, &["ip", "addr", "add", &format!("{address}/24"), "dev", name])?;
+    command(host, &["ip", "link", "set", name, "mtu", &MTU.to_string(), "up"])?;
+    Ok(tap)
+}
+
+fn command(host: &Host, words: &[&str]) -> Result<(), Error> {
+    let mut process = host.spawn(&Launch::new(words[0]).args(&words[1..]))?;
+    match process.wait(PATIENCE) {
+        Some(status) if status.success() => Ok(()),
+        _ => Err(Error::process(format!("{} failed", words.join(" ")), process.tail())),
+    }
+}
+
+fn lost() -> Error {
+    Error::Usage("an interface was lost by a measurement that failed: run the experiment again".into())
+}
+
+fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+    move |cause| Error::System { what: what.into(), cause }
+}
+
+fn describe(plan: &Plan, error: std::io::Error, used: &Used) -> Error {
+    Error::process(format!("{plan:?}: {error}"), format!("{used:?}"))
+}

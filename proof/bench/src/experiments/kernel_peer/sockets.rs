@@ -1,0 +1,82 @@
+//! What programs on the kernel's sockets do with their connections.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::pattern;
+use super::roles::Stream;
+
+/// So long a program waits for anything; nothing is as slow as that.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Of a message that is asked and answered.
+pub const MESSAGE_BYTES: usize = 64;
+
+/// What programs of ordinary sockets do first.
+pub fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+/// Sends the pattern for so long, then the end, and waits for the other's end: how many bytes it were.
+pub fn send(mut stream: &TcpStream, length: Duration) -> io::Result<u64> {
+    let (start, mut sent) = (Instant::now(), 0);
+    while start.elapsed() < length {
+        sent += stream.write(pattern::from(sent))? as u64;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    match stream.read(&mut [0])? {
+        0 => Ok(sent),
+        _ => Err(io::Error::other("a byte that nobody was to send")),
+    }
+}
+
+/// Takes the pattern to its end, counts what comes within so long after the first byte, and ends as well.
+pub fn take(mut stream: &TcpStream, length: Duration) -> io::Result<Stream> {
+    let (mut seen, mut until) = (Stream::default(), None);
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        let many = stream.read(&mut buffer)?;
+        if many == 0 {
+            stream.shutdown(Shutdown::Write)?;
+            return Ok(seen);
+        }
+        let now = Instant::now();
+        let until = *until.get_or_insert(now + length);
+        seen.counted += if now < until { many as u64 } else { 0 };
+        seen.wrong += u64::from(!pattern::is_right(seen.bytes, &buffer[..many]));
+        seen.bytes += many as u64;
+    }
+}
+
+/// Asks over and over for so long, one message at a time: how long each answer took, in ns, and how many were wrong.
+pub fn ask(mut stream: &TcpStream, length: Duration) -> io::Result<(Vec<u64>, u64)> {
+    let (start, mut took, mut wrong) = (Instant::now(), Vec::new(), 0);
+    let mut answer = [0; MESSAGE_BYTES];
+    while start.elapsed() < length {
+        let message = &pattern::from((took.len() * MESSAGE_BYTES) as u64)[..MESSAGE_BYTES];
+        let asked = Instant::now();
+        stream.write_all(message)?;
+        stream.read_exact(&mut answer)?;
+        took.push(asked.elapsed().as_nanos() as u64); // below PATIENCE
+        wrong += u64::from(answer != message);
+    }
+    stream.shutdown(Shutdown::Write)?;
+    wrong += stream.read(&mut answer)? as u64;
+    Ok((took, wrong))
+}
+
+/// Sends back what comes, to its end.
+pub fn echo(mut stream: &TcpStream) -> io::Result<u64> {
+    let (mut buffer, mut bytes) = (vec![0; 64 * 1024], 0);
+    loop {
+        let many = stream.read(&mut buffer)?;
+        if many == 0 {
+            stream.shutdown(Shutdown::Write)?;
+            return Ok(bytes);
+        }
+        stream.write_all(&buffer[..many])?;
+        bytes += many as u64;
+    }
+}

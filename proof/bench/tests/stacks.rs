@@ -1,0 +1,45 @@
+//! The experiments of the user-level stack and a kernel as its peer, tiny: that they end, compare every byte and state their
+//! rows, not what the figures are. They need root.
+
+mod support;
+
+use std::path::Path;
+use std::time::Duration;
+
+use spillway_bench::experiments::tcp_interop;
+use spillway_bench::scene::Setting;
+use support::assert_whole;
+
+/// Nothing here starts a `spillway` of its own.
+fn setting() -> Setting {
+    Setting::new(Path::new("spillway").into())
+}
+
+fn skipped() -> bool {
+    let reason = spillway_lab::unavailable();
+    if let Some(reason) = &reason {
+        println!("skipped: {reason}");
+    }
+    reason.is_some()
+}
+
+#[test]
+fn tcp_interop_is_whole() {
+    if skipped() {
+        return;
+    }
+    let short = Duration::from_millis(100);
+    let effort =
+        tcp_interop::Effort { rounds: 1, bulk: short, messages: short, ..tcp_interop::Effort::quick() };
+    let mut told = Vec::new();
+    let results = tcp_interop::run_with(&setting(), &effort, &mut told).unwrap();
+    let metrics = ["bulk_bytes_per_s", "sent_again_percent", "round_trips_per_s", "p50_us", "loop_percent"];
+    assert_whole(&results, &told, &metrics);
+    for work in ["bulk_over_linux", "round_trips_over_linux"] {
+        for weather in ["", "_loss1", "_loss3", "_reordering"] {
+            let name = format!("{work}{weather}");
+            assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
+        }
+    }
+    assert!(results.machine.offloads.contains("tso"), "{:?}", results.machine);
+}
