@@ -62,7 +62,9 @@ impl Recovery {
         }
         let is_syn = self.is_handshake && bytes > 0;
         if bytes > 0 {
-            self.on_progress(now, ack.rtt, &delivered);
+            // Of what came twice the first acknowledgement may have been lost. The timestamp is that of the first, too.
+            let echoed = ack.rtt.filter(|_| ack.dsack.is_none());
+            self.on_progress(now, echoed, &delivered);
         }
         let mut acked = Acked { bytes, ..Acked::default() };
         let (phase, ssthresh) = (self.phase, self.ssthresh());

@@ -151,6 +151,27 @@ fn another_segment_that_times_out_lowers_it_again() {
     assert_eq!(trace.recovery.ssthresh(), 2000);
 }
 
+/// Its acknowledgement was lost, and sent again when it came again: with the timestamp of the first (RFC 7323 §4.3). That
+/// is no round trip, but a timeout.
+#[test]
+fn what_came_twice_is_not_measured_by_timestamps() {
+    let mut trace = Trace::new();
+    trace.at(110).send(1).time_out();
+    trace.resend();
+    trace.at(700).take(&Ack {
+        rtt: Some(Duration::from_millis(590)),
+        dsack: Some((at(0), at(1))),
+        ..ack(at(1))
+    });
+    assert_eq!(trace.recovery.srtt(), Some(Duration::from_millis(100)));
+    assert_eq!(
+        trace.recovery.counters().undone,
+        1,
+        "though it tells that the timeout was for nothing (RFC 3522)"
+    );
+    assert_eq!(trace.recovery.rto(), Duration::from_millis(300));
+}
+
 #[test]
 fn after_a_timeout_the_window_grows_by_a_segment_for_each_acknowledgement() {
     let mut trace = Trace::without_sack();
