@@ -3,11 +3,15 @@
 
 use std::time::Duration;
 
+use spillway_tcp::KeepAlive;
+use spillway_tcp::recovery::Algorithm;
 use spillway_transport::Transport;
 use spillway_wire::packet::icmp::v4::Message;
 use spillway_wire::packet::{arp, ethernet};
 
 use crate::trace::*;
+
+const MAC_BYTES: usize = 6;
 
 /// xorshift64*: good enough, and the same everywhere.
 struct Random(u64);
@@ -152,10 +156,11 @@ fn other(t: &mut Trace, random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// Bytes changed, cut or added; mostly with the checksums made right again.
+/// Bytes changed, cut or added; mostly with the checksums made right again. Ethernet addresses stay: who forges those on a
+/// link is answered under them.
 fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..random.below(4) {
-        let at = random.below(frame.len());
+        let at = 2 * MAC_BYTES + random.below(frame.len() - 2 * MAC_BYTES);
         frame[at] = random.byte();
     }
     match random.below(10) {
@@ -229,10 +234,19 @@ fn storm(state: usize, seed: u64, frames: usize) {
     (0..10).for_each(|_| _ = random.next());
     let mut t = Trace::new(|settings| {
         settings.connections_max = 50;
-        settings.half_open_max = 20;
+        settings.half_open_max = [20, 1][random.below(2)];
         settings.time_wait_max = 20;
         settings.reassembly_bytes_max = 20_000;
-        settings.is_nagle = seed.is_multiple_of(2);
+        settings.is_nagle = random.below(2) == 0;
+        settings.mtu = [1500, 1500, 576, 9000, u16::MAX][random.below(5)];
+        settings.initial_window = [u16::MAX, u16::MAX, 1000, 0][random.below(4)];
+        settings.receive_window_max = [65_535, 1 << 20, 1 << 30][random.below(3)];
+        settings.keep_alive = (random.below(3) == 0).then_some(KeepAlive {
+            idle: secs(1),
+            interval: secs(1),
+            probes: u32::MAX,
+        });
+        settings.recovery.algorithm = [Algorithm::Cubic, Algorithm::NewReno][random.below(2)];
     });
     t.at(1).establish(syn().mss(1000));
     t.grant(65_535);
