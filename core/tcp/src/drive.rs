@@ -19,16 +19,18 @@ pub fn deliver<A: Application>(stack: &mut Stack, application: &mut A, now: Time
         let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
         application.handle(now, delivery.conn, event, stack);
     }
-    drain(stack, application, now);
+    if stack.has_events() {
+        drain(stack, application, now);
+    }
 }
 
 /// A turn ends: all frames that were there have been delivered. Then frames are to be sent. The stack's own timers come
 /// after the frames: whoever was not run for a while finds acknowledgements there that a timer would miss.
 pub fn end_turn<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
-    if stack.poll_timeout().is_some_and(|at| at <= now) {
+    if stack.is_timeout_due(now) {
         stack.handle_timeout(now);
+        drain(stack, application, now);
     }
-    drain(stack, application, now);
     application.end_of_turn(now, stack);
     // Commands at the end of a turn may lead to events, such as bytes that were only granted then.
     while stack.has_events() {

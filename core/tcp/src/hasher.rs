@@ -1,25 +1,17 @@
-//! Hash maps whose order and collisions nobody outside can choose.
+//! Hash maps whose collisions nobody outside can choose.
 
-use core::hash::BuildHasher;
+use core::net::{Ipv4Addr, SocketAddr};
 
-use siphasher::sip::SipHasher13;
+use foldhash::quality::FixedState;
 
-use crate::isn::Key;
+use crate::isn::{Key, Purpose};
 
-/// Keyed hashes for maps that peers have a say in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keyed(Key);
+/// Keyed hashes for maps that peers have a say in. Quick rather than strong, as they are asked for each segment: peers
+/// see none of them, so they do not learn which addresses and ports collide, and maps are bounded.
+pub(crate) type Keyed = FixedState;
 
-impl Keyed {
-    pub(crate) fn new(key: Key) -> Keyed {
-        Keyed(key)
-    }
-}
-
-impl BuildHasher for Keyed {
-    type Hasher = SipHasher13;
-
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_key(&self.0.0)
-    }
+/// Of a secret key.
+pub(crate) fn keyed(key: Key) -> Keyed {
+    let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    FixedState::with_seed(key.hash(Purpose::Map, nobody, nobody, 0))
 }

@@ -34,6 +34,7 @@ pub(crate) enum Purpose {
     Port = 3,
     CookieMask = 4,
     CookieTag = 5,
+    Map = 6,
 }
 
 impl Key {

@@ -26,11 +26,13 @@ impl Base {
     }
 
     /// As it is on the wire.
+    #[inline]
     pub fn low(self, seq: Seq) -> u32 {
         (seq as u32).wrapping_add(self.0) // the low half, on purpose
     }
 
     /// The one nearest to `near` that is `low` on the wire: at most 2^31 away.
+    #[inline]
     pub fn expand(self, low: u32, near: Seq) -> Seq {
         let distance = low.wrapping_sub(self.low(near)).cast_signed();
         near.saturating_add_signed(i64::from(distance))

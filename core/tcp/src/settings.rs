@@ -85,6 +85,8 @@ pub struct Settings {
     pub give_up_opening_after: Duration,
     /// Nothing: connections may be silent for ever.
     pub keep_alive: Option<KeepAlive>,
+    /// Whether expected segments take the short way. It makes no difference but in time: for tests that compare.
+    pub is_predicting: bool,
     /// Of what was sent and is not acknowledged.
     pub recovery: recovery::Settings,
 }
@@ -116,6 +118,7 @@ impl Settings {
             give_up_after: Duration::from_secs(120),
             give_up_opening_after: Duration::from_secs(180),
             keep_alive: None,
+            is_predicting: true,
             recovery: recovery::Settings::default(),
         }
     }

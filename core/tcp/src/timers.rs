@@ -139,6 +139,15 @@ impl Wheel {
         None
     }
 
+    /// Whether [`Wheel::poll`] may have something, or something to bring nearer.
+    #[inline]
+    pub fn may_be_due(&self, now: Time) -> bool {
+        let tick = now.as_nanos() >> TICK_BITS;
+        let first = || self.levels.iter().position(|level| level.used != 0);
+        let is_near = |level: usize| self.begins(level, self.levels[level].used.trailing_zeros()) <= tick;
+        !self.due.is_empty() || (self.tick < tick && first().is_some_and(is_near))
+    }
+
     /// When to call [`Wheel::poll`] next: never later than the first deadline. Earlier where many deadlines were put off,
     /// or many are far away and close to each other; `poll` then brings them nearer.
     pub fn next_at(&self) -> Option<Time> {

@@ -1,103 +1,21 @@
 //! Connections move to another stack at every frame, in whatever state they are; nobody notices.
 
 mod pair;
+mod streams;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use pair::{PORT, Pair, settings};
 use proptest::prelude::*;
 use spillway_tcp::{ExportError, ImportError, Stack};
-use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
+use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::state::{ConnectionState, StateError};
+use streams::Streams;
 
-/// Sends a stream of its own, checks the peer's, and finishes when both are complete.
-struct Streams {
-    length: u64,
-    streams: BTreeMap<Conn, Stream>,
-    completed: u64,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Stream {
-    sent: u64,
-    received: u64,
-    is_finished: bool,
-    told_finish: bool,
-}
-
-fn byte(offset: u64) -> u8 {
-    (offset ^ (offset >> 8) ^ (offset >> 17)) as u8
-}
-
-impl Streams {
-    fn new(length: u64) -> Streams {
-        Streams { length, streams: BTreeMap::new(), completed: 0 }
-    }
-
-    fn feed<T: Transport>(&mut self, conn: Conn, out: &mut T) {
-        let Some(stream) = self.streams.get_mut(&conn) else { return };
-        while stream.sent < self.length {
-            let many = (self.length - stream.sent).min(1 + stream.sent % 3000);
-            let bytes: Vec<u8> = (stream.sent..stream.sent + many).map(byte).collect();
-            let taken = out.send(conn, &bytes) as u64;
-            stream.sent += taken;
-            if taken < many {
-                return;
-            }
-        }
-        if !stream.is_finished {
-            stream.is_finished = true;
-            out.finish(conn);
-        }
-    }
-
-    fn rename(&mut self, from: Conn, to: Conn) {
-        let stream = self.streams.remove(&from).expect("only what is known moves");
-        self.streams.insert(to, stream);
-    }
-}
-
-impl Application for Streams {
-    fn handle<T: Transport>(&mut self, _: Time, conn: Conn, event: Event<'_>, out: &mut T) {
-        match event {
-            Event::Opened { .. } => {
-                self.streams.insert(conn, Stream::default());
-                out.grant(conn, 20_000);
-                self.feed(conn, out);
-            }
-            Event::Data { end, bytes } => {
-                let stream = self.streams.get_mut(&conn).expect("an open one");
-                let start = end - bytes.len() as u64;
-                assert_eq!(start, stream.received, "nothing is missing, nothing comes twice");
-                assert!((start..).zip(bytes).all(|(offset, one)| *one == byte(offset)), "a wrong byte");
-                stream.received = end;
-                out.grant(conn, bytes.len() as u32);
-            }
-            Event::Room => self.feed(conn, out),
-            Event::Finished => {
-                let stream = self.streams.get_mut(&conn).expect("an open one");
-                assert_eq!(stream.received, self.length, "the end comes last");
-                stream.told_finish = true;
-            }
-            Event::Lost(reason) => {
-                assert_eq!(reason, LostReason::Closed);
-                let stream = self.streams.remove(&conn).expect("an open one");
-                assert!(stream.told_finish && stream.sent == self.length);
-                self.completed += 1;
-            }
-            Event::Acknowledged { .. } => {}
-        }
-    }
-
-    fn handle_timeout<T: Transport>(&mut self, _: Time, _: &mut T) {}
-
-    fn end_of_turn<T: Transport>(&mut self, _: Time, _: &mut T) {}
-
-    fn poll_timeout(&self) -> Option<Time> {
-        None
-    }
+fn rename(application: &mut Streams, from: Conn, to: Conn) {
+    let stream = application.streams.remove(&from).expect("only what is known moves");
+    application.streams.insert(to, stream);
 }
 
 fn through_bytes(state: &ConnectionState) -> ConnectionState {
@@ -110,19 +28,15 @@ fn through_bytes(state: &ConnectionState) -> ConnectionState {
 
 /// Each connection of a host goes to a new stack, as bytes.
 fn move_all(pair: &mut Pair<Streams>, host: usize) -> u64 {
-    let now = pair.now;
-    let one = &mut pair.hosts[host];
-    let mut moves = 0;
-    for conn in one.application.streams.keys().copied().collect::<Vec<_>>() {
-        let state = match one.stack.export(now, conn) {
-            Ok(state) => through_bytes(&state),
-            Err(error) => panic!("{error}"),
-        };
-        let moved = one.stack.import(now, &state).expect("what left may come back");
-        one.application.rename(conn, moved);
-        moves += 1;
-    }
-    moves
+    pair.command(host, |now, application, stack| {
+        let conns: Vec<_> = application.streams.keys().copied().collect();
+        for conn in &conns {
+            let state = stack.export(now, *conn).expect("a connection that is known");
+            let moved = stack.import(now, &through_bytes(&state)).expect("what left may come back");
+            rename(application, *conn, moved);
+        }
+        conns.len() as u64
+    })
 }
 
 fn run(length: u64, connections: usize, lost_in: Option<u64>, moves: bool) -> (Pair<Streams>, u64) {
@@ -196,7 +110,7 @@ fn another_stack_goes_on_with_it_under_the_old_address() {
     assert_eq!(other.import(pair.now, &state), Err(ImportError::Present));
     // The switch sends its frames there now, under the old host's Ethernet address.
     pair.hosts[1].stack = other;
-    pair.hosts[1].application.rename(conn, moved);
+    rename(&mut pair.hosts[1].application, conn, moved);
     let (from, to) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3]);
     pair.rewrite = Some(Box::new(move |host, frame: &mut [u8]| {
         if host == 0 && frame[..6] == from {

@@ -27,8 +27,8 @@ impl Add<Duration> for Time {
 
     /// Saturates after 584 years.
     fn add(self, duration: Duration) -> Time {
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Time(self.0.saturating_add(nanos))
+        let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+        Time(self.0.saturating_add(seconds).saturating_add(u64::from(duration.subsec_nanos())))
     }
 }
 

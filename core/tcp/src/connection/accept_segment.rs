@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use spillway_transport::{LostReason, Time};
-use spillway_wire::packet::tcp::{self, Flags};
+use spillway_wire::packet::tcp::{self, Flags, Timestamps};
 
 use super::{Connection, Context, State};
 use crate::seq::Seq;
@@ -36,6 +36,12 @@ impl Stamps {
     /// Whether a segment with this is older than what came before. What came long ago says nothing (RFC 7323 §5.5).
     fn is_newer_than(&self, now: Time, value: u32) -> bool {
         value.wrapping_sub(self.recent).cast_signed() < 0 && now.since(self.recent_at) <= TIMESTAMP_VALID
+    }
+
+    /// How long ago the peer heard what it echoes (RFC 7323 §4.1), in whole milliseconds.
+    pub(super) fn since(&self, now: Time, told: Timestamps) -> Option<Duration> {
+        let elapsed_ms = self.now(now).wrapping_sub(told.echo).cast_signed();
+        u64::try_from(elapsed_ms).ok().map(Duration::from_millis) // none in the future
     }
 }
 

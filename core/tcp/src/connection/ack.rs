@@ -52,6 +52,7 @@ impl Acking {
     }
 
     /// Something was sent, with this field.
+    #[inline]
     pub(super) fn sent(&mut self, field: Seq) {
         (self.is_due, self.at, self.last_sent, self.bytes) = (false, None, field, 0);
         if self.duplicate.is_some_and(|(_, end)| end <= field) {
@@ -60,6 +61,7 @@ impl Acking {
     }
 
     /// Bytes came in order, in a segment of so many.
+    #[inline]
     pub(super) fn came(&mut self, now: Time, bytes: u64, segment: u64, delay: Duration) {
         let is_full = segment >= self.full;
         self.full = self.full.max(segment);
@@ -99,17 +101,19 @@ impl Connection {
             self.challenge(cx);
             return false;
         }
-        let is_window_changed = ack >= una && self.peer_window.update(seq, ack, header.window, false);
-        if self.recovery.una().max(ack) + self.peer_window.size < nxt || self.peer_window.size == 0 {
-            self.persist.shut_at = Some(cx.now);
-        }
+        let is_window_changed = self.take_window(cx.now, seq, ack, header);
         if ack < una {
             return true;
         }
         let is_bare = payload_bytes == 0 && !header.flags.contains(tcp::Flags::FIN);
         let mut sack = [(0, 0); 4];
         let (many, dsack) = self.sack_of(header, ack, &mut sack);
-        let acked = self.recovery.on_ack(
+        let echoed = || {
+            let (stamps, told) = self.agreed.stamps.zip(header.options.timestamps)?;
+            stamps.since(cx.now, told)
+        };
+        let rtt = if ack > una { echoed() } else { None };
+        self.recovery.on_ack(
             cx.now,
             &recovery::Ack {
                 una: ack,
@@ -117,23 +121,26 @@ impl Connection {
                 dsack,
                 is_duplicate: is_bare && ack == una && nxt > una && !is_window_changed,
                 has_sack: self.agreed.has_sack,
-                rtt: self.echoed(cx.now, header).filter(|_| ack > una),
+                rtt,
                 peer_window: self.peer_window.size,
             },
         );
         if ack > una {
-            let _ = acked;
             self.queue.acknowledge(ack, cx.spent);
             self.persist.heard();
         }
         true
     }
 
-    /// How long ago what the peer acknowledges was sent, by its echo of our clock (RFC 7323 §4.1).
-    fn echoed(&self, now: Time, header: &tcp::Header) -> Option<Duration> {
-        let (stamps, told) = self.agreed.stamps.zip(header.options.timestamps)?;
-        let elapsed_ms = stamps.now(now).wrapping_sub(told.echo).cast_signed();
-        u64::try_from(elapsed_ms).ok().map(Duration::from_millis) // none in the future
+    /// The window that an acknowledgement tells. Whether it has changed.
+    #[inline]
+    pub(super) fn take_window(&mut self, now: Time, seq: Seq, ack: Seq, header: &tcp::Header) -> bool {
+        let una = self.recovery.una();
+        let is_changed = ack >= una && self.peer_window.update(seq, ack, header.window, false);
+        if una.max(ack) + self.peer_window.size < self.recovery.nxt() || self.peer_window.size == 0 {
+            self.persist.shut_at = Some(now);
+        }
+        is_changed
     }
 
     /// What the peer holds beyond its acknowledgement, as far as it can be; and what it got twice (RFC 2883 §4).

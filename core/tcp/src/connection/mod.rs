@@ -1,6 +1,7 @@
 //! One connection: RFC 9293's state machine, cut into its parts.
 //!
 //! - `handshake`: how it begins; `close`: how it ends
+//! - `expected`: the short way for usual segments
 //! - `accept_segment`: whether a segment is the peer's, and of now
 //! - `receiving`: the receiving direction, with what came out of order; `gate`: what may be acknowledged
 //! - `ack`: when to acknowledge, and what was acknowledged to us
@@ -11,6 +12,7 @@
 mod accept_segment;
 mod ack;
 mod close;
+mod expected;
 mod export;
 mod gate;
 mod handshake;
@@ -37,7 +39,7 @@ use crate::settings::Settings;
 use ack::Acking;
 use handshake::Agreed;
 use persist::Persist;
-use receiving::Receiving;
+use receiving::{Receiving, Update};
 use send_queue::SendQueue;
 use window::PeerWindow;
 
@@ -104,8 +106,8 @@ pub(crate) struct Connection {
     pub(crate) listener: Option<u16>,
     /// To whom its frames go, when that is known.
     pub(crate) mac: Option<Mac>,
-    /// Waits in the stack's list of those that may have something to send.
-    pub(crate) is_ready: bool,
+    /// In the stack's list of those with which something was done.
+    pub(crate) is_touched: bool,
     state: State,
     /// Relates our sequence numbers to the wire.
     base: Base,
@@ -148,7 +150,7 @@ impl Connection {
             flow: opening.flow,
             listener: opening.listener,
             mac: opening.mac,
-            is_ready: false,
+            is_touched: false,
             state,
             base: Base::new(opening.initial),
             agreed,
@@ -181,6 +183,9 @@ impl Connection {
         payload: &[u8],
     ) -> Handled {
         let mut handled = Handled::default();
+        if self.take_expected(cx, source, header, payload, &mut handled) {
+            return handled;
+        }
         match self.state {
             State::Closed => {}
             State::SynSent => handled.is_refused = self.handle_in_syn_sent(cx, header),
@@ -247,7 +252,9 @@ impl Connection {
                 cx.events.push(self.conn, StackEvent::Data { end, bytes });
             }
         }
-        self.pass_late(cx);
+        if self.receiving.has_late() {
+            self.pass_late(cx);
+        }
         let came = self.receiving.acknowledged() - before;
         if taken.is_out_of_order || self.receiving.is_finished() {
             self.acking.is_due = true;
@@ -273,21 +280,22 @@ impl Connection {
         if self.is_lost() {
             return;
         }
-        let before = self.receiving.next;
         self.receiving.grant(bytes);
-        if self.is_opened {
+        if self.is_opened && self.receiving.has_late() {
+            let before = self.receiving.next;
             self.pass_late(cx);
+            if self.receiving.next > before && self.receiving.is_finished() {
+                self.take_fin();
+            }
+            self.tell(cx);
         }
-        if self.receiving.next > before && self.receiving.is_finished() {
-            self.take_fin();
-        }
-        if self.receiving.is_update_due(self.agreed.mss) {
-            self.acking.is_due |= self.is_opened;
-        } else if self.receiving.has_update() && self.acking.at.is_none() {
+        match self.receiving.update(self.agreed.mss) {
+            Update::None => {}
             // Small steps are told late (RFC 9293 §3.8.6.2.2), but told.
-            self.acking.at = Some(cx.now + cx.settings.delayed_ack);
+            Update::Small if self.acking.at.is_some() => {}
+            Update::Small => self.acking.at = Some(cx.now + cx.settings.delayed_ack),
+            Update::Due => self.acking.is_due |= self.is_opened,
         }
-        self.tell(cx);
     }
 
     /// Opens the gate up to a stream offset.
@@ -364,18 +372,19 @@ impl Connection {
         self.ended
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due.
-    pub(crate) fn poll_timeout(&self, settings: &Settings) -> Option<Time> {
-        if self.is_lost() {
-            return None;
+    /// When [`handle_timeout`](Self::handle_timeout) is due; the end of time when nothing is.
+    #[inline]
+    pub(crate) fn wakes_at(&self, settings: &Settings) -> Time {
+        let at = self.recovery.wakes_at();
+        let at = self.acking.at.map_or(at, |other| other.min(at));
+        let at = self.persist.at().map_or(at, |other| other.min(at));
+        if !self.is_opened {
+            return at.min(self.heard_at + settings.give_up_opening_after);
         }
-        let keep_alive = self.keep_alive_at(settings);
-        let opening = (!self.is_opened).then(|| self.heard_at + settings.give_up_opening_after);
-        let all = [self.recovery.poll_timeout(), self.acking.at, self.persist.at(), keep_alive, opening];
-        all.into_iter().flatten().min()
+        self.keep_alive_at(settings).map_or(at, |other| other.min(at))
     }
 
-    /// Time has come to one of [`poll_timeout`](Self::poll_timeout).
+    /// Time has come to [`wakes_at`](Self::wakes_at).
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         if self.acking.at.is_some_and(|at| at <= cx.now) {
             self.acking.at = None;
@@ -391,8 +400,9 @@ impl Connection {
     }
 
     /// After anything that may have changed what can be sent: whether the peer's window is what holds it.
+    #[inline]
     pub(crate) fn settle(&mut self, now: Time, settings: &Settings) {
-        let is_blocked = self.is_window_blocked(settings);
+        let is_blocked = self.recovery.in_flight() == 0 && self.is_window_blocked(settings);
         self.persist.set(is_blocked, self.peer_window.size == 0, now, self.recovery.rto());
     }
 

@@ -43,6 +43,26 @@ pub(super) struct Taken {
     pub(super) is_out_of_order: bool,
 }
 
+/// What a segment says about this direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// The acknowledgement field.
+    pub(super) acknowledged: Seq,
+    /// The window field,
+    pub(super) window: u16,
+    /// and the right edge that it tells.
+    pub(super) edge: Seq,
+}
+
+/// By how much the window is larger than the peer knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Update {
+    None,
+    /// Not worth a segment.
+    Small,
+    Due,
+}
+
 impl Receiving {
     /// Of a peer whose SYN has this sequence number. `initial_window`: offered before anything was granted.
     pub(super) fn new(initial: u32, scale: u8, initial_window: u16, is_gated: bool) -> Receiving {
@@ -77,6 +97,7 @@ impl Receiving {
 
     /// RCV.NXT: everything before it has come. What is beyond `next` was within the window that was told and waits for a
     /// grant: were it not acknowledged, the peer would send it again until it gives up.
+    #[inline]
     pub(super) fn received(&self) -> Seq {
         if self.late.is_empty() {
             return self.next + u64::from(self.fin == Some(self.next));
@@ -87,6 +108,7 @@ impl Receiving {
     }
 
     /// The acknowledgement field of whatever is sent now.
+    #[inline]
     pub(super) fn acknowledged(&self) -> Seq {
         self.gate.limit(self.received())
     }
@@ -133,7 +155,9 @@ impl Receiving {
             if to > self.next {
                 taken.direct = Some(part(self.next, to));
                 self.next = to;
-                self.late.drop_before(to);
+                if !self.late.is_empty() {
+                    self.late.drop_before(to);
+                }
             }
             if end > to {
                 self.late.insert(to, &payload[part(to, end)], bytes_max);
@@ -148,6 +172,12 @@ impl Receiving {
         let is_early = has_fin && !self.is_finished();
         taken.is_out_of_order |= is_early || taken.duplicate.is_some() || !self.late.is_empty();
         taken
+    }
+
+    /// Whether something waits.
+    #[inline]
+    pub(super) fn has_late(&self) -> bool {
+        !self.late.is_empty()
     }
 
     /// Bytes that waited and are the next in order now.
@@ -172,27 +202,26 @@ impl Receiving {
         self.largest = self.largest.max(self.granted.saturating_sub(self.next));
     }
 
-    /// The window field of a segment that is sent now, and the edge that it tells. The edge never moves left: where the
+    /// What a segment tells that is sent now. The edge never moves left: where the
     /// scale is too coarse to tell it, it moves right by less than one unit.
-    pub(super) fn window(&self) -> (u16, Seq) {
+    #[inline]
+    pub(super) fn told(&self) -> Told {
         let acknowledged = self.acknowledged();
         let unit = 1_u64 << self.scale;
         let wanted = self.granted.max(self.edge).saturating_sub(acknowledged);
-        let units = wanted.div_ceil(unit).min(u64::from(u16::MAX));
-        let told = acknowledged + units * unit;
+        let units = ((wanted + unit - 1) >> self.scale).min(u64::from(u16::MAX));
         // A window too large to be told moves the edge left of what was granted, never of what was told.
-        (u16::try_from(units).unwrap_or(u16::MAX), told.max(self.edge))
+        let edge = (acknowledged + (units << self.scale)).max(self.edge);
+        Told { acknowledged, window: units as u16, edge } // at most what the field holds
     }
 
-    /// Whether the window has grown enough to be told (RFC 9293 §3.8.6.2.2): by a segment, or half of what there is.
-    pub(super) fn is_update_due(&self, mss: u16) -> bool {
-        let more = self.window().1.saturating_sub(self.edge);
-        more > 0 && more >= u64::from(mss).min(self.largest / 2)
-    }
-
-    /// Whether it has grown at all.
-    pub(super) fn has_update(&self) -> bool {
-        self.window().1 > self.edge
+    /// Whether the window has grown, and enough to be told (RFC 9293 §3.8.6.2.2): by a segment, or half of what there is.
+    pub(super) fn update(&self, mss: u16) -> Update {
+        match self.told().edge - self.edge {
+            0 => Update::None,
+            more if more >= u64::from(mss).min(self.largest / 2) => Update::Due,
+            _ => Update::Small,
+        }
     }
 
     /// Blocks that came out of order, for SACK (RFC 2018): most recent first. What is in order and not granted yet is none.

@@ -5,6 +5,8 @@ use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::tcp::{self, Flags, Options, SackBlocks, Timestamps};
 use spillway_wire::packet::{checksum, ipv4};
 
+use super::accept_segment::Stamps;
+use super::receiving::Told;
 use super::{Connection, State};
 use crate::flow::Flow;
 use crate::seq::{FIRST, Seq};
@@ -28,20 +30,19 @@ enum Plan {
 
 impl Connection {
     /// Bytes of payload in a full segment without SACK blocks.
+    #[inline]
     pub(super) fn payload_max(&self) -> u32 {
         u32::from(self.agreed.mss) - if self.agreed.stamps.is_some() { STAMPS_BYTES } else { 0 }
     }
 
     /// The same with the blocks that are to be told now.
     fn payload_now(&self) -> u32 {
+        if !self.may_have_sack_blocks() {
+            return self.payload_max();
+        }
         let many = self.sack_blocks().as_slice().len() as u32; // at most 4
         let sack_bytes = if many == 0 { 0 } else { 4 + 8 * many };
         self.payload_max() - sack_bytes
-    }
-
-    /// Whether there is anything to send now.
-    pub(crate) fn wants_transmit(&self, settings: &Settings) -> bool {
-        self.plan(settings).is_some()
     }
 
     /// Writes the next frame, if there is one: its length. `slot` holds a frame of the MTU.
@@ -52,11 +53,25 @@ impl Connection {
         target: Mac,
         slot: &mut [u8],
     ) -> Option<usize> {
-        self.recovery.on_idle(now);
+        if self.recovery.in_flight() == 0 {
+            self.recovery.on_idle(now);
+        }
         let plan = self.plan(settings)?;
-        let length = self.write(now, settings, target, slot, plan);
-        self.sent(now, plan);
+        let told = self.receiving.told();
+        let length = self.write(now, settings, target, slot, plan, told);
+        self.sent(now, plan, told);
         Some(length)
+    }
+
+    /// Whether there is surely nothing more to send, at a glance.
+    #[inline]
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.recovery.is_quiet()
+            && self.recovery.nxt() >= self.queue.end()
+            && self.is_opened
+            && self.fin.is_none()
+            && !self.acking.is_due
+            && !self.persist.is_due
     }
 
     fn plan(&self, settings: &Settings) -> Option<Plan> {
@@ -68,11 +83,17 @@ impl Connection {
             return Some(old((FIRST, FIRST + 1), false));
         }
         let mss = self.payload_now();
+        if self.recovery.is_quiet() {
+            if let Some((from, to)) = self.fresh(settings, mss, self.recovery.quiet_room()) {
+                return Some(Plan::Bytes { from, to, is_new: true, is_probe: false });
+            }
+            return self.plan_without_bytes();
+        }
         if let Some(range) = self.recovery.next_retransmission(mss) {
             return Some(old(range, false));
         }
         if self.recovery.wants_probe() {
-            let fresh = self.fresh(settings, u64::from(mss));
+            let fresh = self.fresh(settings, mss, u64::from(mss));
             return fresh.map(|(from, to)| Plan::Bytes { from, to, is_new: true, is_probe: true }).or_else(
                 || {
                     let (from, to) = self.recovery.last_segment()?;
@@ -80,12 +101,16 @@ impl Connection {
                 },
             );
         }
-        if let Some((from, to)) = self.fresh(settings, self.recovery.send_room()) {
+        if let Some((from, to)) = self.fresh(settings, mss, self.recovery.send_room()) {
             return Some(Plan::Bytes { from, to, is_new: true, is_probe: false });
         }
         if let Some(range) = self.recovery.spare_retransmission(mss) {
             return Some(old(range, false));
         }
+        self.plan_without_bytes()
+    }
+
+    fn plan_without_bytes(&self) -> Option<Plan> {
         if self.persist.is_due {
             return Some(Plan::Question);
         }
@@ -93,16 +118,17 @@ impl Connection {
     }
 
     /// New sequence numbers that may go now, a segment's worth.
-    fn fresh(&self, settings: &Settings, room: u64) -> Option<(Seq, Seq)> {
+    #[inline]
+    fn fresh(&self, settings: &Settings, mss: u32, room: u64) -> Option<(Seq, Seq)> {
         let nxt = self.recovery.nxt();
         if nxt == FIRST {
             return Some((FIRST, FIRST + 1));
         }
-        if !self.is_opened {
+        let (end, una) = (self.queue.end(), self.recovery.una());
+        if !self.is_opened || (nxt >= end && self.fin.is_none()) {
             return None;
         }
-        let (end, una) = (self.queue.end(), self.recovery.una());
-        let mss = u64::from(self.payload_now());
+        let mss = u64::from(mss);
         let within_window = (una + self.peer_window.size).saturating_sub(nxt);
         let bytes = end.saturating_sub(nxt).min(within_window).min(room).min(mss);
         let is_all = nxt + bytes == end;
@@ -128,16 +154,16 @@ impl Connection {
             && has_more
             && self.is_opened
             && !self.is_lost()
-            && self.fresh(settings, self.recovery.send_room().max(1)).is_none()
+            && self.fresh(settings, self.payload_now(), self.recovery.send_room().max(1)).is_none()
     }
 
-    fn sent(&mut self, now: Time, plan: Plan) {
+    fn sent(&mut self, now: Time, plan: Plan, told: Told) {
         match plan {
             Plan::Bytes { from, to, is_new, is_probe } => {
                 if is_new {
                     self.recovery.on_sent(now, to);
                     if self.fin.is_some_and(|fin| to > fin) {
-                        self.acking.with_fin = self.receiving.acknowledged();
+                        self.acking.with_fin = told.acknowledged;
                     }
                 } else {
                     self.recovery.on_retransmitted(now, from, to);
@@ -152,12 +178,20 @@ impl Connection {
             Plan::Acknowledge => {}
         }
         if self.state != State::SynSent {
-            self.receiving.edge = self.receiving.window().1.max(self.receiving.edge);
-            self.acking.sent(self.receiving.acknowledged());
+            self.receiving.edge = told.edge;
+            self.acking.sent(told.acknowledged);
         }
     }
 
-    fn write(&self, now: Time, settings: &Settings, target: Mac, slot: &mut [u8], plan: Plan) -> usize {
+    fn write(
+        &self,
+        now: Time,
+        settings: &Settings,
+        target: Mac,
+        slot: &mut [u8],
+        plan: Plan,
+        told: Told,
+    ) -> usize {
         let (from, to) = match plan {
             Plan::Bytes { from, to, .. } => (from, to),
             Plan::Acknowledge => (self.recovery.nxt(), self.recovery.nxt()),
@@ -168,7 +202,13 @@ impl Connection {
         let start = from + u64::from(is_syn);
         let bytes = (to - start) as usize - usize::from(is_fin); // a segment's worth
         let is_last = bytes > 0 && to == self.queue.end();
-        let header = self.header(now, settings, from, is_syn, is_fin, is_last);
+        let header = if is_syn {
+            self.syn_header(now, settings)
+        } else {
+            let fin = if is_fin { Flags::FIN } else { Flags::NONE };
+            let psh = if is_last { Flags::PSH } else { Flags::NONE };
+            self.header(now, from, fin | psh, told)
+        };
         let payload_at = TCP_AT + header.header_bytes();
         if bytes > 0 {
             self.queue.copy(start, &mut slot[payload_at..payload_at + bytes]);
@@ -176,75 +216,65 @@ impl Connection {
         write_headers(settings, self.flow, target, &header, bytes, slot)
     }
 
-    pub(super) fn header(
-        &self,
-        now: Time,
-        settings: &Settings,
-        from: Seq,
-        is_syn: bool,
-        is_fin: bool,
-        is_last: bool,
-    ) -> tcp::Header {
-        let has_ack = self.state != State::SynSent;
-        let mut flags = if has_ack { Flags::ACK } else { Flags(0) };
-        if is_syn {
-            flags |= Flags::SYN;
-        }
-        if is_fin {
-            flags |= Flags::FIN;
-        }
-        if is_last {
-            flags |= Flags::PSH;
-        }
-        // A SYN's is not shifted, and one that is said again tells no more than the first: bytes may have come meanwhile.
-        let left = self.receiving.edge.saturating_sub(self.receiving.acknowledged());
-        let window = match (is_syn, has_ack) {
-            (false, _) => self.receiving.window().0,
-            (true, true) => {
-                u16::try_from(left).map_or(settings.initial_window, |left| left.min(settings.initial_window))
-            }
-            (true, false) => settings.initial_window,
-        };
-        let ack = if has_ack { self.receiving.base.low(self.receiving.acknowledged()) } else { 0 };
+    /// Of anything but a SYN, with these flags besides ACK.
+    #[inline]
+    pub(super) fn header(&self, now: Time, from: Seq, flags: Flags, told: Told) -> tcp::Header {
+        let stamps = self.agreed.stamps;
+        let timestamps = stamps.map(|stamps| Timestamps { value: stamps.now(now), echo: stamps.recent });
+        let sack = if self.may_have_sack_blocks() { self.sack_blocks() } else { SackBlocks::default() };
         tcp::Header {
             source: self.flow.local.port(),
             target: self.flow.peer.port(),
             seq: self.base.low(from),
+            ack: self.receiving.base.low(told.acknowledged),
+            flags: flags | Flags::ACK,
+            window: told.window,
+            urgent: 0,
+            options: Options { timestamps, sack, ..Options::default() },
+        }
+    }
+
+    fn syn_header(&self, now: Time, settings: &Settings) -> tcp::Header {
+        let is_answer = self.state != State::SynSent;
+        let acknowledged = self.receiving.acknowledged();
+        // A window that is not shifted. One that is said again tells no more than the first: bytes may have come meanwhile.
+        let left = u16::try_from(self.receiving.edge.saturating_sub(acknowledged)).unwrap_or(u16::MAX);
+        let (ack, flags, window) = if is_answer {
+            let ack = self.receiving.base.low(acknowledged);
+            (ack, Flags::SYN | Flags::ACK, settings.initial_window.min(left))
+        } else {
+            (0, Flags::SYN, settings.initial_window)
+        };
+        let echo = |recent| if is_answer { recent } else { 0 };
+        let stamps = |stamps: Stamps| Timestamps { value: stamps.now(now), echo: echo(stamps.recent) };
+        let scale = if is_answer { self.receiving.scale } else { settings.window_scale() };
+        tcp::Header {
+            source: self.flow.local.port(),
+            target: self.flow.peer.port(),
+            seq: self.base.low(FIRST),
             ack,
             flags,
             window,
             urgent: 0,
-            options: self.options(now, settings, is_syn),
+            options: Options {
+                mss: Some(settings.mss()),
+                window_scale: self.agreed.has_scale.then_some(scale),
+                sack_permitted: self.agreed.has_sack,
+                timestamps: self.agreed.stamps.map(stamps),
+                sack: SackBlocks::default(),
+            },
         }
     }
 
-    fn options(&self, now: Time, settings: &Settings, is_syn: bool) -> Options {
-        let echo = |recent| if self.state == State::SynSent { 0 } else { recent };
-        let stamps = self.agreed.stamps;
-        let timestamps =
-            stamps.map(|stamps| Timestamps { value: stamps.now(now), echo: echo(stamps.recent) });
-        if is_syn {
-            let has_scale = self.agreed.has_scale;
-            let scale =
-                if self.state == State::SynSent { settings.window_scale() } else { self.receiving.scale };
-            return Options {
-                mss: Some(settings.mss()),
-                window_scale: has_scale.then_some(scale),
-                sack_permitted: self.agreed.has_sack,
-                timestamps,
-                sack: SackBlocks::default(),
-            };
-        }
-        Options { timestamps, sack: self.sack_blocks(), ..Options::default() }
+    #[inline]
+    fn may_have_sack_blocks(&self) -> bool {
+        (!self.receiving.late.is_empty() || self.acking.duplicate.is_some()) && self.agreed.has_sack
     }
 
     /// RFC 2018 §4, RFC 2883 §4: what came twice first, then what came out of order. Nothing that a gate holds back: Linux
     /// takes a head that is told so for one that is given up again.
     fn sack_blocks(&self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
-        if !self.agreed.has_sack || (self.receiving.late.is_empty() && self.acking.duplicate.is_none()) {
-            return blocks;
-        }
         let base = self.receiving.base;
         let acknowledged = self.receiving.acknowledged();
         if let Some((from, to)) = self.acking.duplicate.filter(|(_, to)| *to <= acknowledged) {

@@ -11,6 +11,8 @@ use crate::seq::Seq;
 const GATHER_BYTES: usize = 16 * 1024;
 /// Spent chunks that are kept for reuse; beyond that they are freed.
 const SPENT_MAX: usize = 64;
+/// A connection that sends little keeps its buffer, if it is no larger than this.
+const KEPT_BYTES: usize = 1024;
 /// Larger ones are freed: one burst is not to hold memory for ever.
 const SPENT_BYTES_MAX: usize = 256 * 1024;
 
@@ -60,6 +62,14 @@ impl SendQueue {
 
     /// Copies bytes to the end.
     pub(super) fn push(&mut self, mut bytes: &[u8], spent: &mut Spent) {
+        if let Some(piece) = self.pieces.back_mut()
+            && piece.is_open
+            && piece.chunk.len() + bytes.len() <= GATHER_BYTES
+        {
+            piece.chunk.buffer().extend_from_slice(bytes);
+            self.end += bytes.len() as u64;
+            return;
+        }
         while !bytes.is_empty() {
             let open =
                 self.pieces.back_mut().filter(|piece| piece.is_open && piece.chunk.len() < GATHER_BYTES);
@@ -85,6 +95,16 @@ impl SendQueue {
     /// Everything before `seq` is acknowledged.
     pub(super) fn acknowledge(&mut self, seq: Seq, spent: &mut Spent) {
         self.start = seq.clamp(self.start, self.end);
+        if self.start == self.end
+            && self.pieces.len() == 1
+            && let Some(piece) = self.pieces.front_mut()
+            && piece.is_open
+            && piece.chunk.buffer().capacity() <= KEPT_BYTES
+        {
+            piece.chunk.clear();
+            piece.from = self.end;
+            return;
+        }
         while self.pieces.front().is_some_and(|piece| piece.end() <= self.start) {
             if let Some(piece) = self.pieces.pop_front() {
                 spent.put(piece.chunk);
@@ -95,6 +115,12 @@ impl SendQueue {
     /// Copies bytes `from..` into a segment. They are all held.
     pub(super) fn copy(&self, from: Seq, out: &mut [u8]) {
         debug_assert!(from >= self.start && from + out.len() as u64 <= self.end, "only what is held is sent");
+        if let Some(piece) = self.pieces.front()
+            && let Some(bytes) = piece.chunk.as_slice().get((from - piece.from) as usize..)
+            && let Some(bytes) = bytes.get(..out.len())
+        {
+            return out.copy_from_slice(bytes);
+        }
         let first = if self.pieces.front().is_some_and(|piece| from < piece.end()) {
             0
         } else {

@@ -22,6 +22,7 @@ impl PeerWindow {
     ///
     /// RFC 9293 compares sequence numbers first. But what is sent again has an old one and a new acknowledgement: were its
     /// window left out, the one before would count from a place for which it was not meant.
+    #[inline]
     pub(super) fn update(&mut self, seq: Seq, ack: Seq, field: u16, is_syn: bool) -> bool {
         if (ack, seq) < (self.told_with, self.told_by) {
             return false;

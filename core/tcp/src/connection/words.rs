@@ -4,7 +4,7 @@ use spillway_transport::{LostReason, Time};
 use spillway_wire::packet::tcp::{self, Flags};
 
 use super::{Connection, State};
-use crate::settings::{HEADERS_BYTES, Settings};
+use crate::settings::HEADERS_BYTES;
 
 /// A router that tells less is not believed (RFC 1191 §3 gives 68; what carries options needs more, as Linux has it).
 const MTU_MIN: u16 = 552;
@@ -23,8 +23,9 @@ pub(crate) struct LastWords {
 }
 
 impl Connection {
-    pub(crate) fn last_words(&self, now: Time, settings: &Settings) -> LastWords {
-        let mut acknowledgement = self.header(now, settings, self.recovery.nxt(), false, false, false);
+    pub(crate) fn last_words(&self, now: Time) -> LastWords {
+        let mut acknowledgement =
+            self.header(now, self.recovery.nxt(), tcp::Flags::NONE, self.receiving.told());
         acknowledgement.options.sack = tcp::SackBlocks::default();
         let flags = Flags::RST | Flags::ACK;
         LastWords {

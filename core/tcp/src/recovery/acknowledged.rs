@@ -8,6 +8,7 @@ use super::rtt::nanos;
 use super::scoreboard::Delivered;
 use super::timeout::after;
 use super::{Ack, Acked, NEVER, Phase, Recovery};
+use crate::seq::Seq;
 
 impl Recovery {
     /// An acceptable acknowledgement came (RFC 9293 §3.10.7.4).
@@ -18,28 +19,43 @@ impl Recovery {
             && ack.sack.is_empty()
             && ack.dsack.is_none()
             && ack.has_sack == self.has_sack;
-        if is_plain { self.on_plain_ack(now, ack) } else { self.on_other_ack(now, ack) }
+        if !is_plain {
+            return self.on_other_ack(now, ack);
+        }
+        let bytes = ack.una - self.una();
+        self.on_plain_ack(now, ack.una, ack.peer_window, || ack.rtt);
+        Acked { bytes, delivered: bytes, is_recovered: false, is_undone: false }
     }
 
-    /// The usual case: what was sent has arrived, in order, and nothing is missing.
-    fn on_plain_ack(&mut self, now: Time, ack: &Ack<'_>) -> Acked {
+    /// The window, where nothing else is new.
+    pub(crate) fn set_peer_window(&mut self, bytes: u64) {
+        self.peer_window = bytes;
+    }
+
+    /// The usual case: while it is [quiet](Self::is_quiet) what was sent has arrived, in order, up to `una`.
+    #[inline]
+    pub(crate) fn on_plain_ack(
+        &mut self,
+        now: Time,
+        una: Seq,
+        peer_window: u64,
+        echoed: impl FnOnce() -> Option<Duration>,
+    ) {
         let (before, flight) = (self.una(), self.in_flight());
-        let sent_at = self.scoreboard.acknowledge_plain(ack.una);
-        self.peer_window = ack.peer_window;
+        let sent_at = self.scoreboard.acknowledge_plain(una);
+        self.peer_window = peer_window;
         self.measured(match sent_at {
             Some(sent_at) => now.0.saturating_sub(sent_at.0),
-            None => by_timestamp(ack.rtt),
+            None => by_timestamp(echoed()),
         });
         (self.timeouts, self.progress_at) = (0, now);
-        let bytes = ack.una - before;
-        self.grow(now, bytes, false, before < self.limited_to, flight);
+        self.grow(now, una - before, false, before < self.limited_to, flight);
         if self.in_flight() == 0 {
             (self.rto_at, self.probe_at) = (NEVER, NEVER);
         } else {
             self.rto_at = after(now, self.rtt.rto_ns(0));
             self.arm_probe(now);
         }
-        Acked { bytes, delivered: bytes, is_recovered: false, is_undone: false }
     }
 
     #[inline(never)]

@@ -195,6 +195,7 @@ impl Recovery {
     }
 
     /// New bytes up to `to` were sent; a SYN and a FIN count one.
+    #[inline]
     pub fn on_sent(&mut self, now: Time, to: Seq) {
         let bytes = to.saturating_sub(self.nxt());
         if bytes == 0 {
@@ -224,6 +225,12 @@ impl Recovery {
         // Before three duplicates, what they tell to have left makes room as well: limited transmit (RFC 3042).
         let room = self.cwnd().saturating_sub(self.pipe());
         room.min(self.limits.window_max(self.mss).saturating_sub(self.in_flight()))
+    }
+
+    /// The same while it is [quiet](Self::is_quiet): all that is outstanding is on its way.
+    #[inline]
+    pub(crate) fn quiet_room(&self) -> u64 {
+        self.cwnd().min(self.limits.window_max(self.mss)).saturating_sub(self.in_flight())
     }
 
     /// A lost range to send again now, of at most `mss` bytes, when the congestion window and the peer's allow it.
@@ -319,6 +326,12 @@ impl Recovery {
             self.congestion.on_unlimited(self.sent_at);
             self.sent_at = now;
         }
+    }
+
+    /// Nothing is missing, marked, sent twice or probed for.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.is_quiet
     }
 
     /// The oldest byte that is not acknowledged.

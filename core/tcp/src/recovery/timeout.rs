@@ -15,8 +15,13 @@ const BACKOFFS_MAX: u32 = 32;
 impl Recovery {
     /// When to call [`Recovery::handle_timeout`]: always something while anything is outstanding.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let at = self.rto_at.min(self.probe_at).min(self.reorder_at);
-        (at < NEVER).then_some(at)
+        Some(self.wakes_at()).filter(|at| *at < NEVER)
+    }
+
+    /// The same; the end of time when nothing is outstanding.
+    #[inline]
+    pub(crate) fn wakes_at(&self) -> Time {
+        self.rto_at.min(self.probe_at).min(self.reorder_at)
     }
 
     /// Time has passed.

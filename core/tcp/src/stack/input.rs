@@ -53,7 +53,7 @@ impl Stack {
             };
             self.neighbours.learned(self.now, ip, mac, heard);
             // Whoever waited for this one, or for another, is asked again.
-            self.ready.extend(self.unresolved.drain(..));
+            self.touched.extend(self.unresolved.drain(..));
         }
     }
 
@@ -63,17 +63,15 @@ impl Stack {
             return None;
         };
         let is_for_us = header.target == self.settings.address;
-        if !self.settings.is_peer(header.source) {
-            self.counters.frames_ignored += 1;
-            return None;
-        }
         match header.protocol {
             // Connections that have moved here have kept their addresses.
             ipv4::PROTOCOL_TCP if is_for_us || self.has_moved_here => {
                 let ends = (header.target, header.source);
                 return self.handle_tcp(source, ends, payload, ethernet::HEADER_BYTES + header_bytes);
             }
-            ipv4::PROTOCOL_ICMP if is_for_us => self.handle_icmp(source, header.source, payload),
+            ipv4::PROTOCOL_ICMP if is_for_us && self.settings.is_peer(header.source) => {
+                self.handle_icmp(source, header.source, payload);
+            }
             _ => self.counters.frames_ignored += 1,
         }
         None
@@ -120,6 +118,10 @@ impl Stack {
         header: &tcp::Header,
         payload: &[u8],
     ) -> Option<Conn> {
+        if !self.settings.is_peer(*flow.peer.ip()) {
+            self.counters.frames_ignored += 1;
+            return None;
+        }
         let expiry = self.now + self.settings.time_wait;
         let mut last = None;
         match self.time_waits.handle(&flow, header, payload.len(), expiry) {

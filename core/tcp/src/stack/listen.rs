@@ -82,7 +82,7 @@ impl Stack {
         let opening = self.opening(conn, listener, flow, mac, initial);
         self.half_open += 1;
         self.table.add(Box::new(Connection::accept(self.now, &self.settings, opening, syn)));
-        self.follow_up(conn);
+        self.with(conn, |_, _| {});
     }
 
     fn opening(&self, conn: Conn, listener: usize, flow: Flow, mac: Mac, initial: u32) -> Opening {

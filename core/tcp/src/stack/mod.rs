@@ -54,8 +54,8 @@ pub struct Stack {
     events: Events,
     spent: Spent,
     counters: Counters,
-    /// May have something to send.
-    ready: VecDeque<u32>,
+    /// Something was done with them: they may have something to send, and another time to wake.
+    touched: VecDeque<u32>,
     /// Have something to send, and nobody knows yet to whom.
     unresolved: Vec<u32>,
     wheel: Wheel,
@@ -86,7 +86,7 @@ impl Stack {
             events: Events::default(),
             spent: Spent::default(),
             counters: Counters::default(),
-            ready: VecDeque::new(),
+            touched: VecDeque::new(),
             unresolved: Vec::new(),
             wheel: Wheel::new(now),
             replies: Replies::default(),
@@ -137,17 +137,29 @@ impl Stack {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due: exact, or a little early. Ask after each turn.
+    /// When [`handle_timeout`](Self::handle_timeout) is due: exact, or a little early. Ask after each turn; before
+    /// [`poll_transmit`](Self::poll_transmit) has nothing more it is now.
     pub fn poll_timeout(&self) -> Option<Time> {
+        if !self.touched.is_empty() {
+            return Some(self.now);
+        }
         let others = [self.wheel.next_at(), self.neighbours.poll_timeout(), self.time_waits.next_at()];
         others.into_iter().flatten().min()
+    }
+
+    /// Whether [`handle_timeout`](Self::handle_timeout) would find something; now and then it does not.
+    pub(crate) fn is_timeout_due(&self, now: Time) -> bool {
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        self.wheel.may_be_due(now)
+            || is_due(self.neighbours.poll_timeout())
+            || is_due(self.time_waits.next_at())
     }
 
     /// Time has come to [`poll_timeout`](Self::poll_timeout). Early or late calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.time_waits.expire(self.now);
-        self.ready.extend(self.unresolved.drain(..));
+        self.touched.extend(self.unresolved.drain(..));
         while let Some(slot) = self.wheel.poll(self.now) {
             if let Some(conn) = self.table.at(slot).map(|connection| connection.conn) {
                 self.with(conn, |connection, cx| connection.handle_timeout(cx));
@@ -156,6 +168,7 @@ impl Stack {
     }
 
     /// Does something with a connection, and what follows of it.
+    #[inline]
     fn with<R>(&mut self, conn: Conn, act: impl FnOnce(&mut Connection, &mut Context<'_>) -> R) -> Option<R> {
         let connection = self.table.get_mut(conn)?;
         let mut cx = Context {
@@ -167,39 +180,20 @@ impl Stack {
         };
         let was_half_open = connection.is_half_open();
         let result = act(connection, &mut cx);
-        let is_half_open = connection.is_half_open();
-        self.half_open -= u32::from(was_half_open && !is_half_open);
-        self.follow_up(conn);
-        Some(result)
-    }
-
-    /// After anything that was done with a connection: its timer, its place among those that send, its end.
-    fn follow_up(&mut self, conn: Conn) {
-        let Some(connection) = self.table.get_mut(conn) else { return };
+        self.half_open -= u32::from(was_half_open && !connection.is_half_open());
         if connection.is_lost() {
-            return self.end(conn);
+            self.end(conn);
+        } else {
+            touch(&mut self.touched, connection);
         }
-        connection.settle(self.now, &self.settings);
-        if !connection.is_ready && connection.wants_transmit(&self.settings) {
-            connection.is_ready = true;
-            self.ready.push_back(conn.slot);
-        }
-        self.arm(conn);
-    }
-
-    fn arm(&mut self, conn: Conn) {
-        let Some(connection) = self.table.get_mut(conn) else { return };
-        match connection.poll_timeout(&self.settings) {
-            Some(at) => self.wheel.arm(conn.slot, at),
-            None => self.wheel.disarm(conn.slot),
-        }
+        Some(result)
     }
 
     /// A connection is over: nothing finds it any more but the event that says so.
     fn end(&mut self, conn: Conn) {
         let Some(connection) = self.table.get(conn) else { return };
         let (flow, mac) = (connection.flow, connection.mac);
-        let last = connection.last_words(self.now, &self.settings);
+        let last = connection.last_words(self.now);
         let (is_known, ended, lost) = (connection.is_known(), connection.ended(), connection.lost_reason());
         self.wheel.disarm(conn.slot);
         if self.table.forget_flow(flow, conn) {
@@ -247,5 +241,14 @@ impl Stack {
         };
         self.counters.resets_sent += 1;
         self.replies.push(Reply::Segment { flow, mac: Some(mac), header: reset }, &mut self.counters);
+    }
+}
+
+/// After anything that was done with a connection: it may have something to send. What that is, and when it wants to be
+/// woken, is found out once, when the turn ends.
+#[inline]
+fn touch(touched: &mut VecDeque<u32>, connection: &mut Connection) {
+    if !core::mem::replace(&mut connection.is_touched, true) {
+        touched.push_back(connection.conn.slot);
     }
 }

@@ -10,6 +10,8 @@ use super::Stack;
 use super::replies::Reply;
 use crate::connection::{TCP_AT, write_headers, write_network};
 use crate::flow::Flow;
+use crate::neighbour::Neighbours;
+use crate::settings::Settings;
 
 impl Stack {
     /// Bytes that a frame may have: what [`poll_transmit`](Self::poll_transmit) needs.
@@ -25,36 +27,39 @@ impl Stack {
             debug_assert!(false, "a slot holds a whole frame");
             return None;
         }
-        let length =
-            self.next_reply(slot).or_else(|| self.next_segment(slot)).or_else(|| self.next_question(slot))?;
+        let reply = if self.replies.is_empty() { None } else { self.next_reply(slot) };
+        let length = reply.or_else(|| self.next_segment(slot)).or_else(|| self.next_question(slot))?;
         self.counters.frames_sent += 1;
         Some(length)
     }
 
     /// In turn, one segment each, so that none waits for another's many.
     fn next_segment(&mut self, slot: &mut [u8]) -> Option<usize> {
-        while let Some(index) = self.ready.pop_front() {
-            let Some(connection) = self.table.at(index) else { continue };
-            let (conn, known, peer) = (connection.conn, connection.mac, *connection.flow.peer.ip());
-            let Some(mac) = known.or_else(|| self.resolve(peer)) else {
-                self.unresolved.push(index);
-                continue;
-            };
-            let Some(connection) = self.table.get_mut(conn) else { continue };
-            if let Some(length) = connection.transmit(self.now, &self.settings, mac, slot) {
-                self.ready.push_back(index);
+        let (now, settings) = (self.now, &self.settings);
+        while let Some(index) = self.touched.pop_front() {
+            let Some(connection) = self.table.at_mut(index) else { continue };
+            let peer = *connection.flow.peer.ip();
+            let mac = connection.mac.or_else(|| resolve(now, settings, &mut self.neighbours, peer));
+            if let Some(mac) = mac
+                && let Some(length) = connection.transmit(now, settings, mac, slot)
+            {
+                if connection.has_sent_all() {
+                    connection.is_touched = false;
+                    connection.settle(now, settings);
+                    self.wheel.arm(index, connection.wakes_at(settings));
+                } else {
+                    self.touched.push_back(index);
+                }
                 return Some(length);
             }
-            connection.is_ready = false;
-            connection.settle(self.now, &self.settings);
-            self.arm(conn);
+            connection.is_touched = mac.is_none();
+            connection.settle(now, settings);
+            self.wheel.arm(index, connection.wakes_at(settings));
+            if mac.is_none() {
+                self.unresolved.push(index);
+            }
         }
         None
-    }
-
-    fn resolve(&mut self, target: Ipv4Addr) -> Option<Mac> {
-        let hop = self.settings.next_hop(target)?;
-        self.neighbours.lookup(self.now, hop)
     }
 
     fn next_question(&mut self, slot: &mut [u8]) -> Option<usize> {
@@ -66,7 +71,9 @@ impl Stack {
         while let Some(reply) = self.replies.pop() {
             match reply {
                 Reply::Segment { flow, mac, header } => {
-                    if let Some(mac) = mac.or_else(|| self.resolve(*flow.peer.ip())) {
+                    if let Some(mac) = mac
+                        .or_else(|| resolve(self.now, &self.settings, &mut self.neighbours, *flow.peer.ip()))
+                    {
                         return Some(write_headers(&self.settings, flow, mac, &header, 0, slot));
                     }
                 }
@@ -110,4 +117,9 @@ impl Stack {
         }
         ethernet::HEADER_BYTES + arp::BYTES
     }
+}
+
+/// Whose card takes what is for this address.
+fn resolve(now: Time, settings: &Settings, neighbours: &mut Neighbours, target: Ipv4Addr) -> Option<Mac> {
+    neighbours.lookup(now, settings.next_hop(target)?)
 }

@@ -38,6 +38,11 @@ impl Replies {
         }
     }
 
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     pub(super) fn pop(&mut self) -> Option<Reply> {
         self.waiting.pop_front()
     }

@@ -8,7 +8,7 @@ use spillway_transport::Conn;
 
 use crate::connection::Connection;
 use crate::flow::Flow;
-use crate::hasher::Keyed;
+use crate::hasher::{Keyed, keyed};
 use crate::isn::Key;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(connections_max: u32, key: Key) -> Table {
-        let flows = HashMap::with_hasher(Keyed::new(key));
+        let flows = HashMap::with_hasher(keyed(key));
         Table { slots: Vec::new(), free: Vec::new(), flows, connections_max }
     }
 
@@ -72,6 +72,10 @@ impl Table {
     /// Whoever has this slot now.
     pub(super) fn at(&self, slot: u32) -> Option<&Connection> {
         self.slots.get(slot as usize)?.connection.as_deref()
+    }
+
+    pub(super) fn at_mut(&mut self, slot: u32) -> Option<&mut Connection> {
+        self.slots.get_mut(slot as usize)?.connection.as_deref_mut()
     }
 
     pub(super) fn find(&self, flow: &Flow) -> Option<Conn> {

@@ -8,7 +8,7 @@ use spillway_transport::Time;
 use spillway_wire::packet::tcp::{self, Flags};
 
 use crate::flow::Flow;
-use crate::hasher::Keyed;
+use crate::hasher::{Keyed, keyed};
 use crate::isn::Key;
 
 /// What is left of a connection.
@@ -54,7 +54,7 @@ pub(super) struct TimeWaits {
 
 impl TimeWaits {
     pub(super) fn new(many_max: usize, key: Key) -> TimeWaits {
-        let entries = HashMap::with_hasher(Keyed::new(key));
+        let entries = HashMap::with_hasher(keyed(key));
         TimeWaits { entries, order: VecDeque::new(), many_max }
     }
 

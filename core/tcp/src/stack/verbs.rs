@@ -5,8 +5,8 @@ use core::net::{SocketAddr, SocketAddrV4};
 
 use spillway_transport::{Chunk, Conn, Full, LostReason, Time, Transport};
 
-use super::Stack;
 use super::replies::Reply;
+use super::{Stack, touch};
 use crate::connection::{Connection, Opening};
 use crate::flow::Flow;
 
@@ -88,7 +88,7 @@ impl Transport for Stack {
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
         let Some(connection) = self.table.get_mut(conn) else { return Err(chunk) };
         connection.send_chunk(&self.settings, chunk)?;
-        self.follow_up(conn);
+        touch(&mut self.touched, connection);
         Ok(())
     }
 
@@ -123,7 +123,7 @@ impl Transport for Stack {
         let Some(connection) = self.table.get(conn) else { return };
         let (flow, mac, is_begun) = (connection.flow, connection.mac, connection.is_begun());
         let is_half_open = connection.is_half_open();
-        let header = connection.last_words(self.now, &self.settings).reset;
+        let header = connection.last_words(self.now).reset;
         let is_alive = !connection.is_lost();
         if is_begun && is_alive {
             self.counters.resets_sent += 1;

@@ -102,20 +102,15 @@ impl Header {
     /// Writes the header with its checksum. A payload beyond 65,515 bytes is no packet: its length saturates.
     #[inline]
     pub fn emit(&self, out: &mut [u8; HEADER_BYTES]) {
-        let total_bytes = self.payload_bytes.saturating_add(HEADER_BYTES as u16);
-        let fragment = if self.dont_fragment { DONT_FRAGMENT } else { 0 };
-        out[0] = 0x45;
-        out[1] = self.dscp_ecn;
-        out[2..4].copy_from_slice(&total_bytes.to_be_bytes());
-        out[4..6].copy_from_slice(&self.ident.to_be_bytes());
-        out[6..8].copy_from_slice(&fragment.to_be_bytes());
-        out[8] = self.ttl;
-        out[9] = self.protocol;
-        out[10..12].copy_from_slice(&[0, 0]);
-        out[12..16].copy_from_slice(&self.source.octets());
-        out[16..20].copy_from_slice(&self.target.octets());
-        let check = Sum::ZERO.add_array(out).finish();
-        out[10..12].copy_from_slice(&check.to_be_bytes());
+        let [t0, t1] = self.payload_bytes.saturating_add(HEADER_BYTES as u16).to_be_bytes();
+        let [i0, i1] = self.ident.to_be_bytes();
+        let [f0, f1] = if self.dont_fragment { DONT_FRAGMENT.to_be_bytes() } else { [0; 2] };
+        let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (self.source.octets(), self.target.octets());
+        let (class, ttl, protocol) = (self.dscp_ecn, self.ttl, self.protocol);
+        let mut head =
+            [0x45, class, t0, t1, i0, i1, f0, f1, ttl, protocol, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3];
+        [head[10], head[11]] = Sum::ZERO.add_array(&head).finish().to_be_bytes();
+        *out = head;
     }
 }
 

@@ -184,6 +184,7 @@ impl Scoreboard {
     }
 
     /// New bytes were sent.
+    #[inline]
     pub(super) fn send(&mut self, now: Time, to: Seq) {
         if self.segments.len() >= SEGMENTS_SENT_MAX
             && let Some(last) = self.segments.back_mut()
@@ -213,6 +214,7 @@ impl Scoreboard {
 
     /// All below `una` has arrived, of segments that are all [plain](Self::is_plain). Returns when the first was sent,
     /// if all of it has arrived.
+    #[inline]
     pub(super) fn acknowledge_plain(&mut self, una: Seq) -> Option<Time> {
         let first = *self.segments.front()?;
         self.una = una;

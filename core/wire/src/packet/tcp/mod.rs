@@ -15,6 +15,8 @@ pub const HEADER_BYTES: usize = 20;
 /// Bytes of a header with all options there is room for.
 pub const HEADER_BYTES_MAX: usize = 60;
 
+/// Bytes of a header that has timestamps and nothing else.
+const TIMESTAMPS_HEADER_BYTES: usize = HEADER_BYTES + options::ONLY_TIMESTAMPS_BYTES;
 /// Where the checksum is in a header.
 const CHECK_AT: usize = 16;
 
@@ -163,20 +165,39 @@ impl Header {
     #[inline]
     pub fn emit(&self, out: &mut [u8], payload_bytes: usize, pseudo: Sum) -> usize {
         let header_bytes = self.header_bytes();
-        let out = &mut out[..header_bytes + payload_bytes];
-        out[0..2].copy_from_slice(&self.source.to_be_bytes());
-        out[2..4].copy_from_slice(&self.target.to_be_bytes());
-        out[4..8].copy_from_slice(&self.seq.to_be_bytes());
-        out[8..12].copy_from_slice(&self.ack.to_be_bytes());
-        out[12] = (header_bytes << 2) as u8; // in words of four bytes, in the upper half; at most 60 bytes
-        out[13] = self.flags.0;
-        out[14..16].copy_from_slice(&self.window.to_be_bytes());
-        out[CHECK_AT..CHECK_AT + 2].copy_from_slice(&[0, 0]);
-        out[18..20].copy_from_slice(&self.urgent.to_be_bytes());
-        self.options.emit(&mut out[HEADER_BYTES..header_bytes]);
-        let check = pseudo.add_bytes(out).finish();
-        out[CHECK_AT..CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
-        out.len()
+        let (head, payload) = out[..header_bytes + payload_bytes].split_at_mut(header_bytes);
+        let sum = pseudo.add_bytes(payload);
+        if let (Some(stamps), Some(head)) = (self.options.only_timestamps(), head.first_chunk_mut()) {
+            self.emit_with_timestamps(stamps, head, sum);
+        } else if let Some((fixed, options)) = head.split_first_chunk_mut() {
+            *fixed = self.fixed(header_bytes);
+            self.options.emit(options);
+            let check = sum.add_bytes(head).finish();
+            head[CHECK_AT..CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
+        }
+        header_bytes + payload_bytes
+    }
+
+    /// What nearly every segment has: its length is known here, so that nothing has to be counted.
+    #[inline]
+    fn emit_with_timestamps(&self, stamps: Timestamps, out: &mut [u8; TIMESTAMPS_HEADER_BYTES], sum: Sum) {
+        let mut head = [0; TIMESTAMPS_HEADER_BYTES];
+        head[..HEADER_BYTES].copy_from_slice(&self.fixed(TIMESTAMPS_HEADER_BYTES));
+        head[HEADER_BYTES..].copy_from_slice(&stamps.only());
+        let check = sum.add_array(&head).finish();
+        head[CHECK_AT..CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
+        *out = head;
+    }
+
+    /// The header without options, the checksum zero.
+    #[inline]
+    fn fixed(&self, header_bytes: usize) -> [u8; HEADER_BYTES] {
+        let ([p0, p1], [q0, q1]) = (self.source.to_be_bytes(), self.target.to_be_bytes());
+        let ([s0, s1, s2, s3], [a0, a1, a2, a3]) = (self.seq.to_be_bytes(), self.ack.to_be_bytes());
+        let ([w0, w1], [u0, u1]) = (self.window.to_be_bytes(), self.urgent.to_be_bytes());
+        let offset = (header_bytes << 2) as u8; // in words of four bytes, in the upper half; at most 60 bytes
+        let flags = self.flags.0;
+        [p0, p1, q0, q1, s0, s1, s2, s3, a0, a1, a2, a3, offset, flags, w0, w1, 0, 0, u0, u1]
     }
 }
 

@@ -19,6 +19,8 @@ const TIMESTAMPS: u8 = 8;
 
 /// How nearly every segment's options begin: two fillers, then timestamps, ten bytes of them.
 const ONLY_TIMESTAMPS: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
+/// Of such options.
+pub(super) const ONLY_TIMESTAMPS_BYTES: usize = 12;
 
 /// When a segment was sent, and what the newest of the other end says about that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +29,16 @@ pub struct Timestamps {
     pub value: u32,
     /// The receiver's clock, as it was last heard (TSecr). Of a meaning only with ACK.
     pub echo: u32,
+}
+
+impl Timestamps {
+    /// As options of their own.
+    #[inline]
+    pub(super) fn only(self) -> [u8; ONLY_TIMESTAMPS_BYTES] {
+        let [n0, n1, kind, length] = ONLY_TIMESTAMPS;
+        let ([v0, v1, v2, v3], [e0, e1, e2, e3]) = (self.value.to_be_bytes(), self.echo.to_be_bytes());
+        [n0, n1, kind, length, v0, v1, v2, v3, e0, e1, e2, e3]
+    }
 }
 
 /// Blocks of bytes that came out of order: the first byte's number, and that after the last.
@@ -145,7 +157,7 @@ impl Options {
     #[inline]
     pub fn bytes(&self) -> usize {
         if self.only_timestamps().is_some() {
-            return 12;
+            return ONLY_TIMESTAMPS_BYTES;
         }
         let others = self.bytes_without_sack();
         match self.sack_fitting().len() {
@@ -175,7 +187,7 @@ impl Options {
 
     /// What nearly every segment has, if this is one of those.
     #[inline]
-    fn only_timestamps(&self) -> Option<Timestamps> {
+    pub(super) fn only_timestamps(&self) -> Option<Timestamps> {
         let others = self.mss.is_some() | self.window_scale.is_some() | self.sack_permitted;
         if others | !self.sack.is_empty() { None } else { self.timestamps }
     }
@@ -183,13 +195,6 @@ impl Options {
     /// Writes the options in Linux's order: what a middlebox has seen a million times it lets through.
     #[inline]
     pub(super) fn emit(&self, out: &mut [u8]) {
-        if let Some(timestamps) = self.only_timestamps()
-            && let Some(out) = out.first_chunk_mut::<12>()
-        {
-            out[..4].copy_from_slice(&ONLY_TIMESTAMPS);
-            out[4..8].copy_from_slice(&timestamps.value.to_be_bytes());
-            return out[8..].copy_from_slice(&timestamps.echo.to_be_bytes());
-        }
         let mut out = Writer(out);
         if let Some(mss) = self.mss {
             let [high, low] = mss.to_be_bytes();

@@ -1,0 +1,86 @@
+//! The short way for what nearly every segment is: in order, of now, with nothing missing in either direction (Van
+//! Jacobson's header prediction). It does what the long way does, in one piece; [`Settings::is_predicting`] compares them.
+//!
+//! [`Settings::is_predicting`]: crate::Settings::is_predicting
+
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::packet::tcp::{self, Flags};
+
+use super::{Connection, Context, Handled, State};
+use crate::seq::{FIRST, Seq};
+
+impl Connection {
+    /// Takes a segment, if it is one that was expected. `false`: nothing was done.
+    #[inline]
+    pub(super) fn take_expected(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: Mac,
+        header: &tcp::Header,
+        payload: &[u8],
+        handled: &mut Handled,
+    ) -> bool {
+        if !self.is_expected(cx, header, payload) {
+            return false;
+        }
+        let (una, seq) = (self.recovery.una(), self.receiving.next);
+        let ack = self.base.expand(header.ack, una);
+        if !(una..=self.recovery.nxt()).contains(&ack) || (ack == una && payload.is_empty()) {
+            return false;
+        }
+        self.take_window(cx.now, seq, ack, header);
+        if ack > una {
+            let echoed = self.agreed.stamps.zip(header.options.timestamps);
+            let rtt = || echoed.and_then(|(stamps, told)| stamps.since(cx.now, told));
+            self.recovery.on_plain_ack(cx.now, ack, self.peer_window.size, rtt);
+            self.queue.acknowledge(ack, cx.spent);
+            self.persist.heard();
+        } else {
+            self.recovery.set_peer_window(self.peer_window.size);
+        }
+        self.remember_timestamp(cx.now, seq, header);
+        self.heard_at = cx.now;
+        self.mac = Some(source);
+        if !payload.is_empty() {
+            self.take_expected_bytes(cx, seq + payload.len() as u64, payload.len(), handled);
+        }
+        if self.is_watched || self.wants_room {
+            self.tell(cx);
+        }
+        true
+    }
+
+    /// All that can be seen without looking at the acknowledgement.
+    #[inline]
+    fn is_expected(&self, cx: &Context<'_>, header: &tcp::Header, payload: &[u8]) -> bool {
+        let receiving = &self.receiving;
+        let end = receiving.next + payload.len() as u64;
+        let is_timely = match (&self.agreed.stamps, header.options.timestamps) {
+            (Some(stamps), Some(told)) => told.value.wrapping_sub(stamps.recent).cast_signed() >= 0,
+            (stamps, _) => stamps.is_none(),
+        };
+        header.seq == receiving.base.low(receiving.next)
+            && header.flags.0 & !Flags::PSH.0 == Flags::ACK.0
+            && self.state == State::Established
+            && is_timely
+            && end <= receiving.granted.min(receiving.edge).max(receiving.next)
+            && self.recovery.is_quiet()
+            && header.options.sack.is_empty()
+            && !receiving.has_late()
+            && receiving.fin.is_none()
+            && cx.events.is_empty()
+            && cx.settings.is_predicting
+    }
+
+    /// In order, granted, and nothing waits behind them.
+    #[inline]
+    fn take_expected_bytes(&mut self, cx: &Context<'_>, end: Seq, bytes: usize, handled: &mut Handled) {
+        let before = self.receiving.acknowledged();
+        self.receiving.next = end;
+        handled.delivery = Some((0..bytes, end - FIRST - 1));
+        let came = self.receiving.acknowledged() - before;
+        if came > 0 {
+            self.acking.came(cx.now, came, bytes as u64, cx.settings.delayed_ack);
+        }
+    }
+}
