@@ -108,6 +108,8 @@ pub(crate) struct Connection {
     pub(crate) mac: Option<Mac>,
     /// In the stack's list of those with which something was done.
     pub(crate) is_touched: bool,
+    /// In the stack's list of those whose peer's Ethernet address is not known.
+    pub(crate) is_unresolved: bool,
     state: State,
     /// Relates our sequence numbers to the wire.
     base: Base,
@@ -151,6 +153,7 @@ impl Connection {
             listener: opening.listener,
             mac: opening.mac,
             is_touched: false,
+            is_unresolved: false,
             state,
             base: Base::new(opening.initial),
             agreed,

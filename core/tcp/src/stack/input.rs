@@ -26,7 +26,9 @@ impl Stack {
         };
         let is_ours = header.target == self.settings.mac;
         match header.kind {
-            ethernet::KIND_IPV4 if is_ours => return self.handle_ipv4(header.source, packet),
+            ethernet::KIND_IPV4 if is_ours && header.source.is_unicast() => {
+                return self.handle_ipv4(header.source, packet);
+            }
             ethernet::KIND_ARP if is_ours || header.target == Mac::BROADCAST => self.handle_arp(packet),
             _ => self.counters.frames_ignored += 1,
         }
@@ -46,14 +48,15 @@ impl Stack {
         if packet.operation == arp::Operation::Request {
             self.replies.push(Reply::Arp { mac, ip }, &mut self.counters);
         }
-        if ip != self.settings.address {
+        // Whoever is not on the link has no place in the table: it would push out those who are.
+        if ip != self.settings.address && self.settings.next_hop(ip) == Some(ip) {
             let heard = match packet.operation {
                 arp::Operation::Request => Heard::Question,
                 arp::Operation::Reply => Heard::Reply,
             };
             self.neighbours.learned(self.now, ip, mac, heard);
             // Whoever waited for this one, or for another, is asked again.
-            self.touched.extend(self.unresolved.drain(..));
+            self.touch_unresolved();
         }
     }
 
@@ -124,7 +127,8 @@ impl Stack {
         }
         let expiry = self.now + self.settings.time_wait;
         let mut last = None;
-        match self.time_waits.handle(&flow, header, payload.len(), expiry) {
+        let is_listening = self.listener(flow.local).is_some();
+        match self.time_waits.handle(&flow, header, payload.len(), expiry, is_listening) {
             Some(Answer::Nothing) => return None,
             Some(Answer::Acknowledge(header)) => {
                 self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);

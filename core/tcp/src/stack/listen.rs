@@ -1,6 +1,7 @@
 //! Connections that peers begin (RFC 9293 §3.10.7.2), and what is done when too many do (RFC 4987 §3.6).
 
 use alloc::boxed::Box;
+use core::net::SocketAddrV4;
 
 use spillway_transport::Conn;
 use spillway_wire::packet::ethernet::Mac;
@@ -27,6 +28,12 @@ pub(super) enum Taken {
 }
 
 impl Stack {
+    /// The open listener at an address.
+    pub(super) fn listener(&self, address: SocketAddrV4) -> Option<usize> {
+        let at = self.settings.listeners.iter().position(|listener| listener.address == address);
+        at.filter(|at| self.listening[*at])
+    }
+
     /// A segment of no connection. `last`: our last sequence number in one of the same flow that has closed.
     pub(super) fn handle_at_listener(
         &mut self,
@@ -35,8 +42,7 @@ impl Stack {
         header: &tcp::Header,
         last: Option<u32>,
     ) -> Taken {
-        let at = self.settings.listeners.iter().position(|listener| listener.address == flow.local);
-        let Some(listener) = at.filter(|at| self.listening[*at]) else { return Taken::Nobody };
+        let Some(listener) = self.listener(flow.local) else { return Taken::Nobody };
         let has = |flag| header.flags.contains(flag);
         if has(Flags::RST) {
             return Taken::Done;

@@ -57,7 +57,7 @@ pub struct Stack {
     /// Something was done with them: they may have something to send, and another time to wake.
     touched: VecDeque<u32>,
     /// Have something to send, and nobody knows yet to whom.
-    unresolved: Vec<u32>,
+    unresolved: Vec<Conn>,
     wheel: Wheel,
     replies: Replies,
     neighbours: Neighbours,
@@ -159,10 +159,20 @@ impl Stack {
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.time_waits.expire(self.now);
-        self.touched.extend(self.unresolved.drain(..));
+        self.touch_unresolved();
         while let Some(slot) = self.wheel.poll(self.now) {
             if let Some(conn) = self.table.at(slot).map(|connection| connection.conn) {
                 self.with(conn, |connection, cx| connection.handle_timeout(cx));
+            }
+        }
+    }
+
+    /// Whoever waits for somebody's Ethernet address looks again.
+    fn touch_unresolved(&mut self) {
+        for conn in self.unresolved.drain(..) {
+            if let Some(connection) = self.table.get_mut(conn) {
+                connection.is_unresolved = false;
+                touch(&mut self.touched, connection);
             }
         }
     }

@@ -52,12 +52,12 @@ impl Stack {
                 }
                 return Some(length);
             }
-            connection.is_touched = mac.is_none();
+            if mac.is_none() && !core::mem::replace(&mut connection.is_unresolved, true) {
+                self.unresolved.push(connection.conn);
+            }
+            connection.is_touched = false;
             connection.settle(now, settings);
             self.wheel.arm(index, connection.wakes_at(settings));
-            if mac.is_none() {
-                self.unresolved.push(index);
-            }
         }
         None
     }

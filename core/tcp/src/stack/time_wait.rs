@@ -108,7 +108,7 @@ impl TimeWaits {
         }
     }
 
-    /// A segment of a closed connection. Resets do not shorten the wait (RFC 1337); a FIN that comes again makes it last
+    /// A segment of a closed connection. `is_listening`: a new one may begin there. Resets do not shorten the wait (RFC 1337); a FIN that comes again makes it last
     /// until `expiry` (RFC 9293 §3.10.7.4, eighth).
     pub(super) fn handle(
         &mut self,
@@ -116,6 +116,7 @@ impl TimeWaits {
         header: &tcp::Header,
         payload_bytes: usize,
         expiry: Time,
+        is_listening: bool,
     ) -> Option<Answer> {
         let entry = self.entries.get_mut(flow)?;
         let TimeWait::Closed { acknowledgement, stamps } = entry.time_wait else {
@@ -130,7 +131,7 @@ impl TimeWaits {
             (Some(recent), Some(told)) if told.value != recent => is_after(told.value, recent),
             _ => is_after(header.seq, acknowledgement.ack),
         };
-        if has(Flags::SYN) && !has(Flags::ACK) && is_newer {
+        if has(Flags::SYN) && !has(Flags::ACK) && is_newer && is_listening {
             self.entries.remove(flow);
             return Some(Answer::Begin { last: acknowledgement.seq });
         }

@@ -167,3 +167,44 @@ fn fragments_are_ignored() {
         t.nothing();
     }
 }
+
+/// What takes the slot of one that waited, and is gone, waits once itself.
+#[test]
+fn who_is_given_up_while_its_neighbour_is_asked_for_leaves_nothing() {
+    let mut t = Trace::new(|_| {});
+    for _ in 0..5 {
+        let conn = connecting_to(&mut t, PEER_IP);
+        t.stack.abort(conn);
+        t.transmit();
+    }
+    connecting_to(&mut t, PEER_IP);
+    t.recv_frame(&frame::arp(arp::Operation::Reply, (PEER_MAC, PEER_IP), STACK_IP));
+    t.expect(syn());
+    t.nothing();
+}
+
+/// A frame of a group's is nobody's: what we answered would go to everybody.
+#[test]
+fn what_comes_from_a_group_is_not_answered() {
+    let mut t = Trace::new(|_| {});
+    let mut frame = t.frame_of(syn());
+    frame[6] |= 1;
+    t.recv_frame(&frame);
+    t.quiet();
+    t.recv(syn());
+    t.expect(syn_ack());
+}
+
+/// Only neighbours have a place among the neighbours.
+#[test]
+fn a_question_from_beyond_the_link_teaches_nothing() {
+    let mut t = Trace::new(|_| {});
+    let far = Ipv4Addr::new(192, 0, 2, 9);
+    t.recv_frame(&frame::arp(arp::Operation::Request, (PEER_MAC, far), STACK_IP));
+    assert!(next_arp(&mut t).is_some(), "it is answered all the same");
+    assert_eq!(t.stack.poll_timeout(), None);
+    t.recv_frame(&frame::arp(arp::Operation::Request, (PEER_MAC, PEER_IP), STACK_IP));
+    next_arp(&mut t);
+    connecting_to(&mut t, PEER_IP);
+    t.expect(syn());
+}

@@ -1,5 +1,7 @@
 //! After the end (RFC 9293 §3.6.1, MUST-13; RFC 1337; RFC 6191).
 
+use spillway_transport::Transport;
+
 use crate::trace::*;
 
 /// We have closed first, a peer with or without timestamps second.
@@ -112,6 +114,17 @@ fn a_new_connection_may_begin_with_a_greater_timestamp() {
     t.peer().initial = old.wrapping_sub(5_000_000);
     t.recv(syn().stamp(PEER_CLOCK + 1));
     t.expect(syn_ack().ack(1));
+}
+
+/// §3.10.7.4, fourth: where nobody listens, a SYN is a blind guess like any other. It does not cut the wait short.
+#[test]
+fn where_nobody_listens_a_syn_begins_nothing() {
+    let mut t = waiting(syn());
+    t.stack.set_listening(0, false);
+    t.recv(syn().seq(5000));
+    t.expect(ack(2).seq(2));
+    t.recv(fin(1).ack(2));
+    t.expect(ack(2).seq(2));
 }
 
 /// RFC 6191 §2: an older one, whatever the number.
