@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pair::{PORT, Pair, settings};
 use proptest::prelude::*;
-use spillway_tcp::{ExportError, ImportError, Stack};
+use spillway_tcp::{ExportError, ImportError, KeepAlive, Settings, Stack};
 use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::state::{ConnectionState, StateError};
 use streams::Streams;
@@ -133,6 +133,57 @@ fn what_comes_late_where_it_was_is_met_with_silence() {
     }
     assert_eq!(pair.hosts[1].stack.counters().resets_sent, 0);
     assert_eq!(pair.hosts[0].application.streams.len(), 1, "the peer waits");
+}
+
+#[test]
+fn a_silent_peer_is_not_asked_anew_at_each_arrival() {
+    let (mut pair, mut conn) = established();
+    let keep_alive = KeepAlive { idle: Duration::from_secs(10), interval: Duration::from_secs(5), probes: 9 };
+    let mut now = pair.now + Duration::from_secs(60);
+    let mut slot = vec![0; 1514];
+    let mut stack =
+        Stack::new(pair.now, Settings { keep_alive: Some(keep_alive), ..settings(2) }).expect("may be");
+    let state = pair.hosts[1].stack.export(pair.now, conn).expect("established");
+    conn = stack.import(pair.now, &state).expect("room");
+    let mut asked = 0;
+    for _ in 0..100 {
+        now = now + Duration::from_millis(1);
+        stack.handle_timeout(now);
+        while stack.poll_event().is_some() {}
+        asked += std::iter::from_fn(|| stack.poll_transmit(now, &mut slot)).count();
+        let state = stack.export(now, conn).expect("established");
+        conn = stack.import(now, &state).expect("room");
+    }
+    // One question, what it owed, and whom it asks for the peer's Ethernet address.
+    assert!(asked < 10, "{asked}");
+}
+
+#[test]
+fn what_comes_for_one_that_was_broken_off_elsewhere_is_refused() {
+    let (mut pair, conn) = established();
+    let state = pair.hosts[1].stack.export(pair.now, conn).expect("established");
+    let mut other = Stack::new(pair.now, settings(3)).expect("settings that can be");
+    let moved = other.import(pair.now, &state).expect("room");
+    other.abort(moved);
+    let mut slot = vec![0; 1514];
+    while other.poll_transmit(pair.now, &mut slot).is_some() {} // all that it says is lost
+    assert_eq!(other.counters().resets_sent, 1);
+    let frames = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let kept = frames.clone();
+    pair.hosts[1].application.streams.clear();
+    pair.filter = Box::new(move |host, frame| {
+        if host == 0 {
+            kept.borrow_mut().push(frame.to_vec());
+        }
+        false
+    });
+    for _ in 0..20 {
+        pair.step(Duration::from_secs(1));
+    }
+    let mut frame = frames.borrow().last().expect("the peer says it again").clone();
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
+    other.handle_frame(pair.now, &frame);
+    assert_eq!(other.counters().resets_sent, 2);
 }
 
 #[test]

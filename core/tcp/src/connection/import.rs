@@ -76,9 +76,12 @@ impl Connection {
             Stage::LastAck => State::LastAck,
         };
         connection.heard_at = Time(now.0.saturating_sub(state.heard_age_ns));
-        if is_beyond_window(&state.sending) {
-            // What it was last heard to say: it is not given up for what it does not take (MUST-37).
-            connection.persist.shut_at = Some(connection.heard_at);
+        // Whether the silent peer was asked does not travel: were it asked at each arrival, moves would beget moves.
+        if settings.keep_alive.is_some_and(|keep_alive| now.since(connection.heard_at) >= keep_alive.idle) {
+            connection.persist.asked(now);
+        }
+        if let Some(recovery) = &state.recovery {
+            connection.persist.waits_since(Time(now.0.saturating_sub(recovery.sent_age_ns)));
         }
         connection.told_finished = state.receiving.told_finished;
         connection.acking.last_sent = extended(state.receiving.acknowledged);
@@ -140,11 +143,6 @@ impl Connection {
         }
         recovery
     }
-}
-
-/// The peer's window is shut, or was shut before some of what is on its way.
-fn is_beyond_window(sending: &Sending) -> bool {
-    sending.window == 0 || sending.una + sending.window < sending.nxt
 }
 
 fn check_sending(sending: &Sending, stage: Stage) -> Checked<()> {

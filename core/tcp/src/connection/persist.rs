@@ -25,6 +25,8 @@ pub(super) struct Persist {
     /// Unanswered questions of a silent connection.
     questions: u32,
     asked_at: Time,
+    /// Of a connection that comes from elsewhere: what is ready waits since then.
+    since: Option<Time>,
     /// When the peer last said that it takes nothing.
     pub(super) shut_at: Option<Time>,
 }
@@ -39,14 +41,26 @@ impl Persist {
         (self.backoffs, self.questions) = (0, 0);
     }
 
+    /// A silent peer was asked once, now.
+    pub(super) fn asked(&mut self, now: Time) {
+        (self.questions, self.asked_at) = (1, now);
+    }
+
+    /// A connection comes from elsewhere, where something was sent at this time for the last time: a small window holds it
+    /// no longer because it moves.
+    pub(super) fn waits_since(&mut self, sent_at: Time) {
+        self.since = Some(sent_at);
+    }
+
     /// `is_shut`: nothing goes; otherwise too little to be worth a segment.
     pub(super) fn set(&mut self, is_blocked: bool, is_shut: bool, now: Time, rto: Duration) {
         if !is_blocked {
-            (self.at, self.backoffs) = (None, 0);
+            (self.at, self.backoffs, self.since) = (None, 0, None);
         } else if self.at.is_none() {
             let wait = rto.saturating_mul(1 << self.backoffs.min(16)).min(PROBE_EVERY_MAX);
             let wait = if is_shut || self.backoffs > 0 { wait } else { wait.min(OVERRIDE_AFTER) };
-            self.at = Some(now + wait);
+            let since = self.since.take().filter(|_| !is_shut).unwrap_or(now);
+            self.at = Some((since + wait).max(now));
         }
     }
 }

@@ -122,10 +122,12 @@ impl Receiving {
     ///
     /// A bare FIN is next in order and needs no window: its sender has nothing else to probe with.
     pub(super) fn is_acceptable(&self, seq: Seq, end: Seq, is_bare_fin: bool) -> bool {
-        let within = |at: Seq| (self.next..self.edge).contains(&at);
         if seq == end {
-            return seq == self.next || within(seq) || seq == self.received();
+            // What waits for a grant was acknowledged: a question about the window comes from before it.
+            let received = self.received();
+            return seq == received || (received..self.edge).contains(&seq);
         }
+        let within = |at: Seq| (self.next..self.edge).contains(&at);
         within(seq)
             || within(end - 1)
             || (seq < self.next && end > self.edge)
@@ -262,6 +264,10 @@ mod tests {
         assert!(
             receiving.is_acceptable(FIRST_BYTE + 11, FIRST_BYTE + 11, false),
             "an acknowledgement behind it"
+        );
+        assert!(
+            !receiving.is_acceptable(FIRST_BYTE + 10, FIRST_BYTE + 10, false),
+            "who asks about the window from before it is answered"
         );
         receiving.grant(4);
         assert_eq!(receiving.take_late(), Some(b"4567".to_vec()));

@@ -130,6 +130,10 @@ impl Stack {
         let is_listening = self.listener(flow.local).is_some();
         match self.time_waits.handle(&flow, header, payload.len(), expiry, is_listening) {
             Some(Answer::Nothing) => return None,
+            Some(Answer::Refuse) => {
+                self.refuse(flow, mac, header, payload.len());
+                return None;
+            }
             Some(Answer::Acknowledge(header)) => {
                 self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
                 return None;

@@ -219,6 +219,7 @@ impl Stack {
             } else if lost == Some(LostReason::TimedOut) {
                 self.counters.resets_sent += 1;
                 self.replies.push(Reply::Segment { flow, mac, header: last.reset }, &mut self.counters);
+                self.remember_broken(flow);
             }
         }
         if !is_known {

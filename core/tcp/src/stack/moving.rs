@@ -7,6 +7,7 @@ use spillway_transport::{Conn, Time};
 use super::Stack;
 use super::time_wait::TimeWait;
 use crate::connection::Connection;
+use crate::flow::Flow;
 use crate::moving::ImportError;
 use crate::settings::Settings;
 
@@ -45,5 +46,14 @@ impl Stack {
         self.counters.imported += 1;
         self.with(conn, |connection, cx| connection.tell(cx));
         Ok(conn)
+    }
+
+    /// A connection was broken off. Of our own address everything that is not there is refused; of others, only this.
+    pub(super) fn remember_broken(&mut self, flow: Flow) {
+        if *flow.local.ip() != self.settings.address {
+            let expiry = self.now + self.settings.time_wait;
+            self.counters.time_waits_forgotten +=
+                u64::from(self.time_waits.add(flow, expiry, TimeWait::Broken));
+        }
     }
 }

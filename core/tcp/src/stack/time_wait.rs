@@ -1,5 +1,5 @@
 //! Connections that have closed, remembered so that a FIN that comes again is answered (RFC 9293 §3.6.1); and those that
-//! have moved away.
+//! have moved away, or came from elsewhere and were broken off.
 
 use alloc::collections::VecDeque;
 
@@ -21,6 +21,8 @@ pub(super) enum TimeWait {
         /// TS.Recent, if there were timestamps.
         stamps: Option<u32>,
     },
+    /// It came from elsewhere, under another address than ours, and was broken off: what comes is told so, as it is to ours.
+    Broken,
     /// It goes on elsewhere: what comes here has come late, and an answer would end it.
     Moved,
 }
@@ -29,6 +31,7 @@ pub(super) enum TimeWait {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     Nothing,
+    Refuse,
     Acknowledge(tcp::Header),
     /// It is forgotten: a new connection begins (RFC 6191), its numbers after all that this one has used.
     Begin {
@@ -61,6 +64,15 @@ impl TimeWaits {
     /// Remembers a connection. Whether an older one was forgotten before its time.
     pub(super) fn add(&mut self, flow: Flow, expiry: Time, entry: TimeWait) -> bool {
         let mut is_forgotten = false;
+        if let Some(old) = self.entries.get_mut(&flow).filter(|old| old.queued == expiry) {
+            (old.time_wait, old.until) = (entry, expiry);
+            return false;
+        }
+        // Of connections that come and go most places are of no use: they are no reason to forget others.
+        if self.order.len() >= self.many_max && self.entries.len() <= self.many_max / 2 {
+            let entries = &self.entries;
+            self.order.retain(|(at, flow)| entries.get(flow).is_some_and(|entry| entry.queued == *at));
+        }
         while self.order.len() >= self.many_max {
             let Some((at, oldest)) = self.order.pop_front() else { return false };
             is_forgotten |= self.remove_if(oldest, at);
@@ -119,8 +131,10 @@ impl TimeWaits {
         is_listening: bool,
     ) -> Option<Answer> {
         let entry = self.entries.get_mut(flow)?;
-        let TimeWait::Closed { acknowledgement, stamps } = entry.time_wait else {
-            return Some(Answer::Nothing);
+        let (acknowledgement, stamps) = match entry.time_wait {
+            TimeWait::Closed { acknowledgement, stamps } => (acknowledgement, stamps),
+            TimeWait::Broken => return Some(Answer::Refuse),
+            TimeWait::Moved => return Some(Answer::Nothing),
         };
         let has = |flag| header.flags.contains(flag);
         if has(Flags::RST) {
@@ -144,5 +158,35 @@ impl TimeWaits {
             entry.until = entry.until.max(expiry);
         }
         Some(Answer::Acknowledge(acknowledgement))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{Ipv4Addr, SocketAddrV4};
+
+    use super::*;
+
+    fn flow(port: u16) -> Flow {
+        let end = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        Flow { local: end(80), peer: end(port) }
+    }
+
+    #[test]
+    fn one_that_comes_and_goes_makes_nobody_forgotten() {
+        let mut all = TimeWaits::new(8, Key([1; 16]));
+        all.add(flow(1), Time(1_000), TimeWait::Broken);
+        for moves in 0..100 {
+            all.add(flow(2), Time(2_000 + moves / 2), TimeWait::Moved); // two at a time
+            assert!(all.order.len() <= 8);
+            assert!(all.contains(&flow(1)), "{moves}");
+            if moves % 3 > 0 {
+                all.forget(&flow(2));
+            }
+        }
+        for port in 3..20 {
+            all.add(flow(port), Time(3_000), TimeWait::Broken);
+        }
+        assert!(!all.contains(&flow(1)) && all.contains(&flow(19)) && all.order.len() == 8);
     }
 }

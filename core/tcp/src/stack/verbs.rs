@@ -14,6 +14,11 @@ use crate::flow::Flow;
 const PORTS: core::ops::Range<u16> = 32_768..61_000;
 
 impl Stack {
+    /// Our end of a connection, as `getsockname` tells it; `None` when there is no such connection.
+    pub fn local_address(&self, conn: Conn) -> Option<SocketAddr> {
+        self.table.get(conn).map(|connection| connection.flow.local.into())
+    }
+
     /// What our clock of timestamps to this peer shows at time zero.
     pub(super) fn timestamp_offset(&self, flow: Flow) -> u32 {
         let hashed = self.isn.timestamp_offset((*flow.local.ip()).into(), (*flow.peer.ip()).into());
@@ -132,5 +137,6 @@ impl Transport for Stack {
         self.half_open -= u32::from(is_half_open);
         self.wheel.disarm(conn.slot);
         self.table.free(conn);
+        self.remember_broken(flow);
     }
 }

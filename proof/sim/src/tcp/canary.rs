@@ -4,6 +4,7 @@ use std::mem;
 
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 use spillway_wire::packet::checksum;
+use spillway_wire::state::ConnectionState;
 
 use super::program::Program;
 
@@ -26,11 +27,21 @@ pub enum Canary {
     ForgetCredit,
     /// A frame that is damaged is taken as it is.
     TakeDamaged,
+    /// Of a connection that moves: a byte that is still to be sent is altered.
+    AlterQueue,
+    /// What the peer said that it has is forgotten.
+    ForgetSack,
+    /// What has come out of order is forgotten.
+    ForgetLate,
+    /// The next byte counts as received.
+    SkipByte,
+    /// The gate is open.
+    ForgetGate,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 8] = [
+    pub const ALL: [Canary; 13] = [
         Canary::FlipByte,
         Canary::RepeatSegment,
         Canary::DropSegment,
@@ -39,6 +50,11 @@ impl Canary {
         Canary::ShrinkWindow,
         Canary::ForgetCredit,
         Canary::TakeDamaged,
+        Canary::AlterQueue,
+        Canary::ForgetSack,
+        Canary::ForgetLate,
+        Canary::SkipByte,
+        Canary::ForgetGate,
     ];
 
     /// For command lines.
@@ -52,18 +68,60 @@ impl Canary {
             Canary::ShrinkWindow => "shrink-window",
             Canary::ForgetCredit => "forget-credit",
             Canary::TakeDamaged => "take-damaged",
+            Canary::AlterQueue => "alter-queue",
+            Canary::ForgetSack => "forget-sack",
+            Canary::ForgetLate => "forget-late",
+            Canary::SkipByte => "skip-byte",
+            Canary::ForgetGate => "forget-gate",
         }
     }
 
     /// What is said by the check that is there for it.
     pub fn is_told_as(self) -> &'static str {
         match self {
-            Canary::FlipByte | Canary::RepeatSegment | Canary::DropSegment => "wrong byte",
+            Canary::FlipByte | Canary::RepeatSegment | Canary::DropSegment | Canary::AlterQueue => {
+                "wrong byte"
+            }
             Canary::EarlyEnd => "ended in good order",
-            Canary::HastyAcknowledgement => "where the gate is",
+            Canary::HastyAcknowledgement | Canary::ForgetGate => "where the gate is",
             Canary::ShrinkWindow => "edge goes back",
             Canary::ForgetCredit => "has not ended",
             Canary::TakeDamaged => "damaged frames were taken",
+            Canary::ForgetSack => "another state has arrived",
+            Canary::ForgetLate => "said that it had",
+            Canary::SkipByte => "of 1 that were sent",
+        }
+    }
+
+    /// Whether it is one of connections that move.
+    pub(crate) fn is_of_moves(self) -> bool {
+        use Canary::{AlterQueue, ForgetGate, ForgetLate, ForgetSack, SkipByte};
+        matches!(self, AlterQueue | ForgetSack | ForgetLate | SkipByte | ForgetGate)
+    }
+
+    /// Alters a connection's state on its way, if there is anything to alter.
+    pub(crate) fn alter(self, state: &mut ConnectionState) {
+        let sending = &mut state.sending;
+        let receiving = &mut state.receiving;
+        match self {
+            Canary::AlterQueue => {
+                let is_sent = (sending.nxt - sending.una) as usize; // of one window
+                if let Some(byte) = sending.queue.get_mut(is_sent..).and_then(<[u8]>::last_mut) {
+                    *byte ^= 0x20;
+                }
+            }
+            Canary::ForgetSack => {
+                let segments = state.recovery.iter_mut().flat_map(|recovery| &mut recovery.segments);
+                segments.for_each(|segment| segment.sacked = false);
+            }
+            // What was not told yet is merely lost.
+            Canary::ForgetLate if !receiving.owes => receiving.late.clear(),
+            Canary::SkipByte if receiving.next == 1 => {
+                receiving.next = 2;
+                receiving.owes = true;
+            }
+            Canary::ForgetGate => receiving.gate = None,
+            _ => {}
         }
     }
 }

@@ -9,6 +9,11 @@ pub(crate) fn address_of(host: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0001 + host as u32) // a few hosts
 }
 
+/// Further stacks of a host that have addresses of their own are at 10.0.1.1 and on.
+pub(crate) fn address_apart(ip: Ipv4Addr, stack: usize) -> Ipv4Addr {
+    Ipv4Addr::from(ip.to_bits() + ((stack as u32) << 8)) // a few stacks
+}
+
 /// And have these cards.
 pub(crate) fn mac_of(ip: Ipv4Addr) -> Mac {
     let [a, b, c, d] = ip.octets();

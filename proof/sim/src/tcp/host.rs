@@ -1,15 +1,15 @@
-//! A host: a stack, a program on it, a clock, and a card with a queue.
+//! A host: one stack or several, a program on them, a clock, and a card with a queue.
 
 use std::collections::VecDeque;
 
-use spillway_tcp::{Settings, Stack, drive};
-use spillway_transport::{Time, Transport};
+use spillway_transport::{Application, Time, Transport};
 
 use super::canary::Meddled;
+use super::rack::Rack;
 use crate::clock::Clock;
 
 pub(crate) struct Host {
-    pub(crate) stack: Stack,
+    pub(crate) rack: Rack,
     pub(crate) meddled: Meddled,
     pub(crate) clock: Clock,
     inbox: VecDeque<(Vec<u8>, bool)>,
@@ -27,19 +27,11 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(
-        now: Time,
-        settings: Settings,
-        meddled: Meddled,
-        clock: Clock,
-        inbox_max: usize,
-    ) -> Host {
-        let settings_error = "the plan keeps to the limits of settings";
-        let mut stack = Stack::new(clock.read(now), settings).expect(settings_error);
-        stack.set_listening(0, true);
-        stack.set_listening(1, true);
+    pub(crate) fn new(mut rack: Rack, meddled: Meddled, clock: Clock, inbox_max: usize) -> Host {
+        rack.set_listening(0, true);
+        rack.set_listening(1, true);
         Host {
-            stack,
+            rack,
             meddled,
             clock,
             inbox: VecDeque::new(),
@@ -64,30 +56,29 @@ impl Host {
     /// All that is there, and what is to be sent.
     pub(crate) fn turn(&mut self, now: Time, slot: &mut Vec<u8>, mut sends: impl FnMut(&[u8])) {
         let now = self.clock.read(now);
-        drive::begin_turn(&mut self.stack, &mut self.meddled, now);
-        for (frame, is_damaged) in self.inbox.drain(..) {
+        self.rack.begin_turn(&mut self.meddled, now);
+        for (mut frame, is_damaged) in self.inbox.drain(..) {
             if is_damaged && !self.meddled.hides_damage() {
                 self.damaged += 1;
             }
-            drive::deliver(&mut self.stack, &mut self.meddled, now, &frame);
+            self.rack.deliver(&mut self.meddled, now, &mut frame);
         }
-        drive::end_turn(&mut self.stack, &mut self.meddled, now);
-        slot.resize(self.stack.frame_bytes_max(), 0);
-        while let Some(length) = self.stack.poll_transmit(now, slot) {
-            let frame = &mut slot[..length];
-            self.meddled.meddle_with_frame(frame);
+        self.rack.end_turn(&mut self.meddled, now);
+        self.rack.transmit(&mut self.meddled, now, slot, |meddled, frame| {
+            meddled.meddle_with_frame(frame);
             sends(frame);
-        }
+        });
     }
 
     /// When it wants a turn, in the world's time.
     pub(crate) fn wants_turn_at(&self) -> Option<Time> {
-        drive::poll_timeout(&self.stack, &self.meddled).map(|at| self.clock.when(at))
+        let at = [self.rack.poll_timeout(), self.meddled.poll_timeout()].into_iter().flatten().min();
+        at.map(|at| self.clock.when(at))
     }
 
     /// What is wrong with its figures.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let malformed = self.stack.counters().frames_malformed;
+        let malformed = self.rack.sum(|counters| counters.frames_malformed);
         if malformed != self.damaged {
             return Err(format!(
                 "{malformed} of {} damaged frames were taken for such: others are the damaged frames were taken",

@@ -1,7 +1,8 @@
 //! The user-level stack in the simulator: hosts with a [`Stack`](spillway_tcp::Stack) each, joined by a network of frames.
 //!
 //! - [`path`]: one direction between two hosts: loss, reordering, copies, damage, delay, a narrow way with a queue
-//! - `plan`: what is drawn from the seed; `world`: everything that happens; `host`: a stack, a program, a clock
+//! - `plan`: what is drawn from the seed; `world`: everything that happens; `host`: stacks, a program, a clock
+//! - `rack`: several stacks behind one address; `switch`: where frames go; `moves`: connections go from one to another
 //! - `program`: clients and servers; every byte of theirs is in the [`oracle`](crate::oracle)'s books
 //! - `sniffer`: reads every frame that a stack sends and knows what it may say; `gates`: what applications have released
 //! - [`canary`]: planted faults that a run must find
@@ -13,10 +14,13 @@ pub mod path;
 mod frames;
 mod gates;
 mod host;
+mod moves;
 mod plan;
 mod program;
+mod rack;
 mod run;
 mod sniffer;
+mod switch;
 mod world;
 
 pub use run::{Report, run, run_loudly};

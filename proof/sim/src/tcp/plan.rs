@@ -1,6 +1,6 @@
 //! What a world is like, drawn from its seed.
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use spillway_tcp::isn::Key;
@@ -8,7 +8,8 @@ use spillway_tcp::recovery::Algorithm;
 use spillway_tcp::{KeepAlive, Listener, Settings};
 
 use super::canary::Canary;
-use super::frames::{address_of, mac_of};
+use super::frames::{address_apart, address_of, mac_of};
+use super::moves::When;
 use super::path::Conditions;
 use super::program::Manners;
 use crate::rng::Rng;
@@ -17,6 +18,9 @@ use crate::rng::Rng;
 pub(crate) const PORT: u16 = 80;
 /// and here, with a gate.
 pub(crate) const GATED_PORT: u16 = 81;
+
+/// Of any stack.
+const WINDOW_MAX: u64 = 4 << 20;
 
 /// What is chosen once for a world.
 pub(crate) struct Plan {
@@ -37,7 +41,20 @@ pub(crate) struct Plan {
     /// A connection may be reset though both ends behave: of one that began with a cookie nothing is known when its first
     /// bytes are lost.
     pub(crate) may_break: bool,
+    /// There may be too little room for what comes out of order.
+    pub(crate) may_renege: bool,
+    /// When connections go from one stack of a host to another.
+    pub(crate) moves: When,
+    stacks: Stacks,
     tables: Tables,
+}
+
+/// How many stacks a host has.
+#[derive(Clone, Copy, Debug)]
+struct Stacks {
+    many: usize,
+    /// Whether all but the first have addresses of their own, and take only what moves.
+    are_apart: bool,
 }
 
 /// Bounds of the stacks.
@@ -80,10 +97,29 @@ impl Plan {
         };
         let weather = match canary {
             Some(Canary::TakeDamaged) => Weather { corrupt_ppm: 20_000, ..weather },
+            Some(Canary::ForgetSack | Canary::ForgetLate) => {
+                Weather { reorder_ppm: 200_000, loss_ppm: 100_000, delay_ns_max: 1_000_000, ..weather }
+            }
             Some(_) => Weather { delay_ns_max: 1_000_000, loss_ppm: 1_000, is_narrow: false, ..weather },
             None => weather,
         };
+        let often = rng.scale(1, 1000);
+        let moves = if canary.is_some_and(Canary::is_of_moves) {
+            When::Always
+        } else {
+            rng.pick(&[
+                When::Never,
+                When::Never,
+                When::Always,
+                When::Sometimes(often),
+                When::Sometimes(often),
+            ])
+        };
+        let many = if moves == When::Never { 1 } else { rng.range(2, 3) as usize }; // a few
         Plan {
+            may_renege: canary.is_none() && rng.chance(1, 2),
+            moves,
+            stacks: Stacks { many, are_apart: rng.chance(1, 2) },
             hosts: rng.range(2, 4) as usize, // a few
             manners: Manners {
                 clients_max,
@@ -108,22 +144,32 @@ impl Plan {
         }
     }
 
-    /// What a stack is told.
-    pub(crate) fn settings(&self, rng: &mut Rng, host: usize) -> Settings {
-        let ip = address_of(host);
+    /// What a host's stacks are told: the first has the host's address.
+    pub(crate) fn stacks(&self, rng: &mut Rng, host: usize) -> Vec<Settings> {
         let mut key = [0; 16];
         rng.fill(&mut key);
-        let mut settings = Settings::new(mac_of(ip), ip, 24, Key(key));
+        let mut ips = vec![address_of(host); self.stacks.many];
+        if self.stacks.are_apart {
+            ips.iter_mut().enumerate().for_each(|(index, ip)| *ip = address_apart(*ip, index));
+        }
+        ips.into_iter().map(|ip| self.settings(rng, ip, Key(key))).collect()
+    }
+
+    fn settings(&self, rng: &mut Rng, ip: Ipv4Addr, key: Key) -> Settings {
+        let mut settings = Settings::new(mac_of(ip), ip, 16, key);
         let listener = |port, is_gated| Listener { address: SocketAddrV4::new(ip, port), is_gated };
         settings.listeners = vec![listener(PORT, false), listener(GATED_PORT, true)];
         settings.mtu = rng.pick(&[576, 1280, 1500, 1500, 1500, 9000]);
         settings.connections_max = 4096;
         settings.half_open_max = self.tables.half_open_max;
         settings.time_wait_max = 4096;
-        settings.send_buffer_bytes = rng.scale(2_000, 512 * 1024) as usize; // fits
-        settings.receive_window_max = rng.scale(65_535, 4 << 20) as u32; // fits
+        // What moves at every frame is copied at every frame.
+        let most = if self.moves == When::Always { 32 * 1024 } else { 512 * 1024 };
+        settings.send_buffer_bytes = rng.scale(2_000, most) as usize; // fits
+        settings.receive_window_max = rng.scale(65_535, WINDOW_MAX) as u32; // fits
         settings.initial_window = rng.scale(500, 65_535) as u16; // fits
-        settings.reassembly_bytes_max = rng.scale(4_000, 512 * 1024) as usize; // fits
+        settings.reassembly_bytes_max =
+            if self.may_renege { rng.scale(4_000, 512 * 1024) as usize } else { WINDOW_MAX as usize }; // fits
         settings.is_nagle = rng.chance(1, 3);
         settings.delayed_ack = Duration::from_micros(rng.scale(100, 200_000));
         settings.give_up_after = self.tables.give_up_after;

@@ -35,7 +35,9 @@ pub struct Report {
     pub damaged: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// The most connections of one stack.
+    /// Connections that moved to another stack, each time counted.
+    pub moves: u64,
+    /// The most connections of one host.
     pub connections_max: usize,
     /// What was wrong. Nothing, one hopes.
     pub violations: Vec<String>,
@@ -65,7 +67,7 @@ fn of_world(seed: u64, packets: u64, mut world: World) -> Report {
     storm_and_calm(&mut world, packets, PROGRESS_WITHIN);
     world.finish();
     let sum = |of: fn(&spillway_tcp::Counters) -> u64| -> u64 {
-        world.hosts().iter().map(|host| of(host.stack.counters())).sum()
+        world.hosts().iter().map(|host| host.rack.sum(of)).sum()
     };
     let oracle = world.oracle.borrow();
     Report {
@@ -81,6 +83,7 @@ fn of_world(seed: u64, packets: u64, mut world: World) -> Report {
         faults: world.faults,
         damaged: sum(|counters| counters.frames_malformed),
         timeouts: sum(|counters| counters.timeouts),
+        moves: world.hosts().iter().map(|host| host.rack.moves.made).sum(),
         connections_max: world.connections_max,
         violations: oracle.violations().to_vec(),
     }

@@ -42,7 +42,7 @@ pub(crate) fn sniff(frame: &[u8]) -> Result<Option<Sniffed<'_>>, String> {
 }
 
 /// What one end has said.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct End {
     /// Its initial sequence number, once it was seen.
     pub(crate) initial: Option<u32>,
@@ -53,13 +53,15 @@ pub(crate) struct End {
     /// up to where the other end may send.
     pub(crate) edge: u32,
     scale: Option<u8>,
+    /// What it has said that it has, out of order.
+    has: Vec<(u32, u32)>,
     /// Its stream of before, with the same addresses: the initial sequence number, and as `sent`. A SYN that is late
     /// begins a connection of which the other end, which is still in the one before, wants to know nothing.
     before: Option<(u32, u32)>,
 }
 
 impl End {
-    fn anew(self, initial: Option<u32>) -> End {
+    fn anew(&self, initial: Option<u32>) -> End {
         let before = self.initial.map(|initial| (initial, self.sent)).or(self.before);
         End { initial, before, ..End::default() }
     }
@@ -77,11 +79,13 @@ pub(crate) struct Sniffer {
     gates: SharedGates,
     /// Who acknowledges only what was released.
     gated_port: u16,
+    /// Who has little room may forget what came out of order, though it has told of it (RFC 2018 §8).
+    pub(crate) may_renege: bool,
 }
 
 impl Sniffer {
     pub(crate) fn new(gates: SharedGates, gated_port: u16) -> Sniffer {
-        Sniffer { flows: BTreeMap::new(), gates, gated_port }
+        Sniffer { flows: BTreeMap::new(), gates, gated_port, may_renege: false }
     }
 
     /// Somebody sends a frame. `is_judged`: a stack, which must be right; what others say is only noted.
@@ -99,7 +103,8 @@ impl Sniffer {
             return Ok(());
         }
         let ends = self.flows.entry(key).or_default();
-        let (mut us, mut them) = if is_lower { (ends[0], ends[1]) } else { (ends[1], ends[0]) };
+        let [lower, higher] = std::mem::take(ends);
+        let (mut us, mut them) = if is_lower { (lower, higher) } else { (higher, lower) };
         if flags.contains(Flags::SYN) && us.initial != Some(seen.header.seq) {
             if !flags.contains(Flags::ACK) {
                 them = them.anew(None);
@@ -110,6 +115,9 @@ impl Sniffer {
             us.scale = seen.header.options.window_scale;
         }
         let limit = self.gated_limit(source, target);
+        if self.may_renege {
+            us.has.clear();
+        }
         let judged = judge(&mut us, &mut them, &seen, limit);
         let ends = if is_lower { [us, them] } else { [them, us] };
         self.flows.insert(key, ends);
@@ -158,6 +166,10 @@ fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u
         return Err(format!("the window's edge goes back from {} to {edge}", us.edge));
     }
     (us.acknowledged, us.edge) = (ack, edge.max(us.edge));
+    us.has.retain(|(_, right)| *right > ack);
+    if let Some((left, right)) = us.has.iter().find(|(left, _)| *left <= ack && gated.is_none()) {
+        return Err(format!("acknowledges {ack}, and said that it had {left}..{right}"));
+    }
     if let Some((released, _)) = gated.filter(|(released, _)| ack > *released) {
         return Err(format!("acknowledges {ack} where the gate is at {released}"));
     }
@@ -168,6 +180,9 @@ fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u
         }
         if gated.is_some_and(|(_, came)| left < came && right > ack) {
             return Err(format!("says that {left}..{right} came, which waits at the gate"));
+        }
+        if right > ack && !us.has.contains(&(left, right)) {
+            us.has.push((left, right));
         }
     }
     verdict

@@ -9,12 +9,14 @@ use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
 
 use super::canary::{Canary, Meddled};
-use super::frames::{address_of, mac_of};
+use super::frames::address_of;
 use super::gates::SharedGates;
 use super::host::Host;
+use super::moves::Moves;
 use super::path::{Arrival, Path};
 use super::plan::{GATED_PORT, PORT, Plan};
 use super::program::{Place, Program};
+use super::rack::Rack;
 use super::sniffer::{Sniffer, sniff};
 use crate::agenda::Agenda;
 use crate::clock::Clock;
@@ -58,7 +60,7 @@ pub(crate) struct World {
     pub(crate) faults: u64,
     /// Told of every frame, if somebody wants to know.
     pub(crate) trace: Option<Box<dyn FnMut(String)>>,
-    /// The most connections of one stack, half-open ones included.
+    /// The most connections of one host, half-open ones included.
     pub(crate) connections_max: usize,
 }
 
@@ -85,6 +87,7 @@ impl World {
             rng: rng.fork(),
             plan,
         };
+        world.sniffer.may_renege = world.plan.may_renege;
         for _ in 0..world.plan.hosts * world.plan.hosts {
             let conditions = world.plan.weather.path(&mut rng);
             world.paths.push(Path::new(conditions, rng.fork()));
@@ -96,8 +99,11 @@ impl World {
             let canary = canary.filter(|_| host == meddled_host);
             let meddled = Meddled::new(program, canary, rng.range(1, CANARY_AFTER_MAX) as u32); // few
             let clock = if world.plan.clocks_differ { Clock::drawn(&mut rng) } else { Clock::TRUE };
-            let settings = world.plan.settings(&mut rng, host);
-            world.hosts.push(Host::new(world.now, settings, meddled, clock, world.plan.inbox_max));
+            let settings = world.plan.stacks(&mut rng, host);
+            let until = rng.range(1, CANARY_AFTER_MAX) as u32; // few
+            let moves = Moves::new(world.plan.moves, rng.fork(), canary, until);
+            let rack = Rack::new(clock.read(world.now), settings, moves, rng.fork());
+            world.hosts.push(Host::new(rack, meddled, clock, world.plan.inbox_max));
             world.turn_after(host, 0);
         }
         if world.plan.fault_ns_max > 0 {
@@ -130,7 +136,10 @@ impl World {
         for frame in &frames {
             self.send(host, frame);
         }
-        self.connections_max = self.connections_max.max(self.hosts[host].stack.connections());
+        for fault in self.hosts[host].rack.faults.drain(..) {
+            self.oracle.borrow_mut().violation(fault);
+        }
+        self.connections_max = self.connections_max.max(self.hosts[host].rack.connections());
         self.arm(host);
     }
 
@@ -148,7 +157,7 @@ impl World {
         let Ok((header, _)) = ethernet::Header::parse(frame) else { return };
         let mut arrivals = Vec::new();
         for target in 0..self.hosts.len() {
-            let is_for = header.target == Mac::BROADCAST || header.target == mac_of(address_of(target));
+            let is_for = header.target == Mac::BROADCAST || self.hosts[target].rack.has(header.target);
             if is_for && target != source {
                 let path = &mut self.paths[source * self.plan.hosts + target];
                 path.send(self.now, frame, |arrival| arrivals.push((target, arrival)));
@@ -267,8 +276,10 @@ fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> String {
         [] => String::new(),
         blocks => format!(" sack {blocks:?}"),
     };
+    let stamps = header.options.timestamps;
+    let stamps = stamps.map_or(String::new(), |stamps| format!(" ts {}/{}", stamps.value, stamps.echo));
     format!(
-        "{:14.1} {} > {} {} {}+{} ack {} win {}{sack}  [{fate}]",
+        "{:14.1} {} > {} {} {}+{} ack {} win {}{sack}{stamps}  [{fate}]",
         us(now),
         seen.source,
         seen.target,
@@ -323,7 +334,7 @@ impl Stormy for World {
     fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (index, host) in self.hosts.iter().enumerate() {
-            let (connections, known) = (host.stack.connections(), host.meddled.program.open());
+            let (connections, known) = (host.rack.connections(), host.meddled.program.open());
             if connections > 0 || known > 0 {
                 left.push(format!(
                     "host {index} has {connections} connections, its program {known}: something has not ended"
@@ -335,7 +346,7 @@ impl Stormy for World {
 
     fn progress(&self) -> u64 {
         let opened: u64 = self.hosts.iter().map(|host| host.meddled.program.opened).sum();
-        let open: usize = self.hosts.iter().map(|host| host.stack.connections()).sum();
+        let open: usize = self.hosts.iter().map(|host| host.rack.connections()).sum();
         (self.oracle.borrow().progress() + opened).wrapping_sub(open as u64)
     }
 

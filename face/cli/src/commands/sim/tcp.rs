@@ -24,7 +24,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["json", "swarm"])]
     frames: bool,
     /// Plant a fault that must be found: flip-byte, repeat-segment, drop-segment, early-end, hasty-acknowledgement,
-    /// shrink-window, forget-credit, take-damaged
+    /// shrink-window, forget-credit, take-damaged; of connections that move: alter-queue, forget-sack, forget-late,
+    /// skip-byte, forget-gate
     #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
     /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
@@ -41,7 +42,7 @@ fn one_by_one(args: &Args) -> u64 {
     let (mut failed, mut objects) = (0, Vec::new());
     if args.json.is_none() {
         println!(
-            "  seed  packets    lost  damaged   time/ms  streams  complete  broken  timeouts  faults  bytes       trace"
+            "  seed  packets    lost  damaged   time/ms  streams  complete  broken  timeouts  faults    moves  bytes       trace"
         );
     }
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
@@ -67,7 +68,7 @@ fn one_by_one(args: &Args) -> u64 {
 
 fn line(report: &Report) -> String {
     format!(
-        "{:6} {:8} {:7} {:8} {:9} {:8} {:9} {:7} {:9} {:7}  {:<10}  {}",
+        "{:6} {:8} {:7} {:8} {:9} {:8} {:9} {:7} {:9} {:7} {:8}  {:<10}  {}",
         report.seed,
         report.packets,
         report.lost,
@@ -78,6 +79,7 @@ fn line(report: &Report) -> String {
         report.broken,
         report.timeouts,
         report.faults,
+        report.moves,
         report.delivered_bytes,
         report.trace_hash
     )
@@ -122,8 +124,15 @@ fn swarm(args: &Args) -> u64 {
     let Some(to) = &args.json else {
         println!(
             "{} seeds, {failed} with violations; {} packets, {} of them lost and {} damaged; {} connections, {} of them \
-             broken; {} bytes, each checked",
-            args.seeds, sum.packets, sum.lost, sum.damaged, sum.streams, sum.broken, sum.delivered_bytes
+             broken, {} moves; {} bytes, each checked",
+            args.seeds,
+            sum.packets,
+            sum.lost,
+            sum.damaged,
+            sum.streams,
+            sum.broken,
+            sum.moves,
+            sum.delivered_bytes
         );
         return failed;
     };
@@ -140,6 +149,7 @@ fn swarm(args: &Args) -> u64 {
         "delivered_bytes": sum.delivered_bytes,
         "faults": sum.faults,
         "timeouts": sum.timeouts,
+        "moves": sum.moves,
         "connections_max": sum.connections_max,
         "violations": violations,
     });
@@ -157,6 +167,7 @@ fn add(sum: &mut Report, report: &Report) {
     sum.delivered_bytes += report.delivered_bytes;
     sum.faults += report.faults;
     sum.timeouts += report.timeouts;
+    sum.moves += report.moves;
     sum.connections_max = sum.connections_max.max(report.connections_max);
 }
 

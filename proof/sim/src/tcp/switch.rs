@@ -1,0 +1,122 @@
+//! What stands before the stacks of one host and knows which of them has a connection.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use spillway_transport::{Conn, Time};
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::ipv4;
+
+use crate::rng::{Rng, mix};
+
+/// Our end and the peer's.
+pub(super) type Ends = (SocketAddr, SocketAddr);
+
+/// So long after a move a frame may still come where the connection was,
+const LATE: Duration = Duration::from_secs(1);
+/// one in so many.
+const LATE_ONE_IN: u64 = 50;
+
+#[derive(Debug)]
+struct Rule {
+    stack: usize,
+    /// While it lives.
+    name: Option<Conn>,
+    /// Where it was, until when it moved.
+    before: Option<(usize, Time)>,
+}
+
+/// One rule for each connection that there was.
+#[derive(Debug)]
+pub(super) struct Switch {
+    rules: BTreeMap<Ends, Rule>,
+    ends: BTreeMap<Conn, Ends>,
+    stacks: usize,
+    /// Whether new connections go to any stack.
+    is_spread: bool,
+    rng: Rng,
+    /// Frames that were given to the stack of before.
+    pub(super) late: u64,
+}
+
+impl Switch {
+    pub(super) fn new(stacks: usize, is_spread: bool, rng: Rng) -> Switch {
+        Switch { rules: BTreeMap::new(), ends: BTreeMap::new(), stacks, is_spread, rng, late: 0 }
+    }
+
+    pub(super) fn add(&mut self, ends: Ends, stack: usize, name: Conn) {
+        self.rules.insert(ends, Rule { stack, name: Some(name), before: None });
+        self.ends.insert(name, ends);
+    }
+
+    /// A connection is over. What comes late for it goes where it was last.
+    pub(super) fn forget(&mut self, name: Conn) {
+        if let Some(rule) = self.ends.remove(&name).and_then(|ends| self.rules.get_mut(&ends)) {
+            rule.name = rule.name.filter(|latest| *latest != name);
+        }
+    }
+
+    /// A connection has moved.
+    pub(super) fn turn(&mut self, now: Time, name: Conn, stack: usize) {
+        if let Some(rule) = self.ends.get(&name).and_then(|ends| self.rules.get_mut(ends)) {
+            rule.before = Some((rule.stack, now));
+            rule.stack = stack;
+        }
+    }
+
+    /// Who has these ends.
+    pub(super) fn name(&self, ends: &Ends) -> Option<Conn> {
+        self.rules.get(ends).and_then(|rule| rule.name)
+    }
+
+    /// To which stacks a frame goes.
+    pub(super) fn targets(&mut self, now: Time, frame: &[u8]) -> Vec<usize> {
+        let is_arp = frame.get(12..14) == Some(&ethernet::KIND_ARP.to_be_bytes()[..]);
+        if is_arp {
+            let is_question = frame.get(20..22) == Some(&[0, 1][..]);
+            // Stacks that share an address would all answer.
+            return if is_question && self.is_spread { vec![0] } else { (0..self.stacks).collect() };
+        }
+        let Some((source, target)) = ends_of(frame) else { return vec![0] };
+        let Some(rule) = self.rules.get(&(target, source)) else {
+            return vec![if self.is_spread { self.home(source) } else { 0 }];
+        };
+        let old = rule.before.filter(|(_, at)| now.since(*at) < LATE).map(|(old, _)| old);
+        if let Some(old) = old.filter(|_| self.rng.chance(1, LATE_ONE_IN)) {
+            self.late += 1;
+            return vec![old];
+        }
+        vec![rule.stack]
+    }
+
+    /// Where a peer's new connection begins.
+    fn home(&self, peer: SocketAddr) -> usize {
+        let mut hasher = DefaultHasher::new();
+        peer.hash(&mut hasher);
+        (mix(hasher.finish()) % self.stacks as u64) as usize // a few stacks
+    }
+}
+
+/// Source and target of a TCP segment, be it damaged or not.
+pub(super) fn ends_of(frame: &[u8]) -> Option<Ends> {
+    const IP: usize = ethernet::HEADER_BYTES;
+    const TCP: usize = IP + ipv4::HEADER_BYTES;
+    let is_tcp = frame.len() >= TCP + 4
+        && frame[12..14] == ethernet::KIND_IPV4.to_be_bytes()
+        && frame[IP + 9] == ipv4::PROTOCOL_TCP;
+    let end = |at: usize, port: usize| {
+        let ip = Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]);
+        SocketAddr::from((ip, u16::from_be_bytes([frame[port], frame[port + 1]])))
+    };
+    is_tcp.then(|| (end(IP + 12, TCP), end(IP + 16, TCP + 2)))
+}
+
+/// A frame for one goes to this card.
+pub(super) fn aim(frame: &mut [u8], mac: Mac) {
+    let is_ip = frame.get(12..14) == Some(&ethernet::KIND_IPV4.to_be_bytes()[..]);
+    if let Some(target) = frame.first_chunk_mut::<6>().filter(|_| is_ip) {
+        *target = mac.0;
+    }
+}
