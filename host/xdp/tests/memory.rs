@@ -35,7 +35,7 @@ static ALLOCATOR: Counting = Counting;
 
 const PORT: u16 = 7000;
 const CONNECTIONS: usize = 8192;
-/// Of a connection at each end, once something has passed in both directions: what docs/tcp.md states.
+/// Of a connection at each end, once messages of 64 bytes have passed in both directions: what docs/tcp.md states.
 const BYTES_MAX: usize = 2048;
 
 fn stack(number: u8) -> Stack {

@@ -4,6 +4,7 @@ pub mod activation;
 pub mod adaptive;
 pub mod burst;
 pub mod failover;
+pub mod gate;
 pub mod helper_cost;
 pub mod helpers;
 pub mod load_latency;
@@ -54,7 +55,7 @@ pub struct Experiment {
 }
 
 /// All experiments.
-pub const ALL: [Experiment; 16] = [
+pub const ALL: [Experiment; 17] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
@@ -151,6 +152,12 @@ pub const ALL: [Experiment; 16] = [
         question: "how many bytes a second and how soon answers come between the user-level stack and Linux, beside Linux and Linux, with loss and reordering",
         paper: "none: PostMan and Capybara take their stacks' speed for granted",
         run: tcp_interop::run,
+    },
+    Experiment {
+        name: "gate",
+        question: "what Linux makes of acknowledgements that come 0 to 500 ms late: goodput, latency, what it sends again",
+        paper: "none: PostMan, §4.2, acknowledges a request when the server has it, and does not say what that does to clients",
+        run: gate::run,
     },
 ];
 

@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
-use spillway_bench::experiments::tcp_interop;
+use spillway_bench::experiments::{gate, tcp_interop};
 use spillway_bench::scene::Setting;
 use support::assert_whole;
 
@@ -42,4 +42,23 @@ fn tcp_interop_is_whole() {
         }
     }
     assert!(results.machine.offloads.contains("tso"), "{:?}", results.machine);
+}
+
+#[test]
+fn gate_is_whole() {
+    if skipped() {
+        return;
+    }
+    let effort = gate::Effort {
+        rounds: 1,
+        gates_ms: vec![0, 10, 300],
+        length: Duration::from_millis(100),
+        bulk_gates: 2,
+        message_gates: 2,
+    };
+    let mut told = Vec::new();
+    let results = gate::run_with(&setting(), &effort, &mut told).unwrap();
+    let metrics = ["bulk_bytes_per_s", "round_trips_per_s", "p99_us", "sent_again_percent", "timeouts"];
+    assert_whole(&results, &told, &metrics);
+    assert!(results.ratios.iter().any(|ratio| ratio.name == "bulk_over_open_gate_300ms"));
 }

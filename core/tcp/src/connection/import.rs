@@ -83,6 +83,10 @@ impl Connection {
         if let Some(recovery) = &state.recovery {
             connection.persist.waits_since(Time(now.0.saturating_sub(recovery.sent_age_ns)));
         }
+        if is_beyond_window(&state.sending) {
+            // What it was last heard to say: it is not given up for what it does not take (MUST-37).
+            connection.persist.shut_at = Some(connection.heard_at);
+        }
         connection.told_finished = state.receiving.told_finished;
         connection.acking.last_sent = extended(state.receiving.acknowledged);
         // Nothing more: a peer with something in flight would take it for a sign of loss.
@@ -143,6 +147,11 @@ impl Connection {
         }
         recovery
     }
+}
+
+/// The peer's window is shut, or was shut before some of what is on its way.
+fn is_beyond_window(sending: &Sending) -> bool {
+    sending.window == 0 || sending.una + sending.window < sending.nxt
 }
 
 fn check_sending(sending: &Sending, stage: Stage) -> Checked<()> {

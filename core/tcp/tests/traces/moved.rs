@@ -56,3 +56,49 @@ fn an_end_that_came_last_may_wait_behind_the_gate_elsewhere() {
     t.last();
     t.lost(LostReason::Closed);
 }
+
+/// A peer that answers may keep its window shut for ever (MUST-37), here and elsewhere.
+#[test]
+fn bytes_at_a_shut_window_are_no_sign_of_death_elsewhere() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
+    t.say(2000);
+    t.forget();
+    t.recv(ack(1001).window(0));
+    for _ in 0..20 {
+        t.until_sent();
+        t.expect(many(1001, 1000));
+        t.recv(ack(1001).window(0));
+        t.moves(|_| {});
+    }
+    t.recv(ack(2001).window(5000));
+    t.say(10);
+    t.expect(many(2001, 10));
+}
+
+/// Nor is a window that was shut before anything was sent.
+#[test]
+fn a_shut_window_is_asked_about_elsewhere() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(0));
+    t.say(1000);
+    for _ in 0..20 {
+        t.until_sent();
+        t.expect(ack(1).seq(0));
+        t.recv(ack(1).window(0));
+        t.moves(|_| {});
+    }
+    t.recv(ack(1).window(1000));
+    t.expect(many(1, 1000));
+}
+
+/// Time goes on elsewhere: a peer that answers nothing is given up as soon as it would have been.
+#[test]
+fn a_dead_peer_is_dead_elsewhere() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
+    t.say(1000);
+    for _ in 0..12 {
+        t.pass(secs(10));
+        t.moves(|_| {});
+    }
+    t.pass(secs(60));
+    t.lost(LostReason::TimedOut);
+}

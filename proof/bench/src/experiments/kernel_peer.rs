@@ -126,6 +126,8 @@ pub(super) struct Plan {
 pub(super) struct Seen {
     /// Received within the time that is measured, in bytes a second.
     pub bytes_per_s: f64,
+    /// The same in the second half of that time.
+    pub late_bytes_per_s: f64,
     /// All bytes that came, there and back.
     pub bytes: u64,
     /// Of bytes or answers, those that were wrong or did not come.
@@ -154,6 +156,12 @@ pub(super) struct Sender {
 }
 
 impl Seen {
+    /// Answers by the time they took all together.
+    pub fn round_trips_per_s(&self) -> f64 {
+        let seconds = self.took_ns.iter().sum::<u64>() as f64 / 1e9;
+        self.took_ns.len() as f64 / seconds.max(f64::MIN_POSITIVE)
+    }
+
     /// How long such a share of the answers took at most, in µs.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         let last = self.took_ns.len().checked_sub(1)?;
@@ -366,7 +374,9 @@ impl Seen {
         } else {
             self.wrong += self.bytes.abs_diff(stream.bytes);
         }
-        self.bytes_per_s = stream.counted as f64 / plan.length.as_secs_f64();
+        let seconds = plan.length.as_secs_f64();
+        self.bytes_per_s = stream.counted as f64 / seconds;
+        self.late_bytes_per_s = stream.late as f64 / (seconds / 2.0);
     }
 
     fn use_of_loop(&mut self, used: &Used) {

@@ -37,8 +37,18 @@ pub struct Stream {
     pub bytes: u64,
     /// Those within the time that is measured.
     pub counted: u64,
+    /// Those within the second half of it.
+    pub late: u64,
     /// Pieces with a byte that is not the pattern's.
     pub wrong: u64,
+}
+
+impl Stream {
+    /// Bytes that came with so much left of the time that is measured.
+    pub fn count(&mut self, bytes: usize, left: Duration, length: Duration) {
+        self.counted += if left.is_zero() { 0 } else { bytes as u64 };
+        self.late += if left.is_zero() || left > length / 2 { 0 } else { bytes as u64 };
+    }
 }
 
 /// The application.
@@ -92,7 +102,7 @@ impl Roles {
         match self.role {
             Role::Sink(length) => {
                 let until = *self.until.get_or_insert(now + length);
-                self.received.counted += if now < until { bytes.len() as u64 } else { 0 };
+                self.received.count(bytes.len(), until - now, length);
                 let is_right = begin + bytes.len() as u64 == end && pattern::is_right(begin, bytes);
                 self.received.wrong += u64::from(!is_right);
             }

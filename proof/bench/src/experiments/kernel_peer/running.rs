@@ -64,12 +64,13 @@ impl Running<Tap> {
     /// A new stack with its application.
     pub fn stack(
         host: &Host,
-        tap: Tap,
+        mut tap: Tap,
         address: Ipv4Addr,
         port: u16,
         role: Role,
         plan: &Plan,
     ) -> Result<Running<Tap>, Error> {
+        drain(&mut tap)?;
         let listener = Listener { address: SocketAddrV4::new(address, port), is_gated: plan.gate.is_some() };
         let settings =
             Settings { mtu: MTU, listeners: vec![listener], ..Settings::new(MAC, address, 24, Key([7; 16])) };
@@ -92,7 +93,13 @@ impl Running<Tap> {
 
 impl Running<[Tap; 2]> {
     /// A cable between the peer's interface, where faults are, and the other kernel's.
-    pub fn cable(host: &Host, [peer, other]: [Tap; 2], plan: &Plan) -> Result<Running<[Tap; 2]>, Error> {
+    pub fn cable(
+        host: &Host,
+        [mut peer, mut other]: [Tap; 2],
+        plan: &Plan,
+    ) -> Result<Running<[Tap; 2]>, Error> {
+        drain(&mut peer)?;
+        drain(&mut other)?;
         Running::start(host, plan, move |work| {
             let device = Watching::new(peer, &other)?;
             let (device, forward, used) = work.run(device, Forward::new(other))?;
@@ -137,10 +144,7 @@ impl<T> Running<T> {
 
 impl Loop {
     /// Takes turns until it is stopped, and for as long as the endpoint is not done.
-    fn run<D: Device, E: Endings>(&self, mut device: D, mut endpoint: E) -> io::Result<(D, E, Used)> {
-        // What is left of an earlier measurement.
-        let mut buffer = vec![0; FRAME_BYTES_MAX];
-        while device.recv(&mut buffer)?.is_some() {}
+    fn run<D: Device, E: Endings>(&self, device: D, mut endpoint: E) -> io::Result<(D, E, Used)> {
         let clean = FaultsOptions { seed: self.faults.seed, ..FaultsOptions::default() };
         let mut driver = Driver::new(Faults::new(device, clean));
         let mut is_clean = true;
@@ -231,6 +235,18 @@ impl Endpoint for Watched {
 
     fn poll_timeout(&self) -> Option<Time> {
         self.hosted.poll_timeout()
+    }
+}
+
+/// Forgets what is left of an earlier measurement, before anybody sends what belongs to the next one.
+fn drain(tap: &mut Tap) -> Result<(), Error> {
+    let mut buffer = vec![0; FRAME_BYTES_MAX];
+    loop {
+        match tap.recv(&mut buffer) {
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(()),
+            Err(cause) => return Err(Error::System { what: "cannot read from an interface".into(), cause }),
+        }
     }
 }
 

@@ -44,7 +44,7 @@ pub fn take(mut stream: &TcpStream, length: Duration) -> io::Result<Stream> {
         }
         let now = Instant::now();
         let until = *until.get_or_insert(now + length);
-        seen.counted += if now < until { many as u64 } else { 0 };
+        seen.count(many, until.saturating_duration_since(now), length);
         seen.wrong += u64::from(!pattern::is_right(seen.bytes, &buffer[..many]));
         seen.bytes += many as u64;
     }

@@ -110,14 +110,6 @@ fn checks(all: &[Series], results: &mut Results) {
     results.checks.push(Check::new("faults_as_asked", elsewhere == 0 && (there > 0 || !any), detail));
 }
 
-impl Seen {
-    /// Answers by the time they took all together.
-    fn round_trips_per_s(&self) -> f64 {
-        let seconds = self.took_ns.iter().sum::<u64>() as f64 / 1e9;
-        self.took_ns.len() as f64 / seconds.max(f64::MIN_POSITIVE)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
