@@ -168,6 +168,7 @@ fn rows(series: &Series, results: &mut Results) {
         &|seen| Some(100.0 * seen.sender.again_share),
         "of the peer's segments, for nothing",
     );
+    row("sent_again", "segments", &count("again"), "in a connection's life");
     row("timeouts", "of the peer", &count("timeouts"), "in a connection's life");
     row("tail_loss_probes", "of the peer", &count("probes"), "in a connection's life");
     row("found_spurious", "of the peer", &count("spurious"), "timeouts that it took back");
