@@ -12,10 +12,11 @@ use super::replies::Reply;
 use crate::flow::Flow;
 
 impl Stack {
-    pub(super) fn handle_icmp(&mut self, mac: Mac, ip: Ipv4Addr, message: &[u8]) {
+    pub(super) fn handle_icmp(&mut self, mac: Mac, (ours, ip): (Ipv4Addr, Ipv4Addr), message: &[u8]) {
         match icmp::v4::Message::parse(message) {
             Ok(icmp::v4::Message::EchoRequest { ident, sequence, payload }) => {
-                if ipv4::HEADER_BYTES + message.len() > usize::from(self.settings.mtu) {
+                let is_too_large = ipv4::HEADER_BYTES + message.len() > usize::from(self.settings.mtu);
+                if is_too_large || ours != self.settings.address {
                     self.counters.frames_ignored += 1;
                     return;
                 }
@@ -23,7 +24,7 @@ impl Stack {
                 self.replies.push(Reply::Echo { mac, ip, ident, sequence, payload }, &mut self.counters);
             }
             Ok(icmp::v4::Message::Unreachable { code, next_hop_mtu, inner }) => {
-                self.handle_unreachable(code, next_hop_mtu, inner);
+                self.handle_unreachable(ours, code, next_hop_mtu, inner);
             }
             Ok(_) => self.counters.frames_ignored += 1,
             Err(_) => self.counters.frames_malformed += 1,
@@ -31,9 +32,9 @@ impl Stack {
     }
 
     /// Only who has seen one of our segments that is on its way is believed.
-    fn handle_unreachable(&mut self, code: u8, next_hop_mtu: u16, inner: &[u8]) {
+    fn handle_unreachable(&mut self, ours: Ipv4Addr, code: u8, next_hop_mtu: u16, inner: &[u8]) {
         let quoted = ipv4::Header::parse_quoted(inner).ok().and_then(|(header, payload)| {
-            let is_ours = header.protocol == ipv4::PROTOCOL_TCP && header.source == self.settings.address;
+            let is_ours = header.protocol == ipv4::PROTOCOL_TCP && header.source == ours;
             tcp::Quoted::parse(payload).ok().filter(|_| is_ours).map(|segment| (header, segment))
         });
         let Some((header, segment)) = quoted else {

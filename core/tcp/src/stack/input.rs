@@ -66,14 +66,16 @@ impl Stack {
             return None;
         };
         let is_for_us = header.target == self.settings.address;
+        let ends = (header.target, header.source);
         match header.protocol {
-            // Connections that have moved here have kept their addresses.
+            // Connections that have moved here have kept their addresses, and routers answer to those.
             ipv4::PROTOCOL_TCP if is_for_us || self.has_moved_here => {
-                let ends = (header.target, header.source);
                 return self.handle_tcp(source, ends, payload, ethernet::HEADER_BYTES + header_bytes);
             }
-            ipv4::PROTOCOL_ICMP if is_for_us && self.settings.is_peer(header.source) => {
-                self.handle_icmp(source, header.source, payload);
+            ipv4::PROTOCOL_ICMP
+                if (is_for_us || self.has_moved_here) && self.settings.is_peer(header.source) =>
+            {
+                self.handle_icmp(source, ends, payload);
             }
             _ => self.counters.frames_ignored += 1,
         }

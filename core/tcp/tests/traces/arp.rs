@@ -58,6 +58,22 @@ fn an_unknown_neighbour_is_asked_for() {
     t.opened();
 }
 
+/// The peer, or its router, may get another card. Only what counts as the peer's tells so.
+#[test]
+fn frames_go_where_the_peers_last_came_from() {
+    let mut t = Trace::open();
+    let other = Mac([2, 0, 0, 0, 0, 77]);
+    t.peer().is_trusted = false;
+    // What is out of the window is answered as well, but not believed.
+    for (seq, card) in [(1, other), (90_000, PEER_MAC), (1001, other)] {
+        let mut frame = t.frame_of(many(seq, 1000));
+        frame[6..12].copy_from_slice(&card.0);
+        t.recv_frame(&frame);
+        t.pass(ms(40));
+        assert_eq!(t.last_frame[..6], other.0, "{seq}, from {card}");
+    }
+}
+
 /// RFC 1122 §2.3.2.1: at most once a second.
 #[test]
 fn questions_are_repeated_each_second() {

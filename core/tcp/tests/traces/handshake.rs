@@ -1,7 +1,8 @@
 //! How connections begin (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
+use spillway_tcp::Listener;
 use spillway_transport::{LostReason, Transport};
 
 use crate::trace::*;
@@ -390,4 +391,17 @@ fn later_bytes_without_the_cookie_are_awaited_again() {
     t.recv(bytes(1, "abc").ack(1));
     t.opened();
     assert_eq!(t.stack.counters().cookies_accepted, 1);
+}
+
+/// A port at which we listen is nobody's end of a connection of ours.
+#[test]
+fn our_connections_avoid_the_ports_at_which_we_listen() {
+    let free = 40_000;
+    let mut t = Trace::new(|settings| {
+        let listener = |port| Listener { address: SocketAddrV4::new(STACK_IP, port), is_gated: false };
+        settings.listeners = (32_768..61_000).filter(|port| *port != free).map(listener).collect();
+    });
+    t.connect();
+    t.expect(syn());
+    assert_eq!(t.peer().stack_port, free);
 }

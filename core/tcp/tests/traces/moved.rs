@@ -1,6 +1,12 @@
 //! Connections that move while they end (Capybara §3.3): no segment is sent but those that are owed.
 
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use spillway_tcp::{ImportError, Listener, Settings, Stack};
 use spillway_transport::LostReason;
+use spillway_wire::packet::icmp::v4::{CODE_FRAGMENTATION_NEEDED, Message};
+use spillway_wire::packet::{arp, ethernet, ipv4};
+use spillway_wire::state::{ConnectionState, Finish, Stage};
 
 use crate::trace::*;
 
@@ -90,6 +96,18 @@ fn a_shut_window_is_asked_about_elsewhere() {
     t.expect(many(1, 1000));
 }
 
+/// What had to be acknowledged is, at once: nobody knows how long it has waited.
+#[test]
+fn what_is_owed_is_acknowledged_elsewhere() {
+    let mut t = Trace::open();
+    t.moves(|_| {});
+    t.quiet();
+    t.recv(bytes(1, "abc"));
+    t.quiet();
+    t.moves(|_| {});
+    t.expect(ack(4).seq(1));
+}
+
 /// Time goes on elsewhere: a peer that answers nothing is given up as soon as it would have been.
 #[test]
 fn a_dead_peer_is_dead_elsewhere() {
@@ -101,4 +119,107 @@ fn a_dead_peer_is_dead_elsewhere() {
     }
     t.pass(secs(60));
     t.lost(LostReason::TimedOut);
+}
+
+type Change = fn(&mut ConnectionState);
+
+/// Nothing of a state is believed.
+#[test]
+fn states_that_contradict_themselves_are_refused() {
+    const FAR: u64 = 1 << 61;
+    let changes: [(&str, Change); 25] = [
+        ("a port of 0", |state| state.peer.set_port(0)),
+        ("a port of 0", |state| state.local.set_port(0)),
+        ("a listener that is not here", |state| state.listener = Some(2)),
+        ("what was sent", |state| state.sending.una = 0),
+        ("what was sent", |state| state.sending.nxt = state.sending.una - 1),
+        ("what was sent", |state| state.sending.nxt = FAR),
+        ("more was sent than there is", |state| state.sending.nxt += 1),
+        ("the peer's window scale", |state| state.sending.scale = 15),
+        ("the peer's window", |state| state.sending.window = 1 << 31),
+        ("the peer's windows", |state| state.sending.window_largest = state.sending.window - 1),
+        ("the peer's windows", |state| state.sending.window_largest = FAR),
+        ("who told the peer's window", |state| state.sending.window_told.1 = state.sending.nxt + 1),
+        ("a finish, and a stage without", |state| state.stage = Stage::FinWait1),
+        ("a finish, and a stage without", |state| state.sending.finish = Finish::Asked),
+        ("acknowledged more than it was", |state| state.sending.told_acknowledged = 500),
+        ("a sequence number", |state| state.receiving.edge = FAR),
+        ("what was received", |state| state.receiving.next = 0),
+        ("our window scale", |state| state.receiving.scale = 15),
+        ("more than was granted", |state| state.receiving.granted = 2),
+        ("bytes after the peer's end", |state| state.receiving.fin = Some(2)),
+        ("the peer's end, and a stage without", |state| state.receiving.fin = Some(state.receiving.next - 1)),
+        ("an end that is none", |state| state.receiving.told_finished = true),
+        ("what was acknowledged", |state| state.receiving.acknowledged = state.receiving.next + 1),
+        ("a piece out of order", |state| state.receiving.late = vec![(1, vec![0])]),
+        ("a segment size", |state| state.agreed.mss = 87),
+    ];
+    for (what, change) in changes {
+        let mut t = Trace::open_stamps();
+        t.recv(bytes(1, "abc"));
+        t.say(100);
+        let conn = t.peer().conn.expect("it is open");
+        let mut state = t.stack.export(t.now, conn).expect("established");
+        change(&mut state);
+        assert_eq!(t.stack.import(t.now, &state), Err(ImportError::Contradiction(what)));
+        assert_eq!(t.stack.connections(), 0);
+    }
+}
+
+#[test]
+fn states_for_another_stack_are_refused() {
+    let mut t = Trace::new(|settings| settings.reassembly_bytes_max = 10);
+    t.establish(syn());
+    let conn = t.peer().conn.expect("it is open");
+    let state = t.stack.export(t.now, conn).expect("established");
+    let mut large = state.clone();
+    large.receiving.late = vec![(5, vec![0; 11])];
+    let refused = Err(ImportError::TooMuch("bytes out of order"));
+    assert_eq!(t.stack.import(t.now, &large), refused);
+    let mut far = state.clone();
+    far.peer = "[2001:db8::1]:4000".parse().expect("an address");
+    assert_eq!(t.stack.import(t.now, &far), Err(ImportError::Family));
+    assert!(t.stack.import(t.now, &state).is_ok());
+}
+
+/// Routers answer to the address that a connection has, not to its new host's own (RFC 1191).
+#[test]
+fn routers_are_heard_under_the_old_address() {
+    let mut t = Trace::open();
+    t.say(5000);
+    let conn = t.peer().conn.expect("it is open");
+    let state = t.stack.export(t.now, conn).expect("established");
+
+    let address = Ipv4Addr::new(10, 0, 0, 9);
+    let listeners = vec![Listener { address: SocketAddrV4::new(address, PLAIN), is_gated: false }];
+    let mut other =
+        Stack::new(t.now, Settings { address, listeners, ..settings() }).expect("settings that can be");
+    other.handle_frame(t.now, &frame::arp(arp::Operation::Request, (PEER_MAC, PEER_IP), address));
+    other.import(t.now, &state).expect("room");
+    let mut slot = vec![0; other.frame_bytes_max()];
+    while other.poll_transmit(t.now, &mut slot).is_some() {}
+    let mut send_again = |stack: &mut Stack| {
+        loop {
+            let now = stack.poll_timeout().expect("something is on its way");
+            stack.handle_timeout(now);
+            if let Some(length) = core::iter::from_fn(|| stack.poll_transmit(now, &mut slot)).last() {
+                return slot[..length].to_vec();
+            }
+        }
+    };
+    let large = send_again(&mut other);
+    assert_eq!(large.len(), frame::TCP_AT + 20 + 1460);
+    let inner = &large[ethernet::HEADER_BYTES..frame::TCP_AT + 8];
+    let message = Message::Unreachable { code: CODE_FRAGMENTATION_NEEDED, next_hop_mtu: 700, inner };
+    let ping = Message::EchoRequest { ident: 1, sequence: 1, payload: b"for another" };
+    for message in [message, ping] {
+        let mut bytes = vec![0; message.bytes()];
+        message.emit(&mut bytes);
+        other.handle_frame(t.now, &frame::packet(PEER_IP, STACK_IP, ipv4::PROTOCOL_ICMP, &bytes));
+    }
+    assert_eq!(
+        send_again(&mut other).len(),
+        ethernet::HEADER_BYTES + 700,
+        "and no ping is answered for others"
+    );
 }
