@@ -292,13 +292,6 @@ impl Connection {
             }
             self.tell(cx);
         }
-        match self.receiving.update(self.agreed.mss) {
-            Update::None => {}
-            // Small steps are told late (RFC 9293 §3.8.6.2.2), but told.
-            Update::Small if self.acking.at.is_some() => {}
-            Update::Small => self.acking.at = Some(cx.now + cx.settings.delayed_ack),
-            Update::Due => self.acking.is_due |= self.is_opened,
-        }
     }
 
     /// Opens the gate up to a stream offset.
@@ -402,11 +395,21 @@ impl Connection {
         self.tell(cx);
     }
 
-    /// After anything that may have changed what can be sent: whether the peer's window is what holds it.
+    /// The turn ends, and all has been sent that can be: what is left waits for the peer's window, or for a time.
     #[inline]
     pub(crate) fn settle(&mut self, now: Time, settings: &Settings) {
-        let is_blocked = self.recovery.in_flight() == 0 && self.is_window_blocked(settings);
-        self.persist.set(is_blocked, self.peer_window.size == 0, now, self.recovery.rto());
+        if self.recovery.in_flight() == 0 && self.is_window_blocked(settings) {
+            self.persist.run(self.peer_window.size == 0, now, self.recovery.rto());
+        } else {
+            self.persist.stop();
+        }
+        // Small steps of our window are told late (RFC 9293 §3.8.6.2.2), but told.
+        if self.is_opened
+            && self.acking.at.is_none()
+            && self.receiving.update(self.agreed.mss) != Update::None
+        {
+            self.acking.at = Some(now + settings.delayed_ack);
+        }
     }
 
     /// Our SYN is acknowledged, and the peer's options are known.

@@ -52,11 +52,15 @@ impl Persist {
         self.since = Some(sent_at);
     }
 
-    /// `is_shut`: nothing goes; otherwise too little to be worth a segment.
-    pub(super) fn set(&mut self, is_blocked: bool, is_shut: bool, now: Time, rto: Duration) {
-        if !is_blocked {
-            (self.at, self.backoffs, self.since) = (None, 0, None);
-        } else if self.at.is_none() {
+    /// The window lets something go, or there is nothing.
+    #[inline]
+    pub(super) fn stop(&mut self) {
+        (self.at, self.backoffs, self.since) = (None, 0, None);
+    }
+
+    /// The window is against it. `is_shut`: nothing goes; otherwise too little to be worth a segment.
+    pub(super) fn run(&mut self, is_shut: bool, now: Time, rto: Duration) {
+        if self.at.is_none() {
             let wait = rto.saturating_mul(1 << self.backoffs.min(16)).min(PROBE_EVERY_MAX);
             let wait = if is_shut || self.backoffs > 0 { wait } else { wait.min(OVERRIDE_AFTER) };
             let since = self.since.take().filter(|_| !is_shut).unwrap_or(now);

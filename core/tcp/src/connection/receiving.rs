@@ -218,7 +218,11 @@ impl Receiving {
     }
 
     /// Whether the window has grown, and enough to be told (RFC 9293 §3.8.6.2.2): by a segment, or half of what there is.
+    #[inline]
     pub(super) fn update(&self, mss: u16) -> Update {
+        if self.granted <= self.edge {
+            return Update::None;
+        }
         match self.told().edge - self.edge {
             0 => Update::None,
             more if more >= u64::from(mss).min(self.largest / 2) => Update::Due,

@@ -6,7 +6,7 @@ use spillway_wire::packet::tcp::{self, Flags, Options, SackBlocks, Timestamps};
 use spillway_wire::packet::{checksum, ipv4};
 
 use super::accept_segment::Stamps;
-use super::receiving::Told;
+use super::receiving::{Told, Update};
 use super::{Connection, State};
 use crate::flow::Flow;
 use crate::seq::{FIRST, Seq};
@@ -114,7 +114,9 @@ impl Connection {
         if self.persist.is_due {
             return Some(Plan::Question);
         }
-        (self.acking.is_due && self.state != State::SynSent).then_some(Plan::Acknowledge)
+        let is_update_due = || self.is_opened && self.receiving.update(self.agreed.mss) == Update::Due;
+        let is_due = self.acking.is_due || is_update_due();
+        (is_due && self.state != State::SynSent).then_some(Plan::Acknowledge)
     }
 
     /// New sequence numbers that may go now, a segment's worth.
@@ -197,21 +199,18 @@ impl Connection {
             Plan::Acknowledge => (self.recovery.nxt(), self.recovery.nxt()),
             Plan::Question => (self.recovery.una() - 1, self.recovery.una() - 1),
         };
-        let (is_syn, is_fin) =
-            (from == FIRST && to > FIRST, self.fin.is_some_and(|fin| from <= fin && to > fin));
-        let start = from + u64::from(is_syn);
-        let bytes = (to - start) as usize - usize::from(is_fin); // a segment's worth
+        if from == FIRST && to > FIRST {
+            return self.write_syn(now, settings, target, slot);
+        }
+        let is_fin = self.fin.is_some_and(|fin| from <= fin && to > fin);
+        let bytes = (to - from) as usize - usize::from(is_fin); // a segment's worth
         let is_last = bytes > 0 && to == self.queue.end();
-        let header = if is_syn {
-            self.syn_header(now, settings)
-        } else {
-            let fin = if is_fin { Flags::FIN } else { Flags::NONE };
-            let psh = if is_last { Flags::PSH } else { Flags::NONE };
-            self.header(now, from, fin | psh, told)
-        };
+        let fin = if is_fin { Flags::FIN } else { Flags::NONE };
+        let psh = if is_last { Flags::PSH } else { Flags::NONE };
+        let header = self.header(now, from, fin | psh, told);
         let payload_at = TCP_AT + header.header_bytes();
         if bytes > 0 {
-            self.queue.copy(start, &mut slot[payload_at..payload_at + bytes]);
+            self.queue.copy(from, &mut slot[payload_at..payload_at + bytes]);
         }
         write_headers(settings, self.flow, target, &header, bytes, slot)
     }
@@ -234,7 +233,8 @@ impl Connection {
         }
     }
 
-    fn syn_header(&self, now: Time, settings: &Settings) -> tcp::Header {
+    #[cold]
+    fn write_syn(&self, now: Time, settings: &Settings, target: Mac, slot: &mut [u8]) -> usize {
         let is_answer = self.state != State::SynSent;
         let acknowledged = self.receiving.acknowledged();
         // A window that is not shifted. One that is said again tells no more than the first: bytes may have come meanwhile.
@@ -248,7 +248,7 @@ impl Connection {
         let echo = |recent| if is_answer { recent } else { 0 };
         let stamps = |stamps: Stamps| Timestamps { value: stamps.now(now), echo: echo(stamps.recent) };
         let scale = if is_answer { self.receiving.scale } else { settings.window_scale() };
-        tcp::Header {
+        let header = tcp::Header {
             source: self.flow.local.port(),
             target: self.flow.peer.port(),
             seq: self.base.low(FIRST),
@@ -263,7 +263,8 @@ impl Connection {
                 timestamps: self.agreed.stamps.map(stamps),
                 sack: SackBlocks::default(),
             },
-        }
+        };
+        write_headers(settings, self.flow, target, &header, 0, slot)
     }
 
     #[inline]
@@ -291,6 +292,7 @@ impl Connection {
 }
 
 /// Writes all headers before a payload that is in its place already: the frame's length.
+#[inline(always)]
 pub(crate) fn write_headers(
     settings: &Settings,
     flow: Flow,
@@ -307,6 +309,7 @@ pub(crate) fn write_headers(
 }
 
 /// Writes Ethernet and IPv4 before a payload that is in its place already: the frame's length.
+#[inline]
 pub(crate) fn write_network(
     settings: &Settings,
     flow: Flow,

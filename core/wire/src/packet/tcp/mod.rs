@@ -162,7 +162,7 @@ impl Header {
     ///
     /// # Panics
     /// When `out` is shorter than header and payload: the caller has placed the payload there.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, out: &mut [u8], payload_bytes: usize, pseudo: Sum) -> usize {
         let header_bytes = self.header_bytes();
         let (head, payload) = out[..header_bytes + payload_bytes].split_at_mut(header_bytes);
