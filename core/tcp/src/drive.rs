@@ -10,10 +10,13 @@ pub fn begin_turn<A: Application>(stack: &mut Stack, application: &mut A, now: T
     if application.poll_timeout().is_some_and(|at| at <= now) {
         application.handle_timeout(now, stack);
     }
-    drain(stack, application, now);
+    if stack.has_events() {
+        drain(stack, application, now);
+    }
 }
 
 /// A frame has come.
+#[inline]
 pub fn deliver<A: Application>(stack: &mut Stack, application: &mut A, now: Time, frame: &[u8]) {
     if let Some(delivery) = stack.handle_frame(now, frame) {
         let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };

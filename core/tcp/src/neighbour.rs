@@ -119,10 +119,12 @@ impl Neighbours {
 
     /// An address to ask for now, to everybody. Ask until there is none; then
     /// [`poll_timeout`](Neighbours::poll_timeout) tells when to ask again.
+    #[inline]
     pub fn poll_question(&mut self, now: Time) -> Option<Ipv4Addr> {
-        if self.next_at.is_none_or(|at| now < at) {
-            return None;
-        }
+        if self.next_at.is_none_or(|at| now < at) { None } else { self.next_question(now) }
+    }
+
+    fn next_question(&mut self, now: Time) -> Option<Ipv4Addr> {
         let mut at = 0;
         while at < self.entries.len() {
             let entry = &mut self.entries[at];

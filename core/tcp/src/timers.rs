@@ -93,7 +93,21 @@ impl Wheel {
     }
 
     /// Sets a key's deadline, in place of the one it had. The end of time is none.
+    #[inline]
     pub fn arm(&mut self, key: u32, at: Time) {
+        // Put off, as by nearly every acknowledgement.
+        if let Some(node) = self.nodes.get_mut(key as usize)
+            && node.place != Place::Nowhere
+            && (node.filed..NEVER).contains(&at.as_nanos())
+            && node.at != NEVER
+        {
+            node.at = at.as_nanos();
+        } else {
+            self.arm_anew(key, at);
+        }
+    }
+
+    fn arm_anew(&mut self, key: u32, at: Time) {
         if at.as_nanos() == NEVER {
             return self.disarm(key);
         }

@@ -278,20 +278,26 @@ impl Connection {
         }
     }
 
-    /// The application takes so many more bytes.
-    pub(crate) fn grant(&mut self, cx: &mut Context<'_>, bytes: u32) {
-        if self.is_lost() {
-            return;
+    /// The application takes so many more bytes. What [waits](Self::has_late) may go to it then.
+    pub(crate) fn grant(&mut self, bytes: u32) {
+        if !self.is_lost() {
+            self.receiving.grant(bytes);
         }
-        self.receiving.grant(bytes);
-        if self.is_opened && self.receiving.has_late() {
-            let before = self.receiving.next;
-            self.pass_late(cx);
-            if self.receiving.next > before && self.receiving.is_finished() {
-                self.take_fin();
-            }
-            self.tell(cx);
+    }
+
+    /// Whether bytes wait for others, or for a grant.
+    pub(crate) fn has_late(&self) -> bool {
+        self.receiving.has_late() && self.is_opened && !self.is_lost()
+    }
+
+    /// Bytes that waited for a grant go to the application.
+    pub(crate) fn pass_granted(&mut self, cx: &mut Context<'_>) {
+        let before = self.receiving.next;
+        self.pass_late(cx);
+        if self.receiving.next > before && self.receiving.is_finished() {
+            self.take_fin();
         }
+        self.tell(cx);
     }
 
     /// Opens the gate up to a stream offset.

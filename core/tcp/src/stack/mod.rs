@@ -148,6 +148,7 @@ impl Stack {
     }
 
     /// Whether [`handle_timeout`](Self::handle_timeout) would find something; now and then it does not.
+    #[inline]
     pub(crate) fn is_timeout_due(&self, now: Time) -> bool {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
         self.wheel.may_be_due(now)

@@ -23,13 +23,15 @@ pub(super) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
     flows: HashMap<Flow, u32, Keyed>,
+    /// Whose segment came last: segments come in trains (Jain and Routhier 1986).
+    last: Option<(Flow, u32)>,
     connections_max: u32,
 }
 
 impl Table {
     pub(super) fn new(connections_max: u32, key: Key) -> Table {
         let flows = HashMap::with_hasher(keyed(key));
-        Table { slots: Vec::new(), free: Vec::new(), flows, connections_max }
+        Table { slots: Vec::new(), free: Vec::new(), flows, last: None, connections_max }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -48,6 +50,7 @@ impl Table {
     /// Adds a connection under the name that [`next`](Self::next) gave.
     pub(super) fn add(&mut self, connection: Box<Connection>) {
         let conn = connection.conn;
+        self.last = None;
         self.flows.insert(connection.flow, conn.slot);
         if self.free.last() == Some(&conn.slot) {
             self.free.pop();
@@ -78,14 +81,23 @@ impl Table {
         self.slots.get_mut(slot as usize)?.connection.as_deref_mut()
     }
 
-    pub(super) fn find(&self, flow: &Flow) -> Option<Conn> {
-        self.flows.get(flow).and_then(|slot| self.at(*slot)).map(|connection| connection.conn)
+    pub(super) fn find(&mut self, flow: &Flow) -> Option<Conn> {
+        let slot = match self.last {
+            Some((last, slot)) if last == *flow => slot,
+            _ => {
+                let slot = *self.flows.get(flow)?;
+                self.last = Some((*flow, slot));
+                slot
+            }
+        };
+        self.at(slot).map(|connection| connection.conn)
     }
 
     /// Segments of this flow are not this connection's any more. Whether they were.
     pub(super) fn forget_flow(&mut self, flow: Flow, conn: Conn) -> bool {
         let is_its = self.flows.get(&flow) == Some(&conn.slot);
         if is_its {
+            self.last = None;
             self.flows.remove(&flow);
         }
         is_its

@@ -102,6 +102,7 @@ impl TimeWaits {
         self.entries.contains_key(flow)
     }
 
+    #[inline]
     pub(super) fn next_at(&self) -> Option<Time> {
         self.order.front().map(|(at, _)| *at)
     }

@@ -87,7 +87,10 @@ impl Transport for Stack {
     }
 
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
-        self.with(conn, |connection, cx| connection.send(cx.settings, cx.spent, bytes)).unwrap_or(0)
+        let Some(connection) = self.table.get_mut(conn) else { return 0 };
+        let taken = connection.send(&self.settings, &mut self.spent, bytes);
+        touch(&mut self.touched, connection);
+        taken
     }
 
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
@@ -106,7 +109,12 @@ impl Transport for Stack {
     }
 
     fn grant(&mut self, conn: Conn, bytes: u32) {
-        self.with(conn, |connection, cx| connection.grant(cx, bytes));
+        let Some(connection) = self.table.get_mut(conn) else { return };
+        connection.grant(bytes);
+        touch(&mut self.touched, connection);
+        if connection.has_late() {
+            self.with(conn, |connection, cx| connection.pass_granted(cx));
+        }
     }
 
     fn release(&mut self, conn: Conn, through: u64) {
