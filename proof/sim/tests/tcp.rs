@@ -25,13 +25,13 @@ fn every_byte_arrives_every_connection_ends_and_nobody_says_what_is_not_so() {
     let (packets, delivered, completed) =
         (sum(|r| r.packets), sum(|r| r.delivered_bytes), sum(|r| r.completed));
     let (damaged, timeouts, faults) = (sum(|r| r.damaged), sum(|r| r.timeouts), sum(|r| r.faults));
-    let moves = sum(|r| r.moves);
+    let (moves, rogue_frames) = (sum(|r| r.moves), sum(|r| r.rogue_frames));
     println!(
         "{packets} frames, {delivered} bytes, {completed} connections whole, {damaged} frames damaged, {timeouts} timeouts, \
-         {moves} moves"
+         {moves} moves, {rogue_frames} frames of those who keep no rules"
     );
     assert!(packets >= 2_000_000 && damaged > 1_000 && timeouts > 1_000 && faults > 1_000, "much happened");
-    assert!(moves > 100_000, "connections moved");
+    assert!(moves > 100_000 && rogue_frames > 100_000, "connections moved, and not everybody behaved");
 }
 
 #[test]

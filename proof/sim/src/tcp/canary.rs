@@ -37,11 +37,13 @@ pub enum Canary {
     SkipByte,
     /// The gate is open.
     ForgetGate,
+    /// Whoever forges resets knows where RCV.NXT is.
+    ExactReset,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 13] = [
+    pub const ALL: [Canary; 14] = [
         Canary::FlipByte,
         Canary::RepeatSegment,
         Canary::DropSegment,
@@ -55,6 +57,7 @@ impl Canary {
         Canary::ForgetLate,
         Canary::SkipByte,
         Canary::ForgetGate,
+        Canary::ExactReset,
     ];
 
     /// For command lines.
@@ -73,6 +76,7 @@ impl Canary {
             Canary::ForgetLate => "forget-late",
             Canary::SkipByte => "skip-byte",
             Canary::ForgetGate => "forget-gate",
+            Canary::ExactReset => "exact-reset",
         }
     }
 
@@ -90,6 +94,7 @@ impl Canary {
             Canary::ForgetSack => "another state has arrived",
             Canary::ForgetLate => "said that it had",
             Canary::SkipByte => "of 1 that were sent",
+            Canary::ExactReset => "broken although nothing was wrong",
         }
     }
 

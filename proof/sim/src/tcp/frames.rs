@@ -1,8 +1,9 @@
 //! Frames by hand, for those who are no stack.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::{arp, checksum, ipv4, tcp};
 
 /// Hosts are at 10.0.0.1 and on.
 pub(crate) fn address_of(host: usize) -> Ipv4Addr {
@@ -20,75 +21,75 @@ pub(crate) fn mac_of(ip: Ipv4Addr) -> Mac {
     Mac([2, 0, a, b, c, d])
 }
 
-#[cfg(test)]
-pub(crate) use by_hand::{Ends, segment};
+/// From where to where, at both layers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub(crate) source_mac: Mac,
+    pub(crate) target_mac: Mac,
+    pub(crate) source: SocketAddr,
+    pub(crate) target: SocketAddr,
+}
 
-#[cfg(test)]
-mod by_hand {
-    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-    use super::mac_of;
-    use spillway_wire::packet::ethernet::{self, Mac};
-    use spillway_wire::packet::{checksum, ipv4, tcp};
-
-    /// From where to where, at both layers.
-    #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Ends {
-        pub(crate) source_mac: Mac,
-        pub(crate) target_mac: Mac,
-        pub(crate) source: SocketAddr,
-        pub(crate) target: SocketAddr,
+fn v4(end: SocketAddr) -> Ipv4Addr {
+    match end.ip() {
+        IpAddr::V4(ip) => ip,
+        IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
     }
+}
 
-    fn v4(end: SocketAddr) -> Ipv4Addr {
-        match end.ip() {
-            IpAddr::V4(ip) => ip,
-            IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
-        }
+impl Ends {
+    /// Of hosts that have the cards of their addresses.
+    pub(crate) fn between(source: SocketAddr, target: SocketAddr) -> Ends {
+        Ends { source_mac: mac_of(v4(source)), target_mac: mac_of(v4(target)), source, target }
     }
+}
 
-    impl Ends {
-        /// Of hosts that have the cards of their addresses.
-        pub(crate) fn between(source: SocketAddr, target: SocketAddr) -> Ends {
-            Ends { source_mac: mac_of(v4(source)), target_mac: mac_of(v4(target)), source, target }
-        }
+/// A TCP segment in a frame. The header's ports are those of the ends.
+pub(crate) fn segment(ends: Ends, header: tcp::Header, payload: &[u8]) -> Vec<u8> {
+    let header = tcp::Header { source: ends.source.port(), target: ends.target.port(), ..header };
+    let (at, header_bytes) = (ethernet::HEADER_BYTES + ipv4::HEADER_BYTES, header.header_bytes());
+    let segment_bytes = header_bytes + payload.len();
+    let mut frame = vec![0; at + segment_bytes];
+    head(&mut frame, ends.source_mac, ends.target_mac, ethernet::KIND_IPV4);
+    let ip = ipv4::Header {
+        source: v4(ends.source),
+        target: v4(ends.target),
+        protocol: ipv4::PROTOCOL_TCP,
+        ttl: 64,
+        dscp_ecn: 0,
+        ident: 0,
+        dont_fragment: true,
+        payload_bytes: segment_bytes as u16, // of one frame
+    };
+    if let Some(out) = frame[ethernet::HEADER_BYTES..].first_chunk_mut() {
+        ip.emit(out);
     }
+    let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, segment_bytes as u32); // fits
+    frame[at + header_bytes..].copy_from_slice(payload);
+    header.emit(&mut frame[at..], payload.len(), pseudo);
+    frame
+}
 
-    /// A TCP segment in a frame. The header's ports are those of the ends.
-    pub(crate) fn segment(ends: Ends, header: tcp::Header, payload: &[u8]) -> Vec<u8> {
-        let header = tcp::Header { source: ends.source.port(), target: ends.target.port(), ..header };
-        let (at, header_bytes) = (ethernet::HEADER_BYTES + ipv4::HEADER_BYTES, header.header_bytes());
-        let segment_bytes = header_bytes + payload.len();
-        let mut frame = vec![0; at + segment_bytes];
-        head(&mut frame, Layers { ends, kind: ethernet::KIND_IPV4 });
-        let ip = ipv4::Header {
-            source: v4(ends.source),
-            target: v4(ends.target),
-            protocol: ipv4::PROTOCOL_TCP,
-            ttl: 64,
-            dscp_ecn: 0,
-            ident: 0,
-            dont_fragment: true,
-            payload_bytes: segment_bytes as u16, // of one frame
-        };
-        if let Some(out) = frame[ethernet::HEADER_BYTES..].first_chunk_mut() {
-            ip.emit(out);
-        }
-        let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, segment_bytes as u32); // fits
-        frame[at + header_bytes..].copy_from_slice(payload);
-        header.emit(&mut frame[at..], payload.len(), pseudo);
-        frame
+/// The answer to whoever asks for this address.
+pub(crate) fn arp_reply(question: &arp::Packet, own: (Mac, Ipv4Addr)) -> Vec<u8> {
+    let (target_mac, target_ip) = (question.sender_mac, question.sender_ip);
+    let packet = arp::Packet {
+        operation: arp::Operation::Reply,
+        sender_mac: own.0,
+        sender_ip: own.1,
+        target_mac,
+        target_ip,
+    };
+    let mut frame = vec![0; ethernet::HEADER_BYTES + arp::BYTES];
+    head(&mut frame, own.0, target_mac, ethernet::KIND_ARP);
+    if let Some(body) = frame[ethernet::HEADER_BYTES..].first_chunk_mut() {
+        packet.emit(body);
     }
+    frame
+}
 
-    struct Layers {
-        ends: Ends,
-        kind: u16,
-    }
-
-    fn head(frame: &mut [u8], layers: Layers) {
-        let Layers { ends, kind } = layers;
-        if let Some(out) = frame.first_chunk_mut() {
-            ethernet::Header { target: ends.target_mac, source: ends.source_mac, kind }.emit(out);
-        }
+fn head(frame: &mut [u8], source: Mac, target: Mac, kind: u16) {
+    if let Some(out) = frame.first_chunk_mut() {
+        ethernet::Header { target, source, kind }.emit(out);
     }
 }

@@ -4,6 +4,7 @@
 //! - `plan`: what is drawn from the seed; `world`: everything that happens; `host`: stacks, a program, a clock
 //! - `rack`: several stacks behind one address; `switch`: where frames go; `moves`: connections go from one to another
 //! - `program`: clients and servers; every byte of theirs is in the [`oracle`](crate::oracle)'s books
+//! - `rogue`: who keeps no rules: `puppet`s, each a connection with a trick; floods, noise, forged segments
 //! - `sniffer`: reads every frame that a stack sends and knows what it may say; `gates`: what applications have released
 //! - [`canary`]: planted faults that a run must find
 //! - [`run()`]: a storm, then calm, and what was found
@@ -17,7 +18,9 @@ mod host;
 mod moves;
 mod plan;
 mod program;
+mod puppet;
 mod rack;
+mod rogue;
 mod run;
 mod sniffer;
 mod switch;

@@ -44,6 +44,12 @@ impl Moves {
         Moves { when, rng, canary, until, made: 0, refused: 0 }
     }
 
+    /// Nobody moves any more. A connection that moves for ever does not find out that its peer is gone: how often it has
+    /// asked does not travel.
+    pub(crate) fn end(&mut self) {
+        self.when = When::Never;
+    }
+
     pub(super) fn are_none(&self) -> bool {
         self.when == When::Never
     }

@@ -12,6 +12,7 @@ use super::frames::{address_apart, address_of, mac_of};
 use super::moves::When;
 use super::path::Conditions;
 use super::program::Manners;
+use super::rogue::Deeds;
 use crate::rng::Rng;
 
 /// Every host listens here,
@@ -46,6 +47,8 @@ pub(crate) struct Plan {
     /// When connections go from one stack of a host to another.
     pub(crate) moves: When,
     stacks: Stacks,
+    /// Somebody keeps no rules.
+    pub(crate) rogue: Option<Deeds>,
     tables: Tables,
 }
 
@@ -103,6 +106,12 @@ impl Plan {
             Some(_) => Weather { delay_ns_max: 1_000_000, loss_ppm: 1_000, is_narrow: false, ..weather },
             None => weather,
         };
+        let is_exact = canary == Some(Canary::ExactReset);
+        let rogue = (is_exact || canary.is_none() && rng.chance(1, 3)).then(|| Deeds {
+            floods: is_crowded && rng.chance(1, 2),
+            forges: is_exact || rng.chance(1, 2),
+            is_exact,
+        });
         let often = rng.scale(1, 1000);
         let moves = if canary.is_some_and(Canary::is_of_moves) {
             When::Always
@@ -119,6 +128,7 @@ impl Plan {
         Plan {
             may_renege: canary.is_none() && rng.chance(1, 2),
             moves,
+            rogue,
             stacks: Stacks { many, are_apart: rng.chance(1, 2) },
             hosts: rng.range(2, 4) as usize, // a few
             manners: Manners {

@@ -45,6 +45,12 @@ pub(crate) struct Place {
     pub(crate) strangers: Vec<SocketAddr>,
 }
 
+impl Place {
+    fn is_stranger(&self, peer: SocketAddr) -> bool {
+        self.strangers.iter().any(|stranger| stranger.ip() == peer.ip())
+    }
+}
+
 /// A host's application.
 pub(crate) struct Program {
     place: Place,
@@ -272,7 +278,7 @@ impl Program {
             ends: (local, peer),
             head: Vec::new(),
             token: None,
-            is_booked: !self.place.strangers.iter().any(|stranger| stranger.ip() == peer.ip()),
+            is_booked: !self.place.is_stranger(peer),
             read: 0,
             owed: 0,
             replied: 0,
@@ -348,7 +354,8 @@ impl Program {
     }
 
     fn lost(&mut self, conn: Conn, reason: LostReason) {
-        if reason == LostReason::TimedOut && !self.manners.may_time_out {
+        let is_stranger = matches!(self.talks.get(&conn), Some(Talk::Server(service)) if self.place.is_stranger(service.ends.1));
+        if reason == LostReason::TimedOut && !self.manners.may_time_out && !is_stranger {
             self.violation(format!("{conn:?} timed out although nobody was silent for long"));
         }
         match self.talks.remove(&conn) {

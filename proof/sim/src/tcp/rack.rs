@@ -61,6 +61,11 @@ impl Rack {
         self.seats.iter().map(|seat| seat.stack.connections()).sum()
     }
 
+    /// As many may be half-open.
+    pub(crate) fn half_open_max(&self) -> usize {
+        self.seats.iter().map(|seat| seat.stack.settings().half_open_max as usize).sum()
+    }
+
     /// Of all of them.
     pub(crate) fn sum(&self, of: fn(&Counters) -> u64) -> u64 {
         self.seats.iter().map(|seat| of(seat.stack.counters())).sum()

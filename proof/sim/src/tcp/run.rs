@@ -17,6 +17,8 @@ pub struct Report {
     pub packets: u64,
     /// Of those, lost on the way, for whatever reason.
     pub lost: u64,
+    /// Frames of peers that keep no rules, floods, noise and forged ones.
+    pub rogue_frames: u64,
     /// Virtual time, milliseconds.
     pub simulated_ms: u64,
     /// Of every frame and when it was sent. The same seed, number of frames and program give the same.
@@ -74,6 +76,7 @@ fn of_world(seed: u64, packets: u64, mut world: World) -> Report {
         seed,
         packets: world.packets,
         lost: world.paths().iter().map(|path| path.lost).sum(),
+        rogue_frames: world.rogue_frames,
         simulated_ms: world.now().as_nanos() / 1_000_000,
         trace_hash: format!("{:016x}", world.hash),
         streams: oracle.streams(),

@@ -2,7 +2,7 @@
 //!
 //! Numbers of a stream count from its SYN, which is 0; the first byte is 1. Streams here are far shorter than 2^31.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use spillway_wire::packet::tcp::{self, Flags};
@@ -81,11 +81,29 @@ pub(crate) struct Sniffer {
     gated_port: u16,
     /// Who has little room may forget what came out of order, though it has told of it (RFC 2018 §8).
     pub(crate) may_renege: bool,
+    /// Forged SYNs: to whom, from whom, and what acknowledges it.
+    forged: BTreeSet<(SocketAddr, SocketAddr, u32)>,
 }
 
 impl Sniffer {
     pub(crate) fn new(gates: SharedGates, gated_port: u16) -> Sniffer {
-        Sniffer { flows: BTreeMap::new(), gates, gated_port, may_renege: false }
+        Sniffer { flows: BTreeMap::new(), gates, gated_port, may_renege: false, forged: BTreeSet::new() }
+    }
+
+    /// What both ends of a connection have said.
+    pub(crate) fn ends(&self, local: SocketAddr, peer: SocketAddr) -> Option<(&End, &End)> {
+        let is_lower = local < peer;
+        let [lower, higher] = self.flows.get(&if is_lower { (local, peer) } else { (peer, local) })?;
+        Some(if is_lower { (lower, higher) } else { (higher, lower) })
+    }
+
+    /// A frame of somebody else claims to be of a connection. If that has just ended, a SYN begins another.
+    pub(crate) fn forged(&mut self, frame: &[u8]) {
+        if let Ok(Some(seen)) = sniff(frame)
+            && seen.header.flags.contains(Flags::SYN)
+        {
+            self.forged.insert((seen.target, seen.source, seen.header.seq.wrapping_add(1)));
+        }
     }
 
     /// Somebody sends a frame. `is_judged`: a stack, which must be right; what others say is only noted.
@@ -100,6 +118,10 @@ impl Sniffer {
         let key = if is_lower { (source, target) } else { (target, source) };
         let flags = seen.header.flags;
         if flags.contains(Flags::RST) {
+            return Ok(());
+        }
+        if flags.contains(Flags::SYN | Flags::ACK) && self.forged.contains(&(source, target, seen.header.ack))
+        {
             return Ok(());
         }
         let ends = self.flows.entry(key).or_default();
@@ -175,6 +197,10 @@ fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u
     }
     for (left, right) in header.options.sack.as_slice() {
         let (left, right) = (left.wrapping_sub(theirs), right.wrapping_sub(theirs));
+        // What came twice may be anything of before, when somebody forges (RFC 2883).
+        if right.wrapping_sub(ack).cast_signed() <= 0 && left.wrapping_sub(right).cast_signed() < 0 {
+            continue;
+        }
         if left >= right || right > them.sent {
             return Err(format!("says that {left}..{right} came of {}", them.sent));
         }

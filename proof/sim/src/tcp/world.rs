@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::tcp::Flags;
 
 use super::canary::{Canary, Meddled};
 use super::frames::address_of;
@@ -17,7 +18,9 @@ use super::path::{Arrival, Path};
 use super::plan::{GATED_PORT, PORT, Plan};
 use super::program::{Place, Program};
 use super::rack::Rack;
+use super::rogue::Rogue;
 use super::sniffer::{Sniffer, sniff};
+use super::switch::ends_of;
 use crate::agenda::Agenda;
 use crate::clock::Clock;
 use crate::oracle::{Oracle, Shared};
@@ -40,6 +43,7 @@ enum Happening {
     Wake(usize, Time),
     Fault,
     Mend(usize, usize),
+    Rogue,
 }
 
 pub(crate) struct World {
@@ -48,6 +52,8 @@ pub(crate) struct World {
     agenda: Agenda<Happening>,
     plan: Plan,
     hosts: Vec<Host>,
+    /// Behind the hosts, in numbers.
+    rogue: Option<Rogue>,
     /// By source, then target.
     paths: Vec<Path>,
     sniffer: Sniffer,
@@ -58,6 +64,8 @@ pub(crate) struct World {
     /// Frames sent.
     pub(crate) packets: u64,
     pub(crate) faults: u64,
+    /// Frames of those who keep no rules.
+    pub(crate) rogue_frames: u64,
     /// Told of every frame, if somebody wants to know.
     pub(crate) trace: Option<Box<dyn FnMut(String)>>,
     /// The most connections of one host, half-open ones included.
@@ -74,6 +82,7 @@ impl World {
             now: Time(1),
             agenda: Agenda::default(),
             hosts: Vec::new(),
+            rogue: None,
             paths: Vec::new(),
             sniffer: Sniffer::new(gates.clone(), GATED_PORT),
             oracle: oracle.clone(),
@@ -82,13 +91,14 @@ impl World {
             hash: seed,
             packets: 0,
             faults: 0,
+            rogue_frames: 0,
             trace: None,
             connections_max: 0,
             rng: rng.fork(),
             plan,
         };
         world.sniffer.may_renege = world.plan.may_renege;
-        for _ in 0..world.plan.hosts * world.plan.hosts {
+        for _ in 0..world.nodes() * world.nodes() {
             let conditions = world.plan.weather.path(&mut rng);
             world.paths.push(Path::new(conditions, rng.fork()));
         }
@@ -109,7 +119,22 @@ impl World {
         if world.plan.fault_ns_max > 0 {
             world.next_fault(Duration::ZERO);
         }
+        if let Some(deeds) = world.plan.rogue {
+            let targets = (0..world.plan.hosts).flat_map(listeners).collect();
+            world.rogue = Some(Rogue::new(address_of(world.plan.hosts), targets, deeds, rng.fork()));
+            world.agenda.add(world.now, Happening::Rogue);
+        }
         world
+    }
+
+    /// Hosts and the rogue.
+    fn nodes(&self) -> usize {
+        self.plan.hosts + usize::from(self.plan.rogue.is_some())
+    }
+
+    fn path(&mut self, source: usize, target: usize) -> &mut Path {
+        let nodes = self.nodes();
+        &mut self.paths[source * nodes + target]
     }
 
     fn turn_after(&mut self, host: usize, delay_ns: u64) {
@@ -136,6 +161,9 @@ impl World {
         for frame in &frames {
             self.send(host, frame);
         }
+        if let Some(what) = self.hosts[host].beyond_bounds() {
+            self.oracle.borrow_mut().violation(what);
+        }
         for fault in self.hosts[host].rack.faults.drain(..) {
             self.oracle.borrow_mut().violation(fault);
         }
@@ -143,24 +171,41 @@ impl World {
         self.arm(host);
     }
 
+    /// A stack sends a frame.
     fn send(&mut self, source: usize, frame: &[u8]) {
         self.packets += 1;
+        let seen =
+            if self.is_of_rogue(frame) { sniff(frame).map(|_| ()) } else { self.sniffer.see(frame, true) };
+        if let Err(why) = seen {
+            self.oracle.borrow_mut().violation(why);
+        }
+        self.carry(source, frame);
+        self.forge(source, frame);
+    }
+
+    fn is_of_rogue(&self, frame: &[u8]) -> bool {
+        let known = |end: SocketAddr| (0..self.plan.hosts).any(|host| address_of(host) == end.ip());
+        self.rogue.is_some() && ends_of(frame).is_some_and(|(_, target)| !known(target))
+    }
+
+    /// A frame is on its way.
+    fn carry(&mut self, source: usize, frame: &[u8]) {
         let digest = frame.chunks(8).fold(frame.len() as u64, |hash, chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
             (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
         });
         self.hash = mix(self.hash ^ digest ^ self.now.as_nanos());
-        if let Err(why) = self.sniffer.see(frame, true) {
-            self.oracle.borrow_mut().violation(why);
-        }
         let Ok((header, _)) = ethernet::Header::parse(frame) else { return };
         let mut arrivals = Vec::new();
-        for target in 0..self.hosts.len() {
-            let is_for = header.target == Mac::BROADCAST || self.hosts[target].rack.has(header.target);
-            if is_for && target != source {
-                let path = &mut self.paths[source * self.plan.hosts + target];
-                path.send(self.now, frame, |arrival| arrivals.push((target, arrival)));
+        for target in 0..self.nodes() {
+            let has = match self.hosts.get(target) {
+                Some(host) => host.rack.has(header.target),
+                None => self.rogue.as_ref().is_some_and(|rogue| rogue.has(header.target)),
+            };
+            if (has || header.target == Mac::BROADCAST) && target != source {
+                let now = self.now;
+                self.path(source, target).send(now, frame, |arrival| arrivals.push((target, arrival)));
             }
         }
         if let Some(tell) = &mut self.trace {
@@ -171,8 +216,50 @@ impl World {
         }
     }
 
+    /// Those who keep no rules say something.
+    fn rogue_says(&mut self, frames: &[Vec<u8>]) {
+        for frame in frames {
+            self.rogue_frames += 1;
+            self.carry(self.plan.hosts, frame);
+        }
+    }
+
+    /// Whoever has just sent something may find a forged answer, before the peer's.
+    fn forge(&mut self, victim: usize, frame: &[u8]) {
+        let Some(rogue) = &mut self.rogue else { return };
+        if !rogue.forges() {
+            return;
+        }
+        let Ok(Some(seen)) = sniff(frame) else { return };
+        let Some((us, them)) = self.sniffer.ends(seen.source, seen.target) else { return };
+        if seen.header.flags.intersects(Flags::RST | Flags::SYN) {
+            return;
+        }
+        let Some(forged) = rogue.forge(seen.target, seen.source, them, us) else { return };
+        self.sniffer.forged(&forged);
+        self.rogue_frames += 1;
+        if let Some(tell) = &mut self.trace {
+            tell(format!("{} forged", line(self.now, &forged, &[])));
+        }
+        self.hosts[victim].arrive(forged, false);
+        self.turn_after(victim, 0);
+    }
+
     fn happen(&mut self, what: Happening) {
         match what {
+            Happening::Arrive { to, frame, .. } if to == self.plan.hosts => {
+                let said = self.rogue.as_mut().map_or(Vec::new(), |rogue| rogue.hear(&frame));
+                self.rogue_says(&said);
+            }
+            Happening::Rogue => {
+                let now = self.now;
+                let Some(rogue) = self.rogue.as_mut().filter(|rogue| rogue.next_at.is_some()) else { return };
+                let said = rogue.act(now);
+                if let Some(at) = rogue.next_at {
+                    self.agenda.add(at, Happening::Rogue);
+                }
+                self.rogue_says(&said);
+            }
             Happening::Arrive { to, frame, is_damaged } => {
                 self.hosts[to].arrive(frame, is_damaged);
                 let delay = self.rng.range(0, self.plan.turn_delay_ns);
@@ -192,7 +279,7 @@ impl World {
                     self.next_fault(lasts * QUIET_FACTOR);
                 }
             }
-            Happening::Mend(source, target) => self.paths[source * self.plan.hosts + target].is_cut = false,
+            Happening::Mend(source, target) => self.path(source, target).is_cut = false,
         }
     }
 
@@ -222,7 +309,7 @@ impl World {
             }
             2 => {
                 let conditions = self.plan.weather.path(&mut self.rng);
-                self.paths[one * self.plan.hosts + other].conditions = conditions;
+                self.path(one, other).conditions = conditions;
             }
             _ => {
                 if self.plan.clocks_differ {
@@ -236,7 +323,7 @@ impl World {
     }
 
     fn cut(&mut self, source: usize, target: usize, lasts: Duration) {
-        let path = &mut self.paths[source * self.plan.hosts + target];
+        let path = self.path(source, target);
         if !std::mem::replace(&mut path.is_cut, true) {
             self.agenda.add(self.now + lasts, Happening::Mend(source, target));
         }
@@ -246,7 +333,7 @@ impl World {
     pub(crate) fn finish(&mut self) {
         self.oracle.borrow_mut().all_ended();
         let left = self.left();
-        let checks = self.hosts.iter().filter_map(|host| host.check().err());
+        let checks = self.hosts.iter().filter_map(|host| host.check(self.rogue.is_some()).err());
         for what in left.into_iter().chain(checks) {
             self.oracle.borrow_mut().violation(what);
         }
@@ -299,8 +386,13 @@ fn place(host: usize, hosts: usize) -> Place {
         own: end(host, 0),
         listeners: [end(host, PORT), end(host, GATED_PORT)],
         targets: others.flat_map(|other| [end(other, PORT), end(other, GATED_PORT)]).collect(),
-        strangers: Vec::new(),
+        strangers: vec![end(hosts, 0)],
     }
+}
+
+/// Of a host.
+fn listeners(host: usize) -> [SocketAddr; 2] {
+    [PORT, GATED_PORT].map(|port| SocketAddr::from((address_of(host), port)))
 }
 
 impl Stormy for World {
@@ -319,6 +411,8 @@ impl Stormy for World {
 
     fn calm_down(&mut self) {
         self.is_calm = true;
+        let said = self.rogue.as_mut().map_or(Vec::new(), Rogue::calm_down);
+        self.rogue_says(&said);
         for path in &mut self.paths {
             path.conditions = path.conditions.calm();
             path.is_cut = false;
@@ -326,6 +420,7 @@ impl Stormy for World {
         for host in 0..self.hosts.len() {
             let now = self.hosts[host].clock.read(self.now);
             self.hosts[host].meddled.program.calm_down(now);
+            self.hosts[host].rack.moves.end();
             self.hosts[host].paused_until = self.now;
             self.turn_after(host, 0);
         }

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     frames: bool,
     /// Plant a fault that must be found: flip-byte, repeat-segment, drop-segment, early-end, hasty-acknowledgement,
     /// shrink-window, forget-credit, take-damaged; of connections that move: alter-queue, forget-sack, forget-late,
-    /// skip-byte, forget-gate
+    /// skip-byte, forget-gate; of those who keep no rules: exact-reset
     #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
     /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
@@ -142,6 +142,7 @@ fn swarm(args: &Args) -> u64 {
         "packets": sum.packets,
         "lost": sum.lost,
         "damaged": sum.damaged,
+        "rogue_frames": sum.rogue_frames,
         "simulated_ms": sum.simulated_ms,
         "streams": sum.streams,
         "completed": sum.completed,
@@ -160,6 +161,7 @@ fn add(sum: &mut Report, report: &Report) {
     sum.packets += report.packets;
     sum.lost += report.lost;
     sum.damaged += report.damaged;
+    sum.rogue_frames += report.rogue_frames;
     sum.simulated_ms += report.simulated_ms;
     sum.streams += report.streams;
     sum.completed += report.completed;
