@@ -96,6 +96,15 @@ impl Neighbours {
         Some(mac)
     }
 
+    /// Frames to this one seem not to arrive: whoever looks it up next has it asked for again.
+    pub fn doubt(&mut self, now: Time, ip: Ipv4Addr) {
+        if let Ok(at) = self.position(ip)
+            && let State::Known { until, .. } = &mut self.entries[at].state
+        {
+            *until = (*until).min(now);
+        }
+    }
+
     /// A neighbour has told its address.
     pub fn learned(&mut self, now: Time, ip: Ipv4Addr, mac: Mac, heard: Heard) {
         if !is_host(ip) || !mac.is_unicast() {

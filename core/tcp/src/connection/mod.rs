@@ -50,6 +50,9 @@ pub(crate) use import::extended;
 pub(crate) use segmenter::{TCP_AT, write_headers, write_network};
 pub(crate) use send_queue::Spent;
 
+/// Timeouts in a row, after which whoever passes frames on may be to blame: R1 (RFC 9293 §3.8.3, RFC 1122 §2.3.2.1).
+const DOUBTED_AFTER: u32 = 2;
+
 /// RFC 9293 §3.3.2, but LISTEN, which is the stack's. TIME-WAIT is left at once for a smaller memory of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the RFC's")]
@@ -106,6 +109,10 @@ pub(crate) struct Connection {
     pub(crate) listener: Option<u16>,
     /// To whom its frames go, when that is known.
     pub(crate) mac: Option<Mac>,
+    /// Where they go while nothing has come back, at first or for a while.
+    pub(crate) mac_in_doubt: Option<Mac>,
+    /// Its neighbour is to be asked for again.
+    pub(crate) asks_again: bool,
     /// In the stack's list of those with which something was done.
     pub(crate) is_touched: bool,
     /// In the stack's list of those whose peer's Ethernet address is not known.
@@ -152,6 +159,8 @@ impl Connection {
             flow: opening.flow,
             listener: opening.listener,
             mac: opening.mac,
+            mac_in_doubt: None,
+            asks_again: false,
             is_touched: false,
             is_unresolved: false,
             state,
@@ -395,10 +404,19 @@ impl Connection {
         if self.recovery.poll_timeout().is_some_and(|at| at <= cx.now) {
             let outcome = self.recovery.handle_timeout(cx.now);
             cx.counters.timeouts += u64::from(outcome == TimeoutOutcome::Retransmit);
+            if outcome == TimeoutOutcome::Retransmit && self.recovery.timeouts() >= DOUBTED_AFTER {
+                self.doubt_neighbour();
+            }
         }
         self.give_up_if_silent(cx);
         self.handle_silence(cx);
         self.tell(cx);
+    }
+
+    /// Frames may go to a card that is gone: its neighbour is asked for again. Until it answers they go where they went.
+    fn doubt_neighbour(&mut self) {
+        self.mac_in_doubt = self.mac.take().or(self.mac_in_doubt);
+        self.asks_again = true;
     }
 
     /// The turn ends, and all has been sent that can be: what is left waits for the peer's window, or for a time.

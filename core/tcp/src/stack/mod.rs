@@ -203,7 +203,7 @@ impl Stack {
     /// A connection is over: nothing finds it any more but the event that says so.
     fn end(&mut self, conn: Conn) {
         let Some(connection) = self.table.get(conn) else { return };
-        let (flow, mac) = (connection.flow, connection.mac);
+        let (flow, mac) = (connection.flow, connection.mac.or(connection.mac_in_doubt));
         let last = connection.last_words(self.now);
         let (is_known, ended, lost) = (connection.is_known(), connection.ended(), connection.lost_reason());
         self.wheel.disarm(conn.slot);

@@ -39,7 +39,16 @@ impl Stack {
         while let Some(index) = self.touched.pop_front() {
             let Some(connection) = self.table.at_mut(index) else { continue };
             let peer = *connection.flow.peer.ip();
-            let mac = connection.mac.or_else(|| resolve(now, settings, &mut self.neighbours, peer));
+            let mac = connection.mac.or_else(|| {
+                if core::mem::take(&mut connection.asks_again)
+                    && let Some(hop) = settings.next_hop(peer)
+                {
+                    self.neighbours.doubt(now, hop);
+                }
+                let found = resolve(now, settings, &mut self.neighbours, peer);
+                connection.mac_in_doubt = found.or(connection.mac_in_doubt);
+                connection.mac_in_doubt
+            });
             if let Some(mac) = mac
                 && let Some(length) = connection.transmit(now, settings, mac, slot)
             {

@@ -134,7 +134,8 @@ impl Transport for Stack {
 
     fn abort(&mut self, conn: Conn) {
         let Some(connection) = self.table.get(conn) else { return };
-        let (flow, mac, is_begun) = (connection.flow, connection.mac, connection.is_begun());
+        let mac = connection.mac.or(connection.mac_in_doubt);
+        let (flow, is_begun) = (connection.flow, connection.is_begun());
         let is_half_open = connection.is_half_open();
         let header = connection.last_words(self.now).reset;
         let is_alive = !connection.is_lost();

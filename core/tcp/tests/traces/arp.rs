@@ -74,6 +74,50 @@ fn frames_go_where_the_peers_last_came_from() {
     }
 }
 
+/// RFC 1122 §2.3.2.1, RFC 9293 §3.8.3 (a): after two timeouts the router's card may be another; a peer that only waits would
+/// never tell.
+#[test]
+fn whoever_does_not_answer_is_asked_for_again() {
+    let mut t = Trace::open();
+    t.peer().is_trusted = false;
+    t.say(100);
+    let begun = t.now;
+    while t.others.is_empty() {
+        t.until_sent();
+        assert_eq!(t.last_segment_to, PEER_MAC, "until somebody else answers");
+        t.peer().segments.clear();
+        assert!(t.now.since(begun) < secs(4), "nobody is asked");
+    }
+    let (_, question) = next_arp(&mut t).expect("a question");
+    assert_eq!((question.operation, question.target_ip), (arp::Operation::Request, PEER_IP));
+    t.until_sent();
+    assert_eq!(t.last_segment_to, PEER_MAC);
+    t.peer().segments.clear();
+    let other = Mac([2, 0, 0, 0, 0, 77]);
+    t.recv_frame(&frame::arp(arp::Operation::Reply, (other, PEER_IP), STACK_IP));
+    t.peer().segments.clear();
+    t.until_sent();
+    assert_eq!(t.last_segment_to, other);
+}
+
+/// A reply that was damaged on its way, which no checksum tells, is soon put right.
+#[test]
+fn a_wrong_answer_is_put_right_while_we_connect() {
+    let mut t = Trace::new(|_| {});
+    connecting_to(&mut t, PEER_IP);
+    t.peer().is_trusted = false;
+    let wrong = Mac([2, 0, 0, 0, 0, 78]);
+    t.recv_frame(&frame::arp(arp::Operation::Reply, (wrong, PEER_IP), STACK_IP));
+    assert_eq!(t.last_segment_to, wrong);
+    t.others.clear();
+    t.pass(ms(3500));
+    let (_, question) = next_arp(&mut t).expect("a question after two timeouts");
+    assert_eq!(question.target_ip, PEER_IP);
+    t.recv_frame(&frame::arp(arp::Operation::Reply, (PEER_MAC, PEER_IP), STACK_IP));
+    t.pass(secs(4));
+    assert_eq!(t.last_segment_to, PEER_MAC);
+}
+
 /// RFC 1122 §2.3.2.1: at most once a second.
 #[test]
 fn questions_are_repeated_each_second() {

@@ -202,8 +202,10 @@ fn routers_are_heard_under_the_old_address() {
         loop {
             let now = stack.poll_timeout().expect("something is on its way");
             stack.handle_timeout(now);
-            if let Some(length) = core::iter::from_fn(|| stack.poll_transmit(now, &mut slot)).last() {
-                return slot[..length].to_vec();
+            while let Some(length) = stack.poll_transmit(now, &mut slot) {
+                if slot[12..14] == ethernet::KIND_IPV4.to_be_bytes() {
+                    return slot[..length].to_vec();
+                }
             }
         }
     };

@@ -15,6 +15,7 @@ use std::time::Duration;
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Counters, Listener, Settings, Stack, StackEvent};
 use spillway_transport::{LostReason, Time, Transport};
+use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::packet::{checksum, ethernet, ipv4, tcp};
 use spillway_wire::state::ConnectionState;
 
@@ -53,8 +54,9 @@ pub struct Trace {
     current: usize,
     /// Frames that are no segments of a peer's.
     pub others: VecDeque<Vec<u8>>,
-    /// The last frame that the stack has sent.
+    /// The last frame that the stack has sent, and to whom the last went that was a segment.
     pub last_frame: Vec<u8>,
+    pub last_segment_to: Mac,
     log: String,
 }
 
@@ -75,6 +77,7 @@ impl Trace {
             current: 0,
             others: VecDeque::new(),
             last_frame: vec![],
+            last_segment_to: Mac::ZERO,
             log: String::new(),
         }
     }
@@ -238,6 +241,7 @@ impl Trace {
         let Some(index) = self.peers.iter().position(is_its) else {
             return self.others.push_back(frame);
         };
+        self.last_segment_to = ethernet.target;
         assert!(ethernet.target == PEER_MAC || !self.peers[index].is_trusted);
         match self.peers[index].take(&header, payload, &frame) {
             Ok(seg) => {
