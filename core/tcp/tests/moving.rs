@@ -172,7 +172,7 @@ fn what_comes_for_one_that_was_broken_off_elsewhere_is_refused() {
     let kept = frames.clone();
     pair.hosts[1].application.streams.clear();
     pair.filter = Box::new(move |host, frame| {
-        if host == 0 {
+        if host == 0 && frame[12..14] == [8, 0] {
             kept.borrow_mut().push(frame.to_vec());
         }
         false
