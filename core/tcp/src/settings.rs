@@ -68,6 +68,8 @@ pub struct Settings {
     pub initial_window: u16,
     /// Bytes of one connection that came out of order.
     pub reassembly_bytes_max: usize,
+    /// The same of all connections together; what comes beyond is dropped, and comes again. 64 MB.
+    pub reassembly_total_max: usize,
     /// Of hashes for initial sequence numbers, timestamps and cookies. Secret; helpers may share it.
     pub key: Key,
     /// What a clock that goes on over restarts, and is the same for all who share the key, shows at [`Time::ZERO`](spillway_transport::Time::ZERO): the time
@@ -110,6 +112,7 @@ impl Settings {
             receive_window_max: 1 << 20,
             initial_window: u16::MAX,
             reassembly_bytes_max: 256 * 1024,
+            reassembly_total_max: 64 << 20,
             key,
             clock_at_zero: Duration::ZERO,
             is_nagle: false,

@@ -76,6 +76,8 @@ pub(crate) struct Context<'a> {
     pub(crate) events: &'a mut Events,
     pub(crate) spent: &'a mut Spent,
     pub(crate) counters: &'a mut Counters,
+    /// So many bytes more may wait in this stack.
+    pub(crate) late_room: usize,
 }
 
 /// What a connection is begun with.
@@ -137,6 +139,8 @@ pub(crate) struct Connection {
     wants_room: bool,
     /// Both ends know of each other, or did.
     is_opened: bool,
+    /// Bytes that wait here, as the stack has counted them.
+    late_counted: usize,
     told_acknowledged: u64,
     told_finished: bool,
     told_lost: bool,
@@ -178,6 +182,7 @@ impl Connection {
             is_watched: false,
             wants_room: false,
             is_opened: false,
+            late_counted: 0,
             told_acknowledged: 0,
             told_finished: false,
             told_lost: false,
@@ -250,7 +255,7 @@ impl Connection {
         if (payload.is_empty() && !has_fin) || self.receiving.is_finished() {
             return;
         }
-        let limit = cx.settings.reassembly_bytes_max;
+        let limit = cx.settings.reassembly_bytes_max.min(self.late_counted + cx.late_room);
         let before = self.receiving.acknowledged();
         let start = seq + u64::from(header.flags.contains(Flags::SYN));
         let taken = self.receiving.take(start, payload, has_fin, limit);
@@ -297,6 +302,26 @@ impl Connection {
     /// Whether bytes wait for others, or for a grant.
     pub(crate) fn has_late(&self) -> bool {
         self.receiving.has_late() && self.is_opened && !self.is_lost()
+    }
+
+    /// Bytes that wait for others, or for a grant.
+    pub(crate) fn late_bytes(&self) -> usize {
+        self.receiving.late.bytes()
+    }
+
+    /// Counts what waits here among all that waits.
+    #[inline]
+    pub(crate) fn count_late(&mut self, all: &mut usize) {
+        if self.late_counted > 0 || self.receiving.has_late() {
+            let many = self.late_bytes();
+            *all = *all - self.late_counted + many;
+            self.late_counted = many;
+        }
+    }
+
+    /// It is gone, and what waited here with it.
+    pub(crate) fn drop_late(&mut self, all: &mut usize) {
+        *all -= core::mem::take(&mut self.late_counted);
     }
 
     /// Bytes that waited for a grant go to the application.

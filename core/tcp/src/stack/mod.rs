@@ -63,6 +63,8 @@ pub struct Stack {
     neighbours: Neighbours,
     listening: Vec<bool>,
     half_open: u32,
+    /// That wait for others, or for a grant, of all connections.
+    late_bytes: usize,
     time_waits: TimeWaits,
     isn: Isn,
     cookies: Cookies,
@@ -93,6 +95,7 @@ impl Stack {
             neighbours: Neighbours::new(),
             listening: alloc::vec![false; settings.listeners.len()],
             half_open: 0,
+            late_bytes: 0,
             time_waits: TimeWaits::new(settings.time_wait_max, settings.key),
             isn: Isn::new(settings.key, settings.clock_at_zero),
             cookies: Cookies::new(settings.key, settings.clock_at_zero),
@@ -131,7 +134,7 @@ impl Stack {
                 continue; // aborted meanwhile
             }
             if matches!(event, StackEvent::Lost(_)) {
-                self.table.free(conn);
+                self.free(conn);
             }
             return Some((conn, event));
         }
@@ -188,10 +191,12 @@ impl Stack {
             events: &mut self.events,
             spent: &mut self.spent,
             counters: &mut self.counters,
+            late_room: self.settings.reassembly_total_max.saturating_sub(self.late_bytes),
         };
         let was_half_open = connection.is_half_open();
         let result = act(connection, &mut cx);
         self.half_open -= u32::from(was_half_open && !connection.is_half_open());
+        connection.count_late(&mut self.late_bytes);
         if connection.is_lost() {
             self.end(conn);
         } else {
@@ -224,6 +229,13 @@ impl Stack {
             }
         }
         if !is_known {
+            self.free(conn);
+        }
+    }
+
+    fn free(&mut self, conn: Conn) {
+        if let Some(connection) = self.table.get_mut(conn) {
+            connection.drop_late(&mut self.late_bytes);
             self.table.free(conn);
         }
     }

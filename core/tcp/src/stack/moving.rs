@@ -21,7 +21,7 @@ impl Stack {
         self.now = self.now.max(now);
         let Some(flow) = self.table.get(conn).map(|connection| connection.flow) else { return };
         self.wheel.disarm(conn.slot);
-        self.table.free(conn);
+        self.free(conn);
         let expiry = self.now + self.settings.time_wait;
         self.counters.time_waits_forgotten += u64::from(self.time_waits.add(flow, expiry, TimeWait::Moved));
         self.counters.exported += 1;
@@ -37,6 +37,9 @@ impl Stack {
         let conn = self.table.next().ok_or(ImportError::Full)?;
         let connection = import(self.now, &self.settings, conn)?;
         let flow = connection.flow;
+        if connection.late_bytes() > self.settings.reassembly_total_max.saturating_sub(self.late_bytes) {
+            return Err(ImportError::TooMuch("bytes out of order of all connections"));
+        }
         if self.table.find(&flow).is_some() || self.time_waits.has_closed(&flow) {
             return Err(ImportError::Present);
         }

@@ -145,7 +145,7 @@ impl Transport for Stack {
         }
         self.half_open -= u32::from(is_half_open);
         self.wheel.disarm(conn.slot);
-        self.table.free(conn);
+        self.free(conn);
         self.remember_broken(flow);
     }
 }

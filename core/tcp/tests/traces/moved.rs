@@ -176,6 +176,9 @@ fn states_for_another_stack_are_refused() {
     large.receiving.late = vec![(5, vec![0; 11])];
     let refused = Err(ImportError::TooMuch("bytes out of order"));
     assert_eq!(t.stack.import(t.now, &large), refused);
+    let mut t = Trace::new(|settings| settings.reassembly_total_max = 10);
+    let refused = Err(ImportError::TooMuch("bytes out of order of all connections"));
+    assert_eq!(t.stack.import(t.now, &large), refused);
     let mut far = state.clone();
     far.peer = "[2001:db8::1]:4000".parse().expect("an address");
     assert_eq!(t.stack.import(t.now, &far), Err(ImportError::Family));

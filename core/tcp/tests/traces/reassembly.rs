@@ -64,6 +64,32 @@ fn what_waits_is_bounded() {
     assert_eq!(t.peer().heard, pattern(1, 6000));
 }
 
+/// Together they hold no more than all may; who goes gives back what waited, in whatever way it goes.
+#[test]
+fn what_waits_in_all_connections_is_bounded() {
+    let small = |settings: &mut spillway_tcp::Settings| settings.reassembly_total_max = 1500;
+    let mut t = Trace::opened_by(small, syn().sack_ok(true));
+    t.recv(many(101, 1000));
+    t.expect(ack(1).sack(&[(101, 1101)]));
+    for peer in 1..4 {
+        t.at(peer).establish(syn().sack_ok(true));
+        t.grant(100_000);
+        t.recv(many(101, 1000));
+        t.expect(ack(1));
+        t.recv(many(101, 500));
+        t.expect(ack(1).sack(&[(101, 601)]));
+        match peer {
+            1 => t.recv(rst(1)),
+            2 => t.abort(),
+            _ => t.recv(many(1, 100)),
+        }
+        t.peer().segments.clear();
+    }
+    assert_eq!(t.peer().heard, pattern(1, 600), "what had room is there");
+    t.at(0).recv(many(1, 100));
+    assert_eq!(t.peer().heard, pattern(1, 1100));
+}
+
 /// However they are cut: holes of one byte each.
 #[test]
 fn holes_are_bounded() {
