@@ -26,6 +26,8 @@ pub struct Clients {
     next_client: Option<Time>,
     next_work: Option<Time>,
     addresses: AddressBook,
+    /// What is acknowledged to a client must be with the server: there are gates.
+    pub(crate) are_gated: bool,
 }
 
 impl Clients {
@@ -48,6 +50,7 @@ impl Clients {
             next_client: Some(Time::ZERO),
             next_work: None,
             addresses,
+            are_gated: false,
         }
     }
 
@@ -61,6 +64,11 @@ impl Clients {
     /// Connections that are open or opening.
     pub fn open(&self) -> usize {
         self.clients.len()
+    }
+
+    /// Those that are not open yet.
+    pub(crate) fn opening(&self) -> impl Iterator<Item = Conn> + '_ {
+        self.clients.iter().filter(|(_, script)| script.is_none()).map(|(conn, _)| *conn)
     }
 
     fn pump<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
@@ -104,6 +112,9 @@ impl Clients {
         }
         self.clients.insert(conn, Some(script));
         out.grant(conn, GRANT_BYTES as u32);
+        if self.are_gated {
+            out.watch_acknowledged(conn, true);
+        }
         self.pump(now, conn, out);
     }
 }
@@ -140,7 +151,11 @@ impl Application for Clients {
                     script.done();
                 }
             }
-            Event::Acknowledged { .. } => {}
+            Event::Acknowledged { through } => {
+                if let Some(Some(script)) = self.clients.get(&conn) {
+                    self.oracle.borrow_mut().acknowledged(script.token, through);
+                }
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use crate::pattern::{Token, first_wrong, reply_word, request_word};
+use crate::pattern::{TOKEN_BYTES, Token, first_wrong, reply_word, request_word};
 use crate::violations::Violations;
 
 /// What is kept of one virtual connection.
@@ -41,6 +41,8 @@ pub struct Oracle {
     pub delivered: u64,
     /// How often what the server keeps of a reply stream was compared.
     pub kept_looks: u64,
+    /// How often what was acknowledged to a client was compared.
+    pub acknowledged_looks: u64,
     /// Streams that ended in good order and complete at their client.
     pub completed: u64,
     /// Streams that ended otherwise.
@@ -205,6 +207,19 @@ impl Oracle {
         }
     }
 
+    /// The client's TCP was told that so many bytes are safe: the server's application must have them. Fewer than a token
+    /// are nobody's yet, and where the server ends a stream early the rest goes nowhere.
+    pub fn acknowledged(&mut self, token: Token, through: u64) {
+        self.acknowledged_looks += 1;
+        let Some(stream) = self.stream(token) else { return };
+        let (got, is_over) = (stream.got_by_server, stream.server_done || !stream.polite);
+        if through > got && through >= TOKEN_BYTES && !is_over {
+            self.violation(format!(
+                "request stream {token:x}: {through} bytes are acknowledged to the client, the server has {got}"
+            ));
+        }
+    }
+
     /// The server was told that no more requests follow: it must have them all.
     pub fn server_saw_end(&mut self, token: Token) {
         let Some(stream) = self.stream(token) else { return };
@@ -294,6 +309,17 @@ mod tests {
         oracle.begin(token, "10.0.0.1:1".parse().unwrap(), true);
         oracle.sent(token, 100);
         (oracle, token)
+    }
+
+    #[test]
+    fn what_is_acknowledged_must_be_with_the_server() {
+        let (mut oracle, token) = begun();
+        assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
+        oracle.got_by_server(token, &bytes_of(request_word, token, 0, 60));
+        oracle.acknowledged(token, 60);
+        assert!(oracle.violations().is_empty(), "{:?}", oracle.violations());
+        oracle.acknowledged(token, 61);
+        assert!(oracle.violations()[0].contains("the server has 60"));
     }
 
     #[test]

@@ -7,10 +7,12 @@
 //! - `rogue`: who keeps no rules: `puppet`s, each a connection with a trick; floods, noise, forged segments
 //! - `sniffer`: reads every frame that a stack sends and knows what it may say; `gates`: what applications have released
 //! - [`canary`]: planted faults that a run must find
+//! - [`scene`]: whole helper scenes on the stack
 //! - [`run()`]: a storm, then calm, and what was found
 
 pub mod canary;
 pub mod path;
+pub mod scene;
 
 mod frames;
 mod gates;

@@ -31,6 +31,8 @@ pub struct Report {
     pub broken: u64,
     /// Bytes delivered, both ways, each checked.
     pub delivered_bytes: u64,
+    /// Of helper scenes: acknowledgements to clients, each compared with what the server had.
+    pub acknowledgements: u64,
     /// Faults made.
     pub faults: u64,
     /// Damaged frames, all of them seen by a checksum.
@@ -83,6 +85,7 @@ fn of_world(seed: u64, packets: u64, mut world: World) -> Report {
         completed: oracle.completed,
         broken: oracle.broken,
         delivered_bytes: oracle.delivered,
+        acknowledgements: 0,
         faults: world.faults,
         damaged: sum(|counters| counters.frames_malformed),
         timeouts: sum(|counters| counters.timeouts),

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use spillway_sim::tcp::canary::Canary;
-use spillway_sim::tcp::{Report, run as run_world, run_loudly};
+use spillway_sim::tcp::{Report, run as run_world, run_loudly, scene};
 
 use super::{Progress, named};
 
@@ -28,6 +28,10 @@ pub(crate) struct Args {
     /// skip-byte, forget-gate; of those who keep no rules: exact-reset
     #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
+    /// Whole helper scenes instead: plain clients, helpers that die, a server, each on a stack; of the faults only
+    /// hasty-acknowledgement can be planted there
+    #[arg(long, conflicts_with = "frames")]
+    helpers: bool,
     /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
     #[arg(long)]
     swarm: bool,
@@ -89,8 +93,8 @@ fn line(report: &Report) -> String {
 fn tell_violations(args: &Args, report: &Report) {
     let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
     let (seed, packets) = (report.seed, args.packets);
-    let replay =
-        format!("       replay: spillway sim tcp --seed {seed} --packets {packets} --frames{canary}");
+    let how = if args.helpers { "--helpers" } else { "--frames" };
+    let replay = format!("       replay: spillway sim tcp --seed {seed} --packets {packets} {how}{canary}");
     let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
     for line in lines.chain((!report.violations.is_empty()).then_some(replay)) {
         if args.json.is_some() { eprintln!("{line}") } else { println!("{line}") }
@@ -99,7 +103,13 @@ fn tell_violations(args: &Args, report: &Report) {
 
 /// A seed at which the code under test panics is one that failed.
 fn run_one(seed: u64, args: &Args) -> Report {
-    let ran = std::panic::catch_unwind(|| run_world(seed, args.packets, args.canary));
+    let ran = std::panic::catch_unwind(|| {
+        if args.helpers {
+            let is_hasty = args.canary == Some(Canary::HastyAcknowledgement);
+            return scene::run(seed, args.packets, is_hasty);
+        }
+        run_world(seed, args.packets, args.canary)
+    });
     let violations = vec!["it panicked, see above".to_owned()];
     ran.unwrap_or_else(|_| Report { seed, violations, ..Report::default() })
 }
@@ -148,6 +158,7 @@ fn swarm(args: &Args) -> u64 {
         "completed": sum.completed,
         "broken": sum.broken,
         "delivered_bytes": sum.delivered_bytes,
+        "acknowledgements": sum.acknowledgements,
         "faults": sum.faults,
         "timeouts": sum.timeouts,
         "moves": sum.moves,
@@ -167,6 +178,7 @@ fn add(sum: &mut Report, report: &Report) {
     sum.completed += report.completed;
     sum.broken += report.broken;
     sum.delivered_bytes += report.delivered_bytes;
+    sum.acknowledgements += report.acknowledgements;
     sum.faults += report.faults;
     sum.timeouts += report.timeouts;
     sum.moves += report.moves;

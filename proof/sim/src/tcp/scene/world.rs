@@ -1,0 +1,321 @@
+//! Everything that happens in a scene.
+
+use std::cell::RefCell;
+use std::net::SocketAddrV4;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_auth::KeyRing;
+use spillway_batch::{AddressRules, Limits, Role, ServerConfig};
+use spillway_relay::Config;
+use spillway_tcp::isn::Key;
+use spillway_tcp::{KeepAlive, Listener, Settings};
+use spillway_transport::Time;
+use spillway_wire::packet::ethernet::{self, Mac};
+
+use super::node::{Actor, Node};
+use crate::agenda::Agenda;
+use crate::clients::Clients;
+use crate::helpers;
+use crate::network::AddressBook;
+use crate::oracle::{Oracle, Shared};
+use crate::rng::{Rng, mix};
+use crate::server::Server;
+use crate::settings;
+use crate::storm::Stormy;
+use crate::tcp::frames::{address_of, mac_of};
+use crate::tcp::path::{Conditions, Path};
+use crate::world::{SERVER, address, helper_key};
+
+const CLIENTS: usize = 1;
+const FIRST_HELPER: usize = 2;
+/// Where helpers take plain clients, and links; where the server does.
+const PORTS: [u16; 2] = [11_211, 11_411];
+
+enum Happening {
+    Arrive(usize, Vec<u8>),
+    Turn(usize),
+    Wake(usize, Time),
+    Crash,
+    Restart(usize),
+}
+
+pub(super) struct World {
+    now: Time,
+    rng: Rng,
+    agenda: Agenda<Happening>,
+    /// Nothing: it is down.
+    nodes: Vec<Option<Node>>,
+    /// When it is to be woken, and whether it has a turn.
+    armed: Vec<Option<Time>>,
+    has_turn: Vec<bool>,
+    paths: Vec<Path>,
+    stacks: Vec<Settings>,
+    relay: Config,
+    crash_ns_max: u64,
+    is_calm: bool,
+    pub(super) oracle: Shared,
+    pub(super) hash: u64,
+    pub(super) packets: u64,
+    pub(super) crashes: u64,
+    pub(super) timeouts: u64,
+    pub(super) connections_max: usize,
+    slot: Vec<u8>,
+}
+
+fn stack(rng: &mut Rng, node: usize, is_gated: bool) -> Settings {
+    let ip = address_of(node);
+    let mut key = [0; 16];
+    rng.fill(&mut key);
+    let mut settings = Settings::new(mac_of(ip), ip, 24, Key(key));
+    let listener = |port, is_gated| Listener { address: SocketAddrV4::new(ip, port), is_gated };
+    settings.listeners = match node {
+        SERVER => vec![listener(PORTS[1], false)],
+        CLIENTS => Vec::new(),
+        _ => vec![listener(PORTS[0], is_gated), listener(PORTS[1], false)],
+    };
+    settings.recovery.rto_min = Duration::from_millis(rng.scale(5, 200));
+    settings.initial_window = rng.scale(500, 65_535) as u16; // fits
+    settings.delayed_ack = Duration::from_micros(rng.scale(100, 40_000));
+    // A link whose helper has died is found out.
+    settings.keep_alive =
+        Some(KeepAlive { idle: Duration::from_secs(5), interval: Duration::from_secs(2), probes: 5 });
+    settings
+}
+
+fn path(rng: &mut Rng, loss_ppm: u64) -> Conditions {
+    let most = |rng: &mut Rng, most: u64| rng.range(0, most);
+    Conditions {
+        loss_ppm: most(rng, loss_ppm),
+        reorder_ppm: most(rng, 50_000),
+        reorder_ns_max: rng.scale(1_000, 5_000_000),
+        duplicate_ppm: most(rng, 10_000),
+        ..Conditions::clear(Duration::from_nanos(rng.scale(5_000, 5_000_000)))
+    }
+}
+
+impl World {
+    pub(super) fn new(seed: u64, is_hasty: bool) -> World {
+        let mut rng = Rng::new(seed);
+        let many = FIRST_HELPER + rng.range(1, 2) as usize; // few
+        let loss_ppm = rng.pick(&[0, 1_000, 10_000, 50_000]);
+        let oracle: Shared = Rc::new(RefCell::new(Oracle::new(false)));
+        let mut relay = settings::of_helpers(&mut rng, true);
+        // Gates are opened by what servers tell to those who tell them of replies.
+        relay.services.iter_mut().for_each(|service| service.acknowledges_replies = true);
+        let mut world = World {
+            now: Time(1),
+            agenda: Agenda::default(),
+            nodes: Vec::new(),
+            armed: vec![None; many],
+            has_turn: vec![false; many],
+            paths: Vec::new(),
+            stacks: (0..many).map(|node| stack(&mut rng, node, !is_hasty)).collect(),
+            relay,
+            crash_ns_max: rng.scale(100_000_000, 5_000_000_000),
+            is_calm: false,
+            oracle,
+            hash: seed,
+            packets: 0,
+            crashes: 0,
+            timeouts: 0,
+            connections_max: 0,
+            slot: Vec::new(),
+            rng: rng.fork(),
+        };
+        for _ in 0..many * many {
+            world.paths.push(Path::new(path(&mut rng, loss_ppm), rng.fork()));
+        }
+        for node in 0..many {
+            world.nodes.push(None);
+            world.start(node);
+        }
+        world.next_crash();
+        world
+    }
+
+    fn start(&mut self, node: usize) {
+        let mut rng = self.rng.fork();
+        let oracle = self.oracle.clone();
+        let actor = match node {
+            SERVER => {
+                let mut ring = KeyRing::new();
+                ring.accept(Role::Helper, helper_key());
+                let limits = Limits { connections_max: 1000, ..Limits::default() };
+                let config = ServerConfig { ring, rules: AddressRules::default(), limits };
+                Actor::Server(Box::new(Server::new(
+                    Arc::new(config),
+                    address(SERVER, PORTS[1]),
+                    20,
+                    rng,
+                    oracle,
+                )))
+            }
+            CLIENTS => {
+                let book = AddressBook::default();
+                let targets = (FIRST_HELPER..self.stacks.len()).map(|node| address(node, PORTS[0])).collect();
+                let most = rng.scale(4, 60) as usize; // few
+                let mut clients = Clients::new(book.clone(), targets, most, 50, rng, oracle);
+                clients.are_gated = true;
+                Actor::Clients(Box::new(clients), book)
+            }
+            _ => match helpers::start(&self.relay, rng) {
+                Ok(relay) => Actor::Helper(relay),
+                Err(error) => {
+                    return self.oracle.borrow_mut().violation(format!("a fault of the simulator: {error}"));
+                }
+            },
+        };
+        self.nodes[node] = Some(Node::new(self.now, self.stacks[node].clone(), actor));
+        self.armed[node] = None;
+        self.turn_soon(node);
+    }
+
+    fn turn_soon(&mut self, node: usize) {
+        if !std::mem::replace(&mut self.has_turn[node], true) {
+            let delay = Duration::from_nanos(self.rng.range(0, 50_000));
+            self.agenda.add(self.now + delay, Happening::Turn(node));
+        }
+    }
+
+    fn turn(&mut self, index: usize) {
+        self.has_turn[index] = false;
+        let Some(node) = &mut self.nodes[index] else { return };
+        let mut frames = Vec::new();
+        node.turn(self.now, &mut self.slot, |frame| frames.push(frame.to_vec()));
+        self.connections_max = self.connections_max.max(node.stack.connections());
+        let at = node.poll_timeout().map(|at| at.max(self.now));
+        if let Some(at) = at.filter(|at| self.armed[index].is_none_or(|armed| *at < armed)) {
+            self.armed[index] = Some(at);
+            self.agenda.add(at, Happening::Wake(index, at));
+        }
+        for frame in &frames {
+            self.send(index, frame);
+        }
+    }
+
+    fn send(&mut self, source: usize, frame: &[u8]) {
+        self.packets += 1;
+        self.hash = frame.iter().fold(mix(self.hash ^ self.now.as_nanos()), |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let Ok((header, _)) = ethernet::Header::parse(frame) else { return };
+        let many = self.nodes.len();
+        for target in (0..many).filter(|target| *target != source) {
+            if header.target == Mac::BROADCAST || header.target == mac_of(address_of(target)) {
+                let agenda = &mut self.agenda;
+                self.paths[source * many + target].send(self.now, frame, |arrival| {
+                    agenda.add(arrival.at, Happening::Arrive(target, arrival.frame));
+                });
+            }
+        }
+    }
+
+    fn next_crash(&mut self) {
+        let at = self.now + Duration::from_nanos(self.rng.scale(20_000_000, self.crash_ns_max));
+        self.agenda.add(at, Happening::Crash);
+    }
+
+    /// A helper dies, with all that it has.
+    fn crash(&mut self) {
+        if self.is_calm {
+            return;
+        }
+        let node = FIRST_HELPER + self.rng.below((self.nodes.len() - FIRST_HELPER) as u64) as usize; // one of them
+        if let Some(dead) = self.nodes[node].take() {
+            self.crashes += 1;
+            self.timeouts += dead.stack.counters().timeouts;
+            let down = Duration::from_nanos(self.rng.scale(100_000, 1_000_000_000));
+            self.agenda.add(self.now + down, Happening::Restart(node));
+        }
+        self.next_crash();
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.paths.iter().map(|path| path.lost).sum()
+    }
+
+    /// The last look.
+    pub(super) fn finish(&mut self) {
+        if !self.went_wrong() {
+            for what in self.left() {
+                self.oracle.borrow_mut().violation(format!("after the storm there are still {what}"));
+            }
+            self.oracle.borrow_mut().all_ended();
+        }
+        self.timeouts += self.nodes.iter().flatten().map(|node| node.stack.counters().timeouts).sum::<u64>();
+    }
+}
+
+impl Stormy for World {
+    fn step(&mut self) -> bool {
+        let before = self.packets;
+        while self.packets == before {
+            let Some((at, what)) = self.agenda.take() else { return false };
+            self.now = self.now.max(at);
+            match what {
+                Happening::Arrive(to, frame) => {
+                    if let Some(node) = &mut self.nodes[to] {
+                        node.arrive(frame);
+                        self.turn_soon(to);
+                    }
+                }
+                Happening::Turn(node) => self.turn(node),
+                Happening::Wake(node, at) if self.armed[node] == Some(at) => {
+                    self.armed[node] = None;
+                    self.turn_soon(node);
+                }
+                Happening::Wake(..) => {}
+                Happening::Crash => self.crash(),
+                Happening::Restart(node) => self.start(node),
+            }
+            if self.is_calm {
+                break; // somebody looks whether all is quiet
+            }
+        }
+        true
+    }
+
+    fn calm_down(&mut self) {
+        self.is_calm = true;
+        self.paths.iter_mut().for_each(|path| path.conditions = path.conditions.calm());
+        if let Some(Node { actor: Actor::Clients(clients, _), .. }) = &mut self.nodes[CLIENTS] {
+            clients.calm_down(self.now);
+        }
+        self.turn_soon(CLIENTS);
+    }
+
+    fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let mut note = |what: &str, count: usize| {
+            if count > 0 {
+                left.push(format!("{count} {what}"));
+            }
+        };
+        note("streams", self.oracle.borrow().open());
+        note("hosts down", self.nodes.iter().filter(|node| node.is_none()).count());
+        for node in self.nodes.iter().flatten() {
+            match &node.actor {
+                Actor::Server(server) => note("connections at the server", server.connections()),
+                Actor::Clients(clients, _) => note("plain clients' connections", clients.open()),
+                Actor::Helper(relay) => {
+                    helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count));
+                }
+            }
+        }
+        left
+    }
+
+    fn progress(&self) -> u64 {
+        self.oracle.borrow().progress()
+    }
+
+    fn went_wrong(&self) -> bool {
+        !self.oracle.borrow().violations().is_empty()
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+}
