@@ -205,6 +205,8 @@ fn nobody_answers_with_a_reset() {
     t.expect(rst(0).ack(14));
     t.recv(fin(20).ack(80));
     t.expect(rst(80));
+    t.recv(seg().no_flags().fin().seq(30).payload("ab"));
+    t.expect(rst(0).ack(33));
     t.recv(rst(5));
     t.recv(rst(5).ack(9));
     t.nothing();
@@ -391,6 +393,16 @@ fn later_bytes_without_the_cookie_are_awaited_again() {
     t.recv(bytes(1, "abc").ack(1));
     t.opened();
     assert_eq!(t.stack.counters().cookies_accepted, 1);
+}
+
+/// RFC 6335 §6: port 0 is nobody's.
+#[test]
+fn a_peer_has_a_port() {
+    let mut t = Trace::new(|_| {});
+    t.peer().port = 0;
+    t.recv(syn());
+    t.nothing();
+    assert_eq!((t.stack.connections(), t.counters().frames_malformed), (0, 1));
 }
 
 /// A port at which we listen is nobody's end of a connection of ours.

@@ -185,6 +185,21 @@ fn states_for_another_stack_are_refused() {
     assert!(t.stack.import(t.now, &state).is_ok());
 }
 
+/// What has closed here is not gone on with: the peer knows that it has.
+#[test]
+fn a_connection_that_has_closed_does_not_come_back() {
+    let mut t = Trace::open();
+    let conn = t.peer().conn.expect("it is open");
+    let state = t.stack.export(t.now, conn).expect("established");
+    t.peer().conn = t.stack.import(t.now, &state).ok();
+    t.introduce();
+    t.finish();
+    t.recv(fin(1).ack(2));
+    assert_eq!(t.stack.import(t.now, &state), Err(ImportError::Present));
+    t.pass(secs(61));
+    assert!(t.stack.import(t.now, &state).is_ok(), "nobody knows any more");
+}
+
 /// Routers answer to the address that a connection has, not to its new host's own (RFC 1191).
 #[test]
 fn routers_are_heard_under_the_old_address() {

@@ -394,7 +394,7 @@ impl Trace {
     }
 
     /// The peers' address on the link becomes known.
-    fn introduce(&mut self) {
+    pub fn introduce(&mut self) {
         let known = frame::arp(spillway_wire::packet::arp::Operation::Request, (PEER_MAC, PEER_IP), STACK_IP);
         self.handle(&known);
         self.transmit();
