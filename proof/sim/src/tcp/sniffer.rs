@@ -120,8 +120,9 @@ impl Sniffer {
         if flags.contains(Flags::RST) {
             return Ok(());
         }
-        if flags.contains(Flags::SYN | Flags::ACK) && self.forged.contains(&(source, target, seen.header.ack))
-        {
+        // What is answered to a SYN that was forged, and while that stands half-open.
+        let is_bare = flags.contains(Flags::ACK) && seen.payload.is_empty();
+        if is_bare && self.forged.contains(&(source, target, seen.header.ack)) {
             return Ok(());
         }
         let ends = self.flows.entry(key).or_default();
