@@ -7,9 +7,11 @@
 //! - `rogue`: who keeps no rules: `puppet`s, each a connection with a trick; floods, noise, forged segments
 //! - `sniffer`: reads every frame that a stack sends and knows what it may say; `gates`: what applications have released
 //! - [`canary`]: planted faults that a run must find
+//! - [`bench`]: throughput and latency over a line, in virtual time
 //! - [`scene`]: whole helper scenes on the stack
 //! - [`run()`]: a storm, then calm, and what was found
 
+pub mod bench;
 pub mod canary;
 pub mod path;
 pub mod scene;

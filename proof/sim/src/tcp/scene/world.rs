@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_auth::KeyRing;
-use spillway_batch::{AddressRules, Limits, Role, ServerConfig};
+use spillway_batch::{AddressRules, Limits, PolicyKind, Role, ServerConfig};
 use spillway_relay::Config;
 use spillway_tcp::isn::Key;
 use spillway_tcp::{KeepAlive, Listener, Settings};
@@ -103,7 +103,14 @@ impl World {
         let oracle: Shared = Rc::new(RefCell::new(Oracle::new(false)));
         let mut relay = settings::of_helpers(&mut rng, true);
         // Gates are opened by what servers tell to those who tell them of replies.
-        relay.services.iter_mut().for_each(|service| service.acknowledges_replies = true);
+        for service in &mut relay.services {
+            service.acknowledges_replies = true;
+            if matches!(service.policy, PolicyKind::Algorithm1) {
+                // Literal, it waits for seconds after idle time.
+                let max_delay = Duration::from_nanos(rng.scale(10_000, 1_000_000));
+                service.policy = PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 };
+            }
+        }
         let mut world = World {
             now: Time(1),
             agenda: Agenda::default(),

@@ -1,0 +1,247 @@
+//! Simulated throughput and latency: two hosts, one path, no faults but loss. Virtual time, so the figures are exact.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use spillway_tcp::isn::Key;
+use spillway_tcp::recovery::Algorithm;
+use spillway_tcp::{Listener, Settings, Stack, drive};
+use spillway_transport::{Application, Conn, Event, Time, Transport};
+use spillway_wire::packet::ethernet;
+
+use super::frames::{address_of, mac_of};
+use super::path::{Conditions, Path};
+use crate::agenda::Agenda;
+use crate::rng::Rng;
+
+/// One row's conditions.
+#[derive(Clone, Copy, Debug)]
+pub struct Line {
+    /// There and back, without what waits.
+    pub rtt: Duration,
+    /// Frames lost, of a million, each way.
+    pub loss_ppm: u64,
+    /// Each way.
+    pub bits_per_s: u64,
+    /// Bytes that wait before the narrow way.
+    pub queue_bytes: u64,
+    /// Congestion control.
+    pub algorithm: Algorithm,
+}
+
+/// What came of a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Of one bulk stream, payload bytes a second.
+    pub goodput: u64,
+    /// Segments that it sent again, of a thousand that were sent.
+    pub retransmitted_per_mille: u64,
+    /// Retransmission timeouts of the bulk stream.
+    pub timeouts: u64,
+    /// Of 64 bytes there and back, one at a time, microseconds.
+    pub ping_p50_us: u64,
+    /// The slowest of a hundred.
+    pub ping_p99_us: u64,
+}
+
+const PORT: u16 = 80;
+const MESSAGE: usize = 64;
+/// A window that never is the limit.
+const WINDOW: u32 = 64 << 20;
+/// The bulk stream begins to be counted, and ends.
+const WARM_UP: Duration = Duration::from_secs(5);
+const BULK: Duration = Duration::from_secs(65);
+/// Messages there and back.
+const PINGS: usize = 2_000;
+
+/// Measures a row.
+pub fn measure(line: Line, seed: u64) -> Figures {
+    let mut bulk = Pair::new(line, seed, [Task::Bulk { received: 0 }, Task::Bulk { received: 0 }]);
+    bulk.run(|_, now| now >= Time::ZERO + WARM_UP);
+    let (before, sent_before) = (bulk.received(), bulk.sent);
+    let timeouts_before = bulk.ends[0].stack.counters().timeouts;
+    bulk.run(|_, now| now >= Time::ZERO + BULK);
+    let (bytes, seconds) = (bulk.received() - before, (BULK - WARM_UP).as_secs());
+    let segments = bulk.sent - sent_before;
+    let needed = bytes / u64::from(MTU - 52); // headers with timestamps
+    let ping = Task::Ping { came: 0, sent_at: Time::ZERO, times: Vec::new() };
+    let mut pings = Pair::new(line, seed, [ping, Task::Echo]);
+    pings.run(|pair, _| pair.pings().len() >= PINGS);
+    let mut times: Vec<u64> = pings.pings().iter().map(|time| time.as_micros() as u64).collect(); // seconds
+    times.sort_unstable();
+    Figures {
+        goodput: bytes / seconds,
+        retransmitted_per_mille: segments.saturating_sub(needed) * 1000 / segments.max(1),
+        timeouts: bulk.ends[0].stack.counters().timeouts - timeouts_before,
+        ping_p50_us: times[times.len() / 2],
+        ping_p99_us: times[times.len() * 99 / 100],
+    }
+}
+
+const MTU: u16 = 1500;
+
+enum Task {
+    Bulk { received: u64 },
+    Ping { came: usize, sent_at: Time, times: Vec<Duration> },
+    Echo,
+}
+
+impl Task {
+    fn begin<T: Transport>(&mut self, now: Time, conn: Conn, listener: Option<u16>, out: &mut T) {
+        out.grant(conn, WINDOW);
+        match self {
+            Task::Bulk { .. } if listener.is_none() => fill(conn, out),
+            Task::Ping { sent_at, .. } => {
+                *sent_at = now;
+                out.send(conn, &[1; MESSAGE]);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn fill<T: Transport>(conn: Conn, out: &mut T) {
+    let bytes = [0; 16 * 1024];
+    while out.send(conn, &bytes) == bytes.len() {}
+}
+
+impl Application for Task {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        match (event, self) {
+            (Event::Opened { listener, .. }, task) => task.begin(now, conn, listener, out),
+            (Event::Room, Task::Bulk { .. }) => fill(conn, out),
+            (Event::Data { bytes, .. }, task) => {
+                out.grant(conn, bytes.len() as u32); // a window's
+                match task {
+                    Task::Bulk { received } => *received += bytes.len() as u64,
+                    Task::Echo => _ = out.send(conn, bytes),
+                    Task::Ping { came, sent_at, times } => {
+                        *came += bytes.len();
+                        if *came == MESSAGE {
+                            times.push(now - *sent_at);
+                            (*came, *sent_at) = (0, now);
+                            out.send(conn, &[1; MESSAGE]);
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, _: Time, _: &mut T) {}
+
+    fn end_of_turn<T: Transport>(&mut self, _: Time, _: &mut T) {}
+
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+}
+
+struct End {
+    stack: Stack,
+    task: Task,
+    armed: Option<Time>,
+}
+
+enum Happening {
+    Arrive(usize, Vec<u8>),
+    Wake(usize, Time),
+}
+
+/// Two hosts, the first sends.
+struct Pair {
+    now: Time,
+    agenda: Agenda<Happening>,
+    ends: [End; 2],
+    paths: [Path; 2],
+    /// Frames of the first.
+    sent: u64,
+    slot: Vec<u8>,
+}
+
+impl Pair {
+    fn new(line: Line, seed: u64, tasks: [Task; 2]) -> Pair {
+        let mut rng = Rng::new(seed);
+        let conditions = Conditions {
+            loss_ppm: line.loss_ppm,
+            bits_per_s: line.bits_per_s,
+            queue_bytes_max: line.queue_bytes,
+            ..Conditions::clear(line.rtt / 2)
+        };
+        let paths = [0, 1].map(|_| Path::new(conditions, rng.fork()));
+        let mut index = 0;
+        let ends = tasks.map(|task| {
+            let end = End::new(line, address_of(index), task);
+            index += 1;
+            end
+        });
+        let (agenda, slot) = (Agenda::default(), vec![0; ethernet::HEADER_BYTES + usize::from(MTU)]);
+        let mut pair = Pair { now: Time(1), agenda, ends, paths, sent: 0, slot };
+        let target = SocketAddr::from((address_of(1), PORT));
+        // A fresh table has room for one.
+        let _ = pair.ends[0].stack.connect(Time(1), target);
+        pair.turn(0, None);
+        pair
+    }
+
+    fn received(&self) -> u64 {
+        if let Task::Bulk { received } = self.ends[1].task { received } else { 0 }
+    }
+
+    fn pings(&self) -> &[Duration] {
+        if let Task::Ping { times, .. } = &self.ends[0].task { times } else { &[] }
+    }
+
+    fn run(&mut self, is_over: impl Fn(&Pair, Time) -> bool) {
+        while !is_over(self, self.now) {
+            let Some((at, what)) = self.agenda.take() else { return };
+            self.now = self.now.max(at);
+            match what {
+                Happening::Arrive(to, frame) => self.turn(to, Some(frame)),
+                Happening::Wake(end, at) if self.ends[end].armed == Some(at) => {
+                    self.ends[end].armed = None;
+                    self.turn(end, None);
+                }
+                Happening::Wake(..) => {}
+            }
+        }
+    }
+
+    fn turn(&mut self, index: usize, frame: Option<Vec<u8>>) {
+        let End { stack, task, armed } = &mut self.ends[index];
+        drive::begin_turn(stack, task, self.now);
+        if let Some(frame) = frame {
+            drive::deliver(stack, task, self.now, &frame);
+        }
+        drive::end_turn(stack, task, self.now);
+        while let Some(length) = stack.poll_transmit(self.now, &mut self.slot) {
+            self.sent += u64::from(index == 0);
+            let agenda = &mut self.agenda;
+            self.paths[index].send(self.now, &self.slot[..length], |arrival| {
+                agenda.add(arrival.at, Happening::Arrive(1 - index, arrival.frame));
+            });
+        }
+        let at = drive::poll_timeout(stack, task).map(|at| at.max(self.now));
+        if let Some(at) = at.filter(|at| armed.is_none_or(|armed| *at < armed)) {
+            *armed = Some(at);
+            self.agenda.add(at, Happening::Wake(index, at));
+        }
+    }
+}
+
+impl End {
+    fn new(line: Line, ip: Ipv4Addr, task: Task) -> End {
+        let mut settings = Settings::new(mac_of(ip), ip, 24, Key([5; 16]));
+        settings.listeners = vec![Listener { address: SocketAddrV4::new(ip, PORT), is_gated: false }];
+        settings.mtu = MTU;
+        settings.send_buffer_bytes = WINDOW as usize;
+        settings.receive_window_max = WINDOW;
+        settings.reassembly_bytes_max = WINDOW as usize;
+        settings.recovery.algorithm = line.algorithm;
+        let settings_error = "these settings keep to their limits";
+        let mut stack = Stack::new(Time(1), settings).expect(settings_error);
+        stack.set_listening(0, true);
+        End { stack, task, armed: None }
+    }
+}
