@@ -28,6 +28,7 @@ mod rogue;
 mod run;
 mod sniffer;
 mod switch;
+mod trace;
 mod world;
 
 pub use run::{Report, run, run_loudly};

@@ -223,3 +223,14 @@ fn whole(pieces: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_touch_are_one() {
+        let pieces = [(5, vec![1, 2]), (7, vec![3]), (2, vec![4])];
+        assert_eq!(whole(&pieces), [(5, vec![1, 2, 3]), (2, vec![4])]);
+    }
+}

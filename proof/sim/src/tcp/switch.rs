@@ -120,3 +120,52 @@ pub(super) fn aim(frame: &mut [u8], mac: Mac) {
         *target = mac.0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::frames::{Ends as Both, segment};
+
+    const PEER: &str = "10.0.0.2:40000";
+    const OURS: &str = "10.0.0.1:80";
+
+    fn frame() -> Vec<u8> {
+        let both = Both::between(PEER.parse().unwrap(), OURS.parse().unwrap());
+        segment(both, spillway_wire::packet::tcp::Header::default(), &[])
+    }
+
+    #[test]
+    fn frames_follow_a_connection_and_some_come_late() {
+        let mut switch = Switch::new(3, false, Rng::new(1));
+        assert_eq!(switch.targets(Time(1), &frame()), [0], "nobody's yet");
+        let name = Conn { slot: 7, generation: 0 };
+        let ends = (OURS.parse().unwrap(), PEER.parse().unwrap());
+        switch.add(ends, 0, name);
+        switch.turn(Time(1), name, 2);
+        assert_eq!(switch.name(&ends), Some(name));
+        let targets: Vec<_> = (0..1000).flat_map(|_| switch.targets(Time(2), &frame())).collect();
+        let late = targets.iter().filter(|target| **target == 0).count();
+        assert!((5..50).contains(&late) && targets.iter().all(|target| [0, 2].contains(target)), "{late}");
+        let later = Time::ZERO + 2 * LATE;
+        assert!((0..100).all(|_| switch.targets(later, &frame()) == [2]));
+        switch.forget(name);
+        assert_eq!(
+            (switch.name(&ends), switch.targets(later, &frame())),
+            (None, vec![2]),
+            "where it was last"
+        );
+    }
+
+    #[test]
+    fn stacks_that_share_an_address_share_its_new_connections() {
+        let mut switch = Switch::new(3, true, Rng::new(1));
+        let target = switch.targets(Time(1), &frame());
+        assert!((0..10).all(|_| switch.targets(Time(1), &frame()) == target), "always the same");
+        let mut question = frame();
+        question[12..14].copy_from_slice(&[8, 6]);
+        question[20..22].copy_from_slice(&[0, 1]);
+        assert_eq!(switch.targets(Time(1), &question), [0], "one answers");
+        question[21] = 2;
+        assert_eq!(switch.targets(Time(1), &question), [0, 1, 2], "all hear the answer");
+    }
+}
