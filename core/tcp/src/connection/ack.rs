@@ -12,6 +12,9 @@ use crate::seq::Seq;
 
 /// Full segments at the beginning of a connection that are acknowledged at once: its sender is in slow start.
 const QUICK_ACKS: u8 = 16;
+/// How long a full segment waits for a second one at most. Whoever sends such has more to send, and a single one is all
+/// that its window, or a probe, allows: it would wait as long (RFC 9293 §3.8.6.3 has no lower bound).
+const DELAY_FULL: Duration = Duration::from_millis(2);
 /// Answers to segments that nobody should have sent, per connection (RFC 5961 §7).
 const CHALLENGE_EVERY: Duration = Duration::from_millis(500);
 
@@ -70,7 +73,7 @@ impl Acking {
             self.quick_left -= u8::from(is_full && self.quick_left > 0);
             self.is_due = true;
         } else if self.at.is_none() {
-            self.at = Some(now + delay);
+            self.at = Some(now + if is_full { delay.min(DELAY_FULL) } else { delay });
         }
     }
 

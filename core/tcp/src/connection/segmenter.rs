@@ -194,10 +194,10 @@ impl Connection {
         plan: Plan,
         told: Told,
     ) -> usize {
-        let (from, to) = match plan {
-            Plan::Bytes { from, to, .. } => (from, to),
-            Plan::Acknowledge => (self.recovery.nxt(), self.recovery.nxt()),
-            Plan::Question => (self.recovery.una() - 1, self.recovery.una() - 1),
+        let (from, to, is_probe) = match plan {
+            Plan::Bytes { from, to, is_probe, .. } => (from, to, is_probe),
+            Plan::Acknowledge => (self.recovery.nxt(), self.recovery.nxt(), false),
+            Plan::Question => (self.recovery.una() - 1, self.recovery.una() - 1, false),
         };
         if from == FIRST && to > FIRST {
             return self.write_syn(now, settings, target, slot);
@@ -206,7 +206,8 @@ impl Connection {
         let bytes = (to - from) as usize - usize::from(is_fin); // a segment's worth
         let is_last = bytes > 0 && to == self.queue.end();
         let fin = if is_fin { Flags::FIN } else { Flags::NONE };
-        let psh = if is_last { Flags::PSH } else { Flags::NONE };
+        // Linux acknowledges what is pushed once its program has it, and lets another single segment wait for 40 ms.
+        let psh = if is_last || is_probe { Flags::PSH } else { Flags::NONE };
         let header = self.header(now, from, fin | psh, told);
         let payload_at = TCP_AT + header.header_bytes();
         if bytes > 0 {

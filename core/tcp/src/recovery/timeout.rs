@@ -97,11 +97,14 @@ impl Recovery {
     }
 
     fn may_probe(&self) -> bool {
-        self.phase == Phase::Open
-            && self.probe.is_none()
-            && self.probe_wanted.is_none()
-            && self.scoreboard.sacked() == 0
-            && !self.is_handshake
+        // In a recovery, too, unlike RFC 8985: Linux answers a retransmission with a single acknowledgement, for it
+        // compresses the SACKs before, and without that one nothing would be heard until the timeout.
+        let may_be_silent = match self.phase {
+            Phase::Open => self.scoreboard.sacked() == 0,
+            Phase::Recovery => true,
+            Phase::Loss => false,
+        };
+        may_be_silent && self.probe.is_none() && self.probe_wanted.is_none() && !self.is_handshake
     }
 }
 

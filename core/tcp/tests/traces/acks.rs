@@ -58,6 +58,26 @@ fn every_second_full_segment_is_acknowledged() {
     }
 }
 
+/// A full segment that comes alone is all that its sender may send, or a tail loss probe: it is not left to wait.
+#[test]
+fn a_single_full_segment_is_acknowledged_soon() {
+    let mut t = Trace::open();
+    for at in 0..16 {
+        t.recv(many(1 + 1000 * at, 1000));
+    }
+    t.forget();
+    t.recv(many(16_001, 1000));
+    t.pass(ms(1));
+    t.quiet();
+    t.pass(ms(1));
+    t.expect(ack(17_001));
+    t.recv(many(17_001, 999));
+    t.pass(ms(39));
+    t.quiet();
+    t.pass(ms(1));
+    t.expect(ack(18_000));
+}
+
 #[test]
 fn bytes_of_ours_take_the_acknowledgement_with_them() {
     let mut t = Trace::open();

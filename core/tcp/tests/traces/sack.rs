@@ -196,3 +196,19 @@ fn blocks_of_a_peer_that_never_permitted_them_do_not_count() {
     t.until_sent();
     t.expect(many(1, 1000));
 }
+
+/// RFC 8985 §7. Linux acknowledges a pushed segment as soon as its program has it, and another single one after 40 ms.
+#[test]
+fn a_tail_loss_probe_of_new_bytes_is_pushed() {
+    let mut t = Trace::open_sack();
+    t.say(1000);
+    t.pass(ms(10));
+    t.recv(ack(1001));
+    t.forget();
+    t.say(50_000);
+    let last = t.last();
+    assert_eq!(last.is_pushed, Some(false), "more is queued");
+    assert!(t.until_sent() < ms(30));
+    let probe = t.next();
+    assert_eq!((probe.seq, probe.is_pushed), (last.seq.map(|seq| seq + 1460), Some(true)));
+}

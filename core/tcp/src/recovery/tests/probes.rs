@@ -142,16 +142,49 @@ fn no_probe_when_they_are_off() {
     assert_eq!(trace.timeout_ms(), Some(410));
 }
 
+/// The only answer to the retransmission was lost: what is sent then is answered with all.
 #[test]
-fn no_probe_during_recovery_and_again_after_it() {
+fn a_recovery_that_falls_silent_is_probed() {
     let mut trace = trace();
     trace.at(110).fill();
-    trace.at(210).sack(0, &[(1, 4)]);
-    trace.resend();
-    assert_eq!(trace.recovery.probe_at, NEVER);
-    trace.at(310).ack(10);
+    trace.at(210).sack(0, &[(1, 10)]);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.timeout_ms(), Some(410), "when the timeout would have been");
+    assert_eq!(trace.at(412).timeout(), TimeoutOutcome::Probe);
+    trace.send(1);
+    trace.recovery.on_probe(ms(412));
+    trace.at(512).ack(11);
+    assert_eq!((trace.recovery.phase(), trace.recovery.cwnd()), (Phase::Open, 5000));
+    assert_eq!(trace.recovery.counters().timeouts, 0);
     trace.send(2);
-    assert_eq!(trace.timeout_ms(), Some(310 + 202));
+    assert_eq!(trace.timeout_ms(), Some(512 + 202), "and again after it");
+}
+
+/// The retransmission itself was lost: what arrives was sent later, and tells so.
+#[test]
+fn a_probe_in_a_recovery_shows_that_a_retransmission_was_lost() {
+    let mut trace = trace();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 10)]);
+    trace.resend();
+    trace.at(412).timeout();
+    trace.send(1);
+    trace.recovery.on_probe(ms(412));
+    trace.at(512).sack(0, &[(1, 11)]);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.recovery.counters().timeouts, 0);
+}
+
+#[test]
+fn one_probe_in_a_silent_recovery_then_the_timeout() {
+    let mut trace = trace();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 10)]);
+    trace.resend();
+    trace.at(412).timeout();
+    assert_eq!(probe_again(&mut trace), (at(9), at(10)), "with nothing new to send");
+    assert_eq!(trace.timeout_ms(), Some(412 + 300), "§7.3");
+    assert_eq!(trace.at(712).timeout(), TimeoutOutcome::Retransmit);
 }
 
 #[test]
