@@ -96,12 +96,20 @@ impl<D: Device> Device for Faults<D> {
                 return Ok(Some(length));
             }
             let Some(length) = self.device.recv(buffer)? else { return Ok(None) };
+            if self.inward.is_clear(&self.options) {
+                self.faulted.seen += 1;
+                return Ok(Some(length));
+            }
             self.inward.pass(&buffer[..length], &self.options, &mut self.faulted);
         }
     }
 
     /// What is lost on purpose has been sent.
     fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        if self.outward.is_clear(&self.options) {
+            self.faulted.seen += 1;
+            return self.device.send(frame);
+        }
         self.outward.pass(frame, &self.options, &mut self.faulted);
         self.flush()
     }
@@ -163,6 +171,12 @@ impl Direction {
             held.frames -= 1;
         }
         self.passed.extend(self.held.extract_if(.., |held| held.frames == 0).map(|held| held.frame));
+    }
+
+    /// Nothing happens to the next frame, and nothing is before it: it needs no copy.
+    fn is_clear(&self, options: &FaultsOptions) -> bool {
+        let shares = [options.loss, options.duplication, options.reordering, options.corruption];
+        shares == [0.0; 4] && self.held.is_empty() && self.passed.is_empty()
     }
 
     /// Nothing follows for now.

@@ -12,10 +12,11 @@ mod running;
 mod sockets;
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::time::Duration;
 
 use spillway_lab::{Host, HostOptions, Lab, Launch, Offloads};
+use spillway_tcp::recovery::Algorithm;
 use spillway_xdp::{Faulted, FaultsOptions, Tap};
 
 use crate::error::Error;
@@ -179,6 +180,8 @@ pub(super) struct Site {
     cable: Host,
     to_stack: Option<Tap>,
     to_other: Option<[Tap; 2]>,
+    /// The same for all.
+    algorithm: Algorithm,
     steady: Steady,
     placement: String,
     lab: Lab,
@@ -200,6 +203,8 @@ impl Site {
             interface(&peer, System::Linux.peer_interface(), System::Linux.peer_address())?,
             interface(&other, OTHER_INTERFACE, System::Linux.address())?,
         ];
+        let algorithm =
+            peer.enter(sockets::algorithm)?.map_err(system("cannot choose a congestion control"))?;
         let words = format!(
             "programs of both kernels on core {}; the stack and its application, or the cable between kernels, on core {}",
             placement.clients, placement.server
@@ -210,6 +215,7 @@ impl Site {
             cable,
             to_stack: Some(to_stack),
             to_other: Some(to_other),
+            algorithm,
             steady: Steady::hold(setting.awake),
             placement: words,
             lab,
@@ -229,11 +235,10 @@ impl Site {
             ));
         }
         machine.offloads = format!("of all TAP interfaces: {offloads}");
-        let control = self.peer.congestion_control()?;
         machine.lab.extend([
             ("placement".to_owned(), self.placement.clone()),
             ("mtu".into(), MTU.to_string()),
-            ("congestion control".into(), format!("spillway: cubic; linux: {control}")),
+            ("congestion control".into(), format!("{}, of all", sockets::name_of(self.algorithm))),
             ("path, spillway".into(), "stack and application | TAP | kernel | program".into()),
             ("path, linux".into(), "program | kernel | TAP | cable: our loop | TAP | kernel | program".into()),
             ("window".into(), format!("at most {} KB, of the stack and of the kernels", GRANT_BYTES / 1024)),
@@ -275,7 +280,8 @@ impl Site {
             Work::Receiving => Role::Sink(plan.length),
             Work::Answering => Role::Echo,
         };
-        let running = Running::stack(&self.cable, tap, System::Spillway.address(), PORT, role, plan)?;
+        let listener = SocketAddrV4::new(System::Spillway.address(), PORT);
+        let running = Running::stack(&self.cable, tap, listener, self.algorithm, role, plan)?;
         let played = self.play(plan, &running);
         let (tap, used) = running.stop()?;
         self.to_stack = Some(tap);
@@ -294,10 +300,10 @@ impl Site {
         let taps = self.to_other.take().ok_or_else(lost)?;
         let listener = self.other.enter(|| TcpListener::bind((System::Linux.address(), PORT)))?;
         let listener = listener.map_err(system("cannot listen at the other kernel"))?;
-        let (work, length) = (plan.work, plan.length);
+        let (work, length, algorithm) = (plan.work, plan.length, self.algorithm);
         let program = self.other.thread(move || {
             let (stream, _) = listener.accept()?;
-            sockets::prepare(&stream)?;
+            sockets::prepare(&stream, algorithm)?;
             Ok::<_, std::io::Error>(match work {
                 Work::Sending => Stream { bytes: sockets::send(&stream, length)?, ..Stream::default() },
                 Work::Receiving => sockets::take(&stream, length)?,
@@ -332,7 +338,7 @@ impl Site {
         let target = SocketAddr::from((plan.system.address(), PORT));
         let played = self.peer.enter(|| {
             let stream = TcpStream::connect_timeout(&target, PATIENCE)?;
-            sockets::prepare(&stream)?;
+            sockets::prepare(&stream, self.algorithm)?;
             running.begin_faults();
             let mut seen = Seen::default();
             match plan.work {

@@ -1,7 +1,7 @@
 //! The loop of one measurement, in a thread: the stack behind an interface, or a cable between two.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use spillway_lab::{Host, LabError};
 use spillway_tcp::isn::Key;
+use spillway_tcp::recovery::Algorithm;
 use spillway_tcp::{Counters, Listener, Settings, Stack};
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
@@ -65,15 +66,16 @@ impl Running<Tap> {
     pub fn stack(
         host: &Host,
         mut tap: Tap,
-        address: Ipv4Addr,
-        port: u16,
+        address: SocketAddrV4,
+        algorithm: Algorithm,
         role: Role,
         plan: &Plan,
     ) -> Result<Running<Tap>, Error> {
         drain(&mut tap)?;
-        let listener = Listener { address: SocketAddrV4::new(address, port), is_gated: plan.gate.is_some() };
-        let settings =
-            Settings { mtu: MTU, listeners: vec![listener], ..Settings::new(MAC, address, 24, Key([7; 16])) };
+        let listener = Listener { address, is_gated: plan.gate.is_some() };
+        let mut settings = Settings::new(MAC, *address.ip(), 24, Key([7; 16]));
+        (settings.mtu, settings.listeners) = (MTU, vec![listener]);
+        settings.recovery.algorithm = algorithm;
         let stack = Stack::new(Time::ZERO, settings).map_err(|error| Error::Usage(error.to_string()))?;
         let application = Roles::new(role, plan.gate);
         Running::start(host, plan, move |work| {

@@ -1,8 +1,12 @@
 //! What programs on the kernel's sockets do with their connections.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::set_tcp_congestion;
+use spillway_tcp::recovery::Algorithm;
 
 use super::pattern;
 use super::roles::Stream;
@@ -12,8 +16,28 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Of a message that is asked and answered.
 pub const MESSAGE_BYTES: usize = 64;
 
+/// As kernels call it.
+pub fn name_of(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Cubic => "cubic",
+        Algorithm::NewReno => "reno",
+    }
+}
+
+/// What kernels and our stack can both use: CUBIC, where this kernel has it. Namespaces of a machine with another default
+/// may not have it by default, but a socket of root's may.
+pub fn algorithm() -> io::Result<Algorithm> {
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    match set_tcp_congestion(&socket, name_of(Algorithm::Cubic)) {
+        Ok(()) => Ok(Algorithm::Cubic),
+        Err(Errno::NOENT | Errno::PERM) => Ok(Algorithm::NewReno),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// What programs of ordinary sockets do first.
-pub fn prepare(stream: &TcpStream) -> io::Result<()> {
+pub fn prepare(stream: &TcpStream, algorithm: Algorithm) -> io::Result<()> {
+    set_tcp_congestion(stream, name_of(algorithm))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))
