@@ -19,11 +19,13 @@ impl Stack {
     /// The connection goes on elsewhere.
     pub(crate) fn let_go(&mut self, now: Time, conn: Conn) {
         self.now = self.now.max(now);
-        let Some(flow) = self.table.get(conn).map(|connection| connection.flow) else { return };
+        let Some(connection) = self.table.get(conn) else { return };
+        let (flow, last) = (connection.flow, connection.last_words(self.now));
         self.wheel.disarm(conn.slot);
         self.free(conn);
         let expiry = self.now + self.settings.time_wait;
-        self.counters.time_waits_forgotten += u64::from(self.time_waits.add(flow, expiry, TimeWait::Moved));
+        let entry = TimeWait::Moved { acknowledgement: last.acknowledgement, stamps: last.stamps };
+        self.counters.time_waits_forgotten += u64::from(self.time_waits.add(flow, expiry, entry));
         self.counters.exported += 1;
     }
 
@@ -35,14 +37,24 @@ impl Stack {
     ) -> Result<Conn, ImportError> {
         self.now = self.now.max(now);
         let conn = self.table.next().ok_or(ImportError::Full)?;
-        let connection = import(self.now, &self.settings, conn)?;
+        let mut connection = import(self.now, &self.settings, conn)?;
         let flow = connection.flow;
         if connection.late_bytes() > self.settings.reassembly_total_max.saturating_sub(self.late_bytes) {
             return Err(ImportError::TooMuch("bytes out of order of all connections"));
         }
-        if self.table.find(&flow).is_some() || self.time_waits.has_closed(&flow) {
+        let there = self.table.find(&flow);
+        let is_half_open = |conn| self.table.get(conn).is_some_and(Connection::is_half_open);
+        if there.is_some_and(|conn| !is_half_open(conn)) || self.time_waits.has_closed(&flow) {
             return Err(ImportError::Present);
         }
+        if let Some(half_open) = there {
+            // Whoever has forged a SYN meanwhile does not keep it out.
+            self.half_open -= 1;
+            self.wheel.disarm(half_open.slot);
+            self.free(half_open);
+            connection.conn = self.table.next().ok_or(ImportError::Full)?;
+        }
+        let conn = connection.conn;
         self.time_waits.forget(&flow);
         self.has_moved_here |= *flow.local.ip() != self.settings.address;
         self.table.add(Box::new(connection));

@@ -23,8 +23,14 @@ pub(super) enum TimeWait {
     },
     /// It came from elsewhere, under another address than ours, and was broken off: what comes is told so, as it is to ours.
     Broken,
-    /// It goes on elsewhere: what comes here has come late, and an answer would end it.
-    Moved,
+    /// It goes on elsewhere: what comes here has come late, and an answer would end it. A SYN that is newer has not: then it
+    /// is over there, too.
+    Moved {
+        /// What would have been said here next.
+        acknowledgement: tcp::Header,
+        /// TS.Recent, if there were timestamps.
+        stamps: Option<u32>,
+    },
 }
 
 /// What to do about a segment of one.
@@ -132,10 +138,10 @@ impl TimeWaits {
         is_listening: bool,
     ) -> Option<Answer> {
         let entry = self.entries.get_mut(flow)?;
-        let (acknowledgement, stamps) = match entry.time_wait {
-            TimeWait::Closed { acknowledgement, stamps } => (acknowledgement, stamps),
+        let (acknowledgement, stamps, is_moved) = match entry.time_wait {
+            TimeWait::Closed { acknowledgement, stamps } => (acknowledgement, stamps, false),
+            TimeWait::Moved { acknowledgement, stamps } => (acknowledgement, stamps, true),
             TimeWait::Broken => return Some(Answer::Refuse),
-            TimeWait::Moved => return Some(Answer::Nothing),
         };
         let has = |flag| header.flags.contains(flag);
         if has(Flags::RST) {
@@ -152,7 +158,7 @@ impl TimeWaits {
         }
         let occupies = payload_bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN);
         let asks = header.seq.wrapping_add(1) == acknowledgement.ack;
-        if !occupies && !asks {
+        if is_moved || (!occupies && !asks) {
             return Some(Answer::Nothing); // two that wait would answer each other until the end of the wait
         }
         if has(Flags::FIN) {
@@ -178,7 +184,8 @@ mod tests {
         let mut all = TimeWaits::new(8, Key([1; 16]));
         all.add(flow(1), Time(1_000), TimeWait::Broken);
         for moves in 0..100 {
-            all.add(flow(2), Time(2_000 + moves / 2), TimeWait::Moved); // two at a time
+            let moved = TimeWait::Moved { acknowledgement: tcp::Header::default(), stamps: None };
+            all.add(flow(2), Time(2_000 + moves / 2), moved); // two at a time
             assert!(all.order.len() <= 8);
             assert!(all.contains(&flow(1)), "{moves}");
             if moves % 3 > 0 {

@@ -185,6 +185,45 @@ fn states_for_another_stack_are_refused() {
     assert!(t.stack.import(t.now, &state).is_ok());
 }
 
+/// What comes late is met with silence; a SYN that is newer (RFC 6191) has not come late, and would not come here if the old
+/// connection went on.
+#[test]
+fn a_new_connection_may_begin_where_an_old_one_has_left() {
+    for options in [syn(), syn().stamp(PEER_CLOCK)] {
+        let mut t = Trace::opened_by(|_| {}, options.clone());
+        let conn = t.peer().conn.expect("it is open");
+        t.stack.export(t.now, conn).expect("established");
+        t.pass(secs(1));
+        for late in [options.clone(), bytes(1, "abc"), fin(1), ack(0).seq(0), rst(1), syn_ack()] {
+            t.recv(late);
+            t.nothing();
+        }
+        t.peer().initial = t.peers[0].initial.wrapping_add(100_000);
+        t.peer().nxt = 0;
+        t.establish(if options.stamp.is_some() { syn().stamp(PEER_CLOCK + 1000) } else { syn() });
+    }
+}
+
+/// Nobody keeps a connection from coming back by a SYN in its name.
+#[test]
+fn a_forged_syn_does_not_take_its_place() {
+    let mut t = Trace::open();
+    let conn = t.peer().conn.expect("it is open");
+    let state = t.stack.export(t.now, conn).expect("established");
+    let forged = t.frame_of(syn().mss(1460).seq(5000));
+    t.stack.handle_frame(t.now, &forged);
+    assert_eq!(t.stack.connections(), 1, "half-open");
+    t.peer().conn = t.stack.import(t.now, &state).ok();
+    t.introduce();
+    t.recv(bytes(1, "abc"));
+    t.hears("abc");
+    assert_eq!(t.stack.connections(), 1);
+    for index in 1..1025 {
+        t.at(index).recv(syn());
+    }
+    assert_eq!(t.counters().cookies_sent, 0, "nor does it take a place of those who begin");
+}
+
 /// What has closed here is not gone on with: the peer knows that it has.
 #[test]
 fn a_connection_that_has_closed_does_not_come_back() {

@@ -1,6 +1,7 @@
 //! Bytes that come out of order (RFC 9293 §3.10.7.4, seventh; SHLD-31), and the bounds of what waits.
 
 use proptest::prelude::*;
+use spillway_tcp::StackEvent;
 use spillway_transport::Transport;
 
 use crate::trace::*;
@@ -143,4 +144,21 @@ proptest! {
         let last = t.last();
         prop_assert_eq!((last.ack, last.window), (Some(4001), Some(61_535)));
     }
+}
+
+/// A driver that has not polled yet gets later bytes behind those that wait for it.
+#[test]
+fn bytes_keep_their_order_where_events_wait() {
+    let mut t = Trace::open();
+    let frames = [bytes(4, "def"), bytes(1, "abc"), bytes(7, "ghi")].map(|seg| t.frame_of(seg));
+    for frame in frames {
+        if let Some(delivery) = t.stack.handle_frame(t.now, &frame) {
+            let bytes = frame[delivery.range].to_vec();
+            t.peer().hear(StackEvent::Data { end: delivery.end, bytes });
+        }
+    }
+    t.transmit();
+    t.hears("abc");
+    t.hears("def");
+    t.hears("ghi");
 }
