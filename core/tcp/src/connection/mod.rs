@@ -455,6 +455,7 @@ impl Connection {
         // Small steps of our window are told late (RFC 9293 §3.8.6.2.2), but told.
         if self.is_opened
             && self.acking.at.is_none()
+            && !self.acking.is_due
             && self.receiving.update(self.agreed.mss) != Update::None
         {
             self.acking.at = Some(now + settings.delayed_ack);

@@ -63,6 +63,11 @@ impl Connection {
         Some(length)
     }
 
+    /// Whether there is anything to send now.
+    pub(crate) fn wants_transmit(&self, settings: &Settings) -> bool {
+        self.plan(settings).is_some()
+    }
+
     /// Whether there is surely nothing more to send, at a glance.
     #[inline]
     pub(crate) fn has_sent_all(&self) -> bool {

@@ -39,7 +39,12 @@ impl Stack {
         while let Some(index) = self.touched.pop_front() {
             let Some(connection) = self.table.at_mut(index) else { continue };
             let peer = *connection.flow.peer.ip();
+            // Nobody is asked for who is not needed.
+            let is_searching = connection.mac.is_none() && connection.wants_transmit(settings);
             let mac = connection.mac.or_else(|| {
+                if !is_searching {
+                    return None;
+                }
                 if core::mem::take(&mut connection.asks_again)
                     && let Some(hop) = settings.next_hop(peer)
                 {
@@ -61,7 +66,7 @@ impl Stack {
                 }
                 return Some(length);
             }
-            if mac.is_none() && !core::mem::replace(&mut connection.is_unresolved, true) {
+            if is_searching && mac.is_none() && !core::mem::replace(&mut connection.is_unresolved, true) {
                 self.unresolved.push(connection.conn);
             }
             connection.is_touched = false;

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use spillway_tcp::{ImportError, Listener, Settings, Stack};
-use spillway_transport::LostReason;
+use spillway_transport::{LostReason, Transport};
 use spillway_wire::packet::icmp::v4::{CODE_FRAGMENTATION_NEEDED, Message};
 use spillway_wire::packet::{arp, ethernet, ipv4};
 use spillway_wire::state::{ConnectionState, Finish, Stage};
@@ -222,6 +222,30 @@ fn a_forged_syn_does_not_take_its_place() {
         t.at(index).recv(syn());
     }
     assert_eq!(t.counters().cookies_sent, 0, "nor does it take a place of those who begin");
+}
+
+/// The new host does not know the peer's card, and nobody tells: it asks once a second while there is something to say, and
+/// wakes for nothing else.
+#[test]
+fn whoever_waits_for_an_answer_wakes_for_nothing_else() {
+    for granted in [10, 0] {
+        let mut t = Trace::new(|settings| settings.initial_window = 1000);
+        t.establish(syn());
+        t.grant(1000);
+        let conn = t.peer().conn.expect("it is open");
+        let state = t.stack.export(t.now, conn).expect("established");
+        let moved = t.stack.import(t.now, &state).expect("what left may come back");
+        t.stack.grant(moved, granted);
+        let (mut calls, end) = (0, t.now + secs(60));
+        while let Some(at) = t.stack.poll_timeout().filter(|at| *at <= end) {
+            t.now = t.now.max(at);
+            t.stack.handle_timeout(t.now);
+            t.transmit();
+            calls += 1;
+        }
+        assert!(calls < 200, "{calls} calls in a minute");
+        assert_eq!(t.others.is_empty(), granted == 0, "nobody is asked for nothing");
+    }
 }
 
 /// What has closed here is not gone on with: the peer knows that it has.
