@@ -175,7 +175,7 @@ impl Plan {
         settings.time_wait_max = 4096;
         // What moves at every frame is copied at every frame.
         let most = if self.moves == When::Always { 32 * 1024 } else { 512 * 1024 };
-        settings.send_buffer_bytes = rng.scale(2_000, most) as usize; // fits
+        settings.send_buffer_bytes = rng.scale(6_000, most) as usize; // fits
         settings.receive_window_max = rng.scale(65_535, WINDOW_MAX) as u32; // fits
         settings.initial_window = rng.scale(500, 65_535) as u16; // fits
         settings.reassembly_bytes_max =
