@@ -15,6 +15,10 @@ use crate::script::Script;
 /// Replies that a server prepares before it stops reading requests.
 const OWED_BYTES_MAX: u64 = 64 * 1024;
 
+/// But it reads after so long: a byte for which there was a window, and no grant yet, cannot be released at a gate, and its
+/// sender gives up after two minutes.
+const READS_WITHIN: Duration = Duration::from_secs(20);
+
 /// How a program behaves, drawn once for a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manners {
@@ -83,8 +87,10 @@ struct Service {
     read: u64,
     owed: u64,
     replied: u64,
-    /// Received and not yet read.
+    /// Received and not yet read,
     unread: u64,
+    /// since then.
+    unread_since: Time,
     client_finished: bool,
     finished: bool,
     /// Ends without the client when it has read so much.
@@ -210,7 +216,9 @@ impl Program {
                 }
             }
         }
-        let may_read = service.finished || service.owed - service.replied < OWED_BYTES_MAX;
+        let waited = now.since(service.unread_since);
+        let may_read =
+            service.finished || service.owed - service.replied < OWED_BYTES_MAX || waited > READS_WITHIN;
         if may_read && service.unread > 0 && !self.is_stingy {
             out.grant(conn, service.unread as u32); // at most what was granted
             service.unread = 0;
@@ -283,6 +291,7 @@ impl Program {
             owed: 0,
             replied: 0,
             unread: 0,
+            unread_since: Time::ZERO,
             client_finished: false,
             finished: false,
             ends_at: self.rng.chance(1, 6).then(|| self.rng.scale(TOKEN_BYTES, 100_000)),
@@ -301,6 +310,9 @@ impl Program {
             }
             let at = releases.back().map_or(Time::ZERO, |(at, _)| *at).max(now + delay);
             releases.push_back((at, end));
+        }
+        if service.unread == 0 {
+            service.unread_since = now;
         }
         service.unread += bytes.len() as u64;
         service.read += bytes.len() as u64;
