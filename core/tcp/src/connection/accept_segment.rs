@@ -81,7 +81,7 @@ impl Connection {
             // An acknowledgement in it is right all the same: RFC 9293 §3.10.7.4 lets it be taken when only the window is
             // shut (MUST-66). In what came last, and comes again, it may be the only one of our FIN: its sender may be gone
             // when we ask. Before the connection is established there is more to do with one.
-            let is_shut = self.receiving.edge <= self.receiving.received();
+            let is_shut = self.receiving.offered <= self.receiving.received();
             let is_repeated = seq < end && end == self.receiving.received();
             let is_opening = self.state == State::SynReceived;
             if (is_shut || is_repeated) && !is_opening && has(Flags::ACK) && !has(Flags::SYN) {

@@ -18,8 +18,10 @@ pub(super) struct Receiving {
     pub(super) next: Seq,
     /// How far the application has granted.
     pub(super) granted: Seq,
-    /// The right edge of the window as the peer knows it; never moves left (RFC 9293 §3.8.6.2.1).
+    /// The right edge of the window, of all that were told the farthest: what lies before it is taken (RFC 7323 §2.4).
     pub(super) edge: Seq,
+    /// The edge that was told last: less than a unit of the scale before that.
+    pub(super) offered: Seq,
     /// The largest window that there was to offer: against silly windows.
     pub(super) largest: u64,
     /// By how many bits windows are shifted, if both ends do (RFC 7323 §2).
@@ -51,7 +53,7 @@ pub(super) struct Told {
     /// The window field,
     pub(super) window: u16,
     /// and the right edge that it tells.
-    pub(super) edge: Seq,
+    pub(super) offered: Seq,
 }
 
 /// By how much the window is larger than the peer knows.
@@ -72,6 +74,7 @@ impl Receiving {
             next,
             granted: next,
             edge: next + u64::from(initial_window),
+            offered: next + u64::from(initial_window),
             largest: u64::from(initial_window),
             scale,
             fin: None,
@@ -82,17 +85,23 @@ impl Receiving {
 
     /// One that comes from another stack, its fields checked.
     pub(super) fn restored(state: &state::Receiving, late: Reassembly) -> Receiving {
-        Receiving {
+        let edge = extended(state.edge);
+        let mut receiving = Receiving {
             base: Base::new(state.initial),
             next: extended(state.next),
             granted: extended(state.granted),
-            edge: extended(state.edge),
+            edge,
+            offered: edge,
             largest: state.window_largest,
             scale: state.scale,
             fin: state.fin.map(extended),
             late,
             gate: Gate::new(state.gate.map(extended)),
+        };
+        if receiving.granted <= receiving.next {
+            receiving.offered = receiving.told().offered;
         }
+        receiving
     }
 
     /// RCV.NXT: everything before it has come. What is beyond `next` was within the window that was told and waits for a
@@ -204,26 +213,34 @@ impl Receiving {
         self.largest = self.largest.max(self.granted.saturating_sub(self.next));
     }
 
-    /// What a segment tells that is sent now. The edge never moves left: where the
-    /// scale is too coarse to tell it, it moves right by less than one unit.
+    /// What a segment tells that is sent now, in units of the scale. What was granted is rounded up, so that all of it can
+    /// come; once it has, what is left is rounded down, which moves the edge left by less than a unit (RFC 7323 §2.4):
+    /// whoever has sent some bytes more waits for a window then, and does not give them up for lost.
     #[inline]
     pub(super) fn told(&self) -> Told {
         let acknowledged = self.acknowledged();
-        let unit = 1_u64 << self.scale;
-        let wanted = self.granted.max(self.edge).saturating_sub(acknowledged);
-        let units = ((wanted + unit - 1) >> self.scale).min(u64::from(u16::MAX));
-        // A window too large to be told moves the edge left of what was granted, never of what was told.
-        let edge = (acknowledged + (units << self.scale)).max(self.edge);
-        Told { acknowledged, window: units as u16, edge } // at most what the field holds
+        let all_but_one = (1_u64 << self.scale) - 1;
+        let granted = self.granted.saturating_sub(acknowledged);
+        let granted = if self.granted > self.next { granted + all_but_one } else { granted };
+        let promised = self.edge.saturating_sub(acknowledged);
+        let units = (granted.max(promised) >> self.scale).min(u64::from(u16::MAX));
+        Told { acknowledged, window: units as u16, offered: acknowledged + (units << self.scale) } // at most what the field holds
+    }
+
+    /// A segment has told this.
+    #[inline]
+    pub(super) fn has_told(&mut self, told: Told) {
+        self.offered = told.offered;
+        self.edge = self.edge.max(told.offered);
     }
 
     /// Whether the window has grown, and enough to be told (RFC 9293 §3.8.6.2.2): by a segment, or half of what there is.
     #[inline]
     pub(super) fn update(&self, mss: u16) -> Update {
-        if self.granted <= self.edge {
+        if self.granted <= self.offered {
             return Update::None;
         }
-        match self.told().edge - self.edge {
+        match self.told().offered.saturating_sub(self.offered) {
             0 => Update::None,
             more if more >= u64::from(mss).min(self.largest / 2) => Update::Due,
             _ => Update::Small,
@@ -278,6 +295,27 @@ mod tests {
         receiving.grant(4);
         assert_eq!(receiving.take_late(), Some(b"89".to_vec()));
         assert_eq!((receiving.acknowledged(), receiving.is_finished()), (FIRST_BYTE + 11, true));
+    }
+
+    #[test]
+    fn what_is_granted_is_rounded_up_and_what_is_left_is_rounded_down() {
+        let mut receiving = Receiving::new(7, 3, 0, true);
+        receiving.grant(20);
+        let told = receiving.told();
+        assert_eq!((told.window, told.offered), (3, FIRST_BYTE + 24), "all of it may come, and 4 more");
+        receiving.has_told(told);
+        receiving.take(FIRST_BYTE, &[0; 23], false, 100);
+        receiving.gate.open(20);
+        let told = receiving.told();
+        assert_eq!(
+            (told.acknowledged, told.window),
+            (FIRST_BYTE + 20, 0),
+            "3 wait for a grant, behind the gate"
+        );
+        receiving.has_told(told);
+        assert!(receiving.is_acceptable(FIRST_BYTE + 23, FIRST_BYTE + 24, false), "it was told once");
+        receiving.grant(2);
+        assert_ne!(receiving.update(1460), Update::None, "though it was within the edge before");
     }
 
     #[test]

@@ -185,7 +185,10 @@ impl Connection {
             Plan::Acknowledge => {}
         }
         if self.state != State::SynSent {
-            self.receiving.edge = told.edge;
+            let is_syn = matches!(plan, Plan::Bytes { from: FIRST, .. });
+            if !is_syn {
+                self.receiving.has_told(told); // a SYN's window is another, and not shifted
+            }
             self.acking.sent(told.acknowledged);
         }
     }

@@ -185,7 +185,8 @@ fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u
         return Err(format!("acknowledges {ack} after {}", us.acknowledged));
     }
     // A SYN that is said again tells its window without a scale.
-    if edge < us.edge && !is_syn {
+    // By less than a unit of the scale it may (RFC 7323 §2.4).
+    if edge + (1 << scale.min(14)) <= us.edge && !is_syn {
         return Err(format!("the window's edge goes back from {} to {edge}", us.edge));
     }
     (us.acknowledged, us.edge) = (ack, edge.max(us.edge));

@@ -202,7 +202,8 @@ impl Peer {
         let both = self.scales[0].and(self.scales[1]).unwrap_or(0);
         let shift = if has(Flags::SYN) { 0 } else { both };
         let edge = ack + (i64::from(header.window) << shift);
-        ensure(edge >= self.told_edge, "the window's right edge moves left (§3.8.6.2.1)")?;
+        // RFC 7323 §2.4: by less than a unit it may.
+        ensure(edge + (1 << shift) > self.told_edge, "the window's right edge moves left (§3.8.6.2.1)")?;
         (self.told_ack, self.told_edge) = (ack, edge);
         Ok(())
     }
