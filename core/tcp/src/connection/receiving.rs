@@ -241,7 +241,8 @@ impl Receiving {
             return Update::None;
         }
         match self.told().offered.saturating_sub(self.offered) {
-            0 => Update::None,
+            // Less than a unit is not worth a word: what was told is used up first, and then this is more.
+            more if more < 1 << self.scale => Update::None,
             more if more >= u64::from(mss).min(self.largest / 2) => Update::Due,
             _ => Update::Small,
         }
@@ -316,6 +317,15 @@ mod tests {
         assert!(receiving.is_acceptable(FIRST_BYTE + 23, FIRST_BYTE + 24, false), "it was told once");
         receiving.grant(2);
         assert_ne!(receiving.update(1460), Update::None, "though it was within the edge before");
+    }
+
+    #[test]
+    fn less_than_a_unit_is_not_told() {
+        let mut receiving = Receiving::new(7, 5, u16::MAX, false);
+        receiving.grant(1 << 16);
+        assert_eq!(receiving.update(1460), Update::None, "one byte more than a SYN could tell");
+        receiving.grant(32);
+        assert_eq!(receiving.update(1460), Update::Small);
     }
 
     #[test]
