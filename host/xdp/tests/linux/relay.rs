@@ -1,6 +1,7 @@
 //! A helper on the stack: the relay, unchanged, between clients and a server that both use the kernel's TCP. Its clients are
 //! acknowledged only what the server has taken (PostMan §4.2).
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -14,6 +15,7 @@ use spillway_batch::{CloseReason, PolicyKind, Role as LinkRole, ServerConfig, Se
 use spillway_relay::{Config, Relay, ServiceConfig};
 use spillway_tcp::{Listener, Settings};
 use spillway_transport::Time;
+use spillway_wire::Id;
 
 use crate::rig::{OURS, PATIENCE, PORT, Rig, ask, patient, send_pattern, skipped, take_pattern};
 
@@ -59,6 +61,7 @@ impl Server {
         let (mut stream, peer) = listener.accept().unwrap();
         let mut link = ServerLink::new(config, Time(1), peer, self.address, [8; 16]);
         let mut buffer = vec![0; 256 * 1024];
+        let mut replies = BTreeMap::new();
         loop {
             while self.is_holding.load(Ordering::SeqCst) {
                 let many = stream.peek(&mut buffer).unwrap_or(0);
@@ -66,7 +69,7 @@ impl Server {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let Ok(length @ 1..) = stream.read(&mut buffer) else { return };
-            self.answer(&mut link, &buffer[..length]);
+            self.answer(&mut link, &buffer[..length], &mut replies);
             if let Some(batch) = link.flush(Time(1))
                 && stream.write_all(batch.as_slice()).is_err()
             {
@@ -75,24 +78,32 @@ impl Server {
         }
     }
 
-    fn answer(&self, link: &mut ServerLink, mut input: &[u8]) {
+    /// What goes on when there is room for it waits in `replies`, with whether it is the end.
+    fn answer(&self, link: &mut ServerLink, mut input: &[u8], replies: &mut BTreeMap<Id, (Vec<u8>, bool)>) {
         while let Some(event) = link.decompose(Time(1), &mut input).unwrap() {
             match event {
                 ServerEvent::Connect { id, .. } => link.accept(id),
                 ServerEvent::Data { id, bytes } => {
                     self.taken.fetch_add(bytes.len() as u64, Ordering::SeqCst);
-                    assert_eq!(
-                        link.compose(id, bytes),
-                        bytes.len(),
-                        "the client reads what it has asked for"
-                    );
+                    replies.entry(id).or_default().0.extend_from_slice(bytes);
                     link.consumed(id, bytes.len());
                 }
-                ServerEvent::Finished { id } => link.finish(id),
-                ServerEvent::Closed { id, .. } => link.close(id, CloseReason::Normal),
+                ServerEvent::Finished { id } => replies.entry(id).or_default().1 = true,
+                ServerEvent::Closed { id, .. } => {
+                    replies.remove(&id);
+                    link.close(id, CloseReason::Normal);
+                }
                 _ => {}
             }
         }
+        replies.retain(|id, (reply, is_finished)| {
+            let taken = link.compose(*id, reply);
+            reply.drain(..taken);
+            if reply.is_empty() && *is_finished {
+                link.finish(*id);
+            }
+            !reply.is_empty()
+        });
     }
 }
 
