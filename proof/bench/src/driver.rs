@@ -18,6 +18,36 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes received at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 
+/// Links with batches under way on all of them, and the protocol of each.
+#[derive(Debug)]
+pub struct Links<P>(Vec<(LinkDriver, P)>);
+
+impl<P: Protocol> Links<P> {
+    /// Sends a batch on each link.
+    pub fn start(links: Vec<(LinkDriver, P)>) -> Result<Links<P>, String> {
+        let mut links = Links(links);
+        links.0.iter_mut().try_for_each(|(driver, protocol)| driver.send(protocol))?;
+        Ok(links)
+    }
+
+    /// Collects the replies of each link and sends its next batch, while those of the other links are under way. Returns how
+    /// many replies there were.
+    pub fn turn(&mut self) -> Result<u64, String> {
+        let mut replies = 0;
+        for (driver, protocol) in &mut self.0 {
+            replies += driver.collect(protocol)?;
+            driver.send(protocol)?;
+        }
+        Ok(replies)
+    }
+
+    /// Collects what is under way. A SET that came later would change values under whoever comes next. Returns how many
+    /// replies there were.
+    pub fn finish(mut self) -> Result<u64, String> {
+        self.0.iter_mut().map(|(driver, protocol)| driver.collect(protocol)).sum()
+    }
+}
+
 /// A link whose connections each have one request under way, all of them sent in one batch.
 #[derive(Debug)]
 pub struct LinkDriver {

@@ -14,6 +14,7 @@ use spillway_load::monotonic_ns;
 use spillway_load::report::{Bin, Bins, Event, Move, Report};
 
 use crate::error::Error;
+use crate::stop;
 
 /// Width of the generators' bins, in ms: the grid on which a relief's end is looked for.
 pub const BIN_MS: u64 = crate::relief::GRID_MS;
@@ -27,6 +28,8 @@ const START_DELAY_NS: u64 = 100_000_000;
 const DRAIN: Duration = Duration::from_secs(10);
 /// For the last words after the drain.
 const END_WITHIN: Duration = Duration::from_secs(30);
+/// How long a signal may go unnoticed.
+const SLEEP_SLICE: Duration = Duration::from_millis(500);
 /// Complaints that are kept.
 const TROUBLES_MAX: usize = 16;
 
@@ -233,10 +236,16 @@ impl Generators {
         monotonic_ns.saturating_sub(self.zero_ns) / 1_000_000
     }
 
-    /// Sleeps until so many milliseconds after time zero.
+    /// Sleeps until so many milliseconds after time zero, or until a signal stops the experiment.
     pub fn sleep_until_ms(&self, at_ms: u64) {
-        let left_ns = (self.zero_ns + at_ms * 1_000_000).saturating_sub(monotonic_ns());
-        std::thread::sleep(Duration::from_nanos(left_ns));
+        // In slices, so that a signal does not have to wait for a long step.
+        while stop::check().is_ok() {
+            let left_ns = (self.zero_ns + at_ms * 1_000_000).saturating_sub(monotonic_ns());
+            if left_ns == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_nanos(left_ns).min(SLEEP_SLICE));
+        }
     }
 
     /// Tells all of them something, now.

@@ -23,6 +23,7 @@ pub mod served;
 pub mod stage;
 pub mod stats;
 mod steady;
+pub mod stop;
 pub mod table;
 
 pub use error::Error;

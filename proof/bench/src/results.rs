@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::error::Error;
 use crate::machine::Machine;
 use crate::stats::{Spread, paired_ratios, upper95};
 
@@ -29,6 +30,13 @@ pub struct Results {
     pub ratios: Vec<Ratio>,
     /// What must hold whatever the speed.
     pub checks: Vec<Check>,
+    /// Whether the experiment stopped before its end: by an error, a signal or a panic. Rows, ratios and checks then cover
+    /// what was measured before.
+    #[serde(default)]
+    pub incomplete: bool,
+    /// Why it stopped; empty when it is complete.
+    #[serde(default)]
+    pub why: String,
 }
 
 /// One figure of one system.
@@ -188,12 +196,23 @@ impl Results {
             rows: Vec::new(),
             ratios: Vec::new(),
             checks: Vec::new(),
+            incomplete: false,
+            why: String::new(),
         }
     }
 
-    /// Whether every check held. Being slow fails nothing.
+    /// Whether the experiment came to its end and every check held. Being slow fails nothing.
     pub fn passed(&self) -> bool {
-        self.checks.iter().all(|check| check.ok)
+        !self.incomplete && self.checks.iter().all(|check| check.ok)
+    }
+
+    /// Marks these results as incomplete if the course that led to them ended with an error.
+    pub fn after(mut self, course: Result<(), Error>) -> Results {
+        if let Err(error) = course {
+            self.incomplete = true;
+            join(&mut self.why, &crate::stop::reason(&error));
+        }
+        self
     }
 
     /// Writes them to a file, whose directory is made if need be.
@@ -267,7 +286,8 @@ mod tests {
             keys.sort();
             keys.join(" ")
         };
-        assert_eq!(keys(&value), "checks commit experiment machine ratios rows");
+        assert_eq!(keys(&value), "checks commit experiment incomplete machine ratios rows why");
+        assert_eq!((&value["incomplete"], &value["why"]), (&Value::Bool(false), &Value::from("")));
         assert_eq!(keys(&value["rows"][0]), "max median metric min params runs system unit valid why");
         assert_eq!(keys(&value["ratios"][0]), "max median min name runs upper95 valid why");
         assert_eq!(keys(&value["checks"][0]), "detail name ok");
@@ -293,6 +313,19 @@ mod tests {
         assert!(results.passed());
         results.checks.push(Check::none("lost", 1, "10 replies"));
         assert!(!results.passed());
+    }
+
+    #[test]
+    fn results_of_a_course_that_failed_are_incomplete_and_do_not_pass() {
+        assert!(results().after(Ok(())).passed());
+        let stopped = results().after(Err(Error::process("a load generator ended early", "")));
+        assert!(stopped.incomplete && !stopped.passed());
+        assert_eq!(stopped.why, "a load generator ended early");
+        assert_eq!(stopped.rows, results().rows, "what was measured is kept");
+        // Files from before there was such a mark are complete.
+        let mut value = serde_json::to_value(results()).unwrap();
+        value.as_object_mut().unwrap().retain(|name, _| name != "incomplete" && name != "why");
+        assert_eq!(serde_json::from_value::<Results>(value).unwrap(), results());
     }
 
     #[test]

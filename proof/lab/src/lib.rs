@@ -54,3 +54,4 @@ pub use namespace::InterfaceCounters;
 pub use offloads::Offloads;
 pub use place::{LocalPlace, Place};
 pub use process::{Launch, Output, Process};
+pub use run::{finish_within, interrupted};

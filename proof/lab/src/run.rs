@@ -3,7 +3,9 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -197,6 +199,25 @@ fn close_all() {
     }
 }
 
+/// How long the program has after a signal before the signal ends it.
+static FINISHES_WITHIN: Mutex<Duration> = Mutex::new(Duration::ZERO);
+/// The signal that has ended all runs; 0 before.
+static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
+/// How often a second signal is looked for.
+const SIGNAL_POLL: Duration = Duration::from_millis(50);
+
+/// Lets SIGINT, SIGTERM and SIGHUP end all runs, now and later, but the process itself only after this time, or at a
+/// second signal. Without it such a signal ends the process when its runs are removed.
+pub fn finish_within(time: Duration) {
+    *lock(&FINISHES_WITHIN) = time;
+    watch_for_the_end();
+}
+
+/// The signal that has ended all runs of this process, if one has.
+pub fn interrupted() -> Option<i32> {
+    Some(INTERRUPTED.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+}
+
 /// Removes live runs on `exit` and on the signals that end a process.
 fn watch_for_the_end() {
     static WATCH: Once = Once::new();
@@ -208,8 +229,15 @@ fn watch_for_the_end() {
         let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
         let Ok(mut signals) = Signals::new(wanted) else { return };
         let wait = move || {
-            for signal in signals.forever() {
+            loop {
+                let Some(signal) = signals.wait().next() else { continue };
+                INTERRUPTED.store(signal, Ordering::Relaxed);
                 close_all();
+                // The program may state what it has and end by itself. A second signal ends it at once.
+                let deadline = Instant::now() + *lock(&FINISHES_WITHIN);
+                while Instant::now() < deadline && signals.pending().next().is_none() {
+                    std::thread::sleep(SIGNAL_POLL);
+                }
                 let _ = emulate_default_handler(signal);
             }
         };

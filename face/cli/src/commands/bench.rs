@@ -1,18 +1,19 @@
 //! `spillway bench`: experiments whose figures can be compared with the paper's.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use spillway_bench::Error;
 use spillway_bench::experiments::{self, ALL, Experiment, Options};
 use spillway_bench::scene::Setting;
-use spillway_bench::table;
+use spillway_bench::{stop, table};
 
 /// Run an experiment and state what it found.
 ///
 /// Needs root, for network namespaces. The exit status is 1 when a check failed (a wrong byte, a lost request, a reset
-/// connection), and 2 when the experiment could not be run; being slow is no failure.
+/// connection), and 2 when the experiment could not be run or stopped before its end; being slow is no failure. An
+/// experiment that stops, by an error or Ctrl-C, writes what it has, marked as incomplete.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The experiment's name; `list` names them all with the paper's values, `all` runs them all.
@@ -27,24 +28,24 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let outcome = match args.name.as_str() {
-        "list" => {
-            print!("{}", experiments::list());
-            Ok(true)
+    if args.name == "list" {
+        print!("{}", experiments::list());
+        return ExitCode::SUCCESS;
+    }
+    let outcome = match (args.name.as_str(), experiments::named(&args.name)) {
+        ("all", _) => all(&args),
+        (_, Some(experiment)) => {
+            let file = args.json.clone();
+            one(experiment, args.quick, &file.unwrap_or_else(|| file_of(experiment, &default_directory())))
         }
-        "all" => all(&args),
-        name => match experiments::named(name) {
-            Some(experiment) => {
-                let file =
-                    args.json.clone().unwrap_or_else(|| default_directory().join(format!("{name}.json")));
-                one(experiment, args.quick, &file)
-            }
-            None => Err(Error::Usage(format!("there is no experiment {name}: see `spillway bench list`"))),
-        },
+        (name, None) => {
+            Err(Error::Usage(format!("there is no experiment {name}: see `spillway bench list`")))
+        }
     };
     match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
+        Ok(Outcome::Passed) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::from(1),
+        Ok(Outcome::Incomplete) => ExitCode::from(2),
         Err(error) => {
             eprintln!("spillway bench: {error}");
             ExitCode::from(2)
@@ -52,28 +53,48 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
+/// How an experiment ended; the worst comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// Every check held.
+    Passed,
+    /// A check failed.
+    Failed,
+    /// It stopped before its end.
+    Incomplete,
+}
+
 fn default_directory() -> PathBuf {
     PathBuf::from("target/bench")
 }
 
-fn all(args: &Args) -> Result<bool, Error> {
-    let directory = args.json.clone().unwrap_or_else(default_directory);
-    let mut passed = true;
-    for experiment in &ALL {
-        println!("== {}: {}", experiment.name, experiment.question);
-        passed &= one(experiment, args.quick, &directory.join(format!("{}.json", experiment.name)))?;
-    }
-    Ok(passed)
+fn file_of(experiment: &Experiment, directory: &Path) -> PathBuf {
+    directory.join(format!("{}.json", experiment.name))
 }
 
-fn one(experiment: &Experiment, quick: bool, file: &std::path::Path) -> Result<bool, Error> {
+fn all(args: &Args) -> Result<Outcome, Error> {
+    let directory = args.json.clone().unwrap_or_else(default_directory);
+    let mut worst = Outcome::Passed;
+    for experiment in &ALL {
+        println!("== {}: {}", experiment.name, experiment.question);
+        worst = worst.max(one(experiment, args.quick, &file_of(experiment, &directory))?);
+        if spillway_lab::interrupted().is_some() {
+            break;
+        }
+    }
+    Ok(worst)
+}
+
+fn one(experiment: &Experiment, quick: bool, file: &Path) -> Result<Outcome, Error> {
+    stop::by_signals();
     let options = Options { quick, setting: Setting::of_this_program()? };
-    let results = (experiment.run)(&options, &mut io::stdout())?;
+    let results = stop::recorded(experiment.name, file, || (experiment.run)(&options, &mut io::stdout()))?;
     println!("\n{}", table::results(&results));
     println!("paper: {}", experiment.paper);
-    results
-        .write(file)
-        .map_err(|cause| Error::System { what: format!("cannot write {}", file.display()), cause })?;
     println!("results: {}", file.display());
-    Ok(results.passed())
+    if results.incomplete {
+        eprintln!("spillway bench: {} is incomplete: {}", experiment.name, results.why);
+        return Ok(Outcome::Incomplete);
+    }
+    Ok(if results.passed() { Outcome::Passed } else { Outcome::Failed })
 }

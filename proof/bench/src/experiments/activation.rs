@@ -169,19 +169,20 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         .into_iter()
         .flat_map(|course| [Policy::Decides, Policy::Never].map(|policy| (course, policy, Vec::new())))
         .collect();
-    for (round, at) in turns(effort.rounds, series.len()) {
+    let mut machine = stage.machine(&[("memcached", "-V")])?;
+    let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
         let (course, policy, seen) = &mut series[at];
         seen.push(cast.run(round, *course, *policy, &known)?);
-    }
+        Ok(())
+    });
     let Cast { tally, helpers, .. } = cast;
     drop(helpers);
-    let mut machine = stage.machine(&[("memcached", "-V")])?;
-    stage.close()?;
+    let course = course.and_then(|()| stage.close());
     machine.lab.insert(QUOTA.into(), quota_words(setting.quota));
     let mut results = Results::new("activation", machine);
     findings::state(&series, &known, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results)
+    Ok(results.after(course))
 }
 
 struct Cast<'a> {

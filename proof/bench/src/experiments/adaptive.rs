@@ -129,11 +129,12 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     stage.server.set_quota(setting.quota)?;
     let series = POLICIES.map(|policy| Series { policy, rounds: Vec::new() });
     let mut play = Play { setting, effort, stage: &stage, pair, helpers, tally: Tally::default(), out };
-    let series = play.rounds(series.into())?;
+    let mut machine = stage.machine(&[("memcached", "-V")])?;
+    let mut series = Vec::from(series);
+    let course = play.rounds(&mut series);
     let Play { tally, helpers, pair, .. } = play;
     drop((helpers, pair));
-    let mut machine = stage.machine(&[("memcached", "-V")])?;
-    stage.close()?;
+    let course = course.and_then(|()| stage.close());
     machine.lab.insert(QUOTA.into(), quota_words(setting.quota));
     machine.lab.insert(
         "helpers".into(),
@@ -145,7 +146,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut results = Results::new("adaptive", machine);
     findings::state(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results)
+    Ok(results.after(course))
 }
 
 fn seed(round: usize) -> u64 {
@@ -164,12 +165,12 @@ struct Play<'a> {
 }
 
 impl Play<'_> {
-    fn rounds(&mut self, mut series: Vec<Series>) -> Result<Vec<Series>, Error> {
+    fn rounds(&mut self, series: &mut [Series]) -> Result<(), Error> {
         for (round, at) in turns(self.effort.rounds(), series.len()) {
             let steps = self.course(round, at)?;
             series[at].rounds.push(steps);
         }
-        Ok(series)
+        Ok(())
     }
 
     /// The load up and down, once, through one policy's helper.

@@ -121,23 +121,28 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         left_out: Vec::new(),
     };
     let mut course = Course { quick: options.quick, begun, timing, out, measured };
-    if options.quick {
-        // What must not be left out comes first.
-        course.reliefs(&mut scene)?;
-    }
-    course.goodput(&mut scene)?;
-    if !options.quick {
-        course.reliefs(&mut scene)?;
-    }
-    course.rivals(&mut scene)?;
-    scene.close()?;
-    course.cross_check(options)?;
+    let ended = course.all(scene, options);
     let mut results = Results::new("burst", machine);
     findings::state(&course.measured, options, &mut results);
-    Ok(results)
+    Ok(results.after(ended))
 }
 
 impl Course<'_> {
+    /// Everything after the calibration.
+    fn all(&mut self, mut scene: Scene, options: &Options) -> Result<(), Error> {
+        if options.quick {
+            // What must not be left out comes first.
+            self.reliefs(&mut scene)?;
+        }
+        self.goodput(&mut scene)?;
+        if !options.quick {
+            self.reliefs(&mut scene)?;
+        }
+        self.rivals(&mut scene)?;
+        scene.close()?;
+        self.cross_check(options)
+    }
+
     /// Ramps of all systems under all SLAs.
     fn goodput(&mut self, scene: &mut Scene) -> Result<(), Error> {
         let max_delay = scene.setting().max_delay;

@@ -149,7 +149,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let first = stage.helper_on((&stage.middle, port), pair.link, &HELPERS)?;
     let mut cast = Cast { stage: &stage, effort, pair, port, first, standby, second };
     let mut series = FAULTS.map(|fault| (fault, Vec::new()));
-    for (round, at) in turns(effort.rounds, series.len()) {
+    let machine = stage.machine(&[("memcached", "-V")])?;
+    let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
         let (fault, seen) = &mut series[at];
         for _ in 0..effort.tries.max(1) {
             let one = cast.run(*fault)?;
@@ -160,13 +161,13 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
                 break;
             }
         }
-    }
+        Ok(())
+    });
     drop(cast);
-    let machine = stage.machine(&[("memcached", "-V")])?;
-    stage.close()?;
+    let course = course.and_then(|()| stage.close());
     let mut results = Results::new("failover", machine);
     findings::state(&series, effort, &mut results);
-    Ok(results)
+    Ok(results.after(course))
 }
 
 /// Everybody but the clients.

@@ -94,17 +94,18 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             rounds: Rounds::default(),
         }));
     }
-    for (round, at) in turns(effort.rounds, all.len()) {
+    let course = turns(effort.rounds, all.len()).try_for_each(|(round, at)| {
         let seen = site.measure(&all[at].plan(effort))?;
         tell(out, round, &all[at], &seen);
         all[at].rounds.take((seen, None));
-    }
-    site.close()?;
+        Ok(())
+    });
+    let course = course.and_then(|()| site.close());
     let mut results = Results::new("gate", machine);
     all.iter().for_each(|series| rows(series, &mut results));
     ratios(&all, &mut results);
     checks(&all, &mut results);
-    Ok(results)
+    Ok(results.after(course))
 }
 
 impl Series {

@@ -115,24 +115,24 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         ],
         server: plain,
     };
+    let machine =
+        stage.machine(&[("memcached", "-V"), ("haproxy", "-v"), ("nutcracker", "-V"), ("nginx", "-v")])?;
     let mut course = Course { effort, pair: &mut pair, out };
-    let (series, tally) = course.run(
+    let (series, tally, ended) = course.run(
         &MIDDLES,
         |_, middle| {
             let session = stage.session(cast.address(middle), &Traffic::default(), CONNECTIONS)?;
             Ok((session, (middle == Middle::Helper).then_some(&cast.helper)))
         },
         |cost| format!("{:.1} µs in the middle, {:.1} µs at the server", cost.middle_us(), cost.server_us()),
-    )?;
-    let machine =
-        stage.machine(&[("memcached", "-V"), ("haproxy", "-v"), ("nutcracker", "-V"), ("nginx", "-v")])?;
+    );
     drop(cast);
-    stage.close()?;
+    let ended = ended.and_then(|()| stage.close());
     let mut results = Results::new("helper-cost", machine);
     series.iter().for_each(|series| rows(series, &mut results));
     ratios(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results)
+    Ok(results.after(ended))
 }
 
 fn rows(series: &Series<Middle>, results: &mut Results) {

@@ -129,15 +129,19 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut course = Course { effort, stage: &stage, echo, helpers, tally: Tally::default(), out: &mut *out };
     let one = |&count: &usize| Series { count, rounds: Rounds::default() };
     let mut series: Vec<Series> = effort.counts.iter().map(one).collect();
-    for (round, at) in turns(effort.rounds, series.len()) {
-        course.turn(round, &mut series[at])?;
-    }
+    let mut machine = stage.machine(&[])?;
+    let ended = turns(effort.rounds, series.len())
+        .try_for_each(|(round, at)| course.turn(round, &mut series[at]).map(drop));
     let Course { mut tally, echo, helpers, .. } = course;
     drop((echo, helpers));
-    let mut machine = stage.machine(&[])?;
-    stage.close()?;
-    let (spreads, arrived) = spread::run(setting, effort, out)?;
-    tally.add(&arrived);
+    let ended = ended.and_then(|()| stage.close()).and_then(|()| spread::run(setting, effort, out));
+    let (spreads, ended) = match ended {
+        Ok((spreads, arrived)) => {
+            tally.add(&arrived);
+            (spreads, Ok(()))
+        }
+        Err(error) => (Vec::new(), Err(error)),
+    };
     machine.server = "echo server of the server library".into();
     machine.lab.insert("quota of each helper's host".into(), quota_words(quota));
     machine.lab.insert("helpers".into(), format!("1 thread each; {on}"));
@@ -147,7 +151,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     findings::state(&series, &mut results);
     spread::state(&spreads, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results)
+    Ok(results.after(ended))
 }
 
 struct Course<'a> {

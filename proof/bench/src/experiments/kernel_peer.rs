@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::scene::Setting;
 use crate::steady::Steady;
+use crate::stop;
 
 pub(super) use roles::Gate;
 use roles::{GRANT_BYTES, Role, Stream};
@@ -250,6 +251,7 @@ impl Site {
 
     /// Makes one measurement.
     pub fn measure(&mut self, plan: &Plan) -> Result<Seen, Error> {
+        stop::check()?;
         let before = self.counters(plan.system)?;
         let mut seen = match plan.system {
             System::Spillway => self.with_stack(plan)?,

@@ -146,21 +146,22 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         let numbers = std::iter::once(0).chain(effort.helpers.iter().copied());
         series.extend(numbers.map(|helpers| Series { operation, helpers, rounds: Vec::new() }));
     }
-    for (round, at) in turns(effort.rounds, series.len()) {
+    let mut machine = stage.machine(&[("memcached", "-V")])?;
+    let ended = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
         let curve = course.curve(round, &series[at])?;
         series[at].rounds.push(curve);
-    }
+        Ok(())
+    });
     let Course { tally, helpers, .. } = course;
     drop(helpers);
-    let mut machine = stage.machine(&[("memcached", "-V")])?;
-    stage.close()?;
+    let ended = ended.and_then(|()| stage.close());
     machine.lab.insert(QUOTA.into(), quota_words(setting.quota));
     let words = format!("1 thread each, a batch each {:?}", setting.max_delay);
     machine.lab.insert("helpers".into(), format!("{words}; {}", setting.placement.helper_words(count)));
     let mut results = Results::new("load-latency", machine);
     findings::state(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results)
+    Ok(results.after(ended))
 }
 
 struct Course<'a> {

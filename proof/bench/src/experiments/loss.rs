@@ -111,7 +111,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         series.extend([one(false), one(true)]);
     }
     let mut tally = Tally::default();
-    for (round, at) in turns(effort.rounds, series.len()) {
+    let machine = stage.machine(&[("memcached", "-V")])?;
+    let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
         let (helped, share) = (series[at].helped, series[at].share);
         let (target, through) =
             if helped { (helper.address, Some(&helper)) } else { (pair.plain.address(), None) };
@@ -132,9 +133,9 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
                 break;
             }
         }
-    }
-    let machine = stage.machine(&[("memcached", "-V")])?;
-    stage.close()?;
+        Ok(())
+    });
+    let course = course.and_then(|()| stage.close());
     let mut results = Results::new("loss", machine);
     let how =
         "each IPv4 packet of the server's cable by itself, both directions (XDP, before segments are joined)";
@@ -144,7 +145,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     }
     results.checks = tally.checks();
     results.checks.push(lossy(&series));
-    Ok(results)
+    Ok(results.after(course))
 }
 
 /// Counters of the server's host and of those who talk to it.

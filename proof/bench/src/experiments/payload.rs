@@ -142,18 +142,16 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     }
     // The quotas of one payload and way are asked one after the other, of the same clients.
     let quotas = effort.quotas_percent.len().max(1);
-    for round in 0..effort.rounds {
+    let mut machine = stage.machine(&[])?;
+    let ended = (0..effort.rounds).try_for_each(|round| {
         let mut turns: Vec<&mut [Series]> = series.chunks_mut(quotas).collect();
         let first = round % turns.len().max(1);
         turns.rotate_left(first);
-        for turn in turns {
-            course.turn(round, turn)?;
-        }
-    }
+        turns.into_iter().try_for_each(|turn| course.turn(round, turn).map(drop))
+    });
     let Course { tally, echo, helper, .. } = course;
     drop((echo, helper));
-    let mut machine = stage.machine(&[])?;
-    stage.close()?;
+    let ended = ended.and_then(|()| stage.close());
     machine.server = "echo server of the server library".into();
     machine
         .lab
@@ -163,7 +161,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut results = Results::new("payload", machine);
     findings::state(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results)
+    Ok(results.after(ended))
 }
 
 struct Course<'a> {

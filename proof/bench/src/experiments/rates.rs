@@ -78,13 +78,13 @@ pub(super) struct Course<'a> {
 
 impl Course<'_> {
     /// Measures each way at each rate. `start` brings the clients of a way, and the helper whose batches are counted;
-    /// `words` are what is told of a measurement.
+    /// `words` are what is told of a measurement. The last of what comes back says whether the course came to its end.
     pub fn run<'a, W: Way>(
         &mut self,
         ways: &[W],
         start: impl Fn(&Pair, W) -> Result<(Session<'a>, Option<&'a Helper>), Error>,
         words: fn(&Cost) -> String,
-    ) -> Result<(Vec<Series<W>>, Tally), Error> {
+    ) -> (Vec<Series<W>>, Tally, Result<(), Error>) {
         let Effort { rounds, rates, settle, length, tries, .. } = self.effort;
         let mut series: Vec<Series<W>> = Vec::new();
         for &way in ways {
@@ -92,7 +92,7 @@ impl Course<'_> {
             series.extend(rates.iter().map(one));
         }
         let mut tally = Tally::default();
-        for (round, at) in turns(*rounds, ways.len()) {
+        let course = turns(*rounds, ways.len()).try_for_each(|(round, at)| {
             let (mut session, helper) = start(self.pair, ways[at])?;
             for (n, &rate) in rates.iter().enumerate() {
                 let cost = session.measure_again(rate, *settle, *length, helper, *tries)?;
@@ -103,9 +103,9 @@ impl Course<'_> {
                 series[at * rates.len() + n].costs.take((cost, spoilt));
             }
             tally.add(&session.finish()?);
-            self.pair.check()?;
-        }
-        Ok((series, tally))
+            self.pair.check()
+        });
+        (series, tally, course)
     }
 }
 

@@ -15,7 +15,7 @@ use spillway_load::protocol::memcached::Text;
 use spillway_load::protocol::redis::Resp;
 use spillway_load::protocol::store::Store;
 
-use crate::driver::{LinkDriver, ManyKeys, PipeDriver};
+use crate::driver::{LinkDriver, Links, ManyKeys, PipeDriver};
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::rounds::{say, spoilt_words, turns};
@@ -179,15 +179,13 @@ pub fn run_with(
     let stage = Stage::set("cost", setting)?;
     let _ = writeln!(out, "{}; no quota", setting.placement.words());
     let mut course = Course { effort, stage: &stage, out, measured: Measured::default() };
-    for &speech in servers {
-        course.server(speech)?;
-    }
-    let mut measured = course.measured;
     let machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
-    stage.close()?;
+    let ended = servers.iter().try_for_each(|&speech| course.server(speech));
+    let mut measured = course.measured;
+    let ended = ended.and_then(|()| stage.close());
     let mut results = Results::new("server-cost", machine);
     findings::state(&mut measured, effort, &mut results);
-    Ok(results)
+    Ok(results.after(ended))
 }
 
 struct Course<'a> {
@@ -320,23 +318,15 @@ impl Course<'_> {
                     Way::Alone(batch) => (batch, 1),
                     _ => (1, 1),
                 };
-                let mut drivers = Vec::new();
-                for link in 0..links {
-                    let mut driver =
-                        LinkDriver::open(pair.link, key.clone(), from(link), batch).map_err(failed)?;
-                    let mut store = store((u32::from(link), u32::from(links)));
-                    driver.send(&mut store).map_err(failed)?;
-                    drivers.push((driver, store));
-                }
-                stage.cost_of(settle, length, || -> Result<u64, String> {
-                    let mut replies = 0;
-                    // The batches of the other links are under way meanwhile.
-                    for (driver, store) in &mut drivers {
-                        replies += driver.collect(store)?;
-                        driver.send(store)?;
-                    }
-                    Ok(replies)
-                })
+                let open = |link| {
+                    let driver = LinkDriver::open(pair.link, key.clone(), from(link), batch)?;
+                    Ok((driver, store((u32::from(link), u32::from(links)))))
+                };
+                let drivers = (0..links).map(open).collect::<Result<_, String>>().map_err(failed)?;
+                let mut links = Links::start(drivers).map_err(failed)?;
+                let cost = stage.cost_of(settle, length, || links.turn())?;
+                links.finish().map_err(failed)?;
+                Ok(cost)
             }
         })??;
         self.measured.driven += cost.requests;

@@ -89,8 +89,9 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut pair = stage.pair(Speech::Memcached, &[64])?;
     let port = Place::from(&stage.middle).free_port()?;
     let helper = stage.helper_on((&stage.middle, port), pair.link, &HELPER)?;
+    let machine = stage.machine(&[("memcached", "-V")])?;
     let mut course = Course { effort, pair: &mut pair, out };
-    let (series, tally) = course.run(
+    let (series, tally, ended) = course.run(
         &WAYS,
         |pair, by| {
             let session = start(&stage, pair, &helper, by, effort.rates[0])?;
@@ -103,15 +104,14 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
                 cost.wire_bytes_each()
             )
         },
-    )?;
-    let machine = stage.machine(&[("memcached", "-V")])?;
+    );
     drop(helper);
-    stage.close()?;
+    let ended = ended.and_then(|()| stage.close());
     let mut results = Results::new("session-cost", machine);
     series.iter().for_each(|series| rows(series, &mut results));
     ratios(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results)
+    Ok(results.after(ended))
 }
 
 /// Starts clients; those of the helper are there when this returns.

@@ -196,32 +196,32 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let _ = writeln!(out, "{}; the sidecar with the clients; {RATE_PER_S}/s", setting.placement.words());
     let mut series = Vec::new();
     let mut tally = Tally::default();
-    for protocol in PROTOCOLS {
+    let mut machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
+    let course = PROTOCOLS.into_iter().try_for_each(|protocol| {
         let mut servers = Servers::start(&stage, protocol)?;
         let mut sidecar = Sidecar::start(&stage, &setting.program, servers.link(), protocol)?;
-        let mut one = Series { protocol, direct: Vec::new(), sidecar: Vec::new(), spoilt: Vec::new() };
+        series.push(Series { protocol, direct: Vec::new(), sidecar: Vec::new(), spoilt: Vec::new() });
+        let Some(one) = series.last_mut() else { return Ok(()) };
         for pair in 0..effort.pairs {
             for through in [pair % 2 == 0, pair % 2 != 0] {
                 let beside = through.then_some(&sidecar);
-                let seen =
-                    measure(&stage, effort, &servers, &mut one, beside, &mut tally, &mut |seen, why| {
-                        tell(out, pair, protocol, through, seen, why);
-                    })?;
+                let seen = measure(&stage, effort, &servers, one, beside, &mut tally, &mut |seen, why| {
+                    tell(out, pair, protocol, through, seen, why);
+                })?;
                 if through { &mut one.sidecar } else { &mut one.direct }.push(seen);
                 servers.check()?;
                 sidecar.check()?;
             }
         }
-        series.push(one);
-    }
-    let mut machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
-    stage.close()?;
+        Ok(())
+    });
+    let course = course.and_then(|()| stage.close());
     machine.lab.insert("sidecar".into(), "1 thread, on the clients' host and core; no helper".into());
     machine.lab.insert("connections".into(), format!("{CONNECTIONS}, {RATE_PER_S}/s, GET or echo of 64 B"));
     let mut results = Results::new("sidecar", machine);
     series.iter().for_each(|series| state(series, &mut results));
     results.checks = tally.checks();
-    Ok(results)
+    Ok(results.after(course))
 }
 
 /// One half of a pair; `None` if it was spoilt each time.

@@ -19,6 +19,7 @@ use crate::experiments::Options;
 use crate::experiments::rounds::{Rounds, say, turns};
 use crate::machine::Machine;
 use crate::results::{Check, Ratio, Results, Row};
+use crate::stop;
 
 use counted::Work;
 use echo::System;
@@ -62,14 +63,22 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     }
     let mut results = Results::new("stack", machine);
     let count = |work, connections, messages| counted::each(&place, program, work, connections, messages);
-    for connections in ECHO_CONNECTIONS {
-        echo_rows(connections, &effort, &count, &mut results, out)?;
+    let echoes = ECHO_CONNECTIONS.iter().try_for_each(|&connections| {
+        stop::check()?;
+        echo_rows(connections, &effort, &count, &mut results, out)
+    });
+    let course = echoes.and_then(|()| {
+        HELPER_CLIENTS.iter().try_for_each(|&clients| {
+            stop::check()?;
+            helper_rows(clients, &effort, &count, &mut results, out)
+        })
+    });
+    // A wrong answer ends the course.
+    if course.is_ok() {
+        let detail = "every answer was compared: right bytes, in order, once";
+        results.checks.push(Check::new("wrong", true, detail));
     }
-    for clients in HELPER_CLIENTS {
-        helper_rows(clients, &effort, &count, &mut results, out)?;
-    }
-    results.checks.push(Check::new("wrong", true, "every answer was compared: right bytes, in order, once"));
-    Ok(results)
+    Ok(results.after(course))
 }
 
 /// Counts instructions: of this work, over so many connections, for so many messages.

@@ -131,7 +131,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let one = |&size: &usize| Series { size, rounds: Rounds::default() };
     let mut series: Vec<Series> = effort.sizes.iter().map(one).collect();
     let mut tally = Tally::default();
-    for (round, at) in turns(effort.rounds, series.len()) {
+    let mut machine = stage.machine(&[])?;
+    let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
         let series = &mut series[at];
         let speech = Speech::Echo;
         let traffic = Traffic { speech, value_size: series.size, closed: true, ..Traffic::default() };
@@ -151,18 +152,17 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             |(_, spoilt)| spoilt.is_none(),
         )?);
         tally.add(&session.finish()?);
-        echo.check()?;
-    }
+        echo.check()
+    });
     drop(echo);
-    let mut machine = stage.machine(&[])?;
-    stage.close()?;
+    let course = course.and_then(|()| stage.close());
     machine.server = "echo server".into();
     machine.lab.insert(QUOTA.into(), quota_words(quota));
     machine.lab.insert("connections".into(), format!("{} closed loops", effort.connections));
     let mut results = Results::new("table1", machine);
     state(&series, &mut results);
     results.checks = tally.checks();
-    Ok(results)
+    Ok(results.after(course))
 }
 
 fn state(series: &[Series], results: &mut Results) {

@@ -93,18 +93,19 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut site = Site::set("interop", setting)?;
     let machine = site.machine()?;
     let mut all = series(effort);
-    for (round, at) in turns(effort.rounds, all.len()) {
+    let course = turns(effort.rounds, all.len()).try_for_each(|(round, at)| {
         let Series { system, work, weather, .. } = all[at];
         let plan =
             Plan { system, work, faults: weather.faults(round), gate: None, length: effort.length(work) };
         let seen = site.measure(&plan)?;
         tell(out, round, &all[at], &seen);
         all[at].rounds.take((seen, None));
-    }
-    site.close()?;
+        Ok(())
+    });
+    let course = course.and_then(|()| site.close());
     let mut results = Results::new("tcp-interop", machine);
     findings::state(&all, &mut results);
-    Ok(results)
+    Ok(results.after(course))
 }
 
 /// Both systems side by side, so that they are neighbours in time.

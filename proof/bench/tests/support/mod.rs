@@ -13,6 +13,7 @@ pub const SHORT: Duration = Duration::from_millis(200);
 /// That every check held, and that these rows are there.
 pub fn assert_whole(results: &Results, told: &[u8], metrics: &[&str]) {
     let told = String::from_utf8_lossy(told);
+    assert!(!results.incomplete, "{}\n{told}", results.why);
     for check in &results.checks {
         assert!(check.ok, "{}: {}\n{told}", check.name, check.detail);
     }

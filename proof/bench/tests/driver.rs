@@ -1,0 +1,87 @@
+//! Links that an experiment drives itself, against the echo server.
+
+use std::cell::Cell;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use spillway_bench::driver::{LinkDriver, Links};
+use spillway_load::protocol::echo::Echo;
+use spillway_load::protocol::{Protocol, Request, Sent, Verdict};
+
+/// A machine that compiles meanwhile is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Echoes that count the requests which have no reply yet.
+struct Counted {
+    echo: Echo,
+    under_way: Rc<Cell<i64>>,
+}
+
+impl Protocol for Counted {
+    fn draw(&mut self) -> Request {
+        self.echo.draw()
+    }
+
+    fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> Sent {
+        self.under_way.set(self.under_way.get() + 1);
+        self.echo.encode(request, out)
+    }
+
+    fn check(&mut self, sent: &Sent, reply: &[u8]) -> Verdict {
+        let verdict = self.echo.check(sent, reply);
+        if matches!(verdict, Verdict::Right(_)) {
+            self.under_way.set(self.under_way.get() - 1);
+        }
+        verdict
+    }
+
+    fn explain(&self, sent: &Sent, reply: &[u8]) -> String {
+        self.echo.explain(sent, reply)
+    }
+}
+
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn nothing_is_under_way_when_a_series_has_ended() {
+    let key_file = std::env::temp_dir().join(format!("spillway-bench-driver-{}.key", std::process::id()));
+    spillway_keys::write_new_key_file(&key_file).unwrap();
+    let (plain, link) = (free_port(), free_port());
+    let words = [
+        "--listen",
+        &plain.to_string(),
+        "--link",
+        &link.to_string(),
+        "--key",
+        key_file.to_str().unwrap(),
+        "--allow-clients",
+        "127.0.0.0/8",
+    ]
+    .map(String::from);
+    // It serves until this process ends.
+    std::thread::spawn(move || spillway_bench::echo::serve(words.into_iter()));
+    let deadline = Instant::now() + PATIENCE;
+    while std::net::TcpStream::connect(plain).is_err() {
+        assert!(Instant::now() < deadline, "the echo server does not listen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let key = spillway_keys::read_key_file(&key_file).unwrap();
+    std::fs::remove_file(&key_file).unwrap();
+
+    let under_way = Rc::new(Cell::new(0));
+    let open = |port: u16| {
+        let from = SocketAddr::from(([127, 0, 0, 1], port));
+        let driver = LinkDriver::open(link, key.clone(), from, 5).unwrap();
+        let echo = Echo::new(u64::from(port), 64);
+        (driver, Counted { echo, under_way: Rc::clone(&under_way) })
+    };
+    let mut links = Links::start(vec![open(20_000), open(21_000)]).unwrap();
+    assert_eq!(under_way.get(), 10);
+    assert_eq!(links.turn(), Ok(10));
+    assert_eq!(under_way.get(), 10, "the next batches are under way");
+    assert_eq!(links.finish(), Ok(10));
+    assert_eq!(under_way.get(), 0);
+}
