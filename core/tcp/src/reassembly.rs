@@ -1,7 +1,8 @@
 //! Bytes that came out of order (RFC 9293 §3.10.7.4).
 //!
-//! Contiguous ranges beyond RCV.NXT. Of what comes twice the bytes that came first are kept. The nearest to RCV.NXT are
-//! preferred: where there is no room, what is farthest away goes, which RFC 2018 §8 allows.
+//! Contiguous ranges beyond RCV.NXT. Of what comes twice the bytes that came first are kept. What is held stays until it is
+//! taken: the peer was told of it by SACK, and Linux goes through a timeout when that is taken back. Where there is no room,
+//! what comes is refused, and comes again.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -35,7 +36,7 @@ pub struct Inserted {
     pub new: usize,
     /// The first part of the segment that was held already: for D-SACK (RFC 2883 §4).
     pub duplicate: Option<(Seq, Seq)>,
-    /// There was no room: nothing of it is held that was not before.
+    /// There was no room: nothing has changed.
     pub refused: bool,
 }
 
@@ -73,10 +74,25 @@ impl Reassembly {
         self.ranges.last().map(Range::until)
     }
 
+    /// Where the first range begins.
+    pub fn first(&self) -> Option<Seq> {
+        self.ranges.first().map(|range| range.from)
+    }
+
+    /// Whether anything from `seq` on is held.
+    pub fn reaches_beyond(&self, seq: Seq) -> bool {
+        self.ranges.last().is_some_and(|range| range.until() > seq)
+    }
+
+    /// The range that holds this byte.
+    pub fn block_around(&self, seq: Seq) -> Option<(Seq, Seq)> {
+        let holds = |range: &&Range| range.from <= seq && seq < range.until();
+        self.ranges.iter().find(holds).map(|range| (range.from, range.until()))
+    }
+
     /// Behind the bytes that are contiguous from `from` on: `from` itself where that is missing.
     pub fn contiguous_until(&self, from: Seq) -> Seq {
-        let holds = |range: &&Range| range.from <= from && from < range.until();
-        self.ranges.iter().find(holds).map_or(from, Range::until)
+        self.block_around(from).map_or(from, |(_, until)| until)
     }
 
     /// Keeps the bytes of a segment, of which none is due yet. There may be `bytes_max` in all.
@@ -92,38 +108,12 @@ impl Reassembly {
         let duplicate = held.clone().next();
         let held_bytes: u64 = held.map(|(from, until)| until - from).sum();
         let new = bytes.len() - held_bytes as usize; // at most the segment's
-        if new > 0 && !self.make_room(first == end, until, new, bytes_max) {
+        let is_one_too_many = first == end && self.ranges.len() >= RANGES_MAX;
+        if new > 0 && (is_one_too_many || self.bytes() + new > bytes_max) {
             return Inserted { new: 0, duplicate, refused: true };
         }
-        let end = end.min(self.ranges.len());
         self.merge(first, end, from, bytes);
         Inserted { new, duplicate, refused: false }
-    }
-
-    /// Drops what is farther away than `until`, as far as needed. False when that is not enough; then nothing was
-    /// dropped.
-    fn make_room(&mut self, is_apart: bool, until: Seq, new: usize, bytes_max: usize) -> bool {
-        let is_one_too_many = is_apart && self.ranges.len() >= RANGES_MAX;
-        let mut excess = (self.bytes() + new).saturating_sub(bytes_max);
-        let beyond = |range: &Range| range.until().saturating_sub(range.from.max(until)) as usize; // at most its bytes
-        if excess > self.ranges.iter().map(beyond).sum()
-            || is_one_too_many && self.ranges.last().is_none_or(|range| range.from < until)
-        {
-            return false;
-        }
-        if is_one_too_many {
-            excess = excess.saturating_sub(self.ranges.pop().map_or(0, |range| range.bytes.len()));
-        }
-        while excess > 0 {
-            let Some(last) = self.ranges.last_mut() else { break };
-            let cut = excess.min(beyond(last));
-            last.bytes.truncate(last.bytes.len() - cut);
-            excess -= cut;
-            if last.bytes.is_empty() {
-                self.ranges.pop();
-            }
-        }
-        true
     }
 
     /// Puts a segment and the ranges `first..end`, which overlap it or touch it, together.
@@ -231,8 +221,8 @@ impl Reassembly {
                 return None;
             }
         }
-        // Nothing gave way to something nearer.
-        (held.bytes() == bytes_in_all).then_some(held)
+        debug_assert_eq!(held.bytes(), bytes_in_all, "all pieces are held, each once");
+        Some(held)
     }
 }
 

@@ -66,7 +66,8 @@ pub struct Settings {
     pub receive_window_max: u32,
     /// The window of a connection to which nothing was granted yet, so that its first bytes need not wait. At most 65,535.
     pub initial_window: u16,
-    /// Bytes of one connection that came out of order.
+    /// How far ahead of its next byte a connection keeps what comes out of order; what comes from beyond is refused, and comes
+    /// again. 256 KB.
     pub reassembly_bytes_max: usize,
     /// The same of all connections together; what comes beyond is dropped, and comes again. 64 MB.
     pub reassembly_total_max: usize,

@@ -75,7 +75,7 @@ fn at_every_turn_in_calm_weather() {
 #[test]
 fn at_every_turn_where_frames_are_lost() {
     for lost_in in [50, 20, 10] {
-        let (_, moved) = run(150_000, 3, Some(lost_in), true);
+        let (_, moved) = run(200_000, 3, Some(lost_in), true);
         assert!(moved > 150, "{moved}");
     }
 }

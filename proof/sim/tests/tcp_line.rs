@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use spillway_sim::tcp::bench::{Figures, Line, measure};
+use spillway_sim::tcp::bench::{Figures, Line, measure, measure_bulk};
 use spillway_tcp::recovery::Algorithm;
 
 const HEAD: &str = "\
@@ -30,11 +30,59 @@ fn lines() -> Vec<Line> {
                     bits_per_s: BITS_PER_S,
                     queue_bytes: product.max(64 * 1024),
                     algorithm,
+                    turn: Duration::ZERO,
                 });
             }
         }
     }
     lines
+}
+
+const HEAD_IN_TURNS: &str = "\
+# One bulk stream over 10 Gbit/s to a receiver that runs every so often, and takes all frames that have arrived in one turn;
+# 2 s after 0.5 s, mean of 4 seeds; settings as above.
+# algorithm  one way/us  turn/us  loss/%  goodput/MB/s  sent again/1000  timeouts
+";
+
+/// Loss, one way, turn of the receiver, and the goodput that is expected at least.
+const IN_TURNS: [(u64, u64, u64, f64); 5] = [
+    (10_000, 50, 50, 92.0),
+    (1_000, 50, 50, 0.0),
+    (1_000, 2_000, 200, 0.0),
+    (200, 2_000, 1_000, 0.0),
+    (200, 5_000, 1_000, 0.0),
+];
+const SEEDS_IN_TURNS: u64 = 4;
+
+fn lines_in_turns() -> Vec<Line> {
+    let lines = IN_TURNS.map(|(loss_ppm, one_way_us, turn_us, _)| Line {
+        rtt: Duration::from_micros(2 * one_way_us),
+        loss_ppm,
+        bits_per_s: 10_000_000_000,
+        queue_bytes: 4 << 20,
+        algorithm: Algorithm::Cubic,
+        turn: Duration::from_micros(turn_us),
+    });
+    lines.into()
+}
+
+/// Mean goodput in megabytes a second, and the row.
+fn row_in_turns(line: Line) -> (f64, String) {
+    let (warm_up, end) = (Duration::from_millis(500), Duration::from_millis(2_500));
+    let all: Vec<Figures> = (0..SEEDS_IN_TURNS).map(|seed| measure_bulk(line, seed, warm_up, end)).collect();
+    let mean = |of: fn(&Figures) -> u64| all.iter().map(of).sum::<u64>() as f64 / SEEDS_IN_TURNS as f64;
+    let goodput = mean(|figures| figures.goodput) / 1e6;
+    let row = format!(
+        "{:<10} {:12} {:8} {:7} {:13.1} {:16.0} {:9.1}",
+        format!("{:?}", line.algorithm).to_lowercase(),
+        line.rtt.as_micros() / 2,
+        line.turn.as_micros(),
+        line.loss_ppm as f64 / 1e4,
+        goodput,
+        mean(|figures| figures.retransmitted_per_mille),
+        mean(|figures| figures.timeouts)
+    );
+    (goodput, row)
 }
 
 fn row(line: Line, figures: Figures) -> String {
@@ -67,7 +115,15 @@ fn throughput_and_latency_are_what_they_were() {
     spillway_sim::swarm(0..lines.len() as u64, one, |(index, figures)| {
         rows.lock().unwrap()[index] = row(lines[index], figures);
     });
-    let table = format!("{HEAD}{}\n", rows.into_inner().unwrap().join("\n"));
+    let in_turns = Mutex::new(vec![String::new(); IN_TURNS.len()]);
+    let one = |index: u64| (index as usize, row_in_turns(lines_in_turns()[index as usize]));
+    spillway_sim::swarm(0..IN_TURNS.len() as u64, one, |(index, (goodput, row))| {
+        let least = IN_TURNS[index].3;
+        assert!(goodput >= least, "{row}: {least} MB/s expected at least");
+        in_turns.lock().unwrap()[index] = row;
+    });
+    let [rows, in_turns] = [rows, in_turns].map(|rows| rows.into_inner().unwrap().join("\n"));
+    let table = format!("{HEAD}{rows}\n{HEAD_IN_TURNS}{in_turns}\n");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/tcp_line.txt");
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&path, &table).unwrap();

@@ -145,8 +145,8 @@ impl Connection {
             return;
         }
         let end = seq + bytes as u64;
-        if bytes > 0 && end <= self.receiving.next {
-            self.acking.duplicate = Some((seq, end));
+        if bytes > 0 && end <= self.receiving.next && self.agreed.has_sack {
+            self.acking.duplicates.add(seq, end);
         }
         if bytes > 0 || header.flags.contains(Flags::FIN) {
             self.acking.is_due = true;

@@ -5,16 +5,25 @@ use core::time::Duration;
 use spillway_transport::Time;
 use spillway_wire::packet::tcp;
 
+use super::duplicates::Duplicates;
 use super::handshake::MSS_DEFAULT;
 use super::{Connection, Context};
 use crate::recovery;
 use crate::seq::Seq;
 
-/// Full segments at the beginning of a connection that are acknowledged at once: its sender is in slow start.
+/// Segments at the beginning of a connection that are acknowledged at once, as Linux does: its sender is in slow start, or
+/// writes its first message in two parts and, with Nagle's algorithm, waits for the acknowledgement of the first.
 const QUICK_ACKS: u8 = 16;
 /// How long a full segment waits for a second one at most. Whoever sends such has more to send, and a single one is all
 /// that its window, or a probe, allows: it would wait as long (RFC 9293 §3.8.6.3 has no lower bound).
 const DELAY_FULL: Duration = Duration::from_millis(2);
+/// How long a peer that has sent bytes is silent before the last acknowledgement is repeated, once, while packets are lost
+/// or reordered. One acknowledgement answers a whole turn's frames. If that one is lost, the peer may have nothing more to
+/// send and hears nothing until its retransmission timeout: in a recovery Linux sends no tail loss probe. RFC 5681 §4.2
+/// allows one *immediate* acknowledgement per segment; this one comes later.
+const REPEAT_AFTER: Duration = Duration::from_millis(2);
+/// How long after a gap or a duplicate the last acknowledgement is repeated.
+const TROUBLE_LASTS: Duration = Duration::from_secs(1);
 /// Answers to segments that nobody should have sent, per connection (RFC 5961 §7).
 const CHALLENGE_EVERY: Duration = Duration::from_millis(500);
 
@@ -24,7 +33,13 @@ pub(super) struct Acking {
     /// At once.
     pub(super) is_due: bool,
     /// At this time, if nothing goes there before.
-    pub(super) at: Option<Time>,
+    at: Option<Time>,
+    /// What is due then only repeats the last acknowledgement.
+    is_repetition: bool,
+    /// The next acknowledgement is to be repeated.
+    repeats: bool,
+    /// Until then packets count as lost or reordered recently.
+    trouble_until: Time,
     /// The acknowledgement field sent last: Last.ACK.sent (RFC 7323 §4.3).
     pub(super) last_sent: Seq,
     /// The field that our FIN had when it was first sent: whoever acknowledges the FIN has heard at least that.
@@ -34,8 +49,8 @@ pub(super) struct Acking {
     /// The largest segment of the peer's so far: a full one.
     full: u64,
     quick_left: u8,
-    /// Came again: to be told once (RFC 2883), when it is below what may be acknowledged.
-    pub(super) duplicate: Option<(Seq, Seq)>,
+    /// What came twice and is to be told by D-SACK.
+    pub(super) duplicates: Duplicates,
     challenge_after: Time,
 }
 
@@ -44,22 +59,33 @@ impl Acking {
         Acking {
             is_due: false,
             at: None,
+            is_repetition: false,
+            repeats: false,
+            trouble_until: Time::ZERO,
             last_sent,
             with_fin: 0,
             bytes: 0,
             full: u64::from(MSS_DEFAULT),
             quick_left: QUICK_ACKS,
-            duplicate: None,
+            duplicates: Duplicates::default(),
             challenge_after: Time::ZERO,
         }
     }
 
-    /// Something was sent, with this field.
+    /// Of a connection that comes from another stack. Its first segments were elsewhere. What is not told any more: what came
+    /// twice, and what was to be repeated.
+    pub(super) fn of_moved(last_sent: Seq, is_due: bool) -> Acking {
+        Acking { is_due, quick_left: 0, ..Acking::new(last_sent) }
+    }
+
+    /// Something was sent, with this field. `is_held`: a gate holds back bytes that have come. A repetition would be a
+    /// duplicate acknowledgement then, of a head that is not lost.
     #[inline]
-    pub(super) fn sent(&mut self, field: Seq) {
-        (self.is_due, self.at, self.last_sent, self.bytes) = (false, None, field, 0);
-        if self.duplicate.is_some_and(|(_, end)| end <= field) {
-            self.duplicate = None;
+    pub(super) fn sent(&mut self, now: Time, field: Seq, is_held: impl FnOnce() -> bool) {
+        (self.is_due, self.at, self.is_repetition) = (false, None, false);
+        (self.last_sent, self.bytes) = (field, 0);
+        if core::mem::take(&mut self.repeats) && !is_held() {
+            (self.at, self.is_repetition) = (Some(now + REPEAT_AFTER), true);
         }
     }
 
@@ -69,11 +95,49 @@ impl Acking {
         let is_full = segment >= self.full;
         self.full = self.full.max(segment);
         self.bytes += bytes;
-        if self.bytes >= 2 * self.full || (is_full && self.quick_left > 0) {
-            self.quick_left -= u8::from(is_full && self.quick_left > 0);
+        self.repeats |= now < self.trouble_until;
+        if self.quick_left > 0 || self.bytes >= 2 * self.full {
+            self.quick_left = self.quick_left.saturating_sub(1);
             self.is_due = true;
-        } else if self.at.is_none() {
-            self.at = Some(now + if is_full { delay.min(DELAY_FULL) } else { delay });
+        } else {
+            self.owe_within(now, if is_full { delay.min(DELAY_FULL) } else { delay });
+        }
+    }
+
+    /// Bytes came out of order, or filled a gap, or came twice. `is_trouble`: packets were lost or reordered; otherwise they
+    /// only wait for a grant.
+    pub(super) fn came_out_of_order(&mut self, now: Time, is_trouble: bool) {
+        self.is_due = true;
+        if is_trouble {
+            self.trouble_until = now + TROUBLE_LASTS;
+        }
+        self.repeats |= now < self.trouble_until;
+    }
+
+    /// Something is to be told, if nothing goes there before that.
+    pub(super) fn owe_within(&mut self, now: Time, delay: Duration) {
+        self.is_repetition = false;
+        if self.at.is_none() {
+            self.at = Some(now + delay);
+        }
+    }
+
+    /// When [`expire`](Self::expire) is to be called.
+    #[inline]
+    pub(super) fn at(&self) -> Option<Time> {
+        self.at
+    }
+
+    /// The peer waits for something: a repetition is not that.
+    pub(super) fn owes(&self) -> bool {
+        self.is_due || (self.at.is_some() && !self.is_repetition)
+    }
+
+    /// What could wait may not wait any longer. `is_held` as for [`sent`](Self::sent): bytes may have come to the gate since.
+    pub(super) fn expire(&mut self, now: Time, is_held: impl FnOnce() -> bool) {
+        if self.at.is_some_and(|at| at <= now) {
+            self.at = None;
+            self.is_due |= !core::mem::take(&mut self.is_repetition) || !is_held();
         }
     }
 
@@ -106,6 +170,7 @@ impl Connection {
         }
         let is_window_changed = self.take_window(cx.now, seq, ack, header);
         if ack < una {
+            self.take_overtaken(cx, header, ack);
             return true;
         }
         let is_bare = payload_bytes == 0 && !header.flags.contains(tcp::Flags::FIN);
@@ -133,6 +198,29 @@ impl Connection {
             self.persist.heard();
         }
         true
+    }
+
+    /// An acknowledgement that was overtaken by a later one: its blocks are news all the same (RFC 6675 §5: "upon the receipt
+    /// of any ACK containing SACK information").
+    #[cold]
+    fn take_overtaken(&mut self, cx: &Context<'_>, header: &tcp::Header, ack: Seq) {
+        let mut sack = [(0, 0); 4];
+        let (many, dsack) = self.sack_of(header, ack, &mut sack);
+        if many == 0 && dsack.is_none() {
+            return;
+        }
+        self.recovery.on_ack(
+            cx.now,
+            &recovery::Ack {
+                una: self.recovery.una(),
+                sack: &sack[..many],
+                dsack,
+                is_duplicate: false,
+                has_sack: self.agreed.has_sack,
+                rtt: None,
+                peer_window: self.peer_window.size,
+            },
+        );
     }
 
     /// The window that an acknowledgement tells. Whether it has changed.

@@ -86,7 +86,7 @@ impl Connection {
             told_finished: self.told_finished,
             gate: receiving.gate.at().map(stream),
             acknowledged: stream(self.acking.last_sent),
-            owes: self.acking.is_due || self.acking.at.is_some(),
+            owes: self.acking.owes(),
             late: receiving.late.export().map(|(seq, bytes)| (stream(seq), bytes.to_vec())).collect(),
         }
     }

@@ -6,6 +6,7 @@ use spillway_transport::{Chunk, Conn, Time};
 use spillway_wire::state::{self, ConnectionState, Finish, Sending, Stage};
 
 use super::accept_segment::Stamps;
+use super::ack::Acking;
 use super::handshake::{Agreed, MSS_MIN};
 use super::receiving::Receiving;
 use super::send_queue::SendQueue;
@@ -88,9 +89,8 @@ impl Connection {
             connection.persist.shut_at = Some(connection.heard_at);
         }
         connection.told_finished = state.receiving.told_finished;
-        connection.acking.last_sent = extended(state.receiving.acknowledged);
-        // Nothing more: a peer with something in flight would take it for a sign of loss.
-        connection.acking.is_due = state.receiving.owes;
+        // Only what is owed: a peer with something in flight would take anything else for a sign of loss.
+        connection.acking = Acking::of_moved(extended(state.receiving.acknowledged), state.receiving.owes);
         Ok(connection)
     }
 

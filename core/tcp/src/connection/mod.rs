@@ -4,7 +4,7 @@
 //! - `expected`: the short way for usual segments
 //! - `accept_segment`: whether a segment is the peer's, and of now
 //! - `receiving`: the receiving direction, with what came out of order; `gate`: what may be acknowledged
-//! - `ack`: when to acknowledge, and what was acknowledged to us
+//! - `ack`: when to acknowledge, and what was acknowledged to us; `duplicates`: what came twice
 //! - `send_queue`: what the application handed over; `window`: how far the peer takes it; `persist`: when it does not
 //! - `export`, `import`: how it moves to another stack
 //! - `segmenter`: what to send next, and its bytes; `words`: what is said when it is over
@@ -12,6 +12,7 @@
 mod accept_segment;
 mod ack;
 mod close;
+mod duplicates;
 mod expected;
 mod export;
 mod gate;
@@ -39,7 +40,7 @@ use crate::settings::Settings;
 use ack::Acking;
 use handshake::Agreed;
 use persist::Persist;
-use receiving::{Receiving, Update};
+use receiving::{Receiving, Room, Update};
 use send_queue::SendQueue;
 use window::PeerWindow;
 
@@ -255,10 +256,11 @@ impl Connection {
         if (payload.is_empty() && !has_fin) || self.receiving.is_finished() {
             return;
         }
-        let limit = cx.settings.reassembly_bytes_max.min(self.late_counted + cx.late_room);
+        let ahead = cx.settings.reassembly_bytes_max;
+        let room = Room { ahead, bytes: ahead.min(self.late_counted + cx.late_room) };
         let before = self.receiving.acknowledged();
         let start = seq + u64::from(header.flags.contains(Flags::SYN));
-        let taken = self.receiving.take(start, payload, has_fin, limit);
+        let taken = self.receiving.take(start, payload, has_fin, room);
         if let Some(range) = taken.direct {
             // The next in order end where RCV.NXT is now: what waited comes after.
             let end = start + range.end as u64 - FIRST - 1;
@@ -273,9 +275,11 @@ impl Connection {
             self.pass_late(cx);
         }
         let came = self.receiving.acknowledged() - before;
+        if let Some((from, to)) = taken.duplicate.filter(|_| self.agreed.has_sack) {
+            self.acking.duplicates.add(from, to);
+        }
         if taken.is_out_of_order || self.receiving.is_finished() {
-            self.acking.is_due = true;
-            self.acking.duplicate = taken.duplicate.or(self.acking.duplicate);
+            self.acking.came_out_of_order(cx.now, taken.is_trouble);
         } else if came > 0 {
             self.acking.came(cx.now, came, payload.len() as u64, cx.settings.delayed_ack);
         }
@@ -412,7 +416,7 @@ impl Connection {
     #[inline]
     pub(crate) fn wakes_at(&self, settings: &Settings) -> Time {
         let at = self.recovery.wakes_at();
-        let at = self.acking.at.map_or(at, |other| other.min(at));
+        let at = self.acking.at().map_or(at, |other| other.min(at));
         let at = self.persist.at().map_or(at, |other| other.min(at));
         if !self.is_opened {
             return at.min(self.heard_at + settings.give_up_opening_after);
@@ -422,10 +426,8 @@ impl Connection {
 
     /// Time has come to [`wakes_at`](Self::wakes_at).
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
-        if self.acking.at.is_some_and(|at| at <= cx.now) {
-            self.acking.at = None;
-            self.acking.is_due = true;
-        }
+        let receiving = &self.receiving;
+        self.acking.expire(cx.now, || receiving.is_held_back());
         if self.recovery.poll_timeout().is_some_and(|at| at <= cx.now) {
             let outcome = self.recovery.handle_timeout(cx.now);
             cx.counters.timeouts += u64::from(outcome == TimeoutOutcome::Retransmit);
@@ -453,12 +455,8 @@ impl Connection {
             self.persist.stop();
         }
         // Small steps of our window are told late (RFC 9293 §3.8.6.2.2), but told.
-        if self.is_opened
-            && self.acking.at.is_none()
-            && !self.acking.is_due
-            && self.receiving.update(self.agreed.mss) != Update::None
-        {
-            self.acking.at = Some(now + settings.delayed_ack);
+        if self.is_opened && !self.acking.owes() && self.receiving.update(self.agreed.mss) != Update::None {
+            self.acking.owe_within(now, settings.delayed_ack);
         }
     }
 

@@ -16,6 +16,8 @@ const OVERRIDE_AFTER: Duration = Duration::from_millis(200);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Persist {
     at: Option<Time>,
+    /// There is something to send, nothing is on its way, and the peer's window is against it.
+    is_blocked: bool,
     /// Probes since the window closed.
     backoffs: u32,
     /// A probe is to go now.
@@ -34,6 +36,11 @@ pub(super) struct Persist {
 impl Persist {
     pub(super) fn at(&self) -> Option<Time> {
         self.at
+    }
+
+    /// Whether there is something to send that only the peer's window holds up.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked
     }
 
     /// The peer has taken something.
@@ -56,10 +63,12 @@ impl Persist {
     #[inline]
     pub(super) fn stop(&mut self) {
         (self.at, self.backoffs, self.since) = (None, 0, None);
+        self.is_blocked = false;
     }
 
     /// The window is against it. `is_shut`: nothing goes; otherwise too little to be worth a segment.
     pub(super) fn run(&mut self, is_shut: bool, now: Time, rto: Duration) {
+        self.is_blocked = true;
         if self.at.is_none() {
             let wait = rto.saturating_mul(1 << self.backoffs.min(16)).min(PROBE_EVERY_MAX);
             let wait = if is_shut || self.backoffs > 0 { wait } else { wait.min(OVERRIDE_AFTER) };

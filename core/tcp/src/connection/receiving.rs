@@ -41,8 +41,20 @@ pub(super) struct Taken {
     pub(super) duplicate: Option<(Seq, Seq)>,
     /// RCV.NXT moved.
     pub(super) is_advanced: bool,
-    /// Something is or was missing: the peer is to know at once (RFC 5681 §4.2).
+    /// Something is or was missing, or waits for a grant: the peer is to know at once (RFC 5681 §4.2).
     pub(super) is_out_of_order: bool,
+    /// Something is or was missing, or came twice: packets are lost or reordered.
+    pub(super) is_trouble: bool,
+}
+
+/// What may wait of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Nothing beyond so many bytes from RCV.NXT on. As much as this is there for whatever comes before that, so nothing that
+    /// was told by SACK is ever taken back.
+    pub(super) ahead: usize,
+    /// Bytes in all.
+    pub(super) bytes: usize,
 }
 
 /// What a segment says about this direction.
@@ -122,6 +134,12 @@ impl Receiving {
         self.gate.limit(self.received())
     }
 
+    /// Whether a gate holds back bytes that have come.
+    pub(super) fn is_held_back(&self) -> bool {
+        let received = self.received();
+        self.gate.limit(received) < received
+    }
+
     /// Whether the FIN has come, and everything before it.
     pub(super) fn is_finished(&self) -> bool {
         self.fin.is_some_and(|fin| self.next > fin)
@@ -144,8 +162,10 @@ impl Receiving {
     }
 
     /// Takes an acceptable segment's bytes and FIN. What is before RCV.NXT or beyond the window is cut off.
-    pub(super) fn take(&mut self, seq: Seq, payload: &[u8], has_fin: bool, bytes_max: usize) -> Taken {
+    pub(super) fn take(&mut self, seq: Seq, payload: &[u8], has_fin: bool, room: Room) -> Taken {
         let mut taken = Taken::default();
+        let contiguous = self.late.contiguous_until(self.next);
+        taken.is_trouble = seq > contiguous || self.late.reaches_beyond(contiguous);
         let before = self.next;
         let mut end = seq + payload.len() as u64;
         if has_fin && self.fin.is_none() && end <= self.edge.max(self.next) && end >= self.received() {
@@ -162,27 +182,35 @@ impl Receiving {
         }
         let part = |from: Seq, to: Seq| (from - seq) as usize..(to - seq) as usize; // within the payload
         if seq <= self.next && end > self.next {
-            let to = end.min(self.granted.max(self.next));
+            // Bytes that came first are kept: what is held is not replaced by what comes now.
+            let held_from = self.late.first().unwrap_or(Seq::MAX);
+            let to = end.min(self.granted).min(held_from).max(self.next);
             if to > self.next {
                 taken.direct = Some(part(self.next, to));
                 self.next = to;
-                if !self.late.is_empty() {
-                    self.late.drop_before(to);
-                }
             }
             if end > to {
-                self.late.insert(to, &payload[part(to, end)], bytes_max);
+                let duplicate = self.keep(to, &payload[part(to, end)], room);
+                taken.duplicate = taken.duplicate.or(duplicate);
             }
         } else if seq > self.next && end > seq {
-            let inserted = self.late.insert(seq, &payload[part(seq, end)], bytes_max);
-            taken.duplicate = inserted.duplicate;
+            taken.duplicate = self.keep(seq, &payload[part(seq, end)], room);
             taken.is_out_of_order = true;
         }
         self.pass_fin();
         taken.is_advanced = self.next > before;
+        taken.is_trouble |= taken.duplicate.is_some();
         let is_early = has_fin && !self.is_finished();
         taken.is_out_of_order |= is_early || taken.duplicate.is_some() || !self.late.is_empty();
         taken
+    }
+
+    /// Keeps bytes that cannot be passed on yet, if there is room: what of them was held already (RFC 2883).
+    fn keep(&mut self, from: Seq, bytes: &[u8], room: Room) -> Option<(Seq, Seq)> {
+        let end = from + bytes.len() as u64;
+        let is_far = end > self.next.saturating_add(room.ahead as u64);
+        let bytes_max = if is_far { 0 } else { room.bytes };
+        self.late.insert(from, bytes, bytes_max).duplicate
     }
 
     /// Whether something waits.
@@ -234,16 +262,20 @@ impl Receiving {
         self.edge = self.edge.max(told.offered);
     }
 
-    /// Whether the window has grown, and enough to be told (RFC 9293 §3.8.6.2.2): by a segment, or half of what there is.
+    /// Whether the window has grown, and enough to be told (RFC 9293 §3.8.6.2.2): by a segment, or half of what there is. At
+    /// once only where the peer has less than half of the window left and will have twice that, as Linux does: a peer with
+    /// room hears it with the next acknowledgement.
     #[inline]
     pub(super) fn update(&self, mss: u16) -> Update {
         if self.granted <= self.offered {
             return Update::None;
         }
+        let left = self.offered.saturating_sub(self.received());
+        let half = self.largest / 2;
         match self.told().offered.saturating_sub(self.offered) {
             // Less than a unit is not worth a word: what was told is used up first, and then this is more.
             more if more < 1 << self.scale => Update::None,
-            more if more >= u64::from(mss).min(self.largest / 2) => Update::Due,
+            more if more >= u64::from(mss).min(half) && left <= half.min(more) => Update::Due,
             _ => Update::Small,
         }
     }
@@ -271,12 +303,13 @@ mod tests {
     use super::*;
 
     const FIRST_BYTE: Seq = FIRST + 1;
+    const ROOM: Room = Room { ahead: 100, bytes: 100 };
 
     #[test]
     fn what_was_offered_and_is_not_granted_is_acknowledged_and_waits() {
         let mut receiving = Receiving::new(7, 0, 10, false);
         receiving.grant(4);
-        let taken = receiving.take(FIRST_BYTE, b"0123456789", true, 100);
+        let taken = receiving.take(FIRST_BYTE, b"0123456789", true, ROOM);
         assert_eq!(taken.direct, Some(0..4));
         assert_eq!(
             (receiving.acknowledged(), receiving.is_finished()),
@@ -305,7 +338,7 @@ mod tests {
         let told = receiving.told();
         assert_eq!((told.window, told.offered), (3, FIRST_BYTE + 24), "all of it may come, and 4 more");
         receiving.has_told(told);
-        receiving.take(FIRST_BYTE, &[0; 23], false, 100);
+        receiving.take(FIRST_BYTE, &[0; 23], false, ROOM);
         receiving.gate.open(20);
         let told = receiving.told();
         assert_eq!(
@@ -332,7 +365,7 @@ mod tests {
     fn behind_a_gate_it_is_not() {
         let mut receiving = Receiving::new(7, 0, 10, true);
         receiving.grant(4);
-        receiving.take(FIRST_BYTE, b"0123456789", false, 100);
+        receiving.take(FIRST_BYTE, b"0123456789", false, ROOM);
         assert_eq!(receiving.acknowledged(), FIRST_BYTE);
         receiving.gate.open(4);
         assert_eq!(receiving.acknowledged(), FIRST_BYTE + 4);

@@ -54,7 +54,11 @@ impl Connection {
         slot: &mut [u8],
     ) -> Option<usize> {
         if self.recovery.in_flight() == 0 {
-            self.recovery.on_idle(now);
+            if self.persist.is_blocked() {
+                self.recovery.on_blocked(now);
+            } else {
+                self.recovery.on_idle(now);
+            }
         }
         let plan = self.plan(settings)?;
         let told = self.receiving.told();
@@ -189,7 +193,22 @@ impl Connection {
             if !is_syn {
                 self.receiving.has_told(told); // a SYN's window is another, and not shifted
             }
-            self.acking.sent(told.acknowledged);
+            let receiving = &self.receiving;
+            self.acking.sent(now, told.acknowledged, || receiving.is_held_back());
+            if !is_syn && !self.acking.duplicates.is_empty() {
+                self.has_told_duplicate(told);
+            }
+        }
+    }
+
+    /// The segment has told of one duplicate; if there are more, another acknowledgement tells the next.
+    #[cold]
+    fn has_told_duplicate(&mut self, told: Told) {
+        let received = self.receiving.received();
+        let duplicates = &mut self.acking.duplicates;
+        if let Some(range) = duplicates.next(told.acknowledged, received) {
+            duplicates.told(range);
+            self.acking.is_due = self.acking.duplicates.next(told.acknowledged, received).is_some();
         }
     }
 
@@ -215,7 +234,7 @@ impl Connection {
         let is_last = bytes > 0 && to == self.queue.end();
         let fin = if is_fin { Flags::FIN } else { Flags::NONE };
         // Linux acknowledges what is pushed once its program has it, and lets another single segment wait for 40 ms.
-        let psh = if is_last || is_probe { Flags::PSH } else { Flags::NONE };
+        let psh = if is_last || (is_probe && bytes > 0) { Flags::PSH } else { Flags::NONE };
         let header = self.header(now, from, fin | psh, told);
         let payload_at = TCP_AT + header.header_bytes();
         if bytes > 0 {
@@ -278,24 +297,29 @@ impl Connection {
 
     #[inline]
     fn may_have_sack_blocks(&self) -> bool {
-        (!self.receiving.late.is_empty() || self.acking.duplicate.is_some()) && self.agreed.has_sack
+        (!self.receiving.late.is_empty() || !self.acking.duplicates.is_empty()) && self.agreed.has_sack
     }
 
-    /// RFC 2018 §4, RFC 2883 §4: what came twice first, then what came out of order. Nothing that a gate holds back: Linux
-    /// takes a head that is told so for one that is given up again.
+    /// RFC 2018 §4, RFC 2883 §4: what came twice first, then the block that it belongs to, then what else came out of order.
+    /// Nothing that a gate holds back: Linux takes a head that is told so for one that is given up again.
     fn sack_blocks(&self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
-        let base = self.receiving.base;
-        let acknowledged = self.receiving.acknowledged();
-        if let Some((from, to)) = self.acking.duplicate.filter(|(_, to)| *to <= acknowledged) {
-            blocks.push(base.low(from), base.low(to));
+        let receiving = &self.receiving;
+        let mut tell = |(from, to): (Seq, Seq)| blocks.push(receiving.base.low(from), receiving.base.low(to));
+        let mut room = if self.agreed.stamps.is_some() { 3 } else { 4 };
+        let mut around = None;
+        if !self.acking.duplicates.is_empty()
+            && let Some(range) = self.acking.duplicates.next(receiving.acknowledged(), receiving.received())
+        {
+            around = receiving.late.block_around(range.0);
+            for block in [Some(range), around].into_iter().flatten() {
+                tell(block);
+                room -= 1;
+            }
         }
-        let mut late = [(0, 0); 4];
-        let many = self.receiving.blocks(&mut late);
-        let most = if self.agreed.stamps.is_some() { 3 } else { 4 };
-        for (from, to) in late[..many].iter().take(most - blocks.as_slice().len()) {
-            blocks.push(base.low(*from), base.low(*to));
-        }
+        let mut late = [(0, 0); 5];
+        let many = receiving.blocks(&mut late);
+        late[..many].iter().filter(|block| Some(**block) != around).take(room).for_each(|block| tell(*block));
         blocks
     }
 }

@@ -28,10 +28,13 @@ impl Connection {
             self.header(now, self.recovery.nxt(), tcp::Flags::NONE, self.receiving.told());
         acknowledgement.options.sack = tcp::SackBlocks::default();
         let flags = Flags::RST | Flags::ACK;
+        // RFC 7323 §3.2: a reset, too, has timestamps where they were agreed on; some hosts drop those without.
+        let options =
+            tcp::Options { timestamps: acknowledgement.options.timestamps, ..tcp::Options::default() };
         LastWords {
             acknowledgement,
             is_due: self.acking.is_due,
-            reset: tcp::Header { flags, window: 0, options: tcp::Options::default(), ..acknowledgement },
+            reset: tcp::Header { flags, window: 0, options, ..acknowledgement },
             stamps: self.agreed.stamps.map(|stamps| stamps.recent),
         }
     }

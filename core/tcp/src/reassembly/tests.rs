@@ -88,7 +88,7 @@ fn what_came_by_another_way_is_dropped() {
 }
 
 #[test]
-fn a_range_too_many_is_refused_unless_it_is_nearer() {
+fn a_range_too_many_is_refused() {
     let mut held = Reassembly::new();
     let far = RANGES_MAX as u64 * 10;
     for at in 1..=RANGES_MAX as u64 {
@@ -96,22 +96,21 @@ fn a_range_too_many_is_refused_unless_it_is_nearer() {
     }
     assert!(held.insert(far + 10, b"x", MUCH).refused);
     assert_eq!(held.insert(far + 1, b"x", MUCH), new(1), "it makes a range longer");
-    assert_eq!(held.insert(15, b"x", MUCH), new(1), "it is nearer than the last");
-    assert_eq!((held.ranges(), held.until()), (RANGES_MAX, Some(far - 9)));
+    assert!(held.insert(15, b"x", MUCH).refused, "however near: the peer was told of all the others");
+    assert_eq!((held.ranges(), held.until()), (RANGES_MAX, Some(far + 2)));
+    assert_eq!(held.insert(11, b"123456789", MUCH), new(9), "it makes one of two");
+    assert_eq!(held.insert(15 + far, b"x", MUCH), new(1), "and there is room for another");
 }
 
 #[test]
-fn bytes_too_many_are_refused_unless_they_are_nearer() {
+fn bytes_too_many_are_refused() {
     let mut held = Reassembly::new();
     held.insert(20, b"0123456789", 10);
     assert!(held.insert(30, b"a", 10).refused);
     assert!(held.insert(28, b"zzz", 10).refused, "whole");
-    assert_eq!(held.insert(10, b"abc", 10), new(3));
-    assert_eq!((held.bytes(), held.until()), (10, Some(27)), "as many of the farthest went");
-    assert!(held.insert(0, b"12345678901", 10).refused, "more than there may ever be");
-    assert_eq!(held.bytes(), 10);
-    assert_eq!(held.insert(0, b"1234567890", 10), new(10));
-    assert_eq!(blocks(&held), [(0, 10)]);
+    assert!(held.insert(10, b"abc", 10).refused, "however near: the peer was told of all the others");
+    assert_eq!(held.insert(20, b"zz", 10), Inserted { duplicate: Some((20, 22)), ..new(0) }, "nothing new");
+    assert_eq!((held.bytes(), blocks(&held)), (10, vec![(20, 30)]));
 }
 
 #[test]
@@ -199,13 +198,7 @@ proptest! {
                             model.entry(seq).or_insert(*byte);
                         }
                         prop_assert_eq!(inserted.new, model.len() - before.len());
-                        // What gave way is the farthest.
-                        let kept = held.bytes();
-                        prop_assert!(kept == model.len() || kept == bytes_max || ranges(&model).len() > RANGES_MAX);
-                        while model.len() > kept {
-                            let (seq, _) = model.pop_last().unwrap();
-                            prop_assert!(seq >= until);
-                        }
+                        prop_assert_eq!(held.bytes(), model.len(), "nothing gives way");
                     }
                     let touched = ranges(&model).into_iter().find(|range| range.0 <= from && from < range.1);
                     if length > 0 && !inserted.refused {

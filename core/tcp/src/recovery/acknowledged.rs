@@ -4,6 +4,8 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
+use super::congestion::THRESHOLD_INITIAL;
+use super::congestion::hystart::{CONSERVATIVE_DIVISOR, Pace};
 use super::rtt::nanos;
 use super::scoreboard::Delivered;
 use super::timeout::after;
@@ -41,15 +43,16 @@ impl Recovery {
         peer_window: u64,
         echoed: impl FnOnce() -> Option<Duration>,
     ) {
-        let (before, flight) = (self.una(), self.in_flight());
+        let before = self.una();
         let sent_at = self.scoreboard.acknowledge_plain(una);
         self.peer_window = peer_window;
-        self.measured(match sent_at {
+        let rtt_ns = match sent_at {
             Some(sent_at) => now.0.saturating_sub(sent_at.0),
             None => by_timestamp(echoed()),
-        });
+        };
+        self.measured(rtt_ns);
         (self.timeouts, self.progress_at) = (0, now);
-        self.grow(now, una - before, false, before < self.limited_to, flight);
+        self.grow(now, una - before, false, before < self.limited_to, rtt_ns);
         if self.in_flight() == 0 {
             (self.rto_at, self.probe_at) = (NEVER, NEVER);
         } else {
@@ -61,7 +64,7 @@ impl Recovery {
     #[inline(never)]
     fn on_other_ack(&mut self, now: Time, ack: &Ack<'_>) -> Acked {
         self.is_quiet = false;
-        let (before, flight) = (self.una(), self.in_flight());
+        let before = self.una();
         let una = if (before..=self.nxt()).contains(&ack.una) { ack.una } else { before };
         let bytes = una - before;
         self.peer_window = ack.peer_window;
@@ -77,10 +80,11 @@ impl Recovery {
             self.scoreboard.sack(ack.sack, &mut delivered);
         }
         let is_syn = self.is_handshake && bytes > 0;
+        let mut rtt_ns = 0;
         if bytes > 0 {
             // Of what came twice the first acknowledgement may have been lost. The timestamp is that of the first, too.
             let echoed = ack.rtt.filter(|_| ack.dsack.is_none());
-            self.on_progress(now, echoed, &delivered);
+            rtt_ns = self.on_progress(now, echoed, &delivered);
         }
         let mut acked = Acked { bytes, ..Acked::default() };
         let (phase, ssthresh) = (self.phase, self.ssthresh());
@@ -92,7 +96,7 @@ impl Recovery {
             phase == Phase::Recovery || self.phase == Phase::Recovery || self.ssthresh() < ssthresh;
         if bytes > 0 && !is_syn && !is_reduced {
             let is_loss = phase == Phase::Loss && !acked.is_undone;
-            self.grow(now, bytes, is_loss, before < self.limited_to, flight);
+            self.grow(now, bytes, is_loss, before < self.limited_to, rtt_ns);
         }
         self.arm(now, bytes > 0, delivered.bytes > 0);
         self.is_quiet = self.phase == Phase::Open
@@ -126,16 +130,19 @@ impl Recovery {
     }
 
     /// Something was acknowledged: a round trip, when it can be told. What was sent twice tells nothing without
-    /// timestamps (Karn; RFC 6298 §3), and then the timeout stays backed off (§5).
-    fn on_progress(&mut self, now: Time, echoed: Option<Duration>, delivered: &Delivered) {
+    /// timestamps (Karn; RFC 6298 §3), and then the timeout stays backed off (§5). Returns the round trip in nanoseconds, 0 for
+    /// none.
+    fn on_progress(&mut self, now: Time, echoed: Option<Duration>, delivered: &Delivered) -> u64 {
         let sent_at = delivered.sent_at.filter(|_| !delivered.repeated);
-        if self.measured(sent_at.map_or(by_timestamp(echoed), |sent_at| now.0.saturating_sub(sent_at.0))) {
+        let rtt_ns = sent_at.map_or(by_timestamp(echoed), |sent_at| now.0.saturating_sub(sent_at.0));
+        if self.measured(rtt_ns) {
             self.backoffs = 0;
         } else if self.is_handshake && delivered.repeated {
             self.rtt.syn_timed_out();
             self.backoffs = 0;
         }
         (self.timeouts, self.progress_at, self.is_handshake) = (0, now, false);
+        rtt_ns
     }
 
     /// A round trip, or none: a clock that stood still measured nothing.
@@ -146,11 +153,18 @@ impl Recovery {
         rtt_ns > 0
     }
 
-    /// The window grows only when it was the limit (RFC 9438 §5.8); in slow start, when half of it was used.
-    fn grow(&mut self, now: Time, bytes: u64, is_loss: bool, was_limit: bool, flight: u64) {
+    /// The window grows only when it was the limit (RFC 9438 §5.8); in slow start, when half of it was used in this round.
+    fn grow(&mut self, now: Time, mut bytes: u64, is_loss: bool, was_limit: bool, rtt_ns: u64) {
         let window = self.congestion.window;
         let is_slow_start = window.cwnd < window.ssthresh;
-        if was_limit || is_loss || (is_slow_start && flight > window.cwnd / 2) {
+        if was_limit || is_loss || (is_slow_start && self.used > window.cwnd / 2) {
+            if is_slow_start && window.ssthresh == THRESHOLD_INITIAL && self.limits.hystart {
+                match self.hystart.on_ack(self.una(), self.nxt(), rtt_ns) {
+                    Pace::Usual => {}
+                    Pace::Conservative => bytes /= CONSERVATIVE_DIVISOR,
+                    Pace::Over => self.congestion.window.ssthresh = window.cwnd,
+                }
+            }
             let slow_start_max = if is_loss { window.mss } else { u64::MAX };
             let rtt = self.rtt.smoothed().unwrap_or_default();
             let window_max = self.limits.window_max(self.mss);

@@ -48,12 +48,17 @@ impl Recovery {
             (self.latest, self.latest_rtt) = (delivered.latest, now.since(delivered.latest.0));
         }
         self.expect_reordering(delivered.reordering.saturating_add(1));
+        if delivered.reordering > 0 {
+            self.reordering.seen();
+        }
         if !self.has_sack {
             self.count_duplicates(ack.is_duplicate, bytes, delivered);
         }
         let is_probe_over = self.on_probe_fate(ack);
+        self.reordering.on_ack(self.una(), self.nxt(), ack.dsack.is_some() && !is_probe_over);
         if self.is_spurious(now, ack, bytes, delivered, is_probe_over) {
             if self.phase != Phase::Loss {
+                self.reordering.seen();
                 self.expect_reordering(
                     (2 * self.threshold).max(delivered.reordering_repeated.saturating_add(1)),
                 );
@@ -67,14 +72,14 @@ impl Recovery {
             self.end_recovery();
             if self.scoreboard.lost() > 0 {
                 // What was sent during the recovery was lost in part: the next one.
-                self.begin_recovery(delivered);
+                self.begin_recovery(now, bytes, delivered);
                 return;
             }
         }
         match self.phase {
             Phase::Open => {
                 if self.is_loss_evident(now) {
-                    self.begin_recovery(delivered);
+                    self.begin_recovery(now, bytes, delivered);
                 }
             }
             Phase::Recovery => {
@@ -151,11 +156,17 @@ impl Recovery {
     }
 
     /// How much later than others a segment may come: a quarter of a round trip, and as much more as segments were
-    /// found out of order, up to a round trip (RFC 8985 §6.2).
+    /// found out of order or sent again needlessly, up to a round trip. Nothing where no segment ever came out of order, once
+    /// enough tells of a loss (RFC 8985 §6.2).
     fn reordering_window(&self) -> Duration {
+        let is_told = self.phase != Phase::Open || self.scoreboard.sacked_segments() >= THRESHOLD_MIN;
+        if is_told && !self.reordering.is_seen() {
+            return Duration::ZERO;
+        }
         let smoothed = self.rtt.smoothed().unwrap_or_default();
         let quarter = self.rtt.smallest().unwrap_or(smoothed) / 4;
-        (quarter * self.threshold / THRESHOLD_MIN).min(smoothed)
+        let by_segments = quarter * self.threshold / THRESHOLD_MIN;
+        by_segments.max(quarter.saturating_mul(self.reordering.quarters())).min(smoothed)
     }
 
     /// What was sent before the latest that has arrived, and long enough ago to have arrived as well.
@@ -178,19 +189,26 @@ impl Recovery {
 
     /// It is overdue. Returns whether there is something to send again.
     pub(super) fn on_overdue(&mut self, now: Time) -> bool {
-        self.reorder_at = NEVER;
         let newly_lost = self.find_overdue(now);
-        if newly_lost > 0 && self.phase == Phase::Open {
-            self.begin_recovery(&Delivered::default());
+        match self.phase {
+            Phase::Open if newly_lost > 0 => self.begin_recovery(now, 0, &Delivered::default()),
+            Phase::Recovery if newly_lost > 0 => self.set_window(0, true),
+            _ => {}
         }
+        self.arm_reordering(now);
         newly_lost > 0
     }
 
-    fn begin_recovery(&mut self, delivered: &Delivered) {
+    /// The acknowledgement that told of the loss has acknowledged so many bytes cumulatively. One for many segments may
+    /// acknowledge most of the window and tell of a hole in it: what was in flight before it counts (RFC 5681 §3.1 means
+    /// duplicate acknowledgements, which acknowledge nothing).
+    fn begin_recovery(&mut self, now: Time, acknowledged: u64, delivered: &Delivered) {
         self.undo = Some(Box::new(Undo::new(self.congestion, &self.scoreboard)));
-        self.congestion.on_loss(self.in_flight().min(self.cwnd()));
+        self.congestion.on_loss((self.in_flight() + acknowledged).min(self.cwnd()));
         (self.phase, self.recovery_point) = (Phase::Recovery, self.nxt());
-        if !self.has_sack {
+        if self.has_sack {
+            self.find_overdue(now); // less patiently from now on
+        } else {
             self.scoreboard.mark_first_lost();
         }
         let arrived = self.scoreboard.sacked() + self.duplicated;
@@ -206,9 +224,15 @@ impl Recovery {
         if arrived == 0 && self.reduction.out > 0 {
             return;
         }
+        self.reduction.delivered = self.reduction.delivered.saturating_add(arrived);
+        self.set_window(arrived, is_safe);
+    }
+
+    /// So much may be sent beyond what is in the network: in proportion to what has arrived since the recovery began. When the
+    /// timer has found losses, without an acknowledgement, that keeps them from being sent again in one burst.
+    fn set_window(&mut self, arrived: u64, is_safe: bool) {
         let (pipe, ssthresh, mss) = (self.pipe(), self.ssthresh(), u64::from(self.mss));
-        let reduction = &mut self.reduction;
-        reduction.delivered = reduction.delivered.saturating_add(arrived);
+        let reduction = &self.reduction;
         let mut count = if pipe > ssthresh {
             let share = u128::from(reduction.delivered) * u128::from(ssthresh);
             let share = share.div_ceil(u128::from(reduction.flight.max(1)));
@@ -227,6 +251,7 @@ impl Recovery {
 
     /// All that was in flight when it began has arrived.
     fn end_recovery(&mut self) {
+        self.reordering.on_recovered();
         if self.phase == Phase::Recovery {
             self.congestion.window.cwnd = self.ssthresh().min(self.limits.window_max(self.mss));
         }

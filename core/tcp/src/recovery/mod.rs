@@ -14,6 +14,7 @@ mod acknowledged;
 pub mod congestion;
 mod loss;
 mod probe;
+mod reordering;
 mod rtt;
 mod scoreboard;
 mod settings;
@@ -28,8 +29,10 @@ use spillway_transport::Time;
 
 use crate::seq::Seq;
 use congestion::Congestion;
+use congestion::hystart::HyStart;
 use loss::Reduction;
 use probe::Probe;
+use reordering::Reordering;
 use rtt::Rtt;
 use scoreboard::Scoreboard;
 use settings::Limits;
@@ -131,13 +134,20 @@ pub struct Recovery {
     duplicates: u32,
     /// How many segments later ones must arrive before a missing one counts as lost.
     threshold: u32,
+    reordering: Reordering,
+    hystart: HyStart,
     /// The last sent of what has arrived: its send time and its end.
     latest: (Time, Seq),
     /// How long it took, and its acknowledgement.
     latest_rtt: Duration,
     /// The window was the limit when the byte before this one was sent.
     limited_to: Seq,
+    /// The most that was in flight in this round, which ends when `used_to` is acknowledged.
+    used: u64,
+    used_to: Seq,
     sent_at: Time,
+    /// When only the peer's window held up what there was to send, for the last time.
+    blocked_at: Time,
     progress_at: Time,
     rto_at: Time,
     backoffs: u32,
@@ -178,10 +188,15 @@ impl Recovery {
             duplicated: 0,
             duplicates: 0,
             threshold: THRESHOLD_MIN,
+            reordering: Reordering::new(false),
+            hystart: HyStart::default(),
             latest: (Time::ZERO, first),
             latest_rtt: Duration::ZERO,
             limited_to: first,
+            used: 0,
+            used_to: first,
             sent_at: now,
+            blocked_at: Time::ZERO,
             progress_at: now,
             rto_at: NEVER,
             backoffs: 0,
@@ -213,6 +228,10 @@ impl Recovery {
         }
         if self.cwnd() < pipe.saturating_add(u64::from(self.mss)) {
             self.limited_to = to;
+        }
+        let flight = self.in_flight();
+        if flight > self.used || self.una() >= self.used_to {
+            (self.used, self.used_to) = (flight, to);
         }
         self.arm_probe(now);
     }
@@ -314,12 +333,18 @@ impl Recovery {
         window.ssthresh = window.ssthresh.max(window.least());
     }
 
+    /// There is something to send, nothing is in flight, and only the peer's window is against it. That is no silence of this
+    /// end: every slow reader would cost its sender the window (RFC 5681 §4.1 and RFC 7661 §4.1 mean a sender without data).
+    pub fn on_blocked(&mut self, now: Time) {
+        self.blocked_at = now;
+    }
+
     /// Something is to be sent: after a silence of more than a timeout with nothing in flight, the window is the
     /// initial one again (RFC 5681 §4.1).
     pub fn on_idle(&mut self, now: Time) {
         if self.in_flight() == 0
             && !self.is_handshake
-            && now.0.saturating_sub(self.sent_at.0) > self.rtt.rto_ns(self.backoffs)
+            && now.0.saturating_sub(self.sent_at.max(self.blocked_at).0) > self.rtt.rto_ns(self.backoffs)
         {
             let window = &mut self.congestion.window;
             window.cwnd = window.cwnd.min(self.limits.initial_window(self.mss));

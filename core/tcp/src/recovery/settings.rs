@@ -26,6 +26,9 @@ pub struct Settings {
     pub initial_window_segments: u32,
     /// Whether to send a tail loss probe before the retransmission timeout (RFC 8985 §7). Needs SACK.
     pub tail_loss_probe: bool,
+    /// Whether the first slow start slows down when round trips become longer, instead of going on to the first loss (HyStart++,
+    /// RFC 9406).
+    pub hystart: bool,
     /// The most that may be on the way, in bytes, whatever the congestion window.
     pub window_bytes_max: u64,
 }
@@ -39,6 +42,7 @@ impl Default for Settings {
             algorithm: Algorithm::Cubic,
             initial_window_segments: 10,
             tail_loss_probe: true,
+            hystart: true,
             window_bytes_max: 4 << 20,
         }
     }
@@ -53,6 +57,7 @@ pub(super) struct Limits {
     window_bytes_max: u64,
     initial_window_segments: u32,
     pub tail_loss_probe: bool,
+    pub hystart: bool,
 }
 
 impl Limits {
@@ -61,6 +66,7 @@ impl Limits {
             window_bytes_max: settings.window_bytes_max.min(WINDOW_BYTES_LIMIT),
             initial_window_segments: settings.initial_window_segments.clamp(1, 1000),
             tail_loss_probe: settings.tail_loss_probe,
+            hystart: settings.hystart,
         }
     }
 

@@ -12,6 +12,7 @@ use super::congestion::newreno::NewReno;
 use super::congestion::{Congestion, Selected, Window};
 use super::loss::Reduction;
 use super::probe::Probe;
+use super::reordering::Reordering;
 use super::scoreboard::{SEGMENTS_MAX, Scoreboard, Segment};
 use super::undo::Undo;
 use super::{Counters, NEVER, Phase, Recovery, Settings, THRESHOLD_MIN};
@@ -200,7 +201,10 @@ impl Recovery {
         recovery.duplicated = state.duplicated.0.min(scoreboard.pipe());
         recovery.duplicates = state.duplicated.1;
         recovery.threshold = state.threshold.clamp(THRESHOLD_MIN, super::loss::THRESHOLD_MAX);
+        // What does not travel: D-SACKs counted for the reordering window, and rounds of slow start, which begin anew.
+        recovery.reordering = Reordering::new(recovery.threshold > THRESHOLD_MIN);
         recovery.limited_to = state.limited_to.min(state.nxt);
+        (recovery.used, recovery.used_to) = (state.nxt - state.una, state.nxt);
         recovery.sent_at = then(state.sent_age_ns);
         recovery.progress_at = then(state.progress_age_ns);
         recovery.latest = (then(state.latest_age_ns), scoreboard.highest_sacked());

@@ -51,6 +51,10 @@ impl Recovery {
             if self.is_handshake {
                 self.congestion.window.cwnd = u64::from(self.mss); // no data was lost (RFC 5681 §3.1)
             } else {
+                if self.phase == Phase::Recovery {
+                    // The window of a recovery follows what is thought to be in the network; the threshold is what it aims at.
+                    self.congestion.window.cwnd = self.ssthresh().min(self.limits.window_max(self.mss));
+                }
                 self.congestion.on_timeout(self.in_flight().min(self.cwnd()));
             }
         }

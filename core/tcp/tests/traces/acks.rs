@@ -6,12 +6,13 @@ use crate::trace::*;
 #[test]
 fn an_acknowledgement_may_wait_for_company() {
     let mut t = Trace::open();
-    t.recv(bytes(1, "abc"));
+    t.past_quick_acks();
+    t.recv(bytes(17, "abc"));
     t.hears("abc");
     t.pass(ms(39));
     t.nothing();
     t.pass(ms(1));
-    t.expect(ack(4).seq(1));
+    t.expect(ack(20).seq(1));
     t.pass(secs(10));
     t.nothing();
 }
@@ -20,13 +21,14 @@ fn an_acknowledgement_may_wait_for_company() {
 #[test]
 fn one_acknowledgement_tells_of_many_segments() {
     let mut t = Trace::open();
+    t.past_quick_acks();
     for at in 0..5 {
-        t.recv(many(1 + at, 1));
+        t.recv(many(17 + at, 1));
         t.pass(ms(7));
     }
     t.quiet();
     t.pass(ms(5));
-    t.expect(ack(6));
+    t.expect(ack(22));
     t.quiet();
 }
 
@@ -78,12 +80,27 @@ fn a_single_full_segment_is_acknowledged_soon() {
     t.expect(ack(18_000));
 }
 
+/// The first ones whatever their size, as Linux: a peer with Nagle's algorithm that writes its first message in two parts waits
+/// for the acknowledgement of the first.
+#[test]
+fn the_first_segments_are_acknowledged_at_once_however_small() {
+    let mut t = Trace::open();
+    for at in 1..17 {
+        t.recv(many(at, 1));
+        t.expect(ack(at + 1));
+    }
+    t.recv(many(17, 1));
+    assert_eq!(t.until_sent(), ms(40));
+    t.expect(ack(18));
+}
+
 #[test]
 fn bytes_of_ours_take_the_acknowledgement_with_them() {
     let mut t = Trace::open();
-    t.recv(bytes(1, "question"));
+    t.past_quick_acks();
+    t.recv(bytes(17, "question"));
     t.say(6);
-    t.expect(many(1, 6).ack(9).push(true));
+    t.expect(many(1, 6).ack(25).push(true));
     t.pass(ms(100));
     t.quiet();
 }
@@ -111,6 +128,61 @@ fn what_fills_a_gap_is_told_at_once() {
     t.expect(ack(5));
     t.recv(bytes(5, "ef"));
     t.expect(ack(9));
+    t.quiet();
+    assert_eq!(t.until_sent(), ms(2), "it may have been lost, and the peer may have nothing more to send");
+    t.expect(ack(9));
+    t.nothing_sent_later();
+}
+
+/// While packets are lost or reordered, the last acknowledgement of a turn is repeated once after 2 ms of silence: if it is
+/// lost, a peer in recovery that has nothing more to send hears nothing until its timeout.
+#[test]
+fn the_last_acknowledgement_is_repeated_once_after_trouble() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1460).sack_ok(true));
+    t.recv(many(1001, 1000));
+    t.expect(ack(1).sack(&[(1001, 2001)]));
+    t.pass(ms(1));
+    t.recv_all([many(1, 1000), many(2001, 1000)]);
+    t.expect(ack(3001).sack(&[]));
+    t.pass(ms(1));
+    t.quiet();
+    t.pass(ms(1));
+    t.expect(ack(3001).sack(&[]));
+    t.pass(ms(500));
+    t.quiet();
+    // Bytes that come in order, still within a second.
+    t.recv_all([many(3001, 1000), many(4001, 1000)]);
+    t.expect(ack(5001));
+    assert_eq!(t.until_sent(), ms(2));
+    t.expect(ack(5001));
+    t.pass(ms(500));
+    t.recv_all([many(5001, 1000), many(6001, 1000)]);
+    t.expect(ack(7001));
+    t.nothing_sent_later();
+}
+
+/// What the peer was told is repeated with its blocks; what came twice is told once (RFC 2883).
+#[test]
+fn a_repetition_tells_of_blocks_and_not_of_duplicates() {
+    let mut t = Trace::open_sack();
+    t.recv(many(1001, 1000));
+    t.last();
+    t.recv(many(1001, 1000));
+    t.expect(ack(1).sack(&[(1001, 2001), (1001, 2001)]));
+    assert_eq!(t.until_sent(), ms(2));
+    t.expect(ack(1).sack(&[(1001, 2001)]));
+    t.nothing_sent_later();
+}
+
+/// What waits for a grant was not out of order.
+#[test]
+fn nothing_is_repeated_without_trouble() {
+    let mut t = Trace::new(|_| {});
+    t.establish(syn());
+    t.recv(many(1, 1000));
+    t.expect(ack(1001));
+    t.recv(many(1001, 1000));
+    t.expect(ack(2001));
     t.nothing_sent_later();
 }
 
@@ -118,6 +190,7 @@ fn what_fills_a_gap_is_told_at_once() {
 fn what_came_before_is_told_at_once() {
     let mut t = Trace::open();
     t.recv(bytes(1, "abc"));
+    t.expect(ack(4));
     t.recv(bytes(1, "abc"));
     t.expect(ack(4));
     t.nothing_sent_later();

@@ -206,7 +206,10 @@ fn bytes_beyond_an_end_that_comes_later_are_not_delivered() {
         t.finished();
         t.nothing_happens();
         let last = t.last();
-        assert!(ack(5).sack(&[]).agrees_with(&last), "and nobody is told of them: {last}");
+        assert_eq!(last.ack, Some(5));
+        // What came twice before the end may be told (RFC 2883), nothing from beyond it.
+        let is_before_the_end = |block: &(i64, i64)| block.1 <= 4;
+        assert!(last.sack.iter().flatten().all(is_before_the_end), "and nobody is told of them: {last}");
     }
 }
 

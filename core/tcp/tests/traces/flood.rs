@@ -44,6 +44,7 @@ fn a_cookie_is_answered_without_a_memory_and_makes_a_connection() {
     t.grant(1000);
     t.recv(bytes(1, "hello"));
     t.hears("hello");
+    t.expect(ack(6));
     t.say(3000);
     t.expect(many(1, 1460));
 }

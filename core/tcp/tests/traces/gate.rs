@@ -43,9 +43,10 @@ fn a_gate_may_be_open_beforehand() {
     let mut t = plain();
     t.release(1_000_000);
     t.quiet();
-    t.recv(bytes(1, "abc"));
+    t.past_quick_acks();
+    t.recv(bytes(17, "abc"));
     assert_eq!(t.until_sent(), ms(40));
-    t.expect(ack(4));
+    t.expect(ack(20));
 }
 
 #[test]
@@ -202,6 +203,7 @@ fn windows_count_from_the_gate() {
     t.release(4_000);
     t.expect(ack(4001).window(61_535));
     t.grant(6_000);
+    assert_eq!(t.until_sent(), ms(40), "the peer has most of its window left");
     t.expect(ack(4001).window(65_535)); // as much as a field takes
     t.release(10_000);
     t.expect(ack(10_001).window(61_535));
@@ -272,6 +274,32 @@ fn what_is_missing_is_told_whatever_the_gate() {
     t.expect(ack(1501).sack(&[]));
     t.release(3000);
     t.expect(ack(3001));
+}
+
+/// The last acknowledgement is not repeated while the gate holds bytes back: it would be a duplicate of a head that is not
+/// lost. Neither where they come after it and before its repetition.
+#[test]
+fn nothing_is_repeated_while_the_gate_holds_bytes_back() {
+    for is_late in [false, true] {
+        let mut t = with_sack();
+        t.release(1000);
+        t.recv(many(501, 500));
+        t.expect(ack(1).sack(&[(501, 1001)]));
+        t.recv_all([many(1, 500)]);
+        t.expect(ack(1001).sack(&[]));
+        if is_late {
+            t.pass(ms(1));
+            t.recv(many(1001, 1000)); // waits behind the gate
+        } else {
+            assert_eq!(t.until_sent(), ms(2));
+            t.expect(ack(1001));
+            t.recv(many(2001, 1000));
+            t.expect(ack(1001).sack(&[(2001, 3001)]));
+            t.recv(many(1001, 1000)); // fills the gap, behind the gate
+            t.expect(ack(1001).sack(&[]));
+        }
+        t.nothing_sent_later();
+    }
 }
 
 /// RFC 7323 §4.3: what is not acknowledged is not echoed either, so that the peer's timeouts know of the gate.

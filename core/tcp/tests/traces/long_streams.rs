@@ -38,6 +38,7 @@ fn bytes_are_heard_and_said_at_every_round() {
         for at in (1..2000).step_by(100) {
             t.recv(many(at, 100));
             t.event(StackEvent::Data { end: passed + at as u64 + 99, bytes: pattern(at, 100) });
+            t.peer().segments.clear();
             t.say(100);
             t.expect(many(at, 100).ack(at + 100));
             t.recv(ack(at + 100));

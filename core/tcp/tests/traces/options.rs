@@ -104,6 +104,7 @@ fn options_of_a_syn_in_other_segments_do_no_harm() {
     let mut t = Trace::open();
     t.recv(bytes(1, "abc").raw_options(&[3, 3, 9, 4, 2, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8]));
     t.hears("abc");
+    t.expect(ack(4));
     t.say(300);
     t.expect(many(1, 300));
 }
@@ -116,6 +117,7 @@ fn impossible_lengths_end_the_options_and_the_segment_counts() {
         let mut t = Trace::opened_by(|_| {}, syn().raw_options(options));
         t.recv(bytes(1, "abc").raw_options(options));
         t.hears("abc");
+        t.expect(ack(4));
         t.say(1000);
         t.expect(many(1, 536));
     }

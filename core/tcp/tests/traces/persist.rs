@@ -80,6 +80,29 @@ fn a_window_that_opens_a_little_is_used_in_the_end() {
     t.expect(many(1001, 3));
 }
 
+/// A reader that is slow for longer than a timeout does not cost its sender the congestion window: RFC 5681 §4.1 means a sender
+/// that has nothing to send.
+#[test]
+fn a_window_that_was_shut_is_no_silence_of_ours() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
+    t.say(40_000);
+    for at in 1..21 {
+        t.recv(ack(1 + 1000 * at).window(if at < 20 { 60_000 } else { 20_000 }));
+    }
+    t.pass(ms(10));
+    t.recv(ack(40_001).window(0));
+    t.say(40_000);
+    t.forget();
+    for _ in 0..5 {
+        t.until_sent();
+        t.expect(ack(1).seq(40_000));
+        t.recv(ack(40_001).window(0));
+    }
+    t.recv(ack(40_001).window(60_000));
+    let burst = t.peer().segments.drain(..).count();
+    assert!(burst >= 20, "{burst} segments: the window of before");
+}
+
 /// R2 (§3.8.3): a peer that does not answer is gone.
 #[test]
 fn a_peer_that_does_not_answer_is_lost() {

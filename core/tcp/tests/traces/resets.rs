@@ -143,6 +143,18 @@ fn an_abort_is_told() {
     t.expect(rst(11));
 }
 
+/// RFC 7323 §3.2: where timestamps were agreed on, resets have them, too; some hosts drop those without.
+#[test]
+fn an_abort_has_timestamps() {
+    let mut t = Trace::open_stamps();
+    t.recv(bytes(1, "unread").stamp(1100));
+    t.last();
+    t.pass(ms(200));
+    t.recv(ack(1).stamp(1300));
+    t.abort();
+    t.expect(rst(1).ack(7).stamp(200).echo(1300).sack(&[]));
+}
+
 /// §3.5.3: the peer's bytes find nobody.
 #[test]
 fn bytes_after_an_abort_are_reset() {

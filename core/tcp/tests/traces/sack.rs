@@ -85,6 +85,7 @@ fn what_is_not_granted_is_not_told() {
 fn a_duplicate_is_told_first() {
     let mut t = Trace::open_sack();
     t.recv(many(1, 10));
+    t.last();
     t.recv(many(1, 10));
     t.expect(ack(11).sack(&[(1, 11)]));
 }
@@ -118,8 +119,92 @@ fn a_duplicate_is_told_before_other_blocks() {
 fn a_part_that_came_before_is_told() {
     let mut t = Trace::open_sack();
     t.recv(many(1, 10));
+    t.last();
     t.recv(many(6, 10));
     t.expect(ack(16).sack(&[(6, 11)]));
+}
+
+/// RFC 2883 §4.2.1: a part that came before, out of order. What came first is kept.
+#[test]
+fn a_part_that_came_before_out_of_order_is_told() {
+    let mut t = Trace::open_sack();
+    t.recv(many(1001, 1000));
+    t.expect(ack(1).sack(&[(1001, 2001)]));
+    t.recv(bytes(1, vec![b'x'; 2000]));
+    t.expect(ack(2001).sack(&[(1001, 2001)]));
+    t.quiet();
+    assert!(t.peer().heard[..1000].iter().all(|byte| *byte == b'x'));
+    assert_eq!(t.peer().heard[1000..], pattern(1001, 1000));
+}
+
+/// RFC 2883 §4.2.2: the duplicate, then the block that holds it, then the others.
+#[test]
+fn a_part_above_the_acknowledgement_is_told_with_its_block() {
+    let mut t = Trace::open_sack();
+    t.recv(many(1001, 1000));
+    t.recv(many(3001, 1000));
+    t.last();
+    t.recv(many(1501, 1000));
+    t.expect(ack(1).sack(&[(1501, 2001), (1001, 2501), (3001, 4001)]));
+    t.quiet();
+}
+
+/// RFC 2883 §4: each duplicate is told, those of one turn as well: a peer that counts its needless retransmissions takes a
+/// reduction back when all of them were told.
+#[test]
+fn duplicates_of_one_turn_are_all_told() {
+    let mut t = Trace::open_sack();
+    t.recv(many(1, 5000));
+    t.last();
+    t.recv_all([many(1, 1000), many(2001, 1000), many(3001, 1000)]);
+    t.expect(ack(5001).sack(&[(1, 1001)]));
+    t.expect(ack(5001).sack(&[(2001, 4001)])); // neighbours are one range
+    t.quiet();
+    t.recv_all((0..10).map(|at| many(1 + 500 * at, 100)));
+    let told = t.peer().segments.drain(..).count();
+    assert_eq!(told, 4, "a bound");
+}
+
+/// RFC 6675 §5: "Upon the receipt of any ACK containing SACK information, the scoreboard MUST be updated".
+#[test]
+fn blocks_of_an_acknowledgement_that_was_overtaken_count() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).sack_ok(true));
+    t.say(10_000);
+    t.forget();
+    t.pass(ms(10));
+    t.recv(ack(2001).window(60_000));
+    t.quiet();
+    t.recv(ack(1001).window(1).sack(&[(4001, 7001)]));
+    t.expect(many(2001, 1000));
+    t.expect(many(3001, 1000));
+}
+
+/// RFC 8985 §6.2: three segments that were sent later have arrived, and nothing ever came out of order: all before them is
+/// lost, whatever lies in between.
+#[test]
+fn every_hole_is_filled_before_anything_new_is_sent() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).sack_ok(true));
+    t.say(30_000);
+    t.forget();
+    t.pass(ms(10));
+    t.recv(ack(5001).sack(&[(6001, 8001), (9001, 10_001)]));
+    t.expect(many(5001, 1000));
+    t.expect(many(8001, 1000));
+    t.expect(many(10_001, 1000));
+}
+
+/// RFC 9293 §3.9.1.2: a push is of bytes.
+#[test]
+fn a_probe_without_bytes_is_not_pushed() {
+    let mut t = Trace::open_sack();
+    t.say(1000);
+    t.pass(ms(10));
+    t.recv(ack(1001));
+    t.forget();
+    t.finish();
+    t.expect(fin(1001).push(false));
+    t.until_sent();
+    t.expect(fin(1001).push(false));
 }
 
 /// RFC 2883 §4: out of order twice: the duplicate, then the block that holds it.

@@ -6,15 +6,34 @@ use crate::trace::*;
 #[test]
 fn small_grants_are_not_told_at_once() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
-    t.recv(many(1, 1000));
-    t.recv(many(1001, 1000));
+    t.recv_all((0..65).map(|at| many(1 + 1000 * at, 1000)));
     t.last();
     for _ in 0..3 {
         t.grant(300);
         t.quiet();
     }
     t.grant(300);
-    t.expect(ack(2001).window(63_535 + 1200));
+    t.expect(ack(65_001).window(535 + 1200));
+}
+
+/// A peer with more than half of its window left hears of more with the next acknowledgement, or within the delay of those; one
+/// that grants for each batch would send twice the acknowledgements otherwise.
+#[test]
+fn a_window_that_is_half_open_is_not_told_at_once() {
+    let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
+    t.recv(many(1, 10_000));
+    t.last();
+    t.grant(10_000);
+    t.quiet();
+    t.recv(many(10_001, 1000));
+    t.expect(ack(11_001).window(64_535));
+    t.recv_all((0..50).map(|at| many(11_001 + 1000 * at, 1000)));
+    t.expect(ack(61_001).window(14_535));
+    t.grant(14_000);
+    t.quiet();
+    t.grant(535);
+    t.expect(ack(61_001).window(29_070)); // twice what was left
+    t.nothing_sent_later();
 }
 
 /// §3.8.6.2.2: half of a small buffer.

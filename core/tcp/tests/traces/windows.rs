@@ -11,6 +11,7 @@ fn the_window_is_what_was_granted() {
     t.recv(many(1001, 1000));
     t.expect(ack(2001).window(63_535));
     t.grant(2000);
+    assert_eq!(t.until_sent(), ms(40), "the peer has most of its window left");
     t.expect(ack(2001).window(65_535));
 }
 

@@ -27,6 +27,8 @@ pub struct Line {
     pub queue_bytes: u64,
     /// Congestion control.
     pub algorithm: Algorithm,
+    /// How often the receiver runs: frames that arrive in between are taken in one turn. Zero: a turn for each frame.
+    pub turn: Duration,
 }
 
 /// What came of a row.
@@ -56,25 +58,30 @@ const PINGS: usize = 2_000;
 
 /// Measures a row.
 pub fn measure(line: Line, seed: u64) -> Figures {
-    let mut bulk = Pair::new(line, seed, [Task::Bulk { received: 0 }, Task::Bulk { received: 0 }]);
-    bulk.run(|_, now| now >= Time::ZERO + WARM_UP);
-    let (before, sent_before) = (bulk.received(), bulk.sent);
-    let timeouts_before = bulk.ends[0].stack.counters().timeouts;
-    bulk.run(|_, now| now >= Time::ZERO + BULK);
-    let (bytes, seconds) = (bulk.received() - before, (BULK - WARM_UP).as_secs());
-    let segments = bulk.sent - sent_before;
-    let needed = bytes / u64::from(MTU - 52); // headers with timestamps
+    let bulk = measure_bulk(line, seed, WARM_UP, BULK);
     let ping = Task::Ping { came: 0, sent_at: Time::ZERO, times: Vec::new() };
     let mut pings = Pair::new(line, seed, [ping, Task::Echo]);
     pings.run(|pair, _| pair.pings().len() >= PINGS);
     let mut times: Vec<u64> = pings.pings().iter().map(|time| time.as_micros() as u64).collect(); // seconds
     times.sort_unstable();
+    Figures { ping_p50_us: times[times.len() / 2], ping_p99_us: times[times.len() * 99 / 100], ..bulk }
+}
+
+/// Measures a row's bulk stream only, from `warm_up` until `end`.
+pub fn measure_bulk(line: Line, seed: u64, warm_up: Duration, end: Duration) -> Figures {
+    let mut bulk = Pair::new(line, seed, [Task::Bulk { received: 0 }, Task::Bulk { received: 0 }]);
+    bulk.run(|_, now| now >= Time::ZERO + warm_up);
+    let (before, sent_before) = (bulk.received(), bulk.sent);
+    let timeouts_before = bulk.ends[0].stack.counters().timeouts;
+    bulk.run(|_, now| now >= Time::ZERO + end);
+    let (bytes, took_ms) = (bulk.received() - before, (end - warm_up).as_millis() as u64); // a minute
+    let segments = bulk.sent - sent_before;
+    let needed = bytes / u64::from(MTU - 52); // headers with timestamps
     Figures {
-        goodput: bytes / seconds,
+        goodput: bytes * 1000 / took_ms,
         retransmitted_per_mille: segments.saturating_sub(needed) * 1000 / segments.max(1),
         timeouts: bulk.ends[0].stack.counters().timeouts - timeouts_before,
-        ping_p50_us: times[times.len() / 2],
-        ping_p99_us: times[times.len() * 99 / 100],
+        ..Figures::default()
     }
 }
 
@@ -142,11 +149,16 @@ struct End {
     stack: Stack,
     task: Task,
     armed: Option<Time>,
+    /// How often it runs, and frames that wait for that.
+    turn: Duration,
+    waiting: Vec<Vec<u8>>,
 }
 
 enum Happening {
     Arrive(usize, Vec<u8>),
     Wake(usize, Time),
+    /// An end that runs every so often runs.
+    Turn(usize),
 }
 
 /// Two hosts, the first sends.
@@ -172,7 +184,8 @@ impl Pair {
         let paths = [0, 1].map(|_| Path::new(conditions, rng.fork()));
         let mut index = 0;
         let ends = tasks.map(|task| {
-            let end = End::new(line, address_of(index), task);
+            let turn = if index == 1 { line.turn } else { Duration::ZERO };
+            let end = End::new(line, address_of(index), task, turn);
             index += 1;
             end
         });
@@ -181,7 +194,7 @@ impl Pair {
         let target = SocketAddr::from((address_of(1), PORT));
         // A fresh table has room for one.
         let _ = pair.ends[0].stack.connect(Time(1), target);
-        pair.turn(0, None);
+        pair.turn(0, Vec::new());
         pair
     }
 
@@ -198,20 +211,32 @@ impl Pair {
             let Some((at, what)) = self.agenda.take() else { return };
             self.now = self.now.max(at);
             match what {
-                Happening::Arrive(to, frame) => self.turn(to, Some(frame)),
+                Happening::Arrive(to, frame) if self.ends[to].turn.is_zero() => self.turn(to, vec![frame]),
+                Happening::Arrive(to, frame) => {
+                    let End { turn, waiting, .. } = &mut self.ends[to];
+                    waiting.push(frame);
+                    if waiting.len() == 1 {
+                        let turn_ns = turn.as_nanos() as u64; // microseconds
+                        self.agenda.add(Time(at.0.next_multiple_of(turn_ns)), Happening::Turn(to));
+                    }
+                }
+                Happening::Turn(end) => {
+                    let frames = std::mem::take(&mut self.ends[end].waiting);
+                    self.turn(end, frames);
+                }
                 Happening::Wake(end, at) if self.ends[end].armed == Some(at) => {
                     self.ends[end].armed = None;
-                    self.turn(end, None);
+                    self.turn(end, Vec::new());
                 }
                 Happening::Wake(..) => {}
             }
         }
     }
 
-    fn turn(&mut self, index: usize, frame: Option<Vec<u8>>) {
-        let End { stack, task, armed } = &mut self.ends[index];
+    fn turn(&mut self, index: usize, frames: Vec<Vec<u8>>) {
+        let End { stack, task, armed, .. } = &mut self.ends[index];
         drive::begin_turn(stack, task, self.now);
-        if let Some(frame) = frame {
+        for frame in frames {
             drive::deliver(stack, task, self.now, &frame);
         }
         drive::end_turn(stack, task, self.now);
@@ -231,7 +256,7 @@ impl Pair {
 }
 
 impl End {
-    fn new(line: Line, ip: Ipv4Addr, task: Task) -> End {
+    fn new(line: Line, ip: Ipv4Addr, task: Task, turn: Duration) -> End {
         let mut settings = Settings::new(mac_of(ip), ip, 24, Key([5; 16]));
         settings.listeners = vec![Listener { address: SocketAddrV4::new(ip, PORT), is_gated: false }];
         settings.mtu = MTU;
@@ -242,6 +267,6 @@ impl End {
         let settings_error = "these settings keep to their limits";
         let mut stack = Stack::new(Time(1), settings).expect(settings_error);
         stack.set_listening(0, true);
-        End { stack, task, armed: None }
+        End { stack, task, armed: None, turn, waiting: Vec::new() }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Plan {
     /// bytes are lost.
     pub(crate) may_break: bool,
     /// There may be too little room for what comes out of order.
-    pub(crate) may_renege: bool,
+    pub(crate) has_little_room: bool,
     /// When connections go from one stack of a host to another.
     pub(crate) moves: When,
     stacks: Stacks,
@@ -126,7 +126,7 @@ impl Plan {
         };
         let many = if moves == When::Never { 1 } else { rng.range(2, 3) as usize }; // a few
         Plan {
-            may_renege: canary.is_none() && rng.chance(1, 2),
+            has_little_room: canary.is_none() && rng.chance(1, 2),
             moves,
             rogue,
             stacks: Stacks { many, are_apart: rng.chance(1, 2) },
@@ -179,7 +179,7 @@ impl Plan {
         settings.receive_window_max = rng.scale(65_535, WINDOW_MAX) as u32; // fits
         settings.initial_window = rng.scale(500, 65_535) as u16; // fits
         settings.reassembly_bytes_max =
-            if self.may_renege { rng.scale(4_000, 512 * 1024) as usize } else { WINDOW_MAX as usize }; // fits
+            if self.has_little_room { rng.scale(4_000, 512 * 1024) as usize } else { WINDOW_MAX as usize }; // fits
         settings.is_nagle = rng.chance(1, 3);
         settings.delayed_ack = Duration::from_micros(rng.scale(100, 200_000));
         settings.give_up_after = self.tables.give_up_after;

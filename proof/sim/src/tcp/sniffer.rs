@@ -79,15 +79,13 @@ pub(crate) struct Sniffer {
     gates: SharedGates,
     /// Who acknowledges only what was released.
     gated_port: u16,
-    /// Who has little room may forget what came out of order, though it has told of it (RFC 2018 §8).
-    pub(crate) may_renege: bool,
     /// Forged SYNs: to whom, from whom, and what acknowledges it.
     forged: BTreeSet<(SocketAddr, SocketAddr, u32)>,
 }
 
 impl Sniffer {
     pub(crate) fn new(gates: SharedGates, gated_port: u16) -> Sniffer {
-        Sniffer { flows: BTreeMap::new(), gates, gated_port, may_renege: false, forged: BTreeSet::new() }
+        Sniffer { flows: BTreeMap::new(), gates, gated_port, forged: BTreeSet::new() }
     }
 
     /// What both ends of a connection have said.
@@ -138,9 +136,6 @@ impl Sniffer {
             us.scale = seen.header.options.window_scale;
         }
         let limit = self.gated_limit(source, target);
-        if self.may_renege {
-            us.has.clear();
-        }
         let judged = judge(&mut us, &mut them, &seen, limit);
         let ends = if is_lower { [us, them] } else { [them, us] };
         self.flows.insert(key, ends);

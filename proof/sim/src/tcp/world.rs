@@ -98,7 +98,6 @@ impl World {
             rng: rng.fork(),
             plan,
         };
-        world.sniffer.may_renege = world.plan.may_renege;
         for _ in 0..world.nodes() * world.nodes() {
             let conditions = world.plan.weather.path(&mut rng);
             world.paths.push(Path::new(conditions, rng.fork()));

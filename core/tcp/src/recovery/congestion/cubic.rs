@@ -82,7 +82,9 @@ impl Controller for Cubic {
         }
     }
 
-    fn on_loss(&mut self, window: &mut Window, flight: u64) {
+    /// From the window and not from what is in flight, which §4.6 allows where the window grows only while it is used: a single
+    /// message that is lost tells little of the path that a bulk transfer found before.
+    fn on_loss(&mut self, window: &mut Window, _: u64) {
         self.cwnd_prior = window.cwnd;
         self.w_max = if window.cwnd < self.w_max {
             window.cwnd * FAST_CONVERGENCE.0 / FAST_CONVERGENCE.1
@@ -90,7 +92,7 @@ impl Controller for Cubic {
             window.cwnd
         };
         self.epoch = None;
-        window.ssthresh = (flight * BETA.0 / BETA.1).max(window.least());
+        window.ssthresh = (window.cwnd * BETA.0 / BETA.1).max(window.least());
     }
 
     /// The next stage begins where its slow start ends (§4.8).

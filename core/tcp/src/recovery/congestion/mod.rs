@@ -1,6 +1,7 @@
 //! How much may be in the network: slow start here (RFC 5681 §3.1), congestion avoidance behind one trait.
 
 pub mod cubic;
+pub mod hystart;
 pub mod newreno;
 
 use core::time::Duration;
@@ -41,10 +42,11 @@ pub trait Controller {
     /// Bytes were acknowledged while the window was not the limit: no time passes for its growth.
     fn on_unlimited(&mut self, now: Time);
 
-    /// A loss was found with so much in flight: sets the threshold. The window follows in recovery.
+    /// A loss was found; so much was in flight before the acknowledgement that told it. Sets the threshold. The window follows
+    /// in recovery.
     fn on_loss(&mut self, window: &mut Window, flight: u64);
 
-    /// A timeout: sets the threshold. The window is one segment afterwards.
+    /// A timeout, with so much in flight: sets the threshold. The window is one segment afterwards.
     fn on_timeout(&mut self, window: &mut Window, flight: u64);
 }
 

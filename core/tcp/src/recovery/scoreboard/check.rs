@@ -6,6 +6,8 @@ impl Scoreboard {
     /// The sums are those of the segments, and what is remembered to save searching is true.
     pub(in crate::recovery) fn check(&self) {
         let (mut start, mut sacked, mut lost, mut retransmitted) = (self.una, 0, 0, 0);
+        let sacked_segments = self.segments.iter().filter(|segment| segment.sacked).count();
+        assert_eq!(sacked_segments, self.sacked_segments as usize);
         for segment in &self.segments {
             assert!(segment.end > start && segment.transmissions > 0);
             assert!(!(segment.sacked && segment.lost) && (segment.lost || !segment.retransmitted));

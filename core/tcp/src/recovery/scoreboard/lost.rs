@@ -57,7 +57,7 @@ impl Scoreboard {
                 self.lost_below = segment.end;
             }
         }
-        newly + self.mark_retransmissions_lost(until.min(Time(latest.0.0.saturating_sub(1))))
+        newly + self.mark_retransmissions_lost(until, latest)
     }
 
     /// When the first was sent of what is neither SACKed nor lost, or is on the way again, and was sent before `latest`.
@@ -108,9 +108,9 @@ impl Scoreboard {
         self.retransmitted_first = Time(u64::MAX);
     }
 
-    /// Marks as lost again what was sent again until then and is still missing.
-    fn mark_retransmissions_lost(&mut self, until: Time) -> u64 {
-        if self.retransmitted == 0 || self.retransmitted_first > until {
+    /// Marks as lost again what was sent again until then, before `latest`, and is still missing.
+    fn mark_retransmissions_lost(&mut self, until: Time, latest: (Time, Seq)) -> u64 {
+        if self.retransmitted == 0 || self.retransmitted_first > until.min(latest.0) {
             return 0;
         }
         let (mut newly, mut first) = (0, Time(u64::MAX));
@@ -120,7 +120,7 @@ impl Scoreboard {
             if !segment.retransmitted {
                 continue;
             }
-            if segment.sent_at <= until {
+            if segment.sent_at <= until && (segment.sent_at, segment.end) < latest {
                 segment.retransmitted = false;
                 newly += segment.end - start;
                 self.next_lost_from = self.next_lost_from.min(start);
@@ -216,6 +216,7 @@ impl Scoreboard {
         let length = self.segments[index].end - self.start_of(index);
         let segment = &mut self.segments[index];
         self.sacked -= if segment.sacked { length } else { 0 };
+        self.sacked_segments -= u32::from(segment.sacked);
         self.lost -= if segment.lost { length } else { 0 };
         self.retransmitted -= if segment.retransmitted { length } else { 0 };
         (segment.sacked, segment.lost, segment.retransmitted) = (false, false, false);

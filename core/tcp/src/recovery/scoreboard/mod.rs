@@ -71,6 +71,8 @@ pub(super) struct Scoreboard {
     nxt: Seq,
     pub(super) segments: VecDeque<Segment>,
     sacked: u64,
+    /// SACKed segments.
+    sacked_segments: u32,
     lost: u64,
     /// Of the lost ones' bytes.
     retransmitted: u64,
@@ -95,6 +97,7 @@ impl Scoreboard {
             nxt: first,
             segments: VecDeque::new(),
             sacked: 0,
+            sacked_segments: 0,
             lost: 0,
             retransmitted: 0,
             highest_sacked: first,
@@ -123,6 +126,7 @@ impl Scoreboard {
             }
             if segment.sacked {
                 scoreboard.sacked += length;
+                scoreboard.sacked_segments += 1;
                 scoreboard.highest_sacked = segment.end;
             }
             if segment.lost {
@@ -168,6 +172,11 @@ impl Scoreboard {
 
     pub(super) fn sacked(&self) -> u64 {
         self.sacked
+    }
+
+    /// How many segments the peer told that it has, beyond what it has acknowledged.
+    pub(super) fn sacked_segments(&self) -> u32 {
+        self.sacked_segments
     }
 
     pub(super) fn lost(&self) -> u64 {
@@ -253,7 +262,9 @@ impl Scoreboard {
                 self.forget_retransmission_of_part(mss);
                 break;
             }
-            if !segment.sacked {
+            if segment.sacked {
+                self.sacked_segments -= 1;
+            } else {
                 self.arrived(0, segment, delivered);
             }
             delivered.repeated |= segment.transmissions > 1;
@@ -304,6 +315,7 @@ impl Scoreboard {
             return false;
         }
         let first = Segment { end: at, ..self.segments[index] };
+        self.sacked_segments += u32::from(first.sacked);
         self.segments.insert(index, first);
         true
     }

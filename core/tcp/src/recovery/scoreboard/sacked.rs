@@ -53,6 +53,7 @@ impl Scoreboard {
             let segment = &mut self.segments[index];
             segment.sacked = true;
             self.sacked += segment.end - start;
+            self.sacked_segments += 1;
             delivered.bytes += segment.end - start;
             self.highest_sacked = self.highest_sacked.max(segment.end);
             index += 1;
@@ -66,7 +67,8 @@ impl Scoreboard {
             segment.was_sacked |= segment.sacked;
             segment.sacked = false;
         }
-        (self.sacked, self.highest_sacked, self.repeated_to) = (0, self.una, self.nxt);
+        (self.sacked, self.sacked_segments) = (0, 0);
+        (self.highest_sacked, self.repeated_to) = (self.una, self.nxt);
         self.lost_below = self.una;
         self.blocks = [(0, 0); BLOCKS_KEPT];
     }

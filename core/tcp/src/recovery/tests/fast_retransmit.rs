@@ -137,6 +137,7 @@ fn what_was_lost_of_the_recovery_itself_is_the_next_one() {
 #[test]
 fn without_new_data_what_may_be_lost_is_sent() {
     let mut trace = Trace::new();
+    trace.recovery.reordering.seen(); // otherwise nothing is waited for
     trace.at(110).send(7);
     trace.at(210).sack(0, &[(5, 6), (1, 4)]);
     assert_eq!(trace.resend(), [(0, 1)]);
@@ -200,6 +201,57 @@ fn with_few_in_flight_time_tells() {
     assert_eq!(trace.resend(), [(0, 1)]);
     assert!(trace.at(335).ack(2).is_recovered);
     assert_eq!(trace.recovery.counters().timeouts, 0);
+}
+
+/// RFC 8985 §6.2: three segments SACKed in all, and no segment ever came out of order: whatever was sent before them is lost.
+#[test]
+fn where_nothing_comes_out_of_order_three_sacked_tell_of_every_hole() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(5, &[(6, 8), (9, 10)]);
+    assert_eq!(trace.recovery.scoreboard.lost(), 2000, "below three, and below one");
+    assert_eq!(trace.resend(), [(5, 6), (8, 9)]);
+    assert!(trace.timeout_ms() > Some(400), "nothing else is waited for");
+}
+
+/// RFC 8985 §6.2: in a recovery there is no patience, with retransmissions neither.
+#[test]
+fn in_a_recovery_what_was_sent_before_what_has_arrived_is_lost() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(1, 5)]);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    trace.at(211).sack(0, &[(6, 7), (1, 5)]);
+    assert_eq!(trace.recovery.scoreboard.lost(), 2000, "the sixth, though only one above it has arrived");
+}
+
+/// Segments that were out of order once are waited for, in a recovery as well. Then the timer finds the loss, and what it lets
+/// out follows what has arrived, and not what was lost (RFC 9937).
+#[test]
+fn what_the_timer_finds_lost_is_not_sent_in_a_burst() {
+    let mut trace = Trace::new();
+    trace.recovery.reordering.seen();
+    trace.at(110).send(20);
+    trace.at(210).sack(0, &[(1, 4)]);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    trace.at(211).sack(0, &[(18, 19), (1, 4)]);
+    assert_eq!(trace.resend().len(), 0, "nothing of the rest is overdue");
+    assert_eq!(trace.timeout_ms(), Some(236), "a quarter of a round trip later");
+    assert_eq!(trace.at(236).timeout(), TimeoutOutcome::Overdue);
+    assert_eq!(trace.recovery.scoreboard.lost(), 15_000);
+    assert_eq!(trace.resend().len(), 3, "four have arrived, one was sent");
+}
+
+/// RFC 8985 §6.2: each round with a needless retransmission adds a quarter of a round trip.
+#[test]
+fn needless_retransmissions_make_it_more_patient() {
+    let mut trace = Trace::new();
+    trace.at(110).send(10).at(210).ack(5);
+    assert_eq!(trace.recovery.reordering.quarters(), 1);
+    trace.at(211).dsack(5, (4, 5));
+    assert_eq!(trace.recovery.reordering.quarters(), 2);
+    trace.at(212).dsack(5, (3, 4));
+    assert_eq!(trace.recovery.reordering.quarters(), 2, "once a round");
 }
 
 #[test]

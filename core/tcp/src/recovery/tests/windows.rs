@@ -201,12 +201,103 @@ fn cubic_keeps_seven_tenths() {
 }
 
 #[test]
-fn cubic_counts_what_was_in_flight() {
-    let (mut cubic, mut window) = (Cubic::default(), window(1_000_000));
-    cubic.on_loss(&mut window, 100_000);
-    assert_eq!(window.ssthresh, 70_000);
-    cubic.on_loss(&mut window, 1000);
-    assert_eq!(window.ssthresh, 2920, "never below two segments");
+fn cubic_counts_the_window_and_not_what_was_in_flight() {
+    let (mut cubic, mut large) = (Cubic::default(), window(1_000_000));
+    cubic.on_loss(&mut large, 1460);
+    assert_eq!(large.ssthresh, 700_000, "§4.6: the window, which grows only while it is used");
+    let mut small = window(1460);
+    cubic.on_loss(&mut small, 1460);
+    assert_eq!(small.ssthresh, 2920, "never below two segments");
+}
+
+/// §4.6. A bulk transfer after it would need tens of round trips of congestion avoidance otherwise.
+#[test]
+fn a_single_message_that_is_lost_costs_three_tenths_of_the_window() {
+    for by_timeout in [false, true] {
+        let mut trace = Trace::with(&Settings { tail_loss_probe: false, ..Settings::default() }, true);
+        trace.at(110).send(1);
+        if by_timeout {
+            trace.time_out();
+        } else {
+            trace.at(200).send(1).at(300).sack(0, &[(1, 2)]);
+        }
+        assert_eq!((trace.resend(), trace.recovery.ssthresh()), (Vec::from([(0, 1)]), 7000), "{by_timeout}");
+    }
+}
+
+/// RFC 5681 §3.1: what was in flight counts, and not what an acknowledgement for many segments has left of it.
+#[test]
+fn what_was_in_flight_before_the_acknowledgement_that_tells_of_the_loss_counts() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(6, &[(7, 10)]);
+    assert_eq!(trace.resend(), [(6, 7)]);
+    assert_eq!(trace.recovery.ssthresh(), 5000, "half of the ten that were in flight (NewReno)");
+}
+
+/// A timeout in a recovery counts from what the recovery aims at, not from the few that are thought to be in the network.
+#[test]
+fn a_timeout_in_a_recovery_counts_from_the_threshold() {
+    let mut trace = Trace::with(&Settings { tail_loss_probe: false, ..Settings::default() }, true);
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(5, 10)]);
+    trace.resend();
+    assert_eq!(trace.recovery.ssthresh(), 7000);
+    trace.time_out();
+    assert_eq!(trace.recovery.ssthresh(), 4900);
+}
+
+/// As Linux: what was in flight at most in the round, which falls with each acknowledgement, is what was used.
+#[test]
+fn a_round_that_used_most_of_the_window_lets_it_grow() {
+    let mut trace = Trace::new();
+    trace.at(110).send(9);
+    let windows = [2, 4, 6, 8, 9].map(|una| {
+        trace.at(210).ack(una);
+        trace.recovery.cwnd() / 1000
+    });
+    assert_eq!(windows, [12, 14, 16, 18, 18], "until it is twice what was used");
+    trace.at(220).send(2).at(320).ack(11);
+    assert_eq!(trace.recovery.cwnd() / 1000, 18, "a round counts by itself");
+}
+
+#[test]
+fn what_waits_for_the_window_of_the_peer_is_no_silence() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).ack(10);
+    trace.recovery.on_blocked(ms(10_000));
+    trace.recovery.on_idle(ms(10_100));
+    assert_eq!(trace.recovery.cwnd(), 20_000, "RFC 5681 §4.1 means a sender that is silent");
+    trace.recovery.on_idle(ms(10_400));
+    assert_eq!(trace.recovery.cwnd(), 10_000);
+}
+
+/// RFC 9406: round trips of 100 ms, then a queue that makes them longer.
+#[test]
+fn a_queue_ends_the_first_slow_start_without_a_loss() {
+    let windows = |hystart: bool| {
+        let mut trace =
+            Trace::with(&Settings { tail_loss_probe: false, hystart, ..Settings::default() }, true);
+        let (mut una, mut at_ms) = (0, 110);
+        let mut windows = Vec::new();
+        for rtt_ms in [100, 100, 130, 130, 130, 130, 130, 130] {
+            let sent = trace.at(at_ms).fill();
+            at_ms += rtt_ms;
+            for _ in 0..sent {
+                una += 1;
+                trace.at(at_ms).ack(una);
+            }
+            windows.push((trace.recovery.cwnd() / 1000, trace.recovery.ssthresh() < u64::MAX));
+            at_ms += 1;
+        }
+        windows
+    };
+    assert_eq!(windows(false)[..6], [20, 40, 80, 160, 320, 640].map(|window| (window, false)));
+    let with = windows(true);
+    assert_eq!(with[..2], [(20, false), (40, false)]);
+    assert!(with[4].0 < 200 && !with[4].1, "slower: {with:?}");
+    assert!(with[7].1 && with[7].0 < 300, "and then over: {with:?}");
 }
 
 #[test]
@@ -261,5 +352,5 @@ fn an_idle_connection_keeps_little() {
     let mut trace = Trace::new();
     trace.at(110).send(2000).at(210).ack(2000);
     assert!(trace.recovery.scoreboard.segments.capacity() <= 16);
-    assert!(size_of::<Recovery>() <= 640, "{} bytes", size_of::<Recovery>());
+    assert!(size_of::<Recovery>() <= 704, "{} bytes", size_of::<Recovery>());
 }

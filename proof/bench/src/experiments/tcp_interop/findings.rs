@@ -80,6 +80,8 @@ fn expected(work: Work, weather: &Weather) -> &'static str {
         (Work::Sending, "") => "ours sends; expected ≥ 0.8; the kernels' path has a second interface in it",
         (Work::Sending, "_loss1") => "ours sends; expected ≥ 1.0",
         (Work::Sending, _) => "ours sends",
+        (Work::Receiving, "_loss1") => "ours receives from Linux, over Linux receiving; expected ≥ 1.5",
+        (Work::Receiving, "_loss3") => "ours receives from Linux, over Linux receiving; expected ≥ 1.3",
         (Work::Receiving, _) => "the peer's kernel sends in both: ours only takes and acknowledges",
         (Work::Answering, _) => "round trips a second; two wake-ups of ours, four of the kernels' path",
     }
@@ -138,6 +140,8 @@ mod tests {
             series(System::Linux, Work::Sending, "_loss1", 40.0, 3),
             series(System::Spillway, Work::Answering, "", 50_000.0, 0),
             series(System::Linux, Work::Answering, "", 25_000.0, 0),
+            series(System::Spillway, Work::Receiving, "_loss1", 120.0, 3),
+            series(System::Linux, Work::Receiving, "_loss1", 60.0, 3),
         ];
         let mut results = Results::new("tcp-interop", Machine::default());
         state(&all, &mut results);
@@ -145,7 +149,8 @@ mod tests {
         assert_eq!(ratio("bulk_over_linux"), Some(1.5));
         assert_eq!(ratio("bulk_over_linux_loss1"), Some(0.25));
         assert_eq!(ratio("round_trips_over_linux"), Some(2.0));
-        assert_eq!(results.ratios.len(), 3);
+        assert_eq!(ratio("bulk_over_linux_loss1_receiving"), Some(2.0));
+        assert_eq!(results.ratios.len(), 4);
         assert!(results.passed(), "{:?}", results.checks);
     }
 

@@ -1,0 +1,162 @@
+//! Ending the first slow start before it loses a window (HyStart++, RFC 9406).
+//!
+//! When the shortest round trip of a round has grown, a queue has formed: the window grows slowly for up to five rounds, and
+//! then slow start is over. Departures: the growth of one acknowledgement has no limit L, as peers acknowledge 64 KiB at
+//! once; rounds in which the window is not the limit are not looked at.
+
+use crate::seq::Seq;
+
+/// By how much a round trip has grown when a queue has formed: an eighth, but within these bounds (§4.3).
+const GROWN_NS: (u64, u64) = (4_000_000, 16_000_000);
+const GROWN_SHARE: u64 = 8;
+
+/// Round trips that a round must have measured (§4.3, N_RTT_SAMPLE).
+const SAMPLES_MIN: u8 = 8;
+
+/// How much slower the window grows in conservative slow start (§4.3, CSS_GROWTH_DIVISOR).
+pub const CONSERVATIVE_DIVISOR: u64 = 4;
+
+/// Rounds of conservative slow start (§4.3, CSS_ROUNDS).
+const CONSERVATIVE_ROUNDS: u8 = 5;
+
+/// No round trip was measured.
+const NONE: u64 = u64::MAX;
+
+/// How the window grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As slow start does.
+    Usual,
+    /// By a part of that.
+    Conservative,
+    /// Slow start is over.
+    Over,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HyStart {
+    /// A round ends when this is acknowledged. 0: what is sent next is the next round.
+    round_end: Seq,
+    /// The shortest round trips of this round and the one before, in nanoseconds.
+    shortest_ns: u64,
+    shortest_before_ns: u64,
+    /// Round trips measured in this round.
+    samples: u8,
+    /// Rounds of conservative slow start so far, and the round trip that began it; none is usual slow start.
+    conservative: Option<(u8, u64)>,
+}
+
+impl Default for HyStart {
+    fn default() -> HyStart {
+        HyStart { round_end: 0, shortest_ns: NONE, shortest_before_ns: NONE, samples: 0, conservative: None }
+    }
+}
+
+impl HyStart {
+    /// An acknowledgement up to `una` came in slow start; `rtt_ns` is 0 where it measured nothing.
+    pub fn on_ack(&mut self, una: Seq, nxt: Seq, rtt_ns: u64) -> Pace {
+        if rtt_ns > 0 {
+            self.shortest_ns = self.shortest_ns.min(rtt_ns);
+            self.samples = self.samples.saturating_add(1);
+        }
+        if self.samples >= SAMPLES_MIN {
+            self.look();
+        }
+        if self.round_end == 0 {
+            self.round_end = nxt;
+        }
+        if una >= self.round_end {
+            self.round_end = if una < nxt { nxt } else { 0 };
+            (self.shortest_before_ns, self.shortest_ns, self.samples) = (self.shortest_ns, NONE, 0);
+            if let Some((rounds, _)) = &mut self.conservative {
+                *rounds += 1;
+                if *rounds >= CONSERVATIVE_ROUNDS {
+                    *self = HyStart::default();
+                    return Pace::Over;
+                }
+            }
+        }
+        if self.conservative.is_some() { Pace::Conservative } else { Pace::Usual }
+    }
+
+    /// Enough was measured in this round.
+    fn look(&mut self) {
+        match self.conservative {
+            // It was no queue.
+            Some((_, begun_ns)) if self.shortest_ns < begun_ns => self.conservative = None,
+            Some(_) => {}
+            None if self.shortest_before_ns < NONE => {
+                let grown = (self.shortest_before_ns / GROWN_SHARE).clamp(GROWN_NS.0, GROWN_NS.1);
+                if self.shortest_ns >= self.shortest_before_ns.saturating_add(grown) {
+                    self.conservative = Some((0, self.shortest_ns));
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// One round of so many acknowledgements, each of one byte with this round trip: the pace after each.
+    fn round(hystart: &mut HyStart, una: &mut Seq, count: u64, rtt_ms: u64) -> Pace {
+        let nxt = *una + 2 * count;
+        let mut pace = Pace::Usual;
+        for _ in 0..count {
+            *una += 1;
+            pace = hystart.on_ack(*una, nxt, rtt_ms * MS);
+        }
+        pace
+    }
+
+    #[test]
+    fn a_round_trip_that_grows_by_an_eighth_slows_it_down_and_ends_it_after_five_rounds() {
+        let (mut hystart, mut una) = (HyStart::default(), 1);
+        assert_eq!(round(&mut hystart, &mut una, 20, 100), Pace::Usual);
+        assert_eq!(round(&mut hystart, &mut una, 20, 112), Pace::Usual, "12 ms are less than an eighth");
+        let mut paces = Vec::new();
+        for _ in 0..400 {
+            una += 1;
+            paces.push(hystart.on_ack(una, una + 20, 130 * MS));
+        }
+        let first = paces.iter().position(|pace| *pace == Pace::Conservative).expect("slower");
+        let over = paces.iter().position(|pace| *pace == Pace::Over).expect("over");
+        assert!(first < 30 && over - first > 4 * 20 && over - first <= 5 * 21, "{first} {over}");
+        assert!(paces[first..over].iter().all(|pace| *pace == Pace::Conservative));
+    }
+
+    #[test]
+    fn short_paths_need_four_milliseconds_more() {
+        for (grown_ms, pace) in [(3, Pace::Usual), (5, Pace::Conservative)] {
+            let (mut hystart, mut una) = (HyStart::default(), 1);
+            round(&mut hystart, &mut una, 20, 1);
+            round(&mut hystart, &mut una, 20, 1);
+            round(&mut hystart, &mut una, 20, 1 + grown_ms);
+            assert_eq!(round(&mut hystart, &mut una, 10, 1 + grown_ms), pace, "{grown_ms}");
+        }
+    }
+
+    #[test]
+    fn a_round_trip_that_shrinks_again_was_no_queue() {
+        let (mut hystart, mut una) = (HyStart::default(), 1);
+        round(&mut hystart, &mut una, 20, 20);
+        round(&mut hystart, &mut una, 20, 20);
+        assert_eq!(round(&mut hystart, &mut una, 30, 30), Pace::Conservative);
+        assert_eq!(round(&mut hystart, &mut una, 40, 20), Pace::Usual);
+    }
+
+    #[test]
+    fn few_round_trips_tell_nothing() {
+        let (mut hystart, mut una) = (HyStart::default(), 1);
+        for rtt_ms in [20, 20, 90, 200] {
+            assert_eq!(round(&mut hystart, &mut una, 3, rtt_ms), Pace::Usual);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! How much later than others a segment may come, in time (RFC 8985 §6.2, `RACK_update_reo_wnd`).
+
+use crate::seq::Seq;
+
+/// After so many recoveries without a D-SACK the window is as small as ever.
+const PERSISTS: u8 = 16;
+
+/// Wider is of no use: the window is at most a round trip, which is four quarters of the shortest one or more.
+const QUARTERS_MAX: u32 = 1 << 16;
+
+/// What was seen of segments out of order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reordering {
+    /// Segments that were sent once have arrived out of order.
+    is_seen: bool,
+    /// The window, in quarters of the shortest round trip.
+    quarters: u32,
+    /// Recoveries until it is one again.
+    persists: u8,
+    /// D-SACKs count once until this is acknowledged.
+    round_end: Option<Seq>,
+}
+
+impl Reordering {
+    /// Of a path that was, or was not, seen to reorder.
+    pub(super) fn new(is_seen: bool) -> Reordering {
+        Reordering { is_seen, quarters: 1, persists: 0, round_end: None }
+    }
+
+    pub(super) fn is_seen(&self) -> bool {
+        self.is_seen
+    }
+
+    pub(super) fn quarters(&self) -> u32 {
+        self.quarters
+    }
+
+    /// Something arrived out of order, or was sent again needlessly.
+    pub(super) fn seen(&mut self) {
+        self.is_seen = true;
+    }
+
+    /// An acknowledgement has come; `is_needless`: it tells by D-SACK of a needless retransmission.
+    pub(super) fn on_ack(&mut self, una: Seq, nxt: Seq, is_needless: bool) {
+        self.round_end = self.round_end.filter(|end| una < *end);
+        if is_needless && self.round_end.is_none() {
+            self.round_end = Some(nxt);
+            self.quarters = (self.quarters + 1).min(QUARTERS_MAX);
+            self.persists = PERSISTS;
+        }
+    }
+
+    /// A recovery has ended.
+    pub(super) fn on_recovered(&mut self) {
+        self.persists = self.persists.saturating_sub(1);
+        if self.persists == 0 {
+            self.quarters = 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_round_with_a_needless_retransmission_widens_it_once() {
+        let mut reordering = Reordering::new(false);
+        reordering.on_ack(10, 20, true);
+        reordering.on_ack(15, 30, true);
+        assert_eq!(reordering.quarters(), 2, "one round");
+        reordering.on_ack(20, 30, true);
+        assert_eq!(reordering.quarters(), 3);
+    }
+
+    #[test]
+    fn sixteen_recoveries_without_one_narrow_it() {
+        let mut reordering = Reordering::new(false);
+        reordering.on_ack(10, 20, true);
+        (0..15).for_each(|_| reordering.on_recovered());
+        assert_eq!(reordering.quarters(), 2);
+        reordering.on_recovered();
+        assert_eq!(reordering.quarters(), 1);
+    }
+}
