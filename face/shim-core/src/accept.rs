@@ -34,7 +34,9 @@ pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flag
         return pass();
     }
     // Where it is a real connection's turn and there is none, the listener may be a blocking one.
-    if listeners::has_queued() && (listeners::virtual_turn() || !is_readable(fd)) {
+    // A child between vfork and exec gets real ones only: what it accepts is a descriptor of its own.
+    let may_be_virtual = listeners::has_queued() && fork::is_owner_process();
+    if may_be_virtual && (listeners::virtual_turn() || !is_readable(fd)) {
         // SAFETY: as of `accept4`.
         if let Some(outcome) = unsafe { accept_virtual(fd, out, length, flags) } {
             return result(before, outcome);

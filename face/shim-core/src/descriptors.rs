@@ -18,7 +18,7 @@ use crate::{fork, links, listeners, options, port, real, waiters};
 pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the call as it came.
     let outcome = unsafe { real::listen(fd, backlog) };
-    if outcome == 0 && port::is_configured() && fork::is_owner() {
+    if outcome == 0 && port::is_configured() {
         let before = sys::errno();
         let _ = listeners::listening(fd);
         sys::set_errno(before);
@@ -90,12 +90,12 @@ fn release(fd: c_int) -> Result<(), Errno> {
 /// # Safety
 /// `duplicate` is libc's own function on `fd`.
 pub unsafe fn duplicate(fd: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
-    if table::entry(fd) == Entry::Own && fork::is_owner() {
+    if table::entry(fd) == Entry::Own && fork::is_owner_process() {
         sys::set_errno(libc::EBADF);
         return -1;
     }
     let new = duplicate();
-    if new >= 0 {
+    if new >= 0 && fork::is_owner_process() {
         name_too(fd, new);
     }
     new
@@ -128,11 +128,8 @@ pub unsafe fn duplicate_to(fd: c_int, to: c_int, duplicate: impl FnOnce() -> c_i
     new
 }
 
-/// A new descriptor names the same as another.
+/// A new descriptor of this process names the same as another.
 fn name_too(fd: c_int, new: c_int) {
-    if !fork::is_owner() {
-        return;
-    }
     match table::entry(fd) {
         Entry::Connection(index) => {
             if let Some(connection) = connections::get(index) {

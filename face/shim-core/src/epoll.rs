@@ -117,9 +117,9 @@ impl Wait {
     }
 }
 
-/// `epoll_create` and its kin: notes the set. A forked child's are no business of ours.
+/// `epoll_create` and its kin: notes the set, unless a forked child makes it.
 pub fn created(fd: c_int) -> c_int {
-    if fd >= 0 && port::is_configured() && fork::is_owner() {
+    if fd >= 0 && port::is_configured() && fork::is_owner_process() {
         let errno = sys::errno();
         ready::created(fd);
         sys::set_errno(errno);

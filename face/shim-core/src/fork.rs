@@ -1,28 +1,62 @@
-//! Who owns the links across `fork`.
+//! Which process owns the links, across `fork` and `vfork`.
 //!
-//! A child must never emit frames on its parent's links. The page that says "active" is wiped in children by the
-//! kernel. It is made when the link port opens: a fork before that, as daemons do, changes nothing.
+//! A forked child must never emit frames on its parent's links, and its copies of the parent's sockets must not keep
+//! those alive: when the parent ends a link, or dies, the peer has to hear of it although the child lives on. So once
+//! the link port is claimed, a child closes its copies as soon as `fork` returns in it, and every call is passed on to
+//! libc there. A fork before that, as daemons do, changes nothing: the child may claim the port.
+//!
+//! Two marks tell the processes apart. A page that the kernel wipes in children (`MADV_WIPEONFORK`) costs one load to
+//! look at. It is not wiped between `vfork` and `exec`, where the child runs in our memory: there only the process id
+//! differs.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use crate::sys;
+use crate::table::{self, Entry};
 
+/// Holds 1 in the process that made it, or that adopted it before the port was claimed, and 0 in its children.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+/// The process that the page belongs to; 0 without a page.
 static OWNER: AtomicI32 = AtomicI32::new(0);
+/// The link port is, or was, this process's or its parent's.
+static CLAIMED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process may act for the links: it is not a child forked after the link port opened.
+/// Whether this process may act for the links: it is no child that was forked after the link port was claimed. Also
+/// true between `vfork` and `exec`: see [`is_owner_process`].
 #[inline]
 pub fn is_owner() -> bool {
+    is_unforked() || !CLAIMED.load(Ordering::Acquire)
+}
+
+#[inline]
+fn is_unforked() -> bool {
     let page = PAGE.load(Ordering::Acquire);
     // SAFETY: once set, it points at a mapping that stays for the life of the process.
     page.is_null() || unsafe { &*page }.load(Ordering::Relaxed) == 1
 }
 
-/// As [`is_owner`], and also false between `vfork` and `exec`, where the child has our memory. Costs a system call.
+/// As [`is_owner`], and false between `vfork` and `exec`: such a child has descriptors of its own but our tables, so
+/// nothing that makes or closes a descriptor there may be noted. Costs a system call.
 pub(crate) fn is_owner_process() -> bool {
+    if !is_unforked() {
+        if CLAIMED.load(Ordering::Acquire) {
+            return false;
+        }
+        adopt(); // forked by a system call of its own, so that `in_child` was not run
+    }
     let owner = OWNER.load(Ordering::Relaxed);
-    is_owner() && (owner == 0 || owner == sys::process_id())
+    owner == 0 || owner == sys::process_id()
+}
+
+/// The memory is this process's from now on.
+fn adopt() {
+    let page = PAGE.load(Ordering::Acquire);
+    if !page.is_null() {
+        OWNER.store(sys::process_id(), Ordering::Relaxed);
+        // SAFETY: as in `is_unforked`.
+        unsafe { &*page }.store(1, Ordering::Release);
+    }
 }
 
 /// A forked child uses a helped connection of its parent's. Says so, once.
@@ -36,11 +70,22 @@ pub(crate) fn tell_inert() {
     }
 }
 
-/// From here on, children are inert.
-pub(crate) fn claim() -> Result<(), sys::Errno> {
+/// Makes the marks, before the application runs. Where the kernel cannot, [`claim`] fails later.
+pub(crate) fn prepare() {
     if !PAGE.load(Ordering::Acquire).is_null() {
-        return Ok(());
+        return;
     }
+    if let Ok(page) = wiped_page() {
+        PAGE.store(page, Ordering::Release);
+        adopt();
+        let before = sys::errno();
+        // SAFETY: the handler stays loaded as long as the process runs: nobody unloads a preloaded library.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        sys::set_errno(before);
+    }
+}
+
+fn wiped_page() -> Result<*mut AtomicU32, sys::Errno> {
     let before = sys::errno();
     // SAFETY: a fresh anonymous mapping of one page; nothing else is touched.
     let page = unsafe {
@@ -55,15 +100,31 @@ pub(crate) fn claim() -> Result<(), sys::Errno> {
     };
     // SAFETY: the page was just mapped.
     let failed = page == libc::MAP_FAILED || unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) } != 0;
-    if failed {
-        let error = sys::errno();
-        sys::set_errno(before);
-        return Err(error);
+    let error = sys::errno();
+    sys::set_errno(before);
+    // The mapping is zeroed, aligned and large enough for the one word used of it.
+    if failed { Err(error) } else { Ok(page.cast::<AtomicU32>()) }
+}
+
+/// The link port is this process's: from here on, children are inert.
+pub(crate) fn claim() -> Result<(), sys::Errno> {
+    if PAGE.load(Ordering::Acquire).is_null() {
+        return Err(libc::ENOSYS); // older than Linux 4.14
     }
-    let page = page.cast::<AtomicU32>();
-    // SAFETY: the mapping is zeroed, aligned and large enough for the one word used of it.
-    unsafe { &*page }.store(1, Ordering::Relaxed);
-    OWNER.store(sys::process_id(), Ordering::Relaxed);
-    PAGE.store(page, Ordering::Release);
+    CLAIMED.store(true, Ordering::Release);
     Ok(())
+}
+
+/// Runs in a child before `fork` returns there. Other threads of the parent may have held any lock, so this makes only
+/// system calls and looks at atomics.
+extern "C" fn in_child() {
+    if !CLAIMED.load(Ordering::Acquire) {
+        return adopt();
+    }
+    for (fd, entry) in table::noted(0..=u32::MAX) {
+        if entry == Entry::Own {
+            sys::close(fd);
+            table::note(fd, Entry::Real);
+        }
+    }
 }

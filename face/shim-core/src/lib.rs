@@ -10,6 +10,7 @@
 //! - [`names`], [`options`]: addresses and socket options
 //! - [`poll`], [`select`]: with virtual connections among real descriptors
 //! - [`raw`]: system calls by number; io_uring is refused
+//! - [`finish`]: the process ends, and helped clients hear of it
 //! - [`turns`]: how long direct connections wait behind virtual ones
 //! - [`status`]: what the server does, in shared memory; its off switch, and the operator's word on relief
 //!
@@ -22,6 +23,7 @@
 mod address;
 mod blocking;
 mod connections;
+mod ending;
 mod link;
 mod links;
 mod listeners;
@@ -63,6 +65,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 pub fn start() {
     real::resolve_all();
     port::configure(config::from_environment());
+    if port::is_configured() {
+        fork::prepare();
+    }
 }
 
 /// Whether the application has yet to wait for the listener that helped clients are to come by.
@@ -71,8 +76,9 @@ pub fn is_listener_awaited() -> bool {
     port::is_wanted()
 }
 
-/// Runs when the process ends in an orderly way.
+/// Runs when the process ends in order: `main` returned, or `exit` was called.
 pub fn finish() {
+    ending::end();
     status::finish();
 }
 

@@ -1,6 +1,7 @@
 //! One link: what comes in and goes out, and its end. All with the link's lock held.
 
 mod carried;
+mod ending;
 
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -435,7 +436,7 @@ impl Inner {
         // Explicitly: a forked child may hold the same socket, and keep it in the set.
         self.control(libc::EPOLL_CTL_DEL);
         table::note(self.fd, Entry::Real);
-        sys::close(self.fd);
+        sys::end_socket(self.fd);
         *self = Inner::vacant(self.index);
         for connection in held {
             status::connection_ended(connection);

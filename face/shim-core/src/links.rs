@@ -13,6 +13,7 @@ use spillway_batch::{CloseReason, Id, Info, RefuseReason, ServerLink};
 use spillway_transport::Time;
 
 use crate::connections::{Connection, OUT};
+use crate::ending::Patience;
 use crate::epoll::Tag;
 use crate::link::{Inner, Lost, Named, interest};
 use crate::parts::put;
@@ -21,7 +22,7 @@ use crate::sessions::{self, CarrierName, Name};
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{lock, log, release, switch, threads};
+use crate::{lock, log, port, release, switch, threads};
 
 pub(crate) use homing::{Traffic, send_elsewhere, send_home, traffic};
 
@@ -74,13 +75,13 @@ pub(crate) fn opened(fd: c_int, peer: SocketAddr, local: SocketAddr, end: Server
     if HANDSHAKES.load(Ordering::Relaxed) >= HANDSHAKES_MAX {
         status::count(Counter::LinkStrangers);
         log::knock(format_args!("link of {peer} refused: {HANDSHAKES_MAX} others have yet to authenticate"));
-        sys::close(fd);
+        sys::end_socket(fd);
         return;
     }
     let Some(link) = place() else {
         status::count(Counter::LinkFull);
         log::line(format_args!("link of {peer} refused: {LINKS_MAX} links are open already"));
-        sys::close(fd);
+        sys::end_socket(fd);
         return;
     };
     let mut inner = link.lock();
@@ -97,7 +98,7 @@ pub(crate) fn opened(fd: c_int, peer: SocketAddr, local: SocketAddr, end: Server
         status::count(Counter::LinkDescriptors);
         log::line(format_args!("link of {peer} refused: its socket cannot be watched"));
         table::note(fd, Entry::Real);
-        sys::close(fd);
+        sys::end_socket(fd);
         lock(&FREE).free.push(link.index);
         return;
     }
@@ -407,13 +408,14 @@ fn is_watching() -> bool {
 /// Whether [`expire`] may have something to do.
 #[inline]
 pub(crate) fn need_looks(now: Time) -> bool {
-    is_watching() || sessions::is_due(now) || release::is_due(now)
+    is_watching() || sessions::is_due(now) || release::is_due(now) || port::retry::is_due(now)
 }
 
 /// No wait is to be longer than this.
 pub(crate) fn look_within() -> Option<Duration> {
     let watching = is_watching().then_some(LOOKING_WAIT);
-    [watching, sessions::due_within(), release::due_within()].into_iter().flatten().min()
+    let due = [watching, sessions::due_within(), release::due_within(), port::retry::due_within()];
+    due.into_iter().flatten().min()
 }
 
 /// Asks the peers of all links to move their connections away: how many links that are.
@@ -445,6 +447,16 @@ pub(crate) fn end_drained(all_of_them: bool, wakes: &mut Wakes) -> usize {
     left
 }
 
+/// The process ends: all peers hear of it. Links whose lock another thread holds for too long end with the process.
+pub(crate) fn end_all(patience: &Patience) {
+    // Not by `all`, which waits for a lock.
+    for link in (0..LINKS_MAX as u32).map_while(get) {
+        if let Some(mut inner) = patience.lock(&link.inner) {
+            inner.end_with_process(patience);
+        }
+    }
+}
+
 /// Tells what each virtual connection that the application has not closed is doing.
 pub(crate) fn each_connection(mut tell: impl FnMut(u32, Info)) {
     all().for_each(|link| link.lock().each_connection(&mut tell));
@@ -459,6 +471,9 @@ pub(crate) fn expire(wakes: &mut Wakes) {
     }
     if release::is_due(now) {
         release::look(now, wakes);
+    }
+    if port::retry::is_due(now) {
+        port::retry::look(now);
     }
     if now.since(Time(EXPIRED_AT.load(Ordering::Relaxed))) < EXPIRY_INTERVAL {
         return;

@@ -14,7 +14,7 @@ use crate::ready::Wakes;
 use crate::source::{self, notify};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{address, links, lock, port};
+use crate::{address, fork, links, lock, port};
 
 /// Virtual connections of one family that wait to be accepted. A move of all clients at once must fit.
 const QUEUE_MAX: usize = 16 * 1024;
@@ -78,10 +78,13 @@ pub(crate) fn polled(fd: c_int) -> Option<&'static Connection> {
     if is_new { listening(fd) } else { noted(fd) }
 }
 
-/// The application listens on a socket. Notes it when it is a TCP one.
+/// The application listens on a socket. Notes it when it is a TCP one, unless a forked child made it.
 pub(crate) fn listening(fd: c_int) -> Option<&'static Connection> {
     if let Some(stand_in) = noted(fd) {
         return Some(stand_in);
+    }
+    if !fork::is_owner_process() {
+        return None;
     }
     let family = sys::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
     let stream = sys::option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_STREAM);
@@ -129,6 +132,11 @@ pub(crate) fn serve(port: u16) {
         .iter_mut()
         .filter(|listener| listener.address.port() == port)
         .for_each(|one| one.serves = true);
+}
+
+/// The port whose listeners virtual connections are accepted from.
+pub(crate) fn served() -> Option<u16> {
+    lock(&STATE).served
 }
 
 /// Whether virtual connections are accepted from this listener.

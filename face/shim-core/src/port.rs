@@ -1,5 +1,7 @@
 //! The link port: opened when the application first polls its listening socket, and not before.
 
+pub(crate) mod retry;
+
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
@@ -97,7 +99,7 @@ pub(crate) fn listener_awaited(fd: c_int) {
 }
 
 fn open_for<'a>(fd: c_int, set: impl FnOnce() -> Result<&'a Set, Errno>) {
-    if !is_wanted() {
+    if !is_wanted() || !fork::is_owner_process() {
         return;
     }
     let _opening = lock(&OPENING);
@@ -119,21 +121,41 @@ fn open_wanted<'a>(config: &Config, port: u16, set: impl FnOnce() -> Result<&'a 
         log::line(format_args!("process {pid} of this server has the link port: this one serves no helpers"));
         return;
     }
-    let opened = open(&config.link)
-        .and_then(|socket| set().and_then(|set| watch(socket, set)).inspect_err(|_| sys::close(socket)));
-    match opened {
-        Ok(()) => {
-            listeners::serve(port);
-            status::set_state(status::State::On);
-            log::line(format_args!("helpers of port {port} connect to {}", config.link));
+    listeners::serve(port);
+    let set = set();
+    let opened = set.as_ref().map_err(|error| *error).and_then(|set| open_in(config, set));
+    let Err(error) = opened else { return };
+    let why = format_args!("the link port {} cannot be opened: {}", config.link, Reason(error)).to_string();
+    match set {
+        Ok(set) if !config.require => {
+            log::always(format_args!("{why}; the server runs without helpers and tries again"));
+            retry::begin(set);
         }
-        Err(error) => {
+        _ => {
             status::withdraw();
-            give_up(
-                config.require,
-                format_args!("the link port {} cannot be opened: {}", config.link, Reason(error)),
-            );
+            give_up(config.require, format_args!("{why}"));
         }
+    }
+}
+
+/// Opens the link port, watched in this set.
+fn open_in(config: &Config, set: &Set) -> Result<(), Errno> {
+    let socket = open(&config.link)?;
+    watch(socket, set).inspect_err(|_| sys::end_socket(socket))?;
+    if !switch::is_off() {
+        status::set_state(status::State::On);
+    }
+    let port = listeners::served().unwrap_or(0);
+    log::line(format_args!("helpers of port {port} connect to {}", config.link));
+    Ok(())
+}
+
+/// What the status page says as long as helping is not switched off.
+pub(crate) fn state() -> status::State {
+    match home() {
+        Some(_) => status::State::On,
+        None if retry::is_waiting() => status::State::Opening,
+        None => status::State::Off,
     }
 }
 
@@ -184,7 +206,7 @@ fn bound(address: SocketAddr, both_families: bool) -> Result<c_int, Errno> {
     match prepared {
         Ok(()) => Ok(socket),
         Err(error) => {
-            sys::close(socket);
+            sys::end_socket(socket);
             Err(error)
         }
     }
@@ -222,7 +244,7 @@ pub(crate) fn ready(set: &Set) {
         };
         if switch::is_off() {
             status::count(Counter::LinkOff);
-            sys::close(socket);
+            sys::end_socket(socket);
             continue;
         }
         let mut nonce = [0; NONCE_BYTES];
@@ -233,7 +255,7 @@ pub(crate) fn ready(set: &Set) {
                 let end = ServerLink::new(keys.server(), sys::now(), peer, local, nonce);
                 links::opened(socket, peer, local, end, set);
             }
-            _ => sys::close(socket),
+            _ => sys::end_socket(socket),
         }
     }
 }
@@ -252,7 +274,7 @@ fn turn_away(error: Errno) {
     // SAFETY: all zeros is a valid sockaddr_storage.
     let mut peer = unsafe { core::mem::zeroed() };
     if let Ok(socket) = sys::accept(PORT.load(Ordering::Acquire), &mut peer) {
-        sys::close(socket);
+        sys::end_socket(socket);
     }
     keep_reserve();
 }
@@ -271,12 +293,21 @@ pub(crate) fn home() -> Option<&'static Set> {
 
 /// The set that the link port is in is closed: no new links.
 pub(crate) fn set_closed(set: &Set) {
+    retry::set_closed(set);
     if HOME.compare_exchange(set.index, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         let socket = PORT.swap(-1, Ordering::AcqRel);
         table::note(socket, Entry::Real);
-        sys::close(socket);
+        sys::end_socket(socket);
         status::set_state(status::State::Off);
         log::line(format_args!("the server closed its event loop: the link port is closed"));
+    }
+}
+
+/// The process ends: no new links. The descriptor stays as it is, for another thread may be about to use it.
+pub(crate) fn end() {
+    let socket = PORT.load(Ordering::Acquire);
+    if socket >= 0 {
+        sys::shut_down(socket, libc::SHUT_RDWR);
     }
 }
 

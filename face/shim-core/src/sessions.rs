@@ -20,7 +20,9 @@ use crate::connections::{self, Connection};
 use crate::{listeners, lock, status, sys};
 
 pub(crate) use calls::{accept, close, consumed, each_connection, finish, link_of, refuse, send};
-pub(crate) use carriers::{Next, Words, control, data, detach, is_carried_by, open, transmit};
+pub(crate) use carriers::{
+    Next, Words, control, data, detach, end_with_process, is_carried_by, open, transmit,
+};
 pub(crate) use expiry::{due_within, is_due, look};
 
 /// Ids are random, so shards fill evenly.
@@ -136,8 +138,12 @@ impl Shard {
     }
 }
 
+fn table_of(shard: u8) -> &'static Mutex<Option<Shard>> {
+    &TABLES[usize::from(shard) % SHARDS]
+}
+
 fn shard(index: u8) -> MutexGuard<'static, Option<Shard>> {
-    lock(&TABLES[usize::from(index) % SHARDS])
+    lock(table_of(index))
 }
 
 /// Where a connection came by a session: its shard.

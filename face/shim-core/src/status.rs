@@ -49,6 +49,9 @@ pub(crate) struct Another(pub(crate) u32);
 /// Makes the page. There is one for each launch, so that children and workers of a server do not take the link
 /// port away from it.
 pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
+    if page().is_some() {
+        return Ok(()); // the port could not be opened in an epoll set that is closed by now
+    }
     // Servers that were killed leave their pages behind: looking removes those that this user may remove.
     drop(reader::find_in(&config.status_directories));
     let own = format!("{:08x}", sys::process_id());

@@ -56,7 +56,7 @@ pub(crate) fn on() {
         log::line(format_args!("switched on again"));
     }
     DRAINING.store(false, Ordering::Release);
-    status::set_state(if port::home().is_some() { State::On } else { State::Off });
+    status::set_state(port::state());
 }
 
 /// Ends links without connections, and all of them once their time is over. Call with no lock held.

@@ -78,6 +78,18 @@ pub(crate) fn close(fd: c_int) {
     let _ = call!(libc::SYS_close, fd);
 }
 
+/// Ends a socket of ours, and closes our descriptor of it. A forked child may have another descriptor of the same
+/// socket: without `shutdown` the peer would not hear of the end as long as that child lives.
+pub(crate) fn end_socket(fd: c_int) {
+    shut_down(fd, libc::SHUT_RDWR);
+    close(fd);
+}
+
+/// `shutdown`.
+pub(crate) fn shut_down(fd: c_int, how: c_int) {
+    let _ = call!(libc::SYS_shutdown, fd, how);
+}
+
 /// Receives without blocking. 0 is the end of the stream.
 pub(crate) fn receive(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
     let null = core::ptr::null::<c_void>();

@@ -3,98 +3,14 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use spillway_batch::{CloseReason, Id};
 use spillway_ports::free_address;
-use support::driver::{Driver, PATIENCE};
-use support::process::Server;
-
-/// A directory of one redis, removed with it.
-struct Redis {
-    server: Server,
-    directory: PathBuf,
-}
-
-impl Redis {
-    fn start(arguments: &[&str]) -> Redis {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("spillway-redis-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let server = Server::start(|address| {
-            let mut command = Command::new("/usr/bin/redis-server");
-            command.args(["--port", &address.port().to_string()]).args(arguments);
-            command.current_dir(&directory).stdout(Stdio::null());
-            command
-        });
-        Redis { server, directory }
-    }
-
-    fn link(&self) -> Driver {
-        Driver::loopback(self.server.link)
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
-
-/// A client on the same host: redis in its default settings serves no other.
-fn local(link: &mut Driver) -> Id {
-    let port = 20_000 + link.connections.len() as u16;
-    link.connect_from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-}
-
-/// A command as clients send it.
-fn command(words: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        bytes.extend_from_slice(word);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
-}
-
-fn words(text: &str) -> Vec<u8> {
-    command(&text.split(' ').map(str::as_bytes).collect::<Vec<_>>())
-}
-
-fn bulk(value: &[u8]) -> Vec<u8> {
-    [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
-}
-
-/// Sends a command and awaits just this reply.
-fn expect(link: &mut Driver, id: Id, command: &[u8], reply: &[u8]) {
-    link.send(id, command);
-    link.run(|link| {
-        let connection = &link.connections[&id];
-        connection.received.len() >= reply.len() || connection.closed.is_some()
-    });
-    let received = link.take(id);
-    assert!(received == reply, "{:?}", String::from_utf8_lossy(&received[..received.len().min(500)]));
-}
-
-/// Sends a command and awaits one whole bulk reply.
-fn ask_text(link: &mut Driver, id: Id, text: &str) -> String {
-    link.send(id, &words(text));
-    link.run(|link| {
-        let received = &link.connections[&id].received;
-        let end = received.windows(2).position(|pair| pair == b"\r\n");
-        end.is_some_and(|end| {
-            let length: usize = std::str::from_utf8(&received[1..end]).unwrap().parse().unwrap();
-            received.len() >= end + 2 + length + 2
-        })
-    });
-    String::from_utf8(link.take(id)).unwrap()
-}
+use support::driver::PATIENCE;
+use support::redis::{Redis, ask_text, bulk, command, expect, local, words};
 
 #[test]
 fn commands_and_pipelines_of_many_clients() {

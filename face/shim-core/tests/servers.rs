@@ -229,6 +229,35 @@ fn a_process_for_each_connection_is_refused_and_said_so() {
     server.wait_for_log("the child is left alone");
 }
 
+/// Between `vfork` and `exec` a child has descriptors of its own, and the parent's memory.
+#[test]
+fn what_a_vfork_child_makes_means_nothing_in_its_parent() {
+    let server = Server::own("vforks");
+    let mut link = Driver::loopback(server.link);
+    for _ in 0..3 {
+        let id = link.connect();
+        // More than the server reads: who takes a number for this connection reads the rest.
+        link.send(id, b"begin: bytes of the client");
+        link.run(|link| link.connections[&id].closed.is_some());
+        assert_eq!(String::from_utf8(link.take(id)).unwrap(), "wrong: \n");
+    }
+}
+
+/// A child that no handler of `fork` was run in has copies of all sockets. Links end for their peers all the same.
+#[test]
+fn a_link_ends_although_a_child_has_copies_of_its_socket() {
+    let server = Server::own("raw-fork");
+    let mut link = Driver::loopback(server.link);
+    let id = link.connect();
+    assert_eq!(link.ask(id, b"x", b"x"), b"x");
+    // A frame that no server takes.
+    link.stream.write_all(&[0xff; 64]).unwrap();
+    while link.lost.is_none() {
+        link.receive(PATIENCE);
+    }
+    assert_eq!(server.children().len(), 1, "the child lives");
+}
+
 #[test]
 fn every_call_does_on_a_helped_connection_what_it_does_on_another() {
     let server = Server::own("calls");

@@ -4,12 +4,13 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 
 use spillway_auth::KeyRing;
-use spillway_batch::{Control, RefuseReason};
+use spillway_batch::{CloseReason, Control, RefuseReason};
 use spillway_session::{Carrier, FirstWords, Opened, SessionHandle, StreamEvent, TableLimits};
 use spillway_transport::Time;
 
-use super::{BY_SESSION, CarrierName, Name, SHARDS, Shard, expiry, shard};
+use super::{BY_SESSION, CarrierName, Name, SHARDS, Shard, expiry, shard, table_of};
 use crate::connections::{self, Connection};
+use crate::ending::Patience;
 use crate::listeners::{self, Offer};
 use crate::ready::Wakes;
 use crate::status::{self, Counter};
@@ -173,6 +174,23 @@ pub(crate) fn is_carried_by(name: Name, carrier: CarrierName) -> bool {
     guard.as_ref().is_some_and(|shard| {
         shard.session(name.slot).and_then(|session| shard.table.carrier(session)) == Some(carrier)
     })
+}
+
+/// The process ends: the session is closed, and its client hears of that behind the last byte. Sessions whose lock
+/// another thread holds for too long end with the process.
+pub(crate) fn end_with_process(
+    now: Time,
+    (name, carrier): (Name, CarrierName),
+    on: &mut impl Carrier,
+    patience: &Patience,
+) {
+    let Some(mut guard) = patience.lock(table_of(name.shard)) else { return };
+    let Some(shard) = guard.as_mut() else { return };
+    let Some(session) = shard.session(name.slot) else { return };
+    if shard.table.carrier(session) == Some(carrier) {
+        shard.table.close(now, session, CloseReason::Normal);
+        shard.table.transmit(now, session, on);
+    }
 }
 
 /// The link is lost: the session waits for another.

@@ -5,3 +5,4 @@ pub mod driver;
 pub mod inside;
 pub mod memcached;
 pub mod process;
+pub mod redis;

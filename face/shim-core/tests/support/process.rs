@@ -94,6 +94,12 @@ impl Server {
         Server::start(|address| own_command(kind, address))
     }
 
+    /// Ends it with SIGKILL, and waits.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -110,6 +116,14 @@ impl Server {
             assert!(Instant::now() < deadline, "no {text:?} in the log:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Its child processes.
+    pub fn children(&self) -> Vec<i32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().flatten();
+        let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).ok();
+        let all: Vec<String> = tasks.filter_map(of_task).collect();
+        all.iter().flat_map(|text| text.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
     }
 
     /// Its open descriptors.

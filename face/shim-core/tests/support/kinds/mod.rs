@@ -2,6 +2,7 @@
 //! receives, and `bye` when its client sends no more.
 
 mod calls;
+mod children;
 mod loops;
 mod threads;
 
@@ -46,6 +47,8 @@ pub fn serve(kind: &str, address: SocketAddr) -> ! {
         "sendfile" => threads::send_file(&listener),
         "standard-error" => threads::standard_error(&listener),
         "forks" => threads::forks(&listener),
+        "vforks" => children::vforks(&listener),
+        "raw-fork" => children::raw_fork(&listener),
         "calls" => calls::calls(&listener),
         "rings" => loops::rings(&listener),
         other => panic!("no server of the kind {other}"),

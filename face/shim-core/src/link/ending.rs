@@ -1,0 +1,69 @@
+//! A link whose process ends in order.
+
+use spillway_batch::{CloseReason, Id};
+use spillway_session::OnServerLink;
+
+use super::{Inner, Named};
+use crate::ending::Patience;
+use crate::{sessions, sys};
+
+/// Bytes of requests that nobody will read and that are taken from the socket, at most: the kernel resets a socket that
+/// is closed with unread bytes, and the peer would lose what it has yet to receive.
+const UNREAD_BYTES_MAX: usize = 1 << 20;
+const DISCARD_BYTES: usize = 16 * 1024;
+
+impl Inner {
+    /// Closes everything that the link carries, sends as much of that as the socket takes, and ends the socket.
+    pub(crate) fn end_with_process(&mut self, patience: &Patience) {
+        if self.end.is_none() {
+            return;
+        }
+        for id in 0..self.named.len() {
+            self.close_with_process(Id(id as u32), patience); // ids are below the link's limit
+        }
+        self.send_last();
+        sys::shut_down(self.fd, libc::SHUT_WR);
+        let (mut buffer, mut taken) = ([0; DISCARD_BYTES], 0);
+        while taken < UNREAD_BYTES_MAX {
+            match sys::receive(self.fd, &mut buffer) {
+                Ok(1..) => taken += buffer.len(),
+                _ => break,
+            }
+        }
+        sys::shut_down(self.fd, libc::SHUT_RDWR);
+    }
+
+    fn close_with_process(&mut self, id: Id, patience: &Patience) {
+        let (named, carrier) = (self.named(id), (self.index, id));
+        let Some(link) = self.end.as_deref_mut() else { return };
+        match named {
+            Named::Nobody => {}
+            Named::Connection(_) => {
+                link.close(id, CloseReason::Normal);
+                self.name(id, Named::Nobody);
+            }
+            Named::Session(name) => {
+                let on = &mut OnServerLink { link, id };
+                sessions::end_with_process(sys::now(), (name, carrier), on, patience);
+            }
+        }
+    }
+
+    /// Without telling the application of room, as `flush` does: that takes further locks.
+    fn send_last(&mut self) {
+        let Some(end) = self.end.as_deref_mut() else { return };
+        loop {
+            if self.sending.is_empty() {
+                match end.flush(sys::now()) {
+                    Some(batch) => self.sending = batch,
+                    None => return,
+                }
+            }
+            match sys::send(self.fd, self.sending.as_slice()) {
+                Ok(sent) => self.sending.advance(sent),
+                Err(libc::EINTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
