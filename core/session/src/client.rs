@@ -270,6 +270,11 @@ impl ClientSession {
         self.identity.id
     }
 
+    /// Bytes that the server is known to have received.
+    pub fn acknowledged(&self) -> u64 {
+        self.stream.acknowledged()
+    }
+
     /// Bytes written, in all.
     pub fn written(&self) -> u64 {
         self.stream.written()

@@ -28,7 +28,7 @@ pub(crate) fn end() {
 pub(crate) struct Patience(Time);
 
 impl Patience {
-    fn new() -> Patience {
+    pub(crate) fn new() -> Patience {
         Patience(sys::now() + LOCKS_MAX)
     }
 

@@ -394,7 +394,13 @@ pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
             inner.adopted = false;
             match home {
                 Some(home) => inner.move_to(home),
-                None => inner.lose(Lost::Unserved, wakes),
+                None => {
+                    // Most servers do this on their way to `exit`. No new link can come, so that clients that wait
+                    // for the server would wait in vain.
+                    inner.close_all(&Patience::new());
+                    inner.discard_unread();
+                    inner.lose(Lost::Unserved, wakes);
+                }
             }
         }
     }

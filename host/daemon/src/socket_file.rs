@@ -26,10 +26,10 @@ impl SocketFile {
     /// # Errors
     /// `AddrInUse` where a program answers, or where there is something that is no socket.
     pub fn bind(path: &Path, mode: u32) -> io::Result<SocketFile> {
-        let listener = match UnixListener::bind(path) {
+        let listener = match bind_private(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
                 fs::remove_file(path)?;
-                UnixListener::bind(path)?
+                bind_private(path)?
             }
             result => result?,
         };
@@ -56,8 +56,35 @@ impl Drop for SocketFile {
     }
 }
 
+/// Binds a socket that only its owner can connect to until its permissions are set: under a loose umask anybody could
+/// do so between the two. The umask is the whole process's, so another thread that makes a file at this moment gets
+/// fewer permissions than it asked for.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    listener
+}
+
 /// Whether this is the socket of a program that is gone.
 fn is_left_over(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     is_socket && matches!(UnixStream::connect(path), Err(e) if e.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_its_owners_only_until_its_permissions_are_set() {
+        let path = std::env::temp_dir().join(format!("spillway-private-{}.sock", std::process::id()));
+        let before = rustix::process::umask(Mode::empty());
+        let bound = bind_private(&path);
+        let after = rustix::process::umask(before);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        fs::remove_file(&path).unwrap();
+        bound.unwrap();
+        assert_eq!((mode & 0o077, after), (0, Mode::empty()), "and the umask is as it was");
+    }
 }

@@ -10,6 +10,11 @@ use super::{CarrierLoss, Session, SessionEvent};
 impl Session {
     /// Another carrier is wanted: the next route is tried.
     pub(super) fn lose(&mut self, now: Instant, why: CarrierLoss) {
+        let tried = self.targets.get(self.routes.at()).map(|target| target.address);
+        let address = self.way.as_ref().map(|way| way.target).or(tried);
+        if address.is_some_and(|address| self.is_own(address)) {
+            self.absence.own_lost(now, &why);
+        }
         self.leave(now, why);
         if self.machine.is_over() {
             return;

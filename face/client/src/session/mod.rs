@@ -4,6 +4,7 @@
 //! or silent for too long, it goes on on another, requests in flight included; no byte is lost, repeated or out of
 //! order. For applications that recover by themselves a [`Connection`](crate::Connection) is enough.
 
+mod absence;
 mod blocking;
 mod carriers;
 mod event;
@@ -28,6 +29,7 @@ pub use event::{CarrierLoss, Gone, SessionEvent};
 pub use settings::SessionSettings;
 pub use spillway_session::{Pace, Patience, StreamLimits};
 
+use self::absence::Absence;
 use self::way::Way;
 use crate::jitter::Jitter;
 use crate::settings::LinkTarget;
@@ -61,6 +63,7 @@ pub struct Session {
     departure: Option<(Instant, Option<usize>)>,
     /// Since when no server has answered on any carrier.
     detached_since: Option<Instant>,
+    absence: Absence,
     /// What has arrived and the application has not received. At most the window.
     arrived: VecDeque<u8>,
     end: Option<End>,
@@ -79,7 +82,10 @@ enum End {
     Reset,
     Refused,
     Gone(Gone),
+    /// Nothing has carried the session for too long.
     GivenUp,
+    /// The server's own port refuses connections: its process is gone, and the session with it, if there was one.
+    Absent(Option<Gone>),
 }
 
 impl Session {
@@ -116,6 +122,7 @@ impl Session {
             retry_at: Some(now),
             departure: None,
             detached_since: Some(now),
+            absence: Absence::default(),
             arrived: VecDeque::new(),
             end: None,
             is_finished: false,
@@ -202,7 +209,7 @@ impl Session {
 
     /// Whether nothing more comes of it.
     pub fn is_over(&self) -> bool {
-        self.machine.is_over() || self.end == Some(End::GivenUp)
+        self.machine.is_over() || matches!(self.end, Some(End::GivenUp | End::Absent(_)))
     }
 
     /// Moves to one of its link ports, by the index they were given in, at once. Requests may be under way.
@@ -309,6 +316,7 @@ impl Session {
                 self.routes.attached();
                 self.vigil.restart(self.time(now));
                 if let Some(address) = self.way.as_ref().map(|way| way.target) {
+                    self.absence.attached(self.is_own(address));
                     self.tell(SessionEvent::Moved(address));
                 }
                 if room && std::mem::take(&mut self.wants_room) {
@@ -389,7 +397,7 @@ impl Session {
         if self.is_over() {
             return None;
         }
-        let give_up = self.detached_since.map(|since| since + self.settings.give_up_after);
+        let give_up = self.gives_up().map(|(at, _)| at);
         let carrier = self.way.as_ref().map(|way| match self.machine.is_attached() {
             true => self.instant(self.vigil.poll_timeout()),
             false => way.deadline,
@@ -405,8 +413,8 @@ impl Session {
         if self.is_over() {
             return;
         }
-        if self.detached_since.is_some_and(|since| now >= since + self.settings.give_up_after) {
-            self.end = Some(End::GivenUp);
+        if let Some((_, end)) = self.gives_up().filter(|(at, _)| *at <= now) {
+            self.end = Some(end);
             self.leave(now, CarrierLoss::Asked);
             self.retry_at = None;
             return;
@@ -421,6 +429,21 @@ impl Session {
         }
         self.look_after(now);
         self.push(now);
+    }
+
+    /// When the session is given up if nothing carries it until then, and how it has ended then.
+    fn gives_up(&self) -> Option<(Instant, End)> {
+        let silent = (self.detached_since? + self.settings.give_up_after, End::GivenUp);
+        let absent = self.absence.gives_up_at(self.settings.refused_patience).map(|at| {
+            let gone = Gone { acknowledged: self.machine.acknowledged(), written: self.machine.written() };
+            (at, End::Absent(self.absence.was_attached().then_some(gone)))
+        });
+        [Some(silent), absent].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// Whether this is the server's own link port.
+    fn is_own(&self, address: SocketAddr) -> bool {
+        self.settings.server_port == Some(address)
     }
 
     fn time(&self, now: Instant) -> Time {
@@ -443,7 +466,10 @@ impl End {
             End::InOrder => io::ErrorKind::BrokenPipe.into(),
             End::Reset => io::ErrorKind::ConnectionReset.into(),
             End::Refused => io::ErrorKind::ConnectionRefused.into(),
-            End::Gone(gone) => io::Error::new(io::ErrorKind::ConnectionAborted, gone),
+            End::Absent(None) => io::ErrorKind::ConnectionRefused.into(),
+            End::Gone(gone) | End::Absent(Some(gone)) => {
+                io::Error::new(io::ErrorKind::ConnectionAborted, gone)
+            }
             End::GivenUp => io::ErrorKind::TimedOut.into(),
         }
     }

@@ -16,6 +16,9 @@ pub struct SessionSettings {
     pub attach_timeout: Duration,
     /// Without a carrier for so long, the session is given up.
     pub give_up_after: Duration,
+    /// When the server's own link port refuses connections and nothing carries the session for so long, its server is
+    /// taken for gone. Only where [`server_port`](Self::server_port) is known.
+    pub refused_patience: Duration,
     /// Which of the routes is the server's own link port. The others are helpers', and are tried first; when none is
     /// left, sessions return to this one spread over time.
     pub server_port: Option<SocketAddr>,
@@ -30,6 +33,7 @@ impl Default for SessionSettings {
             patience: Patience::default(),
             attach_timeout: Duration::from_secs(1),
             give_up_after: Duration::from_secs(60),
+            refused_patience: Duration::from_secs(1),
             server_port: None,
             pace: Pace::default(),
         }

@@ -1,4 +1,4 @@
-//! A link whose process ends in order.
+//! A link whose process ends in order, or closes the event loop that served it.
 
 use spillway_batch::{CloseReason, Id};
 use spillway_session::OnServerLink;
@@ -13,38 +13,46 @@ const UNREAD_BYTES_MAX: usize = 1 << 20;
 const DISCARD_BYTES: usize = 16 * 1024;
 
 impl Inner {
-    /// Closes everything that the link carries, sends as much of that as the socket takes, and ends the socket.
+    /// The process ends: closes everything that the link carries, and ends the socket.
     pub(crate) fn end_with_process(&mut self, patience: &Patience) {
         if self.end.is_none() {
             return;
         }
-        for id in 0..self.named.len() {
-            self.close_with_process(Id(id as u32), patience); // ids are below the link's limit
-        }
-        self.send_last();
+        self.close_all(patience);
+        self.named = Vec::new(); // other threads may still run: they find nothing here
         sys::shut_down(self.fd, libc::SHUT_WR);
-        let (mut buffer, mut taken) = ([0; DISCARD_BYTES], 0);
-        while taken < UNREAD_BYTES_MAX {
-            match sys::receive(self.fd, &mut buffer) {
-                Ok(1..) => taken += buffer.len(),
-                _ => break,
-            }
-        }
+        self.discard_unread();
         sys::shut_down(self.fd, libc::SHUT_RDWR);
     }
 
-    fn close_with_process(&mut self, id: Id, patience: &Patience) {
+    /// Closes everything that the link carries, and sends as much of that as the socket takes. Nobody is to use the link
+    /// after that.
+    pub(crate) fn close_all(&mut self, patience: &Patience) {
+        for id in 0..self.named.len() {
+            self.close_one(Id(id as u32), patience); // ids are below the link's limit
+        }
+        self.send_last();
+    }
+
+    fn close_one(&mut self, id: Id, patience: &Patience) {
         let (named, carrier) = (self.named(id), (self.index, id));
         let Some(link) = self.end.as_deref_mut() else { return };
         match named {
             Named::Nobody => {}
-            Named::Connection(_) => {
-                link.close(id, CloseReason::Normal);
-                self.name(id, Named::Nobody);
-            }
+            Named::Connection(_) => link.close(id, CloseReason::Normal),
             Named::Session(name) => {
                 let on = &mut OnServerLink { link, id };
                 sessions::end_with_process(sys::now(), (name, carrier), on, patience);
+            }
+        }
+    }
+
+    pub(crate) fn discard_unread(&self) {
+        let (mut buffer, mut taken) = ([0; DISCARD_BYTES], 0);
+        while taken < UNREAD_BYTES_MAX {
+            match sys::receive(self.fd, &mut buffer) {
+                Ok(length @ 1..) => taken += length,
+                _ => break,
             }
         }
     }

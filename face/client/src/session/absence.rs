@@ -1,0 +1,85 @@
+//! Whether the server's process has ended, as far as its own link port tells.
+//!
+//! A port that refuses connections has no process behind it that listens, so the server of the session is gone and
+//! with it the session: waiting longer brings nothing back, and a direct client would have seen the end at once. The
+//! session still waits for a moment, because a helper may have the better answer. A refusal says nothing where the
+//! port has never carried the session and helpers have: a firewall may refuse clients there.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::CarrierLoss;
+
+#[derive(Debug, Default)]
+pub(super) struct Absence {
+    was_attached: bool,
+    was_attached_to_own: bool,
+    /// Since when the server's own port has refused, without another outcome in between.
+    refused_since: Option<Instant>,
+}
+
+impl Absence {
+    /// A carrier carries the session now: the server's own port, or a helper.
+    pub(super) fn attached(&mut self, is_own: bool) {
+        self.was_attached = true;
+        self.was_attached_to_own |= is_own;
+        self.refused_since = None;
+    }
+
+    /// An attempt at the server's own port failed, or what it carried is lost.
+    pub(super) fn own_lost(&mut self, now: Instant, why: &CarrierLoss) {
+        let is_refused =
+            matches!(why, CarrierLoss::Socket(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+        if is_refused && (self.was_attached_to_own || !self.was_attached) {
+            self.refused_since.get_or_insert(now);
+        } else {
+            self.refused_since = None;
+        }
+    }
+
+    /// Whether a server has ever answered on any carrier.
+    pub(super) fn was_attached(&self) -> bool {
+        self.was_attached
+    }
+
+    /// When to give up, if nothing carries the session until then.
+    pub(super) fn gives_up_at(&self, patience: Duration) -> Option<Instant> {
+        self.refused_since.map(|since| since + patience)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    fn refused() -> CarrierLoss {
+        CarrierLoss::Socket(io::ErrorKind::ConnectionRefused.into())
+    }
+
+    #[test]
+    fn refusals_in_a_row_count_from_the_first() {
+        let (mut absence, begin) = (Absence::default(), Instant::now());
+        assert_eq!(absence.gives_up_at(PATIENCE), None);
+        absence.own_lost(begin, &refused());
+        absence.own_lost(begin + PATIENCE / 2, &refused());
+        assert_eq!(absence.gives_up_at(PATIENCE), Some(begin + PATIENCE));
+        absence.own_lost(begin + PATIENCE / 2, &CarrierLoss::Closed);
+        assert_eq!(absence.gives_up_at(PATIENCE), None, "a process listens there");
+        absence.own_lost(begin, &refused());
+        absence.attached(false);
+        assert_eq!(absence.gives_up_at(PATIENCE), None, "a helper reaches the server");
+    }
+
+    #[test]
+    fn a_port_that_never_carried_a_helped_session_proves_nothing() {
+        let (mut absence, now) = (Absence::default(), Instant::now());
+        absence.attached(false);
+        absence.own_lost(now, &refused());
+        assert_eq!(absence.gives_up_at(PATIENCE), None);
+        absence.attached(true);
+        absence.own_lost(now, &refused());
+        assert!(absence.gives_up_at(PATIENCE).is_some());
+    }
+}
