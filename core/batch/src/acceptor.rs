@@ -72,6 +72,15 @@ impl Acceptor {
         matches!(self.stage, Stage::Established { .. })
     }
 
+    /// Whether the peer has named an accepted key, also if it has yet to prove it.
+    pub fn has_named_key(&self) -> bool {
+        match &self.stage {
+            Stage::Accepting { handshake, .. } => handshake.has_named_key(),
+            Stage::Established { .. } => true,
+            Stage::Failed => false,
+        }
+    }
+
     /// Whether the peer may open sessions.
     fn carries_sessions(&self) -> bool {
         matches!(self.stage, Stage::Established { version } if version >= SESSIONS_SINCE)

@@ -139,6 +139,11 @@ impl Accepting {
         Accepting { gather: Gather::default(), nonce, credit, connections_max, proving: None }
     }
 
+    /// Whether the opener has named an accepted key, which it has yet to prove.
+    pub(crate) fn has_named_key(&self) -> bool {
+        self.proving.is_some()
+    }
+
     pub(crate) fn advance(&mut self, ring: &KeyRing, input: &mut &[u8]) -> Result<Accepted, Rejected> {
         if let Some(proving) = &self.proving {
             let Some(proof) = self.gather.take::<PROOF_BYTES>(input) else { return Ok(Accepted::NeedsInput) };

@@ -9,6 +9,7 @@
 //! - [`ServerLink`]: the end of the server, on which the server library and the preload shim stand
 //! - [`Acceptor`]: the end of a helper towards a library client, whose frames it passes on
 //! - [`AddressRules`]: which client addresses a link may carry
+//! - [`Unauthenticated`]: how many connections may wait for authentication, and which one is dropped for a newer one
 //!
 //! Nothing here does I/O or reads a clock: bytes and the time come in, events and batches go out.
 #![no_std]
@@ -31,6 +32,7 @@ mod kept;
 mod opener;
 mod server;
 mod taken;
+pub mod unauthenticated;
 
 pub mod policy;
 
@@ -50,3 +52,4 @@ pub use server::{ServerConfig, ServerLink};
 pub use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role, Verdict};
 pub use spillway_wire::session::{Opening, Reconnect};
 pub use spillway_wire::{CloseReason, Connect, Control, Id, Kind, RefuseReason};
+pub use unauthenticated::Unauthenticated;

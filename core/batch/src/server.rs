@@ -407,6 +407,15 @@ impl ServerLink {
         matches!(self.stage, Stage::Established { .. })
     }
 
+    /// Whether the peer has named an accepted key, also if it has yet to prove it.
+    pub fn has_named_key(&self) -> bool {
+        match &self.stage {
+            Stage::Accepting { handshake, .. } => handshake.has_named_key(),
+            Stage::Established { .. } => true,
+            Stage::Failed => false,
+        }
+    }
+
     /// All connections that have not ended.
     pub fn ids(&self) -> impl Iterator<Item = Id> + '_ {
         self.ends.ids()

@@ -147,7 +147,12 @@ impl Relay {
                 self.services[usize::from(service)].counters.stalls.add(stalled);
                 client.over(&mut self.memory).clear(&mut self.memory);
             }
-            Holder::Library(client) => client.over(&mut self.memory),
+            Holder::Library(client) => {
+                client.over(&mut self.memory);
+                if !client.acceptor.is_established() {
+                    self.unauthenticated.end(conn);
+                }
+            }
             Holder::Leaving(leaving) => leaving.backlog.clear(&mut self.memory),
             Holder::Announcing(announcing) => announcing.bytes.clear(&mut self.memory),
             Holder::Free | Holder::Upstream(_) => {}

@@ -161,6 +161,8 @@ pub enum Refusal {
     Off,
     /// A library client that does not authenticate.
     Handshake(LinkError),
+    /// A library client that had not authenticated yet and was dropped for a newer one.
+    Crowded,
     /// A library client that speaks for another address.
     NotItsOwnAddress,
     /// A library client that wants another server.
@@ -208,6 +210,7 @@ impl Refusal {
             Refusal::Draining => "draining",
             Refusal::Off => "off",
             Refusal::Handshake(_) => "handshake",
+            Refusal::Crowded => "crowded",
             Refusal::NotItsOwnAddress => "not_its_own_address",
             Refusal::OtherServer => "other_server",
             Refusal::OldServer => "old_server",
@@ -230,6 +233,9 @@ impl fmt::Display for Refusal {
             Refusal::Draining => f.write_str("the helper is going away"),
             Refusal::Off => f.write_str("the operator wants no relief (spillway relief)"),
             Refusal::Handshake(error) => error.fmt(f),
+            Refusal::Crowded => f.write_str(
+                "too many connections had not authenticated yet, and it was dropped for a newer one",
+            ),
             Refusal::NotItsOwnAddress => f.write_str("it speaks for an address that is not its own"),
             Refusal::OtherServer => f.write_str("it wants a server that is not served here"),
             Refusal::OldServer => {

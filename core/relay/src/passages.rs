@@ -43,12 +43,27 @@ impl Relay {
                 self.put_client(conn, Holder::Library(Box::new(client)));
                 let slots = &self.slots;
                 self.handshakes.start(now, conn, |conn| is_authenticating(slots.get(conn)));
+                if let Some(victim) = self.unauthenticated.begin(peer.ip(), conn) {
+                    self.crowd_out(victim, out);
+                }
             }
             Err(why) => {
                 self.refused(service, peer, why);
                 out.abort(conn);
             }
         }
+    }
+
+    /// A library client that has yet to authenticate is dropped for a newer one.
+    fn crowd_out<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        let Some(Holder::Library(client)) = self.slots.get(conn) else {
+            debug_assert!(false, "only library clients wait for authentication");
+            return;
+        };
+        let (service, peer) = (client.service, client.peer);
+        self.refused(service, peer, Refusal::Crowded);
+        self.drop_client(conn, true);
+        out.abort(conn);
     }
 
     pub(crate) fn handshake_timeout<T: Transport>(&mut self, conn: Conn, out: &mut T) {
@@ -94,6 +109,7 @@ impl Relay {
                     }
                 }
                 Ok(Some(AcceptorEvent::Established { role: Role::Client, .. })) => {
+                    self.unauthenticated.end(conn);
                     if self.is_leaving(service) {
                         self.say_drain(conn, 0);
                     }
@@ -102,7 +118,12 @@ impl Relay {
                     let error = LinkError::UnknownKey { role: Role::Helper, key };
                     return self.reject(now, conn, error, out);
                 }
-                Ok(None) => break,
+                Ok(None) => {
+                    if !established && client.acceptor.has_named_key() {
+                        self.unauthenticated.named_key(conn);
+                    }
+                    break;
+                }
                 Err(error) if established => {
                     self.cut(conn, Cut::Protocol(error), out);
                     return;
@@ -137,6 +158,7 @@ impl Relay {
         }
         client.over(&mut self.memory);
         *holder = Holder::leaving(service, Sort::Library, peer, since, backlog);
+        self.unauthenticated.end(conn);
         self.refused(service, peer, Refusal::Handshake(error));
         self.start_lingering(now, conn);
         self.send_rest(conn, out);
@@ -336,6 +358,7 @@ impl Relay {
         client.over(&mut self.memory);
         *holder =
             Holder::leaving(client.service, Sort::Library, client.peer, client.since, Backlog::default());
+        self.unauthenticated.end(conn);
         self.start_lingering(now, conn);
         self.send_rest(conn, out);
     }

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use spillway_auth::KeyRing;
+use spillway_batch::Unauthenticated;
 use spillway_policy::{Gauge, Shedding};
 use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time, Transport};
 
@@ -32,6 +33,8 @@ pub struct Relay {
     /// Of plain clients whose acknowledgements their servers are to be told of.
     pub(crate) tellings: Deadlines,
     pub(crate) handshakes: Deadlines,
+    /// Library clients that have yet to authenticate.
+    pub(crate) unauthenticated: Unauthenticated<Conn>,
     pub(crate) announcing: Deadlines,
     /// Of the turn.
     pub(crate) now: Time,
@@ -104,6 +107,7 @@ impl Relay {
             lingering: Deadlines::new(config.timeouts.linger),
             tellings: Deadlines::new(TELL_AFTER),
             handshakes: Deadlines::new(config.timeouts.handshake),
+            unauthenticated: Unauthenticated::default(),
             announcing: Deadlines::new(config.timeouts.proxy_header),
             now: Time::ZERO,
             services: Vec::new(),

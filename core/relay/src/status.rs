@@ -277,6 +277,7 @@ pub struct Refusals {
     pub draining: u64,
     pub off: u64,
     pub handshake: u64,
+    pub crowded: u64,
     pub not_its_own_address: u64,
     pub other_server: u64,
     pub old_server: u64,
@@ -298,6 +299,7 @@ impl Refusals {
             Refusal::Draining => &mut self.draining,
             Refusal::Off => &mut self.off,
             Refusal::Handshake(_) => &mut self.handshake,
+            Refusal::Crowded => &mut self.crowded,
             Refusal::NotItsOwnAddress => &mut self.not_its_own_address,
             Refusal::OtherServer => &mut self.other_server,
             Refusal::OldServer => &mut self.old_server,
@@ -317,7 +319,7 @@ impl Refusals {
     }
 
     /// Each under its name in logs and metrics.
-    pub fn by_reason(&self) -> [(&'static str, u64); 16] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 17] {
         [
             ("address", self.address),
             ("clients_max", self.clients_max),
@@ -327,6 +329,7 @@ impl Refusals {
             ("draining", self.draining),
             ("off", self.off),
             ("handshake", self.handshake),
+            ("crowded", self.crowded),
             ("not_its_own_address", self.not_its_own_address),
             ("other_server", self.other_server),
             ("old_server", self.old_server),

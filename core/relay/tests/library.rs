@@ -184,6 +184,32 @@ fn who_does_not_authenticate_is_told_and_let_go() {
     assert!(!world.wires.line(local).aborted);
 }
 
+/// Strangers without a key hold connections and say nothing: they replace each other, and neither clients that have
+/// authenticated nor one that is about to.
+#[test]
+fn strangers_replace_each_other_only() {
+    let mut world = World::new(config());
+    let mut established = Client::new(&mut world);
+    let mut beginning = Client::connecting(&mut world, client_key(), Role::Client, Limits::default());
+    let hello = beginning.link.flush(world.now).unwrap();
+    world.data(beginning.conn, hello.as_slice());
+    let strangers: Vec<Conn> =
+        (0..100).map(|port| world.client(1, &format!("10.9.0.1:{}", 6000 + port))).collect();
+    let aborted = strangers.iter().filter(|conn| world.wires.line(**conn).aborted).count();
+    assert_eq!(aborted, 85, "15 of them and the client that is about to authenticate share an address");
+    assert_eq!(world.relay.status().services[0].counters.refused.crowded, 85);
+    let many: Vec<Conn> =
+        (0..300).map(|host| world.client(1, &format!("10.9.{}.{}:1", 1 + host / 100, host % 100))).collect();
+    let waiting = strangers.iter().chain(&many).filter(|conn| !world.wires.line(**conn).aborted).count();
+    assert_eq!(waiting, 127);
+    beginning.exchange(&mut world).unwrap();
+    assert_eq!(beginning.heard, ["established 1"]);
+    let id = established.open();
+    established.link.compose(id, b"get x");
+    established.exchange(&mut world).unwrap();
+    assert!(!world.exchange().is_empty());
+}
+
 /// It came while a key was needed. Without keys only loopback is served, with a key that everybody knows.
 #[test]
 fn keys_that_go_leave_no_open_door() {

@@ -111,3 +111,23 @@ fn those_who_may_not_are_told_and_others_do_not_notice() {
     let refused = TcpStream::connect(target.address).expect_err("no link is up");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
+
+/// Strangers without a key hold silent connections to the helper's link port, and open new ones for those that end.
+#[test]
+fn strangers_who_hold_connections_keep_nobody_away() {
+    let server = EchoServer::start();
+    let (helper, target) = start(server.address, 1);
+    let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
+    for sources in [1, 300] {
+        let strangers = spillway_ports::Strangers::hold(target.address, 300, sources);
+        for round in 0..20 {
+            let mut client = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
+            round_trip(&mut client, round, 100);
+            round_trip(&mut kept, round, 100);
+        }
+        assert!(strangers.opened() >= 300);
+    }
+    let status: HelperStatus = helper.status();
+    let crowded = status.services[0].refused.by_reason.get("crowded").copied();
+    assert!(crowded.is_some_and(|count| count > 0), "{crowded:?}");
+}

@@ -127,7 +127,9 @@ impl fmt::Display for LinkEnd {
             LinkEnd::Closed => f.write_str("closed by the other side"),
             LinkEnd::Socket(error) => error.fmt(f),
             LinkEnd::Broken(error) => error.fmt(f),
-            LinkEnd::Crowded => f.write_str("too many links had not authenticated yet; this was the oldest"),
+            LinkEnd::Crowded => {
+                f.write_str("too many links had not authenticated yet, and it was dropped for a newer one")
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use spillway_auth::KeyRing;
-use spillway_batch::ServerConfig;
+use spillway_batch::{ServerConfig, Unauthenticated};
 use spillway_transport::Time;
 
 use self::far::Member;
@@ -36,10 +36,9 @@ pub struct Links {
     listener: Listener,
     address: SocketAddr,
     table: Table<Link>,
-    /// Links that have not authenticated, oldest first, so that their deadlines are in order. Those that have
-    /// meanwhile are passed over.
-    unauthenticated: VecDeque<(Instant, LinkId)>,
-    unauthenticated_max: usize,
+    /// When links must have authenticated, in order. Links that have authenticated or ended meanwhile are skipped.
+    handshakes: VecDeque<(Instant, LinkId)>,
+    unauthenticated: Unauthenticated<LinkId>,
     /// Links that have something to send, or whose watch has changed.
     touched: Vec<LinkId>,
     /// Links that are gone and whose connections have to be told.
@@ -83,8 +82,11 @@ impl Links {
             listener,
             address,
             table: Table::new(member.as_ref().map_or(0, |member| member.thread), settings.links_max),
-            unauthenticated: VecDeque::new(),
-            unauthenticated_max: settings.unauthenticated_max.max(1),
+            handshakes: VecDeque::new(),
+            unauthenticated: Unauthenticated::new(
+                settings.unauthenticated_per_source_max,
+                settings.unauthenticated_max,
+            ),
             touched: Vec::new(),
             lost: VecDeque::new(),
             room: VecDeque::new(),
@@ -112,6 +114,11 @@ impl Links {
     /// Whether there are no links.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Links that were dropped before they had authenticated, because newer ones came; since the port was opened.
+    pub fn evicted_handshakes(&self) -> u64 {
+        self.unauthenticated.evicted()
     }
 
     fn time(&mut self, now: Instant) -> Time {

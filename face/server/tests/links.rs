@@ -141,11 +141,31 @@ fn strangers_cannot_shut_helpers_out() {
     server.until("strangers", |server| server.lost.len() == 7);
     assert!(server.lost.iter().all(|why| matches!(why, LinkEnd::Crowded)), "{:?}", server.lost);
     assert_eq!(server.port.links.len(), 4, "the helper, and the last three");
+    assert_eq!(server.port.links.evicted_handshakes(), 7);
     server.establish(Role::Helper, keys().0);
     let id = helper.end.open(address("127.0.0.1:5"), None).unwrap();
     helper.flush();
     assert_eq!(server.hear(&mut helper), Heard::Accepted(id));
     drop(strangers);
+}
+
+/// With default bounds: a peer that has named its key outlives whatever strangers from its own address do.
+#[test]
+fn a_handshake_survives_a_flood_of_silent_connections() {
+    let mut server = Server::start(Settings::default());
+    for _ in 0..10 {
+        let mut helper = RawLink::open(server.port.links.address(), Role::Helper, keys().0);
+        server.until("the welcome", |_| helper.has_something());
+        let lost = server.lost.len();
+        let strangers: Vec<TcpStream> =
+            (0..100).map(|_| TcpStream::connect(server.port.links.address()).unwrap()).collect();
+        server.until("strangers", |server| server.lost.len() >= lost + 84);
+        assert_eq!(server.hear(&mut helper), Heard::Established);
+        helper.flush();
+        let opened = server.opened;
+        server.until("the link", |server| server.opened > opened);
+        drop(strangers);
+    }
 }
 
 #[test]

@@ -278,7 +278,7 @@ fn take_ours(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize 
                 kept += 1;
             }
             Some(Tag::Wake) => set.wake_seen(),
-            Some(Tag::Port) => port::ready(set),
+            Some(Tag::Port) => port::ready(set, wakes),
             Some(Tag::Control) => status::ready(),
             Some(Tag::Link(index)) => links::ready(index, set, event.events, wakes),
         }

@@ -13,6 +13,7 @@ use spillway_transport::{Chunk, Time};
 
 use crate::connections::{self, Connection};
 use crate::epoll::Tag;
+use crate::links::Newcomer;
 use crate::listeners::{self, Offer};
 use crate::log::{self, Reason};
 use crate::ready::{self, Set, Wakes};
@@ -37,7 +38,9 @@ pub(crate) struct Inner {
     pub(crate) set: u32,
     /// That set holds one of its connections; at first it is the one that the link port is in.
     pub(crate) adopted: bool,
-    established: bool,
+    stage: Stage,
+    /// Tells this link from others that had its place before.
+    serial: u64,
     /// Looks at the socket that found messages.
     batches_received: u64,
     /// When the first of the messages came whose replies have yet to go.
@@ -50,6 +53,15 @@ pub(crate) struct Inner {
     pub(crate) wants_out: bool,
     /// Connections with data in the batch at hand, whose sets are told at its end. Kept for its allocation.
     raised: Vec<u32>,
+}
+
+/// How far the peer's authentication is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Silent,
+    /// It has named an accepted key and has yet to prove it.
+    NamedKey,
+    Established,
 }
 
 /// What the peer means by an id.
@@ -71,6 +83,8 @@ pub(crate) enum Lost {
     Socket(Errno),
     Broken(LinkError),
     SwitchedOff,
+    /// It had yet to authenticate, and newer links came.
+    Crowded,
 }
 
 impl core::fmt::Display for Lost {
@@ -81,6 +95,9 @@ impl core::fmt::Display for Lost {
             Lost::Socket(error) => Reason(*error).fmt(f),
             Lost::Broken(error) => error.fmt(f),
             Lost::SwitchedOff => f.write_str("switched off"),
+            Lost::Crowded => {
+                f.write_str("too many links had yet to authenticate, and it was dropped for a newer one")
+            }
         }
     }
 }
@@ -101,7 +118,8 @@ impl Inner {
             named: Vec::new(),
             set: 0,
             adopted: false,
-            established: false,
+            stage: Stage::Silent,
+            serial: 0,
             batches_received: 0,
             received_at: None,
             sent_home: 0,
@@ -113,7 +131,7 @@ impl Inner {
 
     /// A link whose socket was accepted between `peer` and `local`, and is watched in this set.
     pub(crate) fn begun(
-        index: u32,
+        (index, serial): Newcomer,
         fd: c_int,
         end: ServerLink,
         (peer, local): (SocketAddr, SocketAddr),
@@ -125,8 +143,14 @@ impl Inner {
             peer: Some(peer),
             local: Some(local),
             set,
+            serial,
             ..Inner::vacant(index)
         }
+    }
+
+    /// Whether this is the link with this serial number, and its peer has yet to authenticate.
+    pub(crate) fn is_newcomer(&self, serial: u64) -> bool {
+        self.end.is_some() && self.serial == serial && self.stage != Stage::Established
     }
 
     /// The id of a connection, if it is still one of this link's.
@@ -263,6 +287,10 @@ impl Inner {
             self.batches_received += 1;
             self.received_at.get_or_insert(now);
         }
+        if self.stage == Stage::Silent && self.end.as_ref().is_some_and(|end| end.has_named_key()) {
+            self.stage = Stage::NamedKey;
+            links::named_key((self.index, self.serial));
+        }
         self.tell_status();
         self.announce_room(wakes);
         outcome
@@ -310,9 +338,9 @@ impl Inner {
             }
             ServerEvent::Closed { id, reason } => self.hear_close(id, reason, wakes),
             ServerEvent::Established { role, key } => {
-                self.established = true;
+                self.stage = Stage::Established;
                 status::link_established(self.index, role, key.0);
-                links::authenticated_or_gone();
+                links::authenticated_or_gone((self.index, self.serial));
                 if let (Role::Helper, Some(peer)) = (role, self.peer) {
                     log::line(format_args!("link with the {role} at {peer}, key {key}"));
                 }
@@ -412,17 +440,18 @@ impl Inner {
         {
             let _ = sys::send(self.fd, last.as_slice()); // tells the peer why, if it gets there
         }
-        if !self.established {
-            links::authenticated_or_gone();
+        let established = self.stage == Stage::Established;
+        if !established {
+            links::authenticated_or_gone((self.index, self.serial));
             status::count(refusal(&lost));
         }
-        status::link_ended(self.index, &end.counters(), self.batches_received, self.established);
+        status::link_ended(self.index, &end.counters(), self.batches_received, established);
         let sessions = self.detach_sessions();
         let held: Vec<&'static Connection> =
             (0..self.named.len()).filter_map(|id| self.connection(Id(id as u32))).collect();
         if let Some(peer) = self.peer {
             // A library client that goes is no news.
-            if !self.established {
+            if !established {
                 log::knock(format_args!("link of {peer} refused: {lost}"));
             } else if !matches!(lost, Lost::Ended) || !held.is_empty() || sessions > 0 {
                 let count = held.len();
@@ -458,6 +487,7 @@ fn refusal(lost: &Lost) -> Counter {
         Lost::Broken(LinkError::Version { .. }) => Counter::LinkVersion,
         Lost::Broken(LinkError::HandshakeTimeout) => Counter::LinkTimeout,
         Lost::SwitchedOff => Counter::LinkOff,
+        Lost::Crowded => Counter::LinkStrangers,
         _ => Counter::LinkMalformed,
     }
 }

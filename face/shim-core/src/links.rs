@@ -2,14 +2,15 @@
 
 mod homing;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard};
 
 use libc::c_int;
-use spillway_batch::{CloseReason, Id, Info, RefuseReason, ServerLink};
+use spillway_batch::unauthenticated::{PER_SOURCE_MAX, TOTAL_MAX};
+use spillway_batch::{CloseReason, Id, Info, RefuseReason, ServerLink, Unauthenticated};
 use spillway_transport::Time;
 
 use crate::connections::{Connection, OUT};
@@ -38,14 +39,20 @@ const LINKS_MAX: usize = 4096;
 static LINKS: [AtomicPtr<Link>; LINKS_MAX] = [const { AtomicPtr::new(null_mut()) }; LINKS_MAX];
 static FREE: Mutex<Free> = Mutex::new(Free { free: Vec::new(), made: 0 });
 
-/// Links whose peers have not authenticated yet, at once: strangers must not use up the server's descriptors.
-const HANDSHAKES_MAX: u32 = 128;
+/// A link whose peer has yet to authenticate: its place, and a serial number that no other link ever has.
+pub(crate) type Newcomer = (u32, u64);
 
 /// The link of a connection that came by none.
 pub(crate) const NO_LINK: u32 = u32::MAX;
 
-/// Links whose peers have not authenticated yet.
+/// Links whose peers have not authenticated yet, by place and serial number. Locked with a link's lock held, never the
+/// other way round.
+static UNAUTHENTICATED: Mutex<Unauthenticated<Newcomer>> =
+    Mutex::new(Unauthenticated::new(PER_SOURCE_MAX, TOTAL_MAX));
+/// How many those are.
 static HANDSHAKES: AtomicU32 = AtomicU32::new(0);
+/// Serial number of the next link.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
 /// When those were last looked at, in nanoseconds.
 static EXPIRED_AT: AtomicU64 = AtomicU64::new(0);
 /// While a peer has yet to authenticate, or links have yet to end, no wait is longer than this.
@@ -71,13 +78,14 @@ impl Link {
 }
 
 /// A link's socket was accepted in the set that the link port is in.
-pub(crate) fn opened(fd: c_int, peer: SocketAddr, local: SocketAddr, end: ServerLink, set: &Set) {
-    if HANDSHAKES.load(Ordering::Relaxed) >= HANDSHAKES_MAX {
-        status::count(Counter::LinkStrangers);
-        log::knock(format_args!("link of {peer} refused: {HANDSHAKES_MAX} others have yet to authenticate"));
-        sys::end_socket(fd);
-        return;
-    }
+pub(crate) fn opened(
+    fd: c_int,
+    peer: SocketAddr,
+    local: SocketAddr,
+    end: ServerLink,
+    set: &Set,
+    wakes: &mut Wakes,
+) {
     let Some(link) = place() else {
         status::count(Counter::LinkFull);
         log::line(format_args!("link of {peer} refused: {LINKS_MAX} links are open already"));
@@ -108,9 +116,40 @@ pub(crate) fn opened(fd: c_int, peer: SocketAddr, local: SocketAddr, end: Server
     for (option, value) in [(libc::TCP_KEEPIDLE, 30), (libc::TCP_KEEPINTVL, 10), (libc::TCP_KEEPCNT, 3)] {
         let _ = sys::set_option(fd, libc::IPPROTO_TCP, option, value);
     }
-    *inner = Inner::begun(link.index, fd, end, (peer, local), set.index);
-    HANDSHAKES.fetch_add(1, Ordering::Relaxed);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    *inner = Inner::begun((link.index, serial), fd, end, (peer, local), set.index);
     status::link_began(link.index, peer);
+    let victim = begin_handshake(peer.ip(), (link.index, serial));
+    // A peer with a key names it in its first packet, and is told from silent strangers before the next link is
+    // accepted.
+    let mut buffer = set.borrow_buffer();
+    inner.receive_or_lose(&mut buffer, wakes);
+    set.return_buffer(buffer);
+    drop(inner);
+    if let Some((index, serial)) = victim {
+        evict(index, serial, wakes);
+    }
+}
+
+/// A handshake begins. Returns the one that has to end for it.
+fn begin_handshake(peer: IpAddr, newcomer: Newcomer) -> Option<Newcomer> {
+    let mut unauthenticated = lock(&UNAUTHENTICATED);
+    let victim = unauthenticated.begin(peer, newcomer);
+    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most TOTAL_MAX
+    victim
+}
+
+/// The peer of a link has named an accepted key, and has yet to prove it.
+pub(crate) fn named_key(newcomer: Newcomer) {
+    lock(&UNAUTHENTICATED).named_key(newcomer);
+}
+
+fn evict(index: u32, serial: u64, wakes: &mut Wakes) {
+    let Some(link) = get(index) else { return };
+    let mut inner = link.lock();
+    if inner.is_newcomer(serial) {
+        inner.lose(Lost::Crowded, wakes);
+    }
 }
 
 fn place() -> Option<&'static Link> {
@@ -309,8 +348,10 @@ pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
 }
 
 /// A peer has authenticated, or went before it did.
-pub(crate) fn authenticated_or_gone() {
-    HANDSHAKES.fetch_sub(1, Ordering::Relaxed);
+pub(crate) fn authenticated_or_gone(newcomer: Newcomer) {
+    let mut unauthenticated = lock(&UNAUTHENTICATED);
+    unauthenticated.end(newcomer);
+    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most TOTAL_MAX
 }
 
 /// A link's place is free.

@@ -14,7 +14,7 @@ use spillway_session::TableLimits;
 use crate::config::{Config, ConfigError};
 use crate::epoll::Tag;
 use crate::log::{self, Reason};
-use crate::ready::{self, Set};
+use crate::ready::{self, Set, Wakes};
 use crate::rotation::Keys;
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
@@ -23,6 +23,9 @@ use crate::{address, fork, links, listeners, lock, switch};
 
 /// Links accepted at one look at the link port.
 const ACCEPTS_MAX: usize = 16;
+
+/// Links that the kernel has connected and that wait to be accepted.
+const BACKLOG: c_int = 4096;
 
 static CONFIG: OnceLock<Prepared> = OnceLock::new();
 /// There is a configuration and the port is not open yet.
@@ -202,7 +205,7 @@ fn bound(address: SocketAddr, both_families: bool) -> Result<c_int, Errno> {
             _ => Ok(()),
         })
         .and_then(|()| sys::bind(socket, &name, length))
-        .and_then(|()| sys::listen(socket, 1024));
+        .and_then(|()| sys::listen(socket, BACKLOG));
     match prepared {
         Ok(()) => Ok(socket),
         Err(error) => {
@@ -227,7 +230,7 @@ fn watch(socket: c_int, set: &Set) -> Result<(), Errno> {
 }
 
 /// Epoll says that somebody opens a link.
-pub(crate) fn ready(set: &Set) {
+pub(crate) fn ready(set: &Set, wakes: &mut Wakes) {
     let Some(Prepared { keys, .. }) = CONFIG.get() else { return };
     for _ in 0..ACCEPTS_MAX {
         // SAFETY: all zeros is a valid sockaddr_storage.
@@ -253,7 +256,7 @@ pub(crate) fn ready(set: &Set) {
         match (named, addresses, sys::random(&mut nonce)) {
             (Ok(()), Some((peer, local)), Ok(())) => {
                 let end = ServerLink::new(keys.server(), sys::now(), peer, local, nonce);
-                links::opened(socket, peer, local, end, set);
+                links::opened(socket, peer, local, end, set, wakes);
             }
             _ => sys::end_socket(socket),
         }

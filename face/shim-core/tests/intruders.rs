@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use spillway_auth::Key;
 use spillway_batch::{RefuseReason, Role};
+use spillway_ports::Strangers;
 use support::driver::Driver;
 use support::memcached::memcached;
 
@@ -163,4 +164,24 @@ fn more_than_its_credit_closes_that_connection_only() {
     link.stream.write_all(&frames).unwrap();
     link.run(|link| link.connections[&greedy].closed.is_some());
     assert_eq!(link.ask(kept, b"get a\r\n", b"END\r\n"), b"END\r\n");
+}
+
+/// Strangers without a key hold silent connections to the link port, and open new ones for those that end: from one
+/// address, which is also the honest peers' address here, and from many.
+#[test]
+fn strangers_who_hold_connections_keep_nobody_away() {
+    for sources in [1, 8, 300] {
+        let server = memcached(&["-t", "2"], &[]);
+        let mut kept = Driver::loopback(server.link);
+        let id = kept.connect();
+        let strangers = Strangers::hold(server.link, 300, sources);
+        for _ in 0..20 {
+            let mut link = Driver::loopback(server.link);
+            let newcomer = link.connect();
+            assert_eq!(link.ask(newcomer, b"get a\r\n", b"END\r\n"), b"END\r\n");
+            assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+        }
+        assert!(strangers.opened() >= 300);
+        server.wait_for_log("dropped for a newer one");
+    }
 }

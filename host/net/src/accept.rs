@@ -45,6 +45,12 @@ impl<A: Application> Context<A> {
                     match self.sockets.register(Connection::opened(fd)) {
                         Ok(conn) => {
                             self.tell(conn, Event::Opened { peer, listener: Some(index) });
+                            // A peer's first bytes are often there already. The application hears of them before it
+                            // hears of the next peer: it may have to choose between peers that speak and silent ones.
+                            if let Some(connection) = self.sockets.table.find(conn) {
+                                connection.readable = true;
+                                self.read(conn);
+                            }
                         }
                         Err(error) => {
                             self.tell_refused(index, HostLimit::Memory, 1);

@@ -84,7 +84,7 @@ impl<A: Application> Context<A> {
         self.read(conn);
     }
 
-    fn read(&mut self, conn: Conn) {
+    pub(crate) fn read(&mut self, conn: Conn) {
         for _ in 0..READS_IN_A_ROW {
             match self.read_once(conn) {
                 None | Some((Read::Nothing, _)) => return,

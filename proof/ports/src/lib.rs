@@ -1,10 +1,15 @@
-//! Free ports for the servers that tests and experiments start, where a server cannot choose its own and tell it.
+//! Free ports for the servers that tests and experiments start, where a server cannot choose its own and tell it; and
+//! [`Strangers`], who keep such servers busy.
 //!
 //! Port 0 will not do for them: between the kernel's choice and the server's `bind`, another test's server or
 //! outgoing connection may get the same port, and the first test then talks to the other's server.
 
+mod strangers;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use strangers::Strangers;
 
 /// Below the ports that Linux gives to outgoing connections by default (from 32,768).
 const FIRST: u32 = 10_000;

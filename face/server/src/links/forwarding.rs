@@ -39,6 +39,7 @@ impl Links {
                         entry.keep(input);
                     }
                     *input = &[];
+                    self.note_named_key(link);
                     self.collect_room(link);
                     return None;
                 }

@@ -19,6 +19,9 @@ use crate::watch::{Interest, LISTENER, MAILBOX, join, split};
 /// Links accepted in one turn, so that those there are already do not wait for a crowd.
 const ACCEPTED_PER_TURN: usize = 64;
 
+/// More than a peer sends before it has our answer.
+const FIRST_BYTES: usize = 512;
+
 impl Links {
     /// Brings an epoll set up to date. Events carry `mark` in the upper 32 bits of their data; [`owns`](Self::owns)
     /// tells them from the application's own. Call it after `bind`, and then after each turn.
@@ -80,22 +83,7 @@ impl Links {
     fn accept_links(&mut self, now: Instant) {
         for _ in 0..ACCEPTED_PER_TURN {
             let Some(accepted) = self.listener.accept(now) else { return };
-            if self.unauthenticated.len() >= self.unauthenticated_max {
-                self.make_room();
-            }
             self.add(now, accepted);
-        }
-    }
-
-    /// The oldest link that has not authenticated gives way, so that strangers cannot shut helpers out.
-    fn make_room(&mut self) {
-        let table = &self.table;
-        self.unauthenticated
-            .retain(|(_, link)| table.get(*link).is_some_and(|l| !l.authenticated && l.lost.is_none()));
-        if self.unauthenticated.len() >= self.unauthenticated_max
-            && let Some((_, oldest)) = self.unauthenticated.pop_front()
-        {
-            self.lose(oldest, LinkEnd::Crowded);
         }
     }
 
@@ -103,14 +91,53 @@ impl Links {
         // Without random bytes no link is safe; the peer sees a closed connection and tries again.
         let Ok(nonce) = spillway_keys::fresh_nonce() else { return };
         let (time, limits) = (self.time(now), self.config.limits);
-        let end = ServerLink::new(self.config.clone(), time, accepted.peer, accepted.local, nonce);
+        let peer = accepted.peer;
+        let end = ServerLink::new(self.config.clone(), time, peer, accepted.local, nonce);
         let mut link = Link::new(accepted, end, limits.pending_bytes_max);
         link.touched = true;
         if self.table.is_full() {
-            refuse(&link);
-        } else if let Some(link) = self.table.insert(link) {
-            self.unauthenticated.push_back((now + limits.handshake_timeout, link));
-            self.touched.push(link);
+            return refuse(&link);
+        }
+        let Some(link) = self.table.insert(link) else { return };
+        self.forget_settled_handshakes();
+        self.handshakes.push_back((now + limits.handshake_timeout, link));
+        self.touched.push(link);
+        if let Some(victim) = self.unauthenticated.begin(peer.ip(), link) {
+            self.lose(victim, LinkEnd::Crowded);
+        }
+        self.read_first(time, link);
+    }
+
+    /// Reads a new link's first packet, if it is there: a peer with a key names it at once, and is told from silent
+    /// strangers before the next link is accepted.
+    fn read_first(&mut self, time: Time, link: LinkId) {
+        let mut buffer = [0; FIRST_BYTES];
+        let received = self.receive(link, &mut buffer);
+        let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) else { return };
+        let mut input = &buffer[..received];
+        match entry.end.decompose(time, &mut input) {
+            Ok(event) => debug_assert!(event.is_none(), "nothing is established before our answer is read"),
+            Err(error) => {
+                self.push(time, link);
+                self.lose(link, LinkEnd::Broken(error));
+            }
+        }
+        self.note_named_key(link);
+    }
+
+    /// After an input of a link that has yet to authenticate.
+    pub(super) fn note_named_key(&mut self, link: LinkId) {
+        if self.table.get(link).is_some_and(|entry| !entry.authenticated && entry.end.has_named_key()) {
+            self.unauthenticated.named_key(link);
+        }
+    }
+
+    /// Keeps the queue of deadlines as short as the links that have yet to authenticate, and a few.
+    fn forget_settled_handshakes(&mut self) {
+        if self.handshakes.len() > 2 * self.unauthenticated.len() + 64 {
+            let table = &self.table;
+            let waits = |link: &Link| !link.authenticated && link.lost.is_none();
+            self.handshakes.retain(|(_, link)| table.get(*link).is_some_and(waits));
         }
     }
 
@@ -165,6 +192,7 @@ impl Links {
 
     pub(super) fn lose(&mut self, link: LinkId, why: LinkEnd) {
         if let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) {
+            self.unauthenticated.end(link);
             let ids: Vec<Id> = entry.end.ids().collect();
             entry.lose(why);
             let mut orphans = std::mem::take(&mut entry.orphans);
@@ -205,7 +233,7 @@ impl Links {
         if is_busy || !(self.room.is_empty() && self.lost.is_empty() && self.touched.is_empty()) {
             return Some(self.epoch);
         }
-        let handshake = self.unauthenticated.front().map(|(deadline, _)| *deadline);
+        let handshake = self.handshakes.front().map(|(deadline, _)| *deadline);
         let sessions = self.carried.poll_timeout().map(|at| self.instant(at));
         let release = self.release_at().map(|at| self.instant(at));
         [handshake, sessions, release, self.listener.poll_timeout()].into_iter().flatten().min()
@@ -218,8 +246,8 @@ impl Links {
         let time = self.time(now);
         self.sessions_timeout(time);
         self.release_timeout(time);
-        while let Some(&(_, link)) = self.unauthenticated.front().filter(|(deadline, _)| *deadline <= now) {
-            self.unauthenticated.pop_front();
+        while let Some(&(_, link)) = self.handshakes.front().filter(|(deadline, _)| *deadline <= now) {
+            self.handshakes.pop_front();
             if self.table.get(link).is_some_and(|entry| !entry.authenticated) {
                 self.lose(link, LinkEnd::Broken(LinkError::HandshakeTimeout));
             }

@@ -26,6 +26,7 @@ impl Links {
                     }
                 }
                 Ok(None) => {
+                    self.note_named_key(link);
                     self.collect_room(link);
                     return None;
                 }
@@ -68,7 +69,9 @@ impl Links {
             ServerEvent::Established { role, key: _ } => {
                 let entry = self.table.get_mut(link)?;
                 entry.authenticated = true;
-                Event::LinkOpened { link, peer: entry.peer(), role }
+                let peer = entry.peer();
+                self.unauthenticated.end(link);
+                Event::LinkOpened { link, peer, role }
             }
         })
     }

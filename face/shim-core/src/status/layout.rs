@@ -249,7 +249,7 @@ counters! {
         LinksEnded = "links_ended",
         /// Links refused: too many.
         LinkFull = "link_full",
-        /// Links refused: too many others had yet to authenticate.
+        /// Links dropped before they had authenticated, because newer ones came and too many were waiting.
         LinkStrangers = "link_strangers",
         /// Links refused: the key is not accepted, or not known to the peer.
         LinkKey = "link_key",
