@@ -43,7 +43,7 @@ impl Relay {
                 self.put_client(conn, Holder::Library(Box::new(client)));
                 let slots = &self.slots;
                 self.handshakes.start(now, conn, |conn| is_authenticating(slots.get(conn)));
-                if let Some(victim) = self.unauthenticated.begin(peer.ip(), conn) {
+                if let Some(victim) = self.unauthenticated.begin(now, peer.ip(), conn) {
                     self.crowd_out(victim, out);
                 }
             }

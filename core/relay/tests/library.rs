@@ -193,15 +193,17 @@ fn strangers_replace_each_other_only() {
     let mut beginning = Client::connecting(&mut world, client_key(), Role::Client, Limits::default());
     let hello = beginning.link.flush(world.now).unwrap();
     world.data(beginning.conn, hello.as_slice());
-    let strangers: Vec<Conn> =
-        (0..100).map(|port| world.client(1, &format!("10.9.0.1:{}", 6000 + port))).collect();
-    let aborted = strangers.iter().filter(|conn| world.wires.line(**conn).aborted).count();
-    assert_eq!(aborted, 85, "15 of them and the client that is about to authenticate share an address");
-    assert_eq!(world.relay.status().services[0].counters.refused.crowded, 85);
-    let many: Vec<Conn> =
-        (0..300).map(|host| world.client(1, &format!("10.9.{}.{}:1", 1 + host / 100, host % 100))).collect();
-    let waiting = strangers.iter().chain(&many).filter(|conn| !world.wires.line(**conn).aborted).count();
-    assert_eq!(waiting, 127);
+    let stranger =
+        |world: &mut World, host: usize, port: usize| world.client(1, &format!("10.9.{host}.1:{port}"));
+    let mut strangers: Vec<Conn> = (0..1100).map(|port| stranger(&mut world, 0, 6000 + port)).collect();
+    let waiting = |world: &mut World, strangers: &[Conn]| {
+        strangers.iter().filter(|conn| !world.wires.line(**conn).aborted).count()
+    };
+    assert_eq!(waiting(&mut world, &strangers), 1023, "and the client that is about to authenticate");
+    world.now = world.now + Duration::from_secs(1);
+    strangers.extend((0..200).map(|host| stranger(&mut world, host, 5)));
+    assert_eq!(waiting(&mut world, &strangers), 1023);
+    assert_eq!(world.relay.status().services[0].counters.refused.crowded, 277);
     beginning.exchange(&mut world).unwrap();
     assert_eq!(beginning.heard, ["established 1"]);
     let id = established.open();

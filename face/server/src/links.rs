@@ -83,10 +83,7 @@ impl Links {
             address,
             table: Table::new(member.as_ref().map_or(0, |member| member.thread), settings.links_max),
             handshakes: VecDeque::new(),
-            unauthenticated: Unauthenticated::new(
-                settings.unauthenticated_per_source_max,
-                settings.unauthenticated_max,
-            ),
+            unauthenticated: Unauthenticated::new(settings.unauthenticated),
             touched: Vec::new(),
             lost: VecDeque::new(),
             room: VecDeque::new(),

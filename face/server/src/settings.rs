@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use spillway_auth::KeyRing;
-use spillway_batch::unauthenticated::{PER_SOURCE_MAX, TOTAL_MAX};
+use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{AddressRules, Limits};
 use spillway_policy::release::ReleaseSettings;
 use spillway_session::TableLimits;
@@ -24,11 +24,9 @@ pub struct Settings {
     pub limits: Limits,
     /// Links at a time. One for each helper thread, and one for each client that speaks links itself.
     pub links_max: usize,
-    /// Links at a time that have not authenticated yet, in total. When there are more, one of the source address that
-    /// holds most is dropped, see [`spillway_batch::Unauthenticated`].
-    pub unauthenticated_max: usize,
-    /// The same for each source address; an IPv6 network of 64 bits is one.
-    pub unauthenticated_per_source_max: usize,
+    /// Links at a time that have not authenticated yet. When there are more, one of the source address that holds most
+    /// is dropped, see [`spillway_batch::Unauthenticated`].
+    pub unauthenticated: Bounds,
     /// Bounds of sessions.
     pub sessions: TableLimits,
     /// Several link ports share the address, and the kernel spreads links over them. Without
@@ -53,8 +51,7 @@ impl Default for Settings {
             rules: AddressRules::default(),
             limits: Limits::default(),
             links_max: 16_384,
-            unauthenticated_max: TOTAL_MAX,
-            unauthenticated_per_source_max: PER_SOURCE_MAX,
+            unauthenticated: Bounds::DEFAULT,
             sessions: TableLimits::default(),
             reuse_port: false,
             threads: None,

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard};
 
 use libc::c_int;
-use spillway_batch::unauthenticated::{PER_SOURCE_MAX, TOTAL_MAX};
+use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{CloseReason, Id, Info, RefuseReason, ServerLink, Unauthenticated};
 use spillway_transport::Time;
 
@@ -39,6 +39,9 @@ const LINKS_MAX: usize = 4096;
 static LINKS: [AtomicPtr<Link>; LINKS_MAX] = [const { AtomicPtr::new(null_mut()) }; LINKS_MAX];
 static FREE: Mutex<Free> = Mutex::new(Free { free: Vec::new(), made: 0 });
 
+/// Links that have yet to authenticate, whatever their age: strangers must not use up the server's descriptors.
+const YOUNG_MAX: usize = 256;
+
 /// A link whose peer has yet to authenticate: its place, and a serial number that no other link ever has.
 pub(crate) type Newcomer = (u32, u64);
 
@@ -48,7 +51,7 @@ pub(crate) const NO_LINK: u32 = u32::MAX;
 /// Links whose peers have not authenticated yet, by place and serial number. Locked with a link's lock held, never the
 /// other way round.
 static UNAUTHENTICATED: Mutex<Unauthenticated<Newcomer>> =
-    Mutex::new(Unauthenticated::new(PER_SOURCE_MAX, TOTAL_MAX));
+    Mutex::new(Unauthenticated::new(Bounds { young: YOUNG_MAX, ..Bounds::DEFAULT }));
 /// How many those are.
 static HANDSHAKES: AtomicU32 = AtomicU32::new(0);
 /// Serial number of the next link.
@@ -134,8 +137,8 @@ pub(crate) fn opened(
 /// A handshake begins. Returns the one that has to end for it.
 fn begin_handshake(peer: IpAddr, newcomer: Newcomer) -> Option<Newcomer> {
     let mut unauthenticated = lock(&UNAUTHENTICATED);
-    let victim = unauthenticated.begin(peer, newcomer);
-    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most TOTAL_MAX
+    let victim = unauthenticated.begin(sys::now(), peer, newcomer);
+    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most YOUNG_MAX
     victim
 }
 
@@ -351,7 +354,7 @@ pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
 pub(crate) fn authenticated_or_gone(newcomer: Newcomer) {
     let mut unauthenticated = lock(&UNAUTHENTICATED);
     unauthenticated.end(newcomer);
-    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most TOTAL_MAX
+    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most YOUNG_MAX
 }
 
 /// A link's place is free.

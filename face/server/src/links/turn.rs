@@ -102,7 +102,7 @@ impl Links {
         self.forget_settled_handshakes();
         self.handshakes.push_back((now + limits.handshake_timeout, link));
         self.touched.push(link);
-        if let Some(victim) = self.unauthenticated.begin(peer.ip(), link) {
+        if let Some(victim) = self.unauthenticated.begin(time, peer.ip(), link) {
             self.lose(victim, LinkEnd::Crowded);
         }
         self.read_first(time, link);
