@@ -4,14 +4,20 @@
 //! - [`Manager`]: what a service manager is told (`sd_notify`), and its watchdog
 //! - [`AdminServer`], [`ask`]: requests and answers on a UNIX socket for owner and group
 //! - [`SocketFile`]: a UNIX socket's file, made with care and removed again
+//! - [`Log`]: lines for standard error, written by a thread of their own that nothing waits for
+//! - [`ThreadWatch`]: threads whose unexpected end is the end of the process
 #![forbid(unsafe_code)]
 
 mod admin;
+mod log;
 mod manager;
 mod signals;
 mod socket_file;
+mod threads;
 
 pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, ask};
+pub use log::{Log, flush_log, log_lines_dropped, say};
 pub use manager::Manager;
 pub use signals::{SignalEvent, Signals};
 pub use socket_file::SocketFile;
+pub use threads::{ThreadWatch, message};

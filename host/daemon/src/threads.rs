@@ -1,0 +1,142 @@
+//! Threads without which a daemon must not go on. One that ends unexpectedly would leave a process that looks alive and
+//! does only a part of its work: the process ends instead, and the service manager starts it again.
+
+use std::any::Any;
+use std::fmt::Display;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+/// Starts threads, and knows whether one of them has failed. Copies know the same.
+#[derive(Clone)]
+pub struct ThreadWatch {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    running: AtomicUsize,
+    /// What happened to the first thread that has failed.
+    failure: OnceLock<String>,
+    ended: Box<dyn Fn() + Send + Sync>,
+}
+
+impl ThreadWatch {
+    /// `ended` is called on each thread at its end, in order or not: look at [`failure`](Self::failure) then.
+    pub fn new(ended: impl Fn() + Send + Sync + 'static) -> ThreadWatch {
+        let shared =
+            Shared { running: AtomicUsize::new(0), failure: OnceLock::new(), ended: Box::new(ended) };
+        ThreadWatch { shared: Arc::new(shared) }
+    }
+
+    /// Starts a thread. It has failed when `work` returns an error or panics, and has ended in order otherwise.
+    ///
+    /// # Errors
+    /// The host has no threads left.
+    pub fn spawn<E: Display>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> Result<(), E> + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        let (shared, thread) = (Arc::clone(&self.shared), name.to_owned());
+        let run = move || {
+            // Nothing of the work is used afterwards.
+            match catch_unwind(AssertUnwindSafe(work)) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => shared.fail(format!("thread {thread} failed: {error}")),
+                Err(panic) => shared.fail(format!("thread {thread} panicked: {}", message(&*panic))),
+            }
+            shared.running.fetch_sub(1, Ordering::AcqRel);
+            (shared.ended)();
+        };
+        self.shared.running.fetch_add(1, Ordering::AcqRel);
+        let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        if started.is_err() {
+            self.shared.running.fetch_sub(1, Ordering::AcqRel);
+        }
+        started
+    }
+
+    /// Threads that have not ended.
+    pub fn running(&self) -> usize {
+        self.shared.running.load(Ordering::Acquire)
+    }
+
+    /// The first thread that has failed, and why.
+    pub fn failure(&self) -> Option<&str> {
+        self.shared.failure.get().map(String::as_str)
+    }
+
+    /// Takes a panic of any thread of this process as a failure, also of threads that others have started. For programs
+    /// that are nothing but this daemon. What was done on a panic so far is done first.
+    pub fn watch_panics(&self) {
+        let (shared, before) = (Arc::clone(&self.shared), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |panic| {
+            before(panic);
+            let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
+            let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+            shared.fail(format!("thread {thread} panicked{place}: {}", message(panic.payload())));
+            (shared.ended)();
+        }));
+    }
+}
+
+impl Shared {
+    fn fail(&self, what: String) {
+        // What comes after the first failure is often its consequence.
+        let _ = self.failure.set(what);
+    }
+}
+
+/// What a panic says: `panic!` makes one of these two.
+pub fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn watch() -> (ThreadWatch, Receiver<()>) {
+        let (send, ends) = channel();
+        (ThreadWatch::new(move || send.send(()).expect("the test lives")), ends)
+    }
+
+    #[test]
+    fn a_thread_that_ends_in_order_is_no_failure() {
+        let (watch, ends) = watch();
+        let (go, wait) = channel::<()>();
+        let thread = watch.spawn("one", move || wait.recv()).unwrap();
+        assert_eq!(watch.running(), 1);
+        go.send(()).unwrap();
+        ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
+        assert_eq!((watch.running(), watch.failure()), (0, None));
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn an_error_and_a_panic_are_failures_and_the_first_is_kept() {
+        let (watch, ends) = watch();
+        let end = || ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
+        watch.spawn("one", || Err("no more descriptors")).unwrap();
+        end();
+        assert_eq!(watch.failure(), Some("thread one failed: no more descriptors"));
+        let copy = watch.clone();
+        watch.spawn::<String>("two", || panic!("out of {}", "range")).unwrap();
+        end();
+        assert_eq!((copy.running(), copy.failure()), (0, Some("thread one failed: no more descriptors")));
+    }
+
+    #[test]
+    fn panics_say_what_happened() {
+        let (watch, ends) = watch();
+        watch.spawn::<String>("two", || panic!("out of {}", "range")).unwrap();
+        ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
+        assert_eq!(watch.failure(), Some("thread two panicked: out of range"));
+    }
+}
