@@ -3,6 +3,7 @@
 mod commands;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -50,8 +51,33 @@ fn main() -> ExitCode {
         format!("{} (link versions {} to {})", env!("CARGO_PKG_VERSION"), links.start(), links.end());
     let matches = Cli::command().version(version).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    cli.log.start();
-    match cli.command {
+    let log = match &cli.command {
+        Command::Helper(_) | Command::Sidecar(_) => cli.log.start_daemon(),
+        _ => {
+            cli.log.start();
+            Ok(())
+        }
+    };
+    if let Err(error) = log {
+        spillway_daemon::say(&format!("spillway: cannot start the thread that writes the log: {error}"));
+        return ExitCode::FAILURE;
+    }
+    // Dropped also when this thread panics.
+    let _last_lines = LastLines;
+    run(cli.command)
+}
+
+/// Writes what is left of a daemon's log, where somebody reads it.
+struct LastLines;
+
+impl Drop for LastLines {
+    fn drop(&mut self) {
+        spillway_daemon::flush_log(Duration::from_millis(500));
+    }
+}
+
+fn run(command: Command) -> ExitCode {
+    match command {
         Command::Helper(args) => commands::helper::run(*args),
         Command::Sidecar(args) => commands::sidecar::run(*args),
         Command::Check(args) => commands::check::run(&args),

@@ -176,8 +176,14 @@ fn a_second_signal_ends_it_at_once() {
     echo(&mut client, 1, 100);
     helper.signal(Signal::TERM);
     helper.line("told to go");
+    // As programs do that signal a process and its group: no second wish.
     helper.signal(Signal::TERM);
-    helper.line("second time");
+    echo(&mut client, 2, 100);
+    // Whoever insists is obeyed.
+    wait("a second wish", || {
+        helper.signal(Signal::TERM);
+        helper.lines.try_iter().any(|line| line.contains("second time"))
+    });
     assert!(helper.end().success());
     // Ended or reset, as it comes: the client is told.
     assert!(matches!(client.read(&mut [0; 1]), Ok(0) | Err(_)));

@@ -329,13 +329,44 @@ fn without_any_carrier_clients_wait_and_are_reset() {
     // Nobody accepts links there.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = silent.local_addr().unwrap().to_string();
-    let arguments = ["--server", &server, "--connect-timeout", "300ms"].map(str::to_owned);
+    let web = spillway_ports::free_address();
+    let at = web.to_string();
+    let arguments = ["--server", &server, "--connect-timeout", "300ms", "--metrics", &at].map(str::to_owned);
     let beside = Beside::start(&place, &scratch, &arguments);
+    assert_eq!(health(web), (200, "healthy\n".into()), "its port can be connected to");
     let mut client = socket(beside.address);
     client.write_all(b"version\r\n").unwrap();
     assert!(is_refused(&mut client));
     eventually("it is told", || beside.number("/ended/no_carrier") == 1);
     assert_eq!((beside.number("/connections"), beside.number("/waiting")), (0, 0));
+    let (code, why) = health(web);
+    assert!(code == 503 && why.starts_with("no carrier: "), "{code} {why}");
+}
+
+/// What a load balancer is told.
+fn health(web: SocketAddr) -> (u16, String) {
+    let mut stream = socket(web);
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let text = String::from_utf8(rest(&mut stream).unwrap()).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
+    (head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status"), body.to_owned())
+}
+
+#[test]
+fn a_sidecar_is_healthy_while_there_is_a_carrier() {
+    let mut served = memcached(1);
+    let web = spillway_ports::free_address();
+    let beside = served.beside(&["--metrics", &web.to_string(), "--relief", "off"]);
+    let mut client = Client::new(beside.address);
+    assert!(client.version().is_some());
+    assert_eq!(health(web).0, 200);
+    served.helpers.clear();
+    served.server.kill();
+    eventually("it is told", || health(web).0 == 503);
+    assert!(health(web).1.starts_with("no carrier: "), "{:?}", health(web));
+    served.server.restart().unwrap();
+    // Without a client: it is gone with the server.
+    eventually("there is a carrier again", || health(web).0 == 200);
 }
 
 #[test]

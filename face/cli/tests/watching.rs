@@ -174,6 +174,23 @@ fn curl_reads_metrics_status_and_health() {
     assert_eq!(status["services"][0]["name"], "cache");
     assert_eq!(curl("/health", &[]), "healthy\n");
     assert!(curl("/", &[]).contains("<h1>Spillway helper</h1>"));
+    // Healthy means that new clients are accepted.
+    let say = |word: &str| {
+        let arguments = ["relief", "cache", word, "--socket", &scene.status_socket];
+        assert!(spillway(&arguments).status.success());
+    };
+    say("off");
+    assert_eq!(curl("/health", &["-w", "%{http_code}"]), "cache: relief is off: no new clients\n503");
+    assert!(curl("/", &[]).contains("<p class=\"bad\">cache: relief is off"));
+    say("auto");
+    assert_eq!(curl("/health", &[]), "healthy\n");
+    let staying = Client::new(scene.raw);
+    assert!(spillway(&["drain", "cache", "--deadline", "60s", "--socket", &scene.status_socket]).status.success());
+    let why = curl("/health", &[]);
+    assert!(why.starts_with("cache: draining: no new clients"), "{why}");
+    drop(staying);
+    assert!(spillway(&["reload", "--socket", &scene.status_socket]).status.success());
+    eventually("healthy again", || curl("/health", &[]) == "healthy\n");
     drop(scene.server);
     eventually("unhealthy", || curl("/health", &["-o", "/dev/null", "-w", "%{http_code}"]) == "503");
 }

@@ -1,11 +1,11 @@
 //! Network threads: how they are made of a configuration.
 
 use std::io;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use spillway_batch::{Limits, PolicyKind};
+use spillway_daemon::ThreadWatch;
 use spillway_net::{
     Clock, Config as NetConfig, Context, ContextListeners, allowed_cores, pin_current_thread,
 };
@@ -150,15 +150,14 @@ pub fn context(
     Context::new(net.clone(), ContextListeners::default(), clock, app, hook).map_err(StartError::Host)
 }
 
-/// Runs a context on a thread of its own. `ended` is called when that ends.
+/// Runs a context on a thread of its own, which ends when the context is stopped.
 pub fn spawn(
     thread: usize,
     core: Option<usize>,
     mut context: Context<Relaying>,
-    ended: Arc<dyn Fn() + Send + Sync>,
-) -> Result<JoinHandle<io::Result<()>>, StartError> {
+    watch: &ThreadWatch,
+) -> Result<JoinHandle<()>, StartError> {
     let run = move || {
-        let _ended = AtEnd(ended);
         if let Some(core) = core
             && let Err(error) = pin_current_thread(core)
         {
@@ -166,14 +165,5 @@ pub fn spawn(
         }
         context.run()
     };
-    std::thread::Builder::new().name(format!("net-{thread}")).spawn(run).map_err(StartError::Host)
-}
-
-/// Calls when it is dropped: at the end of a thread, a panic included.
-struct AtEnd(Arc<dyn Fn() + Send + Sync>);
-
-impl Drop for AtEnd {
-    fn drop(&mut self) {
-        (self.0)();
-    }
+    watch.spawn(&format!("net-{thread}"), run).map_err(StartError::Host)
 }

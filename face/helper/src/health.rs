@@ -1,10 +1,13 @@
-//! Whether clients should be sent to a helper.
+//! Whether a helper accepts new clients, of all its services.
 
 use std::fmt::Write as _;
 
-use crate::status::HelperStatus;
+use spillway_policy::Word;
 
-/// Says what is wrong, a line each: it is going away, or a service or a link is down, or a thread is silent.
+use crate::status::{HelperStatus, ServiceStatus};
+
+/// Says why new clients should not be sent here, a line each: the helper or a service drains, relief of a service is off, a
+/// link is down, a thread is silent or has failed.
 ///
 /// # Errors
 /// What is wrong.
@@ -14,26 +17,41 @@ pub fn health(status: &HelperStatus) -> Result<(), String> {
     if status.draining {
         why.push_str("draining: told to go\n");
     }
+    if let Some(failure) = &status.thread_failure {
+        let _ = writeln!(why, "{failure}");
+    }
     if status.threads_silent > 0 {
         let _ = writeln!(why, "{} of {} threads do not answer", status.threads_silent, status.threads);
     }
     // One that is removed only lets its clients finish.
     for service in status.services.iter().filter(|service| !service.removed) {
-        let up = service.links.iter().filter(|link| link.state == "up").count();
-        // A link that was replaced stands in for the new one until that is up, and is not missed after that.
-        let links = service.links.iter().filter(|link| !link.replaced).count();
-        let up = up.min(links);
-        if up < links || links == 0 {
-            let _ = writeln!(why, "{}: {up} of {links} links to {} are up", service.name, service.server);
+        if let Some(what) = refuses(service) {
+            let _ = writeln!(why, "{}: {what}", service.name);
         }
     }
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
+/// Why a service does not accept new clients, or not on all threads.
+pub(crate) fn refuses(service: &ServiceStatus) -> Option<String> {
+    if let Some(drained) = service.drained {
+        return Some(format!("draining: no new clients; {} connected", drained.remaining));
+    }
+    if service.relief == Word::Off.name() {
+        let left = service.relief_left_ms.map(|ms| format!(" for {} s more", ms / 1000));
+        return Some(format!("relief is off{}: no new clients", left.unwrap_or_default()));
+    }
+    let up = service.links.iter().filter(|link| link.state == "up").count();
+    // A link that was replaced stands in for the new one until that is up, and is not missed after that.
+    let links = service.links.iter().filter(|link| !link.replaced).count();
+    let up = up.min(links);
+    (up < links || links == 0).then(|| format!("{up} of {links} links to {} are up", service.server))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{LinkStatus, ServiceStatus};
+    use crate::status::{Drained, LinkStatus};
 
     #[test]
     fn every_reason_is_said() {
@@ -67,6 +85,24 @@ mod tests {
         assert!(of(vec![service(vec![link("connecting"), replaced("draining")])], false, 0).is_err());
         let removed = ServiceStatus { removed: true, ..service(vec![link("closed")]) };
         assert_eq!(of(vec![service(vec![link("up")]), removed], false, 0), Ok(()));
+        let drained = Some(Drained { remaining: 3, ..Drained::default() });
+        let drains = ServiceStatus { drained, ..service(vec![link("up")]) };
+        let why = of(vec![drains], false, 0).unwrap_err();
+        assert_eq!(why, "cache: draining: no new clients; 3 connected\n");
+        let off = |left| ServiceStatus {
+            relief: "off".into(),
+            relief_left_ms: left,
+            ..service(vec![link("up")])
+        };
+        let why = of(vec![off(None), off(Some(5000))], false, 0).unwrap_err();
+        assert_eq!(
+            why,
+            "cache: relief is off: no new clients\ncache: relief is off for 5 s more: no new clients\n"
+        );
+        let on = ServiceStatus { relief: "on".into(), ..service(vec![link("up")]) };
+        assert_eq!(of(vec![on], false, 0), Ok(()));
+        let failed = HelperStatus { thread_failure: Some("thread net-0 failed".into()), ..HelperStatus::default() };
+        assert_eq!(health(&failed).unwrap_err(), "thread net-0 failed\n");
         assert!(of(vec![], true, 0).unwrap_err().contains("draining"));
         assert!(of(vec![], false, 1).unwrap_err().contains("1 of 2 threads"));
     }

@@ -1,15 +1,15 @@
 //! A running helper.
 
-use std::io;
+use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use spillway_daemon::{AdminServer, Bounds};
+use spillway_daemon::{AdminServer, Bounds, ThreadWatch};
 use spillway_metrics::HttpServer;
 use spillway_net::{Clock, Context, Remote};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::config::{Engine, HelperConfig, StartError};
 use crate::contexts::{Threads, context, net_config, relay_config, spawn};
@@ -27,7 +27,8 @@ const REGISTRATIONS_END: Duration = Duration::from_millis(1500);
 /// A running helper. Ends when dropped, without regard for its clients; see [`Helper::drain`].
 pub struct Helper {
     control: Arc<Control>,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    watch: ThreadWatch,
+    threads: Vec<JoinHandle<()>>,
     admin: Option<AdminServer>,
     http: Option<HttpServer>,
 }
@@ -39,15 +40,14 @@ impl Helper {
     /// # Errors
     /// Whatever an operator has to put right; nothing is left running then.
     pub fn start(config: HelperConfig) -> Result<Helper, StartError> {
-        Helper::start_as(config, None, Arc::new(|| ()))
+        Helper::start_as(config, None, ThreadWatch::new(|| ()))
     }
 
-    /// As [`start`](Self::start); `source` is where settings are read again, and `ended` is called by each network
-    /// thread when it ends.
+    /// As [`start`](Self::start); `source` is where settings are read again, and `watch` is told of each thread's end.
     pub(crate) fn start_as(
         config: HelperConfig,
         source: Option<Source>,
-        ended: Arc<dyn Fn() + Send + Sync>,
+        watch: ThreadWatch,
     ) -> Result<Helper, StartError> {
         config.check()?;
         let threads = Threads::new(config.threads);
@@ -70,7 +70,7 @@ impl Helper {
         }
         let names = Names::default();
         names.add(config.services.iter().map(|service| service.name.as_str()));
-        let log = start_log(names.clone())?;
+        let log = start_log(&watch, names.clone())?;
         let clock = Clock::start();
         let mut contexts = Vec::with_capacity(threads.count);
         for thread in 0..threads.count {
@@ -87,12 +87,12 @@ impl Helper {
         }
         let remotes = contexts.iter().map(Context::remote).collect();
         let settings = Settings { config, places: plan.places };
-        let running = Arc::new(Running::new(remotes, threads, names, settings));
+        let running = Arc::new(Running::new(remotes, threads, names, settings, watch.clone()));
         let control = Arc::new(Control::new(running, source));
-        let mut helper = Helper { control, threads: Vec::new(), admin, http: None };
+        let mut helper = Helper { control, watch, threads: Vec::new(), admin, http: None };
         for (thread, context) in contexts.into_iter().enumerate() {
             let core = helper.running().threads.cores.get(thread).copied();
-            helper.threads.push(spawn(thread, core, context, Arc::clone(&ended))?);
+            helper.threads.push(spawn(thread, core, context, &helper.watch)?);
         }
         helper.serve_admin()?;
         helper.running().registrars.put_in_force(&helper.running().settings().config);
@@ -155,9 +155,14 @@ impl Helper {
         self.running().remotes.iter().all(|remote| gone(remote).unwrap_or(true))
     }
 
-    /// Whether every network thread runs. One that does not has logged why.
+    /// Whether every network thread runs; see [`failure`](Self::failure).
     pub fn is_whole(&self) -> bool {
         !self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// The first thread that has failed, and why.
+    pub fn failure(&self) -> Option<&str> {
+        self.watch.failure()
     }
 
     /// Ends at once: links are closed, and so are clients that are left.
@@ -171,11 +176,8 @@ impl Helper {
         self.http = None;
         self.running().remotes.iter().for_each(Remote::stop);
         for thread in self.threads.drain(..) {
-            match thread.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => error!("a network thread failed: {error}"),
-                Err(_) => error!("a network thread panicked"),
-            }
+            // What became of it is known to the watch.
+            let _ = thread.join();
         }
         self.running().registrars.wait(REGISTRATIONS_END);
     }
@@ -207,10 +209,14 @@ impl Drop for Helper {
     }
 }
 
-fn start_log(names: Names) -> Result<Log, StartError> {
+/// The thread ends with the network threads, whose decisions it logs.
+fn start_log(watch: &ThreadWatch, names: Names) -> Result<Log, StartError> {
     let (log, lines) = Log::new();
-    let writing = move || crate::log::write(&lines, &names);
-    std::thread::Builder::new().name("log".into()).spawn(writing).map_err(StartError::Host)?;
+    let writing = move || {
+        crate::log::write(&lines, &names);
+        Ok::<(), Infallible>(())
+    };
+    watch.spawn("notices", writing).map_err(StartError::Host)?;
     Ok(log)
 }
 

@@ -1,4 +1,4 @@
-//! Decisions become log lines, on a thread of its own: a log that stands still must not stop the network.
+//! Decisions become log lines, on a thread of its own: forming them is no work for the network threads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,7 +87,7 @@ pub fn write(lines: &Lines, services: &Names) {
     for entry in &lines.receiver {
         let dropped = lines.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            warn!("{dropped} log lines were dropped: more was decided than could be written");
+            warn!(dropped, "{dropped} log lines dropped: more was decided than could be written");
         }
         match entry {
             Entry::Relay { thread, notice } => write_relay(thread, &notice, services, &mut limiter),

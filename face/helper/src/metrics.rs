@@ -45,6 +45,11 @@ const NOTICES: Metric = Metric::counter(
     CONTEXT,
     "Decisions that were not logged because too many came at once.",
 );
+const LOG_DROPPED: Metric = Metric::counter(
+    "spillway_helper_log_lines_dropped_total",
+    NONE,
+    "Log lines that could not be written, or not as fast as they came.",
+);
 
 const LOAD: Metric = Metric::gauge(
     "spillway_helper_load_ratio",
@@ -222,6 +227,7 @@ pub const METRICS: &[Metric] = &[
     CPU,
     BUFFERED,
     NOTICES,
+    LOG_DROPPED,
     LOAD,
     FULL,
     LISTENING,
@@ -269,6 +275,7 @@ pub(crate) fn render(status: &HelperStatus, parts: &[(usize, Part)], started: f6
     out.family(&CONTEXTS).count(&[], status.threads as u64);
     out.family(&SILENT).count(&[], status.threads_silent as u64);
     out.family(&CONNECTIONS_MAX).count(&[], u64::from(status.max_connections));
+    out.family(&LOG_DROPPED).count(&[], status.log_lines_dropped);
     let contexts: Vec<(String, &Part)> = parts.iter().map(|(n, part)| (n.to_string(), part)).collect();
     let mut each = |metric, value: fn(&Part) -> f64| {
         let mut family = out.family(metric);

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::health::health;
+use crate::health::{health, refuses};
 use crate::rates::{Rates, ServiceRates};
 use crate::status::{HelperStatus, ServiceStatus};
 
@@ -29,7 +29,7 @@ fn write_page(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -
         pid = status.pid
     )?;
     match health(status) {
-        Ok(()) => page.write_str("<p class=\"good\">healthy</p>\n")?,
+        Ok(()) => page.write_str("<p class=\"good\">healthy: accepts new clients</p>\n")?,
         Err(why) => why.lines().try_for_each(|line| writeln!(page, "<p class=\"bad\">{}</p>", Text(line)))?,
     }
     writeln!(
@@ -65,7 +65,8 @@ fn write_services(page: &mut String, status: &HelperStatus, rates: Option<&Rates
 
 fn write_service(page: &mut String, service: &ServiceStatus, rates: Option<&ServiceRates>) -> fmt::Result {
     let (up, links) = (service.links_that_are_up(), service.links.len());
-    let class = if up == links && links > 0 { "good" } else { "bad" };
+    // What is red here is told in words above the table.
+    let class = if service.removed || refuses(service).is_none() { "good" } else { "bad" };
     write!(
         page,
         "<tr><td>{}</td><td>{}</td><td class=\"{class}\">{up} of {links}</td><td>{}</td><td>{}</td>",
@@ -151,6 +152,7 @@ impl fmt::Display for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::LinkStatus;
 
     #[test]
     fn names_are_no_markup_and_nothing_comes_from_elsewhere() {
@@ -160,6 +162,18 @@ mod tests {
         assert!(page.contains("&lt;script&gt;&quot;&amp;") && !page.contains("<script"), "{page}");
         assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("src="), "{page}");
         assert!(page.contains("http-equiv=\"refresh\""));
+    }
+
+    #[test]
+    fn a_service_that_takes_no_clients_is_red_and_its_reason_is_told() {
+        let link = LinkStatus { state: "up".into(), ..LinkStatus::default() };
+        let service = ServiceStatus { name: "a".into(), links: vec![link], ..ServiceStatus::default() };
+        let page = |service| html(&HelperStatus { services: vec![service], ..HelperStatus::default() }, None);
+        let accepts = page(service.clone());
+        assert!(accepts.contains("healthy") && !accepts.contains("class=\"bad\""), "{accepts}");
+        let off = page(ServiceStatus { relief: "off".into(), ..service });
+        assert!(!off.contains("healthy") && !off.contains("class=\"good\""), "{off}");
+        assert!(off.contains("a: relief is off: no new clients"), "{off}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use spillway_daemon::{SignalEvent, Signals};
+use spillway_daemon::{SignalEvent, Signals, ThreadWatch};
 use tracing::{error, info, warn};
 
 use crate::config::{HelperConfig, StartError};
@@ -24,14 +24,14 @@ pub type Source = Box<dyn FnMut() -> Result<HelperConfig, String> + Send>;
 /// What wakes the main thread.
 enum Wake {
     Signal(SignalEvent),
-    /// A network thread has ended.
+    /// A thread has ended.
     Ended,
 }
 
 /// Runs a helper until it is told to go, with the settings that `source` has now and at each reload.
 ///
 /// SIGTERM or SIGINT: takes no more clients, lets those that are there finish until the drain deadline, then ends; a
-/// second one ends at once. SIGHUP: reload. SIGUSR1: a status line on stderr. A service manager is told what goes on.
+/// second one, a second later or more, ends at once. A thread that fails ends the process. SIGHUP: reload. SIGUSR1: a status line on stderr. A service manager is told what goes on.
 ///
 /// # Errors
 /// As of [`Helper::start`].
@@ -41,15 +41,17 @@ pub fn run(config: HelperConfig, source: Source) -> Result<ExitCode, StartError>
     let ended = wake.clone();
     let tell = move |event| wake.send(Wake::Signal(event)).is_ok();
     let _signals = Signals::watch(tell).map_err(StartError::Host)?;
-    let ended = Arc::new(move || drop(ended.send(Wake::Ended)));
-    let helper = Helper::start_as(config, Some(source), ended)?;
+    let watch = ThreadWatch::new(move || drop(ended.send(Wake::Ended)));
+    watch.watch_panics();
+    let helper = Helper::start_as(config, Some(source), watch.clone())?;
     let control = Arc::clone(helper.control());
     control.manager().ready(&control.summary());
-    Ok(Main { helper, wakes, draining: None }.run())
+    Ok(Main { helper, watch, wakes, draining: None }.run())
 }
 
 struct Main {
     helper: Helper,
+    watch: ThreadWatch,
     wakes: Receiver<Wake>,
     /// When the process ends at the latest.
     draining: Option<Instant>,
@@ -75,7 +77,8 @@ impl Main {
             if self.is_over() {
                 info!("drained: ending");
                 self.helper.stop();
-                return ExitCode::SUCCESS;
+                // A thread that fails just now has no clients either.
+                return if self.watch.failure().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
             }
         }
     }
@@ -93,11 +96,12 @@ impl Main {
     fn handle(&mut self, wake: Wake) -> Option<ExitCode> {
         match wake {
             Wake::Ended => {
-                error!("a network thread has ended: ending, so that clients go elsewhere");
-                self.helper.control().manager().stopping("a network thread has ended");
+                let failure = self.watch.failure()?;
+                error!("{failure}; ending, so that clients go elsewhere and the service manager starts it again");
+                self.helper.control().manager().stopping(failure);
                 return Some(ExitCode::FAILURE);
             }
-            Wake::Signal(SignalEvent::Status) => eprintln!("{}", self.helper.status()),
+            Wake::Signal(SignalEvent::Status) => spillway_daemon::say(&self.helper.status().to_string()),
             // The outcome is in the log.
             Wake::Signal(SignalEvent::Reload) => drop(self.helper.control().reload()),
             Wake::Signal(SignalEvent::Terminate) if self.draining.is_some() => {
@@ -134,5 +138,36 @@ impl Main {
             *deadline = (*deadline).min(Instant::now() + LINKS_CLOSE);
         }
         self.helper.is_disconnected() || Instant::now() >= *deadline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Service;
+    use crate::health::health;
+
+    #[test]
+    fn a_thread_that_panics_ends_the_process_also_while_it_drains() {
+        for is_draining in [false, true] {
+            let (wake, wakes) = channel();
+            let watch = ThreadWatch::new(move || drop(wake.send(Wake::Ended)));
+            let service = Service::new("cache", spillway_ports::free_address());
+            let service = Service { listen: vec![([127, 0, 0, 1], 0).into()], ..service };
+            let config = HelperConfig { threads: 2, ..HelperConfig::new(vec![service]) };
+            let helper = Helper::start_as(config, None, watch.clone()).unwrap();
+            let mut main = Main { helper, watch, wakes, draining: None };
+            if is_draining {
+                main.draining = Some(Instant::now() + Duration::from_secs(600));
+            }
+            let control = Arc::clone(main.helper.control());
+            assert!(control.running().remotes[1].run(|_, _, _| panic!("injected")).is_ok());
+            while main.watch.failure().is_none() {
+                std::thread::yield_now();
+            }
+            assert_eq!(main.run(), ExitCode::FAILURE);
+            let why = health(&control.running().status()).unwrap_err();
+            assert!(why.contains("thread net-1 panicked: injected"), "{why}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use spillway_daemon::ThreadWatch;
 use spillway_metrics::process::thread_cpu;
 use spillway_net::Remote;
 use spillway_policy::Word;
@@ -31,6 +32,7 @@ pub struct Running {
     pub names: Names,
     pub started: Instant,
     pub registrars: Registrars,
+    watch: ThreadWatch,
     settings: Mutex<Settings>,
 }
 
@@ -47,10 +49,11 @@ impl Running {
         threads: Threads,
         names: Names,
         settings: Settings,
+        watch: ThreadWatch,
     ) -> Running {
         let registrars = Registrars::default();
         let started = Instant::now();
-        Running { remotes, threads, names, started, registrars, settings: Mutex::new(settings) }
+        Running { remotes, threads, names, started, registrars, watch, settings: Mutex::new(settings) }
     }
 
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
@@ -99,6 +102,8 @@ impl Running {
             pid: std::process::id(),
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             threads: self.threads.count,
+            thread_failure: self.watch.failure().map(str::to_owned),
+            log_lines_dropped: spillway_daemon::log_lines_dropped(),
             max_connections: settings.config.max_connections,
             max_memory_bytes: settings.config.max_memory_bytes as u64,
             ..HelperStatus::default()

@@ -43,6 +43,12 @@ pub struct HelperStatus {
     pub threads: usize,
     /// Threads that did not answer; their clients are missing here.
     pub threads_silent: usize,
+    /// A thread has failed, and the process is about to end: which, and why.
+    #[serde(default)]
+    pub thread_failure: Option<String>,
+    /// Log lines that could not be written, or not as fast as they came.
+    #[serde(default)]
+    pub log_lines_dropped: u64,
     /// Clients of all services.
     pub clients: u32,
     /// As configured.
@@ -421,6 +427,9 @@ impl fmt::Display for HelperStatus {
         write!(f, ", {} KiB buffered", self.buffered_bytes / 1024)?;
         if self.threads_silent > 0 {
             write!(f, ", {} of {} threads do not answer", self.threads_silent, self.threads)?;
+        }
+        if self.log_lines_dropped > 0 {
+            write!(f, ", {} log lines dropped", self.log_lines_dropped)?;
         }
         self.services.iter().try_for_each(|service| write!(f, "\n{service}"))
     }

@@ -10,6 +10,7 @@
 //! - [`query`], [`SidecarStatus`]: what one is doing
 #![forbid(unsafe_code)]
 
+mod carriers;
 mod control;
 mod counters;
 mod descriptors;

@@ -23,6 +23,9 @@ pub(crate) enum Message {
     Drain(Duration),
     /// End at once.
     End,
+    /// End as a broken thread does.
+    #[cfg(test)]
+    Panic,
 }
 
 /// One message of each kind at most.

@@ -96,6 +96,11 @@ const DECISIONS: Metric = Metric::counter(
 );
 const CPU: Metric =
     Metric::counter("spillway_sidecar_cpu_seconds_total", NONE, "CPU time of the network threads.");
+const LOG_DROPPED: Metric = Metric::counter(
+    "spillway_sidecar_log_lines_dropped_total",
+    NONE,
+    "Log lines that could not be written, or not as fast as they came.",
+);
 
 /// All but those of the process.
 pub const METRICS: &[Metric] = &[
@@ -121,6 +126,7 @@ pub const METRICS: &[Metric] = &[
     P99,
     DECISIONS,
     CPU,
+    LOG_DROPPED,
 ];
 
 pub(crate) fn render(shared: &Shared, started: f64) -> String {
@@ -155,6 +161,7 @@ pub(crate) fn render(shared: &Shared, started: f64) -> String {
     out.family(&UNMEASURED).count(&[], status.replies_unmeasured);
     latencies(&mut out, shared, &status);
     out.family(&CPU).sample(&[], shared.sum(|counters: &Counters| counters.cpu_ns.value()) as f64 / 1e9);
+    out.family(&LOG_DROPPED).count(&[], status.log_lines_dropped);
     process::expose(&mut out, started);
     out.into_text()
 }

@@ -11,6 +11,7 @@ use spillway_client::session::{CarrierLoss, SessionEvent};
 use spillway_requests::{Reply, Tracker};
 use spillway_transport::Time;
 
+use crate::carriers::Seen;
 use crate::counters::{Counters, Ending, Move};
 use crate::latency::Latencies;
 use crate::losses::Losses;
@@ -29,6 +30,7 @@ pub(crate) struct Around<'a> {
     pub scratch: &'a mut [u8],
     pub counters: &'a Counters,
     pub latencies: &'a Latencies,
+    pub seen: &'a Seen,
     pub losses: &'a mut Losses,
     pub relief: &'a mut Relief,
     pub epoch: Instant,
@@ -267,6 +269,7 @@ impl Pair {
                     let is_own = address == around.server;
                     self.carry(if is_own { Carried::Direct } else { Carried::Helped }, around.counters);
                     self.deadline = None;
+                    around.seen.note_carried(around.now);
                     if let Some(why) = self.left.take() {
                         around.counters.moves.add(why);
                     }
@@ -279,6 +282,10 @@ impl Pair {
                     self.carry(Carried::Nowhere, around.counters);
                     if !matches!(why, CarrierLoss::Asked) {
                         around.losses.note(address, &why);
+                    }
+                    // One that is left for another has not failed.
+                    if !matches!(why, CarrierLoss::Asked | CarrierLoss::Drain | CarrierLoss::SentAway) {
+                        around.seen.note_failed(around.now, address, &why);
                     }
                 }
                 SessionEvent::Accepted | SessionEvent::Room => {}

@@ -8,6 +8,7 @@ use std::time::Instant;
 use spillway_policy::Word;
 use spillway_policy::activation::Counters as Decisions;
 
+use crate::carriers::Seen;
 use crate::counters::Counters;
 use crate::latency::Latencies;
 
@@ -15,6 +16,7 @@ use crate::latency::Latencies;
 pub(crate) struct Part {
     pub counters: Counters,
     pub latencies: Latencies,
+    pub seen: Seen,
     relief: Mutex<ReliefPart>,
     /// Local connections of all threads.
     connections: Arc<AtomicI64>,
@@ -34,6 +36,7 @@ impl Part {
         Part {
             counters: Counters::default(),
             latencies: Latencies::new(now),
+            seen: Seen::default(),
             relief: Mutex::default(),
             connections,
         }

@@ -116,6 +116,11 @@ impl Relief {
         self.policy.poll_move()
     }
 
+    /// How many helpers are known.
+    pub fn helpers(&self) -> usize {
+        self.policy.helpers().len()
+    }
+
     /// Says its decisions in the log, and how it stands to whoever asks.
     pub fn tell(&mut self, now: Instant, part: &Part) {
         while let Some(notice) = self.policy.poll_notice() {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use spillway_daemon::{Manager, SignalEvent, Signals};
+use spillway_daemon::{Manager, SignalEvent, Signals, ThreadWatch};
 use tracing::{error, info, warn};
 
 use crate::settings::{Settings, StartError};
@@ -12,14 +12,14 @@ use crate::sidecar::Sidecar;
 
 enum Wake {
     Signal(SignalEvent),
-    /// A network thread has ended.
+    /// A thread has ended.
     Ended,
 }
 
 /// Runs a sidecar until it is told to go.
 ///
 /// SIGTERM or SIGINT: takes no more connections, lets those that are there become idle until the drain deadline, then
-/// ends; a second one ends at once. SIGUSR1: a status line on stderr. A service manager is told what goes on.
+/// ends; a second one, a second later or more, ends at once. A thread that fails ends the process. SIGUSR1: a status line on stderr. A service manager is told what goes on.
 ///
 /// # Errors
 /// As of [`Sidecar::start`].
@@ -29,11 +29,13 @@ pub fn run(settings: Settings) -> Result<ExitCode, StartError> {
     let ended = wake.clone();
     let _signals =
         Signals::watch(move |event| wake.send(Wake::Signal(event)).is_ok()).map_err(StartError::Host)?;
-    let (drain_deadline, threads_left) = (settings.drain_deadline, settings.threads);
-    let sidecar = Sidecar::start(settings, move || drop(ended.send(Wake::Ended)))?;
+    let drain_deadline = settings.drain_deadline;
+    let watch = ThreadWatch::new(move || drop(ended.send(Wake::Ended)));
+    watch.watch_panics();
+    let sidecar = Sidecar::start_as(settings, watch)?;
     let manager = Manager::from_environment();
     manager.ready(&sidecar.status().summary());
-    Ok(Main { sidecar, manager, wakes, drain_deadline, is_draining: false, threads_left }.run())
+    Ok(Main { sidecar, manager, wakes, drain_deadline, is_draining: false }.run())
 }
 
 struct Main {
@@ -42,7 +44,6 @@ struct Main {
     wakes: Receiver<Wake>,
     drain_deadline: Duration,
     is_draining: bool,
-    threads_left: usize,
 }
 
 impl Main {
@@ -76,20 +77,19 @@ impl Main {
     /// Some when the process is to end.
     fn handle(&mut self, wake: Wake) -> Option<ExitCode> {
         match wake {
-            // The last one says so.
-            Wake::Ended if self.is_draining => {
-                self.threads_left -= 1;
-                if self.threads_left == 0 {
+            Wake::Ended => {
+                if let Some(failure) = self.sidecar.failure() {
+                    error!("{failure}; ending, so that clients notice and the service manager starts it again");
+                    self.manager.stopping(failure);
+                    return Some(ExitCode::FAILURE);
+                }
+                // Threads end in order when they are drained.
+                if self.sidecar.running() == 0 {
                     info!("drained: ending");
                     return Some(ExitCode::SUCCESS);
                 }
             }
-            Wake::Ended => {
-                error!("a network thread has ended: ending, so that clients notice");
-                self.manager.stopping("a network thread has ended");
-                return Some(ExitCode::FAILURE);
-            }
-            Wake::Signal(SignalEvent::Status) => eprintln!("{}", self.sidecar.status()),
+            Wake::Signal(SignalEvent::Status) => spillway_daemon::say(&self.sidecar.status().to_string()),
             Wake::Signal(SignalEvent::Reload) => warn!("a sidecar has nothing to read again: restart it"),
             Wake::Signal(SignalEvent::Terminate) if self.is_draining => {
                 warn!("told a second time to go: ending at once");
@@ -106,9 +106,13 @@ impl Main {
         None
     }
 
-    /// The watchdog is told as long as every network thread that has not ended makes turns.
+    /// The watchdog is told as long as every network thread makes turns, or has ended because it is drained.
     fn say_alive(&self, before: &[Option<u64>], now: &[Option<u64>]) {
-        if before.iter().zip(now).all(|(before, now)| now.is_none() || before < now) {
+        let is_alive = |before: &Option<u64>, now: &Option<u64>| match now {
+            Some(_) => before < now,
+            None => self.is_draining,
+        };
+        if before.iter().zip(now).all(|(before, now)| is_alive(before, now)) {
             self.manager.alive();
         } else {
             error!("a network thread stands still: the service manager's watchdog is not told");

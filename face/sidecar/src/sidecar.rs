@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use spillway_daemon::{AdminServer, Bounds, SocketFile};
+use spillway_daemon::{AdminServer, Bounds, SocketFile, ThreadWatch};
 use spillway_discovery::Watcher;
 use spillway_metrics::HttpServer;
 use spillway_policy::Word;
 use spillway_requests::Protocol;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
+use crate::carriers::Carriers;
 use crate::counters::{ByReason, Counters};
 use crate::latency::histogram;
 use crate::mailbox::{Mailbox, Message};
@@ -28,7 +29,7 @@ use crate::{control, descriptors, socket, web};
 /// A running sidecar. Ends when dropped, without regard for its clients; see [`Sidecar::drain`].
 pub struct Sidecar {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    threads: Vec<JoinHandle<()>>,
     /// Their files are removed with them.
     files: Vec<SocketFile>,
     /// Its file is removed with it.
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     mailboxes: Vec<Arc<Mailbox>>,
     started: Instant,
     is_draining: AtomicBool,
+    watch: ThreadWatch,
+    carriers: Carriers,
 }
 
 impl Sidecar {
@@ -52,9 +55,14 @@ impl Sidecar {
     /// # Errors
     /// Whatever an operator has to put right; nothing is left running then.
     pub fn start(
-        mut settings: Settings,
-        ended: impl Fn() + Send + Sync + Clone + 'static,
+        settings: Settings,
+        ended: impl Fn() + Send + Sync + 'static,
     ) -> Result<Sidecar, StartError> {
+        Sidecar::start_as(settings, ThreadWatch::new(ended))
+    }
+
+    /// As [`start`](Self::start); `watch` is told of each network thread's end.
+    pub(crate) fn start_as(mut settings: Settings, watch: ThreadWatch) -> Result<Sidecar, StartError> {
         settings.check()?;
         if let Some(connections) = descriptors::raise_limit(settings.max_connections) {
             warn!(
@@ -82,11 +90,19 @@ impl Sidecar {
         let parts: Vec<Arc<Part>> = (0..settings.threads).map(part).collect();
         let mailboxes = (0..settings.threads).map(|_| Mailbox::new().map(Arc::new));
         let mailboxes: Vec<Arc<Mailbox>> = mailboxes.collect::<io::Result<_>>().map_err(StartError::Host)?;
-        let shared =
-            Shared { settings, listen, parts, mailboxes, started, is_draining: AtomicBool::new(false) };
+        let shared = Shared {
+            settings,
+            listen,
+            parts,
+            mailboxes,
+            started,
+            is_draining: AtomicBool::new(false),
+            watch,
+            carriers: Carriers::default(),
+        };
         let mut sidecar =
             Sidecar { shared: Arc::new(shared), threads: Vec::new(), files, _admin: None, http: None };
-        sidecar.start_threads(&listeners, ended).map_err(StartError::Host)?;
+        sidecar.start_threads(&listeners).map_err(StartError::Host)?;
         sidecar.serve(admin, http).map_err(StartError::Host)?;
         for listen in &sidecar.shared.listen {
             info!(server = %sidecar.shared.settings.server, "listening on {listen}");
@@ -94,11 +110,7 @@ impl Sidecar {
         Ok(sidecar)
     }
 
-    fn start_threads(
-        &mut self,
-        listeners: &[Arc<OwnedFd>],
-        ended: impl Fn() + Send + Sync + Clone + 'static,
-    ) -> io::Result<()> {
+    fn start_threads(&mut self, listeners: &[Arc<OwnedFd>]) -> io::Result<()> {
         let settings = &self.shared.settings;
         let watcher = settings.helpers.clone();
         let watcher = watcher.map(|source| Watcher::start(source, spillway_discovery::Settings::default()));
@@ -112,13 +124,8 @@ impl Sidecar {
                 everybody: self.shared.mailboxes.clone(),
                 watcher: watcher.take(),
             })?;
-            let ended = ended.clone();
-            let run = move || {
-                let outcome = worker.run();
-                ended();
-                outcome
-            };
-            self.threads.push(std::thread::Builder::new().name(format!("sidecar-{thread}")).spawn(run)?);
+            let started = self.shared.watch.spawn(&format!("sidecar-{thread}"), move || worker.run());
+            self.threads.push(started?);
         }
         Ok(())
     }
@@ -162,6 +169,16 @@ impl Sidecar {
         self.http.as_ref().map(HttpServer::address)
     }
 
+    /// Network threads that have not ended.
+    pub(crate) fn running(&self) -> usize {
+        self.shared.watch.running()
+    }
+
+    /// The first thread that has failed, and why.
+    pub fn failure(&self) -> Option<&str> {
+        self.shared.watch.failure()
+    }
+
     /// Turns of all threads' loops up to now, and one more of each is to come: a thread that stands still makes none. `None`
     /// for one that has ended.
     pub(crate) fn turns(&self) -> Vec<Option<u64>> {
@@ -177,9 +194,8 @@ impl Drop for Sidecar {
     fn drop(&mut self) {
         self.shared.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::End));
         for thread in self.threads.drain(..) {
-            if let Ok(Err(error)) = thread.join() {
-                error!(%error, "a network thread has failed");
-            }
+            // What became of it is known to the watch.
+            let _ = thread.join();
         }
     }
 }
@@ -229,6 +245,25 @@ impl Shared {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether new clients are accepted and carried. May look at link ports, for half a second at most.
+    ///
+    /// # Errors
+    /// They are not: why.
+    pub(crate) fn health(&self) -> Result<(), String> {
+        if let Some(failure) = self.watch.failure() {
+            return Err(failure.to_owned());
+        }
+        let connections = self.sum(|counters| counters.connections.value());
+        if self.is_draining() {
+            return Err(format!("draining: no new clients; {connections} connected"));
+        }
+        // Each thread knows the same helpers.
+        let helpers = self.parts.first().map(|part| part.relief().helpers).unwrap_or_default();
+        let is_carrying = connections > self.sum(|counters| counters.waiting.value());
+        let seen = self.parts.iter().map(|part| &part.seen);
+        self.carriers.check(seen, is_carrying, self.settings.server, &helpers)
     }
 
     pub(crate) fn sum(&self, of: impl Fn(&Counters) -> u64) -> u64 {
@@ -310,6 +345,8 @@ impl Shared {
             decisions: self.decisions(),
             sla_us: u64::try_from(settings.sla.as_micros()).unwrap_or(u64::MAX),
             threads: self.parts.len(),
+            thread_failure: self.watch.failure().map(str::to_owned),
+            log_lines_dropped: spillway_daemon::log_lines_dropped(),
             cpu_us: self.sum(|counters| counters.cpu_ns.value()) / 1000,
             connections,
             max_connections: settings.max_connections,
@@ -344,6 +381,20 @@ mod tests {
     use spillway_client::Key;
 
     use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_a_failure_and_no_thread_that_is_drained() {
+        let (send, ends) = std::sync::mpsc::channel();
+        let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
+        settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+        settings.threads = 2;
+        let sidecar = Sidecar::start(settings, move || send.send(()).unwrap()).unwrap();
+        sidecar.shared.mailboxes[1].put(Message::Panic);
+        ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
+        assert_eq!(sidecar.running(), 1);
+        let failure = "thread sidecar-1 panicked: injected";
+        assert_eq!((sidecar.failure(), sidecar.shared.health()), (Some(failure), Err(failure.into())));
+    }
 
     #[test]
     fn a_thread_that_is_drained_does_not_stand_still() {

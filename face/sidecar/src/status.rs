@@ -40,6 +40,12 @@ pub struct SidecarStatus {
     pub sla_us: u64,
     /// Network threads.
     pub threads: usize,
+    /// A thread has failed, and the process is about to end: which, and why.
+    #[serde(default)]
+    pub thread_failure: Option<String>,
+    /// Log lines that could not be written, or not as fast as they came.
+    #[serde(default)]
+    pub log_lines_dropped: u64,
     /// CPU time of these threads, in microseconds; brought up to date each second.
     pub cpu_us: u64,
     /// Local connections now.
@@ -154,6 +160,10 @@ impl fmt::Display for SidecarStatus {
             }
         }
         write!(f, "\n{} replies, {} KiB buffered", self.replies, self.buffered_bytes / 1024)?;
-        write!(f, ", moves {}, refused {}", total(&self.moves), total(&self.refused))
+        write!(f, ", moves {}, refused {}", total(&self.moves), total(&self.refused))?;
+        if self.log_lines_dropped > 0 {
+            write!(f, ", {} log lines dropped", self.log_lines_dropped)?;
+        }
+        Ok(())
     }
 }

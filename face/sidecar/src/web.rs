@@ -9,8 +9,10 @@ pub(crate) fn answer(request: &Request, shared: &Shared, started: f64) -> Respon
     match request.path.as_str() {
         "/metrics" => Response::ok(CONTENT_TYPE, render(shared, started)),
         "/status" => Response::ok("application/json", shared.status().to_json()),
-        "/health" if shared.is_draining() => Response::text(503, "draining\n"),
-        "/health" => Response::text(200, "healthy\n"),
+        "/health" => match shared.health() {
+            Ok(()) => Response::text(200, "healthy\n"),
+            Err(why) => Response::text(503, format!("{why}\n")),
+        },
         _ => Response::text(404, "there are /metrics, /status and /health\n"),
     }
 }

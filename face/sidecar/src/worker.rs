@@ -20,7 +20,7 @@ use spillway_transport::Time;
 use tracing::{debug, info, warn};
 
 use crate::counters::Ending;
-use crate::losses::Losses;
+use crate::losses::{Losses, NO_HELPER};
 use crate::mailbox::{Mailbox, Message};
 use crate::pair::Around;
 use crate::part::Part;
@@ -184,7 +184,7 @@ impl Worker {
         }
         if self.tick_at <= now {
             self.tick_at = now + TICK;
-            self.kit.losses.tell();
+            self.kit.losses.tell(self.kit.relief.helpers());
             self.kit.relief.show(now, &self.kit.part);
             let cpu = spillway_metrics::process::thread_cpu();
             self.kit.part.counters.cpu_ns.set(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
@@ -204,6 +204,8 @@ impl Worker {
                     self.end_all(now);
                     return true;
                 }
+                #[cfg(test)]
+                Message::Panic => panic!("injected"),
             }
         }
         false
@@ -220,7 +222,10 @@ impl Worker {
         }
         if let Some(list) = watcher.poll_list() {
             let helpers: Vec<SocketAddr> = list.iter().map(|entry| entry.link).collect();
-            info!(helpers = helpers.len(), "the list of helpers is known");
+            match helpers.is_empty() {
+                true => info!("{NO_HELPER}"),
+                false => info!(helpers = helpers.len(), "the list of helpers is known"),
+            }
             for mailbox in self.everybody.iter().filter(|mailbox| !Arc::ptr_eq(mailbox, &self.mailbox)) {
                 mailbox.put(Message::Helpers(helpers.clone()));
             }
@@ -385,6 +390,9 @@ impl Worker {
         if !matches!(ending, Ending::InOrder | Ending::Client) {
             debug!(client = %pair.client_text(), ?ending, "a local connection was ended");
         }
+        if ending == Ending::NoCarrier {
+            self.note_no_carrier(now);
+        }
         match pair.end(ending, is_orderly, &mut self.kit.around(now, could_read)) {
             Some(session) => {
                 let deadline = now + CLOSING_MAX;
@@ -395,6 +403,11 @@ impl Worker {
             None => drop(self.table.remove(index)),
         }
         self.note_memory(now, could_read);
+    }
+
+    /// A client was ended because nothing carried it.
+    fn note_no_carrier(&self, now: Instant) {
+        self.kit.part.seen.note_failed(now, self.settings.server, &"a client was not carried in time");
     }
 
     /// Frees the place of a session that has said all, or has had its time.
@@ -435,6 +448,7 @@ impl Kit {
             scratch: &mut self.scratch,
             counters: &self.part.counters,
             latencies: &self.part.latencies,
+            seen: &self.part.seen,
             losses: &mut self.losses,
             relief: &mut self.relief,
             epoch: self.epoch,

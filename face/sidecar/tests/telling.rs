@@ -45,9 +45,12 @@ fn a_sidecar_tells_everything() {
     assert_eq!(told["spillway_sidecar_connections"].sum(&[("carrier", "none")]), 1.0);
     let status: SidecarStatus = serde_json::from_str(&get(web, "/status").1).unwrap();
     assert_eq!((status.kind.as_str(), status.connections, status.threads), ("sidecar", 1, 2));
-    assert_eq!((get(web, "/health").0, get(web, "/nothing").0), (200, 404));
+    assert_eq!(get(web, "/nothing").0, 404);
+    let (code, why) = get(web, "/health");
+    assert!(code == 503 && why.contains("no carrier"), "nothing is there: {code} {why}");
     sidecar.drain(Duration::from_secs(60));
-    assert_eq!(get(web, "/health").0, 503);
+    let (code, why) = get(web, "/health");
+    assert!(code == 503 && why.contains("draining"), "{code} {why}");
 }
 
 #[test]

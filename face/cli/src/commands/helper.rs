@@ -157,7 +157,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     let mut source = args.source();
     let ended = source().and_then(|config| spillway_helper::run(config, source).map_err(|e| e.to_string()));
     ended.unwrap_or_else(|error| {
-        eprintln!("spillway: {error}");
+        spillway_daemon::say(&format!("spillway: {error}"));
         ExitCode::FAILURE
     })
 }

@@ -1,9 +1,14 @@
 //! The log of commands that run for long: one line for each decision, on stderr.
 
-use std::io::{IsTerminal, stderr};
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, IsTerminal, Write, stderr};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::ValueEnum;
+use spillway_daemon::Log;
+use tracing::{Subscriber, error, warn};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
 
 /// How decisions are logged, by whatever command.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,20 +31,120 @@ enum Form {
 }
 
 impl Args {
-    /// Sets the log up, once for the process.
+    /// Sets the log of a short command up: whoever logs writes.
     pub(crate) fn start(&self) {
+        self.install(stderr);
+    }
+
+    /// Sets the log of a daemon up: a thread of its own writes, and panics are log lines, too, since a panic that waited for
+    /// a full pipe would never end its thread.
+    ///
+    /// # Errors
+    /// The host has no threads left.
+    pub(crate) fn start_daemon(&self) -> io::Result<()> {
+        let args = self.clone();
+        let log = Log::to_standard_error(move |dropped| args.dropped_line(dropped))?;
+        self.install(move || Line(log));
+        std::panic::set_hook(Box::new(|panic| {
+            let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
+            let place = panic.location().map(ToString::to_string);
+            let message = spillway_daemon::message(panic.payload());
+            let trace = Backtrace::capture();
+            let trace = (trace.status() == BacktraceStatus::Captured).then(|| trace.to_string());
+            error!(%thread, place, trace, "panicked: {message}");
+        }));
+        Ok(())
+    }
+
+    fn install(&self, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static) {
+        // Fails only where a log has been set up already, which is as good.
+        let _ = tracing::subscriber::set_global_default(self.subscriber(writer));
+    }
+
+    fn subscriber(
+        &self,
+        writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static,
+    ) -> Box<dyn Subscriber + Send + Sync> {
         let filter = match EnvFilter::try_from_env("SPILLWAY_LOG") {
             _ if self.verbose => EnvFilter::new("debug"),
             Ok(filter) => filter,
             Err(_) => EnvFilter::new("info"),
         };
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_target(false);
-        // Fails only where a log has been set up already, which is as good.
-        let _ = match self.log {
-            Form::Text => log.with_ansi(stderr().is_terminal()).try_init(),
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(writer)
+            .with_target(false)
+            // The library would tell of a log that cannot be written on standard error, and panic where that fails.
+            .log_internal_errors(false);
+        match self.log {
+            Form::Text => Box::new(log.with_ansi(is_coloured()).finish()),
             Form::Json => {
-                log.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init()
+                Box::new(log.json().flatten_event(true).with_current_span(false).with_span_list(false).finish())
             }
+        }
+    }
+
+    /// A line of the form that all have.
+    fn dropped_line(&self, dropped: u64) -> Vec<u8> {
+        let line = Captured::default();
+        let writer = line.clone();
+        let subscriber = self.subscriber(move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            warn!(dropped, "{dropped} log lines dropped: standard error could not be written, or too slowly");
+        });
+        let bytes = line.0.lock().unwrap_or_else(PoisonError::into_inner);
+        bytes.clone()
+    }
+}
+
+/// Colours are for terminals that have them, and for people who have not asked for none (<https://no-color.org>).
+fn is_coloured() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    stderr().is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Puts a line into a daemon's log; the library writes each line at once.
+struct Line(&'static Log);
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.put(bytes.to_vec());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Keeps what is written.
+#[derive(Clone, Default)]
+struct Captured(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_lines_are_told_of_in_the_form_of_the_log() {
+        let line = |log| {
+            let line = Args { log, verbose: true }.dropped_line(7);
+            String::from_utf8(line).expect("text")
         };
+        let text = line(Form::Text);
+        assert!(text.contains("WARN 7 log lines dropped") && text.ends_with('\n'), "{text:?}");
+        let json: serde_json::Value = serde_json::from_str(&line(Form::Json)).expect("an object a line");
+        assert_eq!((&json["level"], &json["dropped"]), (&"WARN".into(), &7.into()), "{json}");
     }
 }

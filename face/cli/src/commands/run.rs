@@ -73,7 +73,7 @@ pub fn run(args: Args) -> ExitCode {
     let settings = match settings(&args) {
         Ok(settings) => settings,
         Err(error) => {
-            eprintln!("spillway: {error}");
+            spillway_daemon::say(&format!("spillway: {error}"));
             return ExitCode::from(2);
         }
     };
@@ -82,21 +82,21 @@ pub fn run(args: Args) -> ExitCode {
             command.env("LD_PRELOAD", preload(&shim, env::var_os("LD_PRELOAD"))).envs(settings);
         }
         Err(unfit @ Unfit::NotFound(_)) => {
-            eprintln!("spillway: {unfit}");
+            spillway_daemon::say(&format!("spillway: {unfit}"));
             return ExitCode::from(127);
         }
         Err(unfit) if args.require => {
-            eprintln!("spillway: {unfit}; --require was given, so it is not started");
+            spillway_daemon::say(&format!("spillway: {unfit}; --require was given, so it is not started"));
             return ExitCode::FAILURE;
         }
-        Err(unfit) => eprintln!("spillway: {unfit}; it runs without helpers"),
+        Err(unfit) => spillway_daemon::say(&format!("spillway: {unfit}; it runs without helpers")),
     }
     replaced(&mut command, program)
 }
 
 fn replaced(command: &mut Command, program: &OsStr) -> ExitCode {
     let error = command.exec();
-    eprintln!("spillway: {} cannot be run: {error}", program.display());
+    spillway_daemon::say(&format!("spillway: {} cannot be run: {error}", program.display()));
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 

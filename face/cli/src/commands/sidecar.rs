@@ -189,7 +189,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         .settings()
         .and_then(|settings| spillway_sidecar::run(settings).map_err(Box::<dyn std::error::Error>::from));
     ended.unwrap_or_else(|error| {
-        eprintln!("spillway: {error}");
+        spillway_daemon::say(&format!("spillway: {error}"));
         ExitCode::FAILURE
     })
 }

@@ -235,6 +235,7 @@ impl Worker {
                 self.kit.relief.leave(now, member);
             }
             self.kit.part.counters.ended.add(Ending::NoCarrier);
+            self.note_no_carrier(now);
             socket::reset_on_close(&opening.socket);
         }
     }
