@@ -64,6 +64,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 /// Runs once, before the application: finds libc's functions and reads the configuration.
 pub fn start() {
     real::resolve_all();
+    log::start();
     port::configure(config::from_environment());
     if port::is_configured() {
         fork::prepare();

@@ -451,7 +451,9 @@ impl Inner {
             (0..self.named.len()).filter_map(|id| self.connection(Id(id as u32))).collect();
         if let Some(peer) = self.peer {
             // A library client that goes is no news.
-            if !established {
+            if !established && matches!(lost, Lost::Ended) {
+                // Counted, and no news: a health check looks whether the port is open.
+            } else if !established {
                 log::knock(format_args!("link of {peer} refused: {lost}"));
             } else if !matches!(lost, Lost::Ended) || !held.is_empty() || sessions > 0 {
                 let count = held.len();

@@ -1,10 +1,19 @@
-//! One line per decision on standard error, by a raw write, never more than a few each second.
+//! One line per decision on standard error, never more than a few each second, by one write that does not wait.
+//!
+//! The server's threads log while they hold locks that its direct clients need, too, so a reader that has stopped reading
+//! the log must not stop them: a line for which there is no room at once is dropped and counted. Nothing is written to a
+//! descriptor 2 that is another file than when the library was loaded: a server that closes its standard error opens its
+//! next file or connection under that number.
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+use std::sync::OnceLock;
 
 use libc::c_int;
 
+use crate::status::{self, Counter};
+use crate::sys::Identity;
 use crate::{sys, table};
 
 /// Lines within one second; more are dropped.
@@ -19,18 +28,52 @@ const STANDARD_ERROR: c_int = 2;
 /// A longer line is cut.
 const LINE_BYTES_MAX: usize = 512;
 
+/// The line that tells of dropped ones, and a line: less than what a pipe takes whole (`PIPE_BUF`).
+const WRITE_BYTES_MAX: usize = LINE_BYTES_MAX + 64;
+
+/// Attempts to write while another thread does, which takes microseconds.
+const TURNS_MAX: u32 = 1000;
+
 /// The second, times 2^20, plus the lines written in it.
 static BUDGET: AtomicU64 = AtomicU64::new(0);
 static KNOCK_BUDGET: AtomicU64 = AtomicU64::new(0);
 
-struct Line {
-    bytes: [u8; LINE_BYTES_MAX],
-    length: usize,
+/// The file that standard error was when this library was loaded, if it was open.
+static FILE: OnceLock<Option<Identity>> = OnceLock::new();
+
+/// A thread is writing. Two that found room for one line would not both find it.
+static WRITING: AtomicBool = AtomicBool::new(false);
+
+/// Lines that were not written, and those of them that the log tells of.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+static TOLD: AtomicU64 = AtomicU64::new(0);
+
+/// Looks which file standard error is. Called once, before the application.
+pub(crate) fn start() {
+    let _ = FILE.set(sys::identity(STANDARD_ERROR).ok());
 }
 
-impl Write for Line {
+/// What is written at once.
+struct Text {
+    bytes: [u8; WRITE_BYTES_MAX],
+    length: usize,
+    /// The last byte that may be used is before this one; one is for the line's end.
+    end: usize,
+}
+
+impl Text {
+    fn line(&mut self, bytes_max: usize, arguments: fmt::Arguments<'_>) {
+        self.end = (self.length + bytes_max).min(WRITE_BYTES_MAX);
+        let _ = self.write_str("spillway: ");
+        let _ = self.write_fmt(arguments);
+        self.bytes[self.length] = b'\n';
+        self.length += 1;
+    }
+}
+
+impl Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = LINE_BYTES_MAX - 1 - self.length; // the last byte is for the line's end
+        let room = self.end - 1 - self.length;
         let taken = text.len().min(room);
         self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
         self.length += taken;
@@ -42,6 +85,8 @@ impl Write for Line {
 pub(crate) fn line(arguments: fmt::Arguments<'_>) {
     if may_write(&BUDGET, LINES_PER_SECOND) {
         always(arguments);
+    } else {
+        count_dropped();
     }
 }
 
@@ -49,6 +94,8 @@ pub(crate) fn line(arguments: fmt::Arguments<'_>) {
 pub(crate) fn knock(arguments: fmt::Arguments<'_>) {
     if may_write(&KNOCK_BUDGET, KNOCKS_PER_SECOND) {
         always(arguments);
+    } else {
+        count_dropped();
     }
 }
 
@@ -63,19 +110,74 @@ fn may_write(budget: &AtomicU64, max: u64) -> bool {
 
 /// Writes the line whatever was written before: for the last words of a process.
 pub(crate) fn always(arguments: fmt::Arguments<'_>) {
-    let mut line = Line { bytes: [0; LINE_BYTES_MAX], length: 0 };
-    let _ = line.write_str("spillway: ");
-    let _ = line.write_fmt(arguments);
-    line.bytes[line.length] = b'\n';
-    if is_log(STANDARD_ERROR) {
-        let _ = sys::write(STANDARD_ERROR, &line.bytes[..=line.length]);
+    let Some(_turn) = Turn::take() else { return count_dropped() };
+    let mut text = Text { bytes: [0; WRITE_BYTES_MAX], length: 0, end: 0 };
+    let dropped = DROPPED.load(Ordering::Relaxed);
+    let untold = dropped - TOLD.load(Ordering::Relaxed);
+    if untold > 0 {
+        text.line(WRITE_BYTES_MAX - LINE_BYTES_MAX, format_args!("{untold} log lines dropped"));
+    }
+    text.line(LINE_BYTES_MAX, arguments);
+    if write(&text.bytes[..text.length]) {
+        TOLD.store(dropped, Ordering::Relaxed);
+    } else {
+        count_dropped();
     }
 }
 
-/// Servers that close standard error have clients with its number, or we have a descriptor of our own.
-fn is_log(fd: c_int) -> bool {
-    let family = sys::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
-    table::is_real(fd) && !matches!(family, Ok(libc::AF_INET | libc::AF_INET6))
+fn count_dropped() {
+    DROPPED.fetch_add(1, Ordering::Relaxed);
+    status::count(Counter::LogLinesDropped);
+}
+
+/// Lines that were not written so far.
+pub(crate) fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
+
+/// The one thread that writes.
+struct Turn;
+
+impl Turn {
+    /// `None` where another thread does not come to an end: in a child that was forked while a thread was writing, it
+    /// never does.
+    fn take() -> Option<Turn> {
+        for _ in 0..TURNS_MAX {
+            if !WRITING.swap(true, Ordering::Acquire) {
+                return Some(Turn);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        WRITING.store(false, Ordering::Release);
+    }
+}
+
+/// Writes all of it at once, or nothing. False: there was no room, or standard error is not what it was.
+fn write(bytes: &[u8]) -> bool {
+    let file = sys::identity(STANDARD_ERROR).ok();
+    let was = FILE.get().copied().flatten();
+    let Some(file) = file.filter(|file| Some(*file) == was && table::is_real(STANDARD_ERROR)) else {
+        return false;
+    };
+    let mut asked = [libc::pollfd { fd: STANDARD_ERROR, events: libc::POLLOUT, revents: 0 }];
+    // A pipe whose reader has gone says so, too: writing would be SIGPIPE.
+    let has_room = sys::poll(&mut asked, Some(Duration::ZERO), core::ptr::null()) == Ok(1)
+        && asked[0].revents == libc::POLLOUT;
+    if !has_room {
+        return false;
+    }
+    let written = match file.is_socket {
+        true => sys::send(STANDARD_ERROR, bytes),
+        // A pipe with room takes these whole; a file always takes them, or fails.
+        false => sys::write(STANDARD_ERROR, bytes),
+    };
+    written == Ok(bytes.len())
 }
 
 /// An error number as people know it.
@@ -110,5 +212,16 @@ mod tests {
         let written = (0..10_000).filter(|_| may_write(&budget, 5)).count();
         // The second may have changed meanwhile.
         assert!((5..=10).contains(&written), "{written}");
+    }
+
+    #[test]
+    fn long_lines_are_cut_and_what_is_written_fits_a_pipe() {
+        let mut text = Text { bytes: [0; WRITE_BYTES_MAX], length: 0, end: 0 };
+        text.line(WRITE_BYTES_MAX - LINE_BYTES_MAX, format_args!("{} log lines dropped", u64::MAX));
+        assert_eq!(&text.bytes[..text.length], b"spillway: 18446744073709551615 log lines dropped\n");
+        let before = text.length;
+        text.line(LINE_BYTES_MAX, format_args!("{}", "x".repeat(1000)));
+        assert_eq!((text.length - before, text.bytes[text.length - 1]), (LINE_BYTES_MAX, b'\n'));
+        const { assert!(WRITE_BYTES_MAX <= libc::PIPE_BUF) };
     }
 }

@@ -81,7 +81,9 @@ pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
     }
     // Last: without it the page is none.
     page.word(header::MAGIC).store(layout::MAGIC, Ordering::Release);
-    if PAGE.set(page).is_err() {
+    if PAGE.set(page).is_ok() {
+        add(Counter::LogLinesDropped, log::dropped());
+    } else {
         log::line(format_args!("there is a status page already"));
     }
     Ok(())

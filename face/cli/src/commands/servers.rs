@@ -105,8 +105,13 @@ pub(crate) fn refusals(status: &ServerStatus) -> impl Iterator<Item = (&'static 
 }
 
 fn is_refusal(counter: Counter) -> bool {
-    use Counter::{ConnectionsTaken, LinksEnded, LinksTaken, SessionsReleased, SessionsResumed};
-    !matches!(counter, LinksTaken | LinksEnded | ConnectionsTaken | SessionsResumed | SessionsReleased)
+    use Counter::{
+        ConnectionsTaken, LinksEnded, LinksTaken, LogLinesDropped, SessionsReleased, SessionsResumed,
+    };
+    !matches!(
+        counter,
+        LinksTaken | LinksEnded | ConnectionsTaken | SessionsResumed | SessionsReleased | LogLinesDropped
+    )
 }
 
 fn add<'a>(value: &mut Value, numbers: impl Iterator<Item = (&'a str, u64)>) {
@@ -158,6 +163,10 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
     let stalls = of(&status.traffic, Traffic::Stalls);
     if stalls > 0 {
         text += &format!(", {stalls} credit stalls");
+    }
+    let dropped = of(&status.counters, Counter::LogLinesDropped);
+    if dropped > 0 {
+        text += &format!(", {dropped} log lines dropped");
     }
     let refused: Vec<String> = refusals(status)
         .filter(|(_, number)| *number > 0)

@@ -60,6 +60,11 @@ impl Served {
 
     /// Starts a sidecar with these further arguments, and waits until it answers.
     pub fn beside(&self, arguments: &[&str]) -> Beside {
+        self.beside_logging_to(None, arguments)
+    }
+
+    /// As [`beside`](Self::beside), with standard error to this file.
+    pub fn beside_logging_to(&self, log: Option<&str>, arguments: &[&str]) -> Beside {
         let helpers = self.ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut all = vec![
             "--server".to_owned(),
@@ -71,7 +76,7 @@ impl Served {
             all.extend(["--helpers".into(), helpers]);
         }
         all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        Beside::start(&self.place, &self.scratch, &all)
+        Beside::start_logging_to(log, &self.place, &self.scratch, &all)
     }
 
     /// Does some work while one helper after the other is killed and comes back, one each second; at least one is alive at
@@ -116,12 +121,17 @@ pub struct Beside {
 
 impl Beside {
     pub fn start(place: &Place, scratch: &Scratch, arguments: &[String]) -> Beside {
+        Beside::start_logging_to(None, place, scratch, arguments)
+    }
+
+    fn start_logging_to(log: Option<&str>, place: &Place, scratch: &Scratch, arguments: &[String]) -> Beside {
         let address = loopback(free_port());
         let status_socket = scratch.path(&format!("sidecar-{}.sock", address.port()));
         let launch = Launch::new(SPILLWAY)
             .name("sidecar")
             .args(["sidecar", "--listen", &address.to_string(), "--status-socket", &status_socket])
-            .args(arguments);
+            .args(arguments)
+            .wrapper(super::logs::to(log));
         let process = place.spawn(&launch).unwrap();
         let mut beside = Beside { process, address, status_socket };
         eventually("the sidecar answers", || {

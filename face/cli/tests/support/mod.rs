@@ -5,6 +5,7 @@
 
 pub mod beside;
 pub mod link;
+pub mod logs;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -83,6 +84,9 @@ pub struct Options {
     pub helper_arguments: Vec<&'static str>,
     /// Of `spillway run`.
     pub run_arguments: Vec<&'static str>,
+    /// Where standard error of the server and of the helper goes, instead of to a file of the lab.
+    pub server_log: Option<String>,
+    pub helper_log: Option<String>,
 }
 
 impl Default for Options {
@@ -92,6 +96,8 @@ impl Default for Options {
             helper_files: 65_536,
             helper_arguments: Vec::new(),
             run_arguments: Vec::new(),
+            server_log: None,
+            helper_log: None,
         }
     }
 }
@@ -107,26 +113,12 @@ impl Scene {
         let (helper_file, helper_key) = scratch.key("helper.key");
         let (client_file, client_key) = scratch.key("client.key");
         let [link, raw, client_link] = [(); 3].map(|()| loopback(free_port()));
-        let server = options
-            .memcached
-            .wrapper(
-                [
-                    SPILLWAY,
-                    "run",
-                    "--link",
-                    &link.to_string(),
-                    "--key",
-                    &helper_file,
-                    "--client-key",
-                    &client_file,
-                    "--require",
-                ]
-                .into_iter()
-                .chain(options.run_arguments)
-                .chain(["--"]),
-            )
-            .start(&place)
-            .unwrap();
+        let at = link.to_string();
+        let run =
+            [SPILLWAY, "run", "--link", &at, "--key", &helper_file, "--client-key", &client_file, "--require"];
+        let run = run.into_iter().chain(options.run_arguments).chain(["--"]).map(str::to_owned);
+        let words = logs::to(options.server_log.as_deref()).into_iter().chain(run);
+        let server = options.memcached.wrapper(words).start(&place).unwrap();
         let status_socket = scratch.path("helper.sock");
         let launch = Launch::new(SPILLWAY)
             .name("helper")
@@ -134,6 +126,7 @@ impl Scene {
             .args(["--link-listen", &client_link.to_string(), "--key", &helper_file])
             .args(["--client-key", &client_file, "--threads", "1", "--status-socket", &status_socket])
             .args(&options.helper_arguments)
+            .wrapper(logs::to(options.helper_log.as_deref()))
             .open_files(options.helper_files);
         let helper = place.spawn(&launch).unwrap();
         let scene = Scene {

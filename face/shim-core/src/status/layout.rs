@@ -10,7 +10,7 @@ use spillway_policy::Word;
 /// The first word of every page.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Which layout this is.
-pub(crate) const LAYOUT: u64 = 3;
+pub(crate) const LAYOUT: u64 = 4;
 
 /// Words of the header.
 pub(crate) const HEADER_WORDS: usize = 512;
@@ -277,6 +277,8 @@ counters! {
         SessionRefused = "session_refused",
         /// Sessions that were sent back from helpers, because requests had become few and fast.
         SessionsReleased = "sessions_released",
+        /// Log lines that were not written: too many within a second, or standard error took no more.
+        LogLinesDropped = "log_lines_dropped",
     }
 }
 
