@@ -99,7 +99,7 @@ fn the_switch_ends_links_and_direct_clients_stay() {
     let mut helped = Client::new(scene.raw);
     assert_eq!(helped.get("k"), Some(b"v".to_vec()));
 
-    let (is_fine, text, error) = spillway(&["server", "off", &pid, "--within", "1", "--wait"]);
+    let (is_fine, text, error) = spillway(&["server", "off", &pid, "--within", "1s", "--wait"]);
     assert!(is_fine && text.contains("off"), "{text} {error}");
     assert!(helped.ended(), "a plain client of a helper is reset when the time is over");
     assert_eq!(direct.get("k"), Some(b"v".to_vec()));

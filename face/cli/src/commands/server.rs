@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use spillway_helper::config::parse_duration;
 use spillway_shim_core::status::{Request, ServerPage, State};
 
 use super::{output, servers};
@@ -28,9 +29,9 @@ enum What {
     Off {
         /// Which: a process id, a program, or a port
         server: String,
-        /// Seconds that links may take to move their connections away
-        #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-        within: u32,
+        /// How long links may take to move their connections away, such as 500ms or 5s; a number alone is seconds
+        #[arg(long, value_name = "TIME", default_value = "5s", value_parser = within)]
+        within: Duration,
         /// Come back only when all links have ended
         #[arg(long)]
         wait: bool,
@@ -42,12 +43,19 @@ enum What {
     },
 }
 
+/// A time with its unit; a number without one is seconds, as it was before there were units.
+fn within(text: &str) -> Result<Duration, String> {
+    match text.parse::<u32>() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds.into())),
+        Err(_) => parse_duration(text).map_err(|error| error.to_string()),
+    }
+}
+
 pub(crate) fn run(args: Args) -> ExitCode {
     let (server, request, until) = match args.what {
         What::Off { server, within, wait } => {
-            let within_ms = within.saturating_mul(1000);
-            let patience = Duration::from_millis(within_ms.into()) + PATIENCE;
-            (server, Request::Off { within_ms }, wait.then_some(patience))
+            let within_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+            (server, Request::Off { within_ms }, wait.then_some(within + PATIENCE))
         }
         What::On { server } => (server, Request::On, None),
     };
@@ -85,5 +93,18 @@ fn outcome(page: &ServerPage, until: Option<Duration>) -> Result<State, String> 
             return Err(format!("server {} is still {}", page.pid, state.name()));
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units_and_seconds_need_none() {
+        assert_eq!(within("1s"), Ok(Duration::from_secs(1)));
+        assert_eq!(within("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!((within("3600"), within("0")), (Ok(Duration::from_secs(3600)), Ok(Duration::ZERO)));
+        assert!(within("1 s").is_err() && within("soon").is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! `spillway status`: what helpers, sidecars and servers on this machine are doing.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,20 +11,21 @@ use spillway_helper::control::{AskError, Request, ask};
 use spillway_shim_core::status::find;
 use spillway_sidecar::SidecarStatus;
 
-use super::{output, servers};
+use super::{output, servers, sockets};
 
-/// Say what a helper on this machine is doing (its links, clients and batches), a sidecar, and the servers here that run
+/// Say what the helpers on this machine are doing (links, clients and batches), the sidecars, and the servers here that run
 /// under `spillway run`.
 ///
-/// A helper or a sidecar has to have an admin socket (`helper.socket` in its file, or --status-socket). Servers tell their
-/// own user and root.
+/// A helper or a sidecar has to have an admin socket (`helper.socket` in its file, or --status-socket) in /run/spillway or
+/// where its unit puts it; others are named by --socket. Servers tell their own user and root.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only the helper or the sidecar with this admin socket [default: the usual ones, and all servers]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Everything, as JSON: with --socket that status, otherwise `helper`, `sidecar` and `servers`
+    /// Everything, as JSON: with --socket that status, otherwise the lists `helpers`, `sidecars` and `servers`, and the first
+    /// of the former two as `helper` and `sidecar`
     #[arg(long)]
     json: bool,
 }
@@ -78,36 +80,50 @@ fn one(socket: &Path, as_json: bool) -> ExitCode {
 }
 
 fn everything(as_json: bool) -> ExitCode {
-    let socket = Path::new(spillway_helper::DEFAULT_SOCKET);
-    let helper = spillway_helper::query(socket);
-    // There need not be one; --socket tells why one does not answer.
-    let sidecar = spillway_sidecar::query(Path::new(spillway_sidecar::DEFAULT_SOCKET)).ok();
+    let (mut helpers, mut sidecars, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    for socket in sockets::all() {
+        match Answer::of(&socket) {
+            Ok(Answer::Helper(status)) => helpers.push(status),
+            Ok(Answer::Sidecar(status)) => sidecars.push(status),
+            // What a killed program has left is no failure.
+            Err(error) if error.is_absent() => {}
+            Err(error) => failures.push(cannot_ask(&socket, &error)),
+        }
+    }
     let (pages, unreadable) = find();
     let servers: Vec<_> = pages.iter().filter_map(|page| Some((page, page.status().ok()?))).collect();
-    for one in &unreadable {
-        eprintln!("spillway: {}: {}", one.path.display(), one.error);
+    if helpers.is_empty() && sidecars.is_empty() && servers.is_empty() {
+        let nobody = failures.into_iter().next().unwrap_or_else(nobody_there);
+        return failed(&format!("{nobody}; and {}", servers::none_found(&unreadable)));
     }
-    match &helper {
-        Err(error) if servers.is_empty() && sidecar.is_none() => {
-            let why = cannot_ask(socket, error);
-            return failed(&format!("{why}; and {}", servers::none_found(&unreadable)));
-        }
-        // A server's host needs no helper; one that is there and does not answer is told of.
-        Err(error) if !error.is_absent() => eprintln!("spillway: {}", cannot_ask(socket, error)),
-        _ => {}
-    }
+    // Those that do not answer keep nobody from seeing the others.
+    let of_others = unreadable.iter().filter(|one| one.error.kind() == ErrorKind::PermissionDenied).count();
+    let broken = unreadable.iter().filter(|one| one.error.kind() != ErrorKind::PermissionDenied);
+    let broken = broken.map(|one| format!("{}: {}", one.path.display(), one.error));
+    let others = (of_others > 0).then(|| format!("{of_others} servers of other users: root and they see them"));
+    failures.into_iter().chain(broken).chain(others).for_each(|what| eprintln!("spillway: {what}"));
     if as_json {
-        let helper = helper.ok();
         let servers: Vec<Value> =
             servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
+        let (helper, sidecar) = (helpers.first(), sidecars.first());
         return output::print([format!(
             "{:#}",
-            json!({ "helper": helper, "sidecar": sidecar, "servers": servers })
+            json!({
+                "helper": helper, "helpers": helpers, "sidecar": sidecar, "sidecars": sidecars, "servers": servers
+            })
         )]);
     }
-    let helper = helper.iter().map(ToString::to_string);
-    let here = helper.chain(sidecar.iter().map(ToString::to_string));
+    let here = helpers.iter().map(ToString::to_string).chain(sidecars.iter().map(ToString::to_string));
     output::print(here.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))))
+}
+
+/// Why the usual helper does not answer, where no admin socket is found.
+fn nobody_there() -> String {
+    let usual = Path::new(spillway_helper::DEFAULT_SOCKET);
+    match Answer::of(usual) {
+        Err(error) => cannot_ask(usual, &error),
+        Ok(_) => "no helper answered".into(),
+    }
 }
 
 fn cannot_ask(socket: &Path, error: &AskError) -> String {

@@ -192,6 +192,8 @@ struct Keeper<'a> {
     value: String,
     ttl: Duration,
     lease: Option<u64>,
+    /// The key has been written with this lease.
+    is_written: bool,
     /// When the lease has run out, should nobody be heard until then.
     lease_ends: Instant,
     shared: &'a Shared,
@@ -209,6 +211,7 @@ impl<'a> Keeper<'a> {
             value: encoded(value.as_bytes()),
             ttl,
             lease: None,
+            is_written: false,
             lease_ends: Instant::now(),
             shared,
             tell,
@@ -252,7 +255,7 @@ impl<'a> Keeper<'a> {
             return Err(Failed::because("grants no lease"));
         }
         // Kept from now on, so that it is not left behind.
-        self.lease = Some(lease.id);
+        (self.lease, self.is_written) = (Some(lease.id), false);
         self.lease_ends = asked + self.ttl;
         let _: Value = self.client.ask("/v3/kv/put", &self.put(lease.id), stop)?;
         self.registered(RegistrarNotice::Registered);
@@ -276,7 +279,10 @@ impl<'a> Keeper<'a> {
             "failure": [{ "request_range": { "key": self.key } }, { "request_put": self.put(id) }],
         });
         let looked: Transaction = self.client.ask("/v3/kv/txn", &transaction, stop)?;
-        if !looked.succeeded {
+        if !looked.succeeded && !self.is_written {
+            // Writing it when the lease was granted had failed.
+            self.registered(RegistrarNotice::Registered);
+        } else if !looked.succeeded {
             let before = looked.responses.first().and_then(|response| response.response_range.as_ref());
             let why = match before {
                 Some(range) if range.count > 0 => "another helper has registered under the same name",
@@ -284,7 +290,8 @@ impl<'a> Keeper<'a> {
             };
             self.registered(RegistrarNotice::Restored { why });
         } else if self.shared.state().status.since.is_none() {
-            // The lease has outlived a time in which nobody was heard.
+            // The lease has outlived a time in which nobody was heard, or the answer to writing the key was lost.
+            self.is_written = true;
             self.shared.state().status.since = Some(SystemTime::now());
             (self.tell)(&RegistrarNotice::Registered);
         }
@@ -296,6 +303,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn registered(&mut self, notice: RegistrarNotice) {
+        self.is_written = true;
         {
             let status = &mut self.shared.state().status;
             status.registrations += 1;
@@ -355,6 +363,31 @@ mod tests {
 
     use super::super::watch::support::answer;
     use super::*;
+
+    #[test]
+    fn a_key_that_could_not_be_written_at_first_is_not_said_to_have_been_removed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap()).parse().unwrap();
+        let registration = Registration::new(place, "one", "10.0.0.1:1".parse().unwrap());
+        let (tell, told) = std::sync::mpsc::channel();
+        let registrar = Registrar::start(registration, move |notice| drop(tell.send(notice.clone()))).unwrap();
+        let said = |path: &str| match path {
+            "/v3/lease/grant" => r#"{"ID":"7","TTL":"10"}"#,
+            "/v3/lease/keepalive" => "{\"result\":{\"ID\":\"7\",\"TTL\":\"10\"}}\n",
+            // No answer of etcd's: writing fails.
+            "/v3/kv/put" => "nonsense",
+            // The key has another lease, or none: it is written.
+            _ => "{}",
+        };
+        for path in ["/v3/lease/grant", "/v3/kv/put", "/v3/lease/keepalive", "/v3/kv/txn"] {
+            assert_eq!(answer(&listener, said), path);
+        }
+        let next = || told.recv_timeout(Duration::from_secs(30)).expect("it is told");
+        assert!(matches!(next(), RegistrarNotice::Failed { .. }));
+        assert_eq!(next(), RegistrarNotice::Registered);
+        let RegistrarStatus { registrations, failures, .. } = registrar.status();
+        assert_eq!((registrations, failures), (1, 1));
+    }
 
     #[test]
     fn nothing_is_written_without_a_lease() {

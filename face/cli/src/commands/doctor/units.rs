@@ -7,6 +7,9 @@ use super::finding::Finding;
 
 /// Units that we have drop-ins for.
 const UNITS: [&str; 2] = ["memcached.service", "redis-server.service"];
+/// Where packages put the drop-ins, and where a source tree has them.
+const PACKAGED: &str = "/usr/share/spillway/systemd";
+const SOURCE: &str = "packaging/systemd";
 /// Where units are, those of the administrator first.
 const FOLDERS: [&str; 3] = ["/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"];
 
@@ -28,10 +31,12 @@ fn findings_under(root: &Path) -> Vec<Finding> {
             .collect::<Vec<_>>()
             .join("\n")
     };
-    UNITS.iter().filter_map(|name| Some(finding(name, &unit(name)?, &drop_ins(name)))).collect()
+    let ours = if inside(PACKAGED).is_dir() { PACKAGED } else { SOURCE };
+    UNITS.iter().filter_map(|name| Some(finding((name, ours), &unit(name)?, &drop_ins(name)))).collect()
 }
 
-fn finding(name: &str, unit: &str, drop_ins: &str) -> Finding {
+/// `ours`: where the drop-ins that we have for it are.
+fn finding((name, ours): (&str, &str), unit: &str, drop_ins: &str) -> Finding {
     let what = "unit";
     let paths = |text: &str, option: &str| -> Vec<String> {
         let value = |line: &str| Some(line.trim().strip_prefix(option)?.strip_prefix('=')?.to_owned());
@@ -42,7 +47,7 @@ fn finding(name: &str, unit: &str, drop_ins: &str) -> Finding {
     let start = all.lines().rfind(|line| line.trim_start().starts_with("ExecStart=")).unwrap_or_default();
     if !paths(start, "ExecStart").iter().any(|word| word.ends_with("/spillway")) {
         let next = format!(
-            "to adopt it: copy packaging/systemd/{name}.d to /etc/systemd/system, see docs/operations.md"
+            "to adopt it: copy {ours}/{name}.d to /etc/systemd/system, see docs/operations.md"
         );
         return Finding::ok(what, format!("{name} starts its server without Spillway; {next}"));
     }
@@ -74,18 +79,33 @@ mod tests {
     #[test]
     fn a_unit_that_forbids_the_preload_is_named() {
         let unit = "[Service]\nExecStart=/usr/bin/redis-server\nNoExecPaths=/\nExecPaths=/usr/bin/redis-server /lib\n";
-        assert_eq!(finding("r.service", unit, "").state, State::Ok);
+        assert_eq!(finding(("r.service", SOURCE), unit, "").state, State::Ok);
         let start = "[Service]\nExecStart=\nExecStart=/usr/bin/spillway run -- /usr/bin/redis-server\n";
-        let finding_of = |drop_in: &str| finding("r.service", unit, drop_in);
+        let finding_of = |drop_in: &str| finding(("r.service", SOURCE), unit, drop_in);
         let lacking = finding_of(start);
         assert_eq!(lacking.state, State::Missing);
         assert!(lacking.next.contains("ExecPaths=/usr/bin/spillway"), "{lacking}");
         let half = finding_of(&format!("{start}ExecPaths=/usr/bin/spillway\n"));
         assert!(half.next.contains("libspillway_shim.so"), "{half}");
-        let by_hand = finding("r.service", &format!("{unit}{start}"), "");
+        let by_hand = finding(("r.service", SOURCE), &format!("{unit}{start}"), "");
         assert_eq!(by_hand.state, State::Missing, "a unit of the administrator's own: {by_hand}");
         let whole = finding_of(&format!("{start}ExecPaths=/usr/bin/spillway /usr/lib\n"));
         assert_eq!(whole.state, State::Ok, "{whole}");
+    }
+
+    #[test]
+    fn drop_ins_are_where_this_machine_has_them() {
+        let root = std::env::temp_dir().join(format!("spillway-units-{}", std::process::id()));
+        let units = root.join("lib/systemd/system");
+        fs::create_dir_all(&units).unwrap();
+        fs::write(units.join("memcached.service"), "[Service]\nExecStart=/usr/bin/memcached\n").unwrap();
+        let said = || findings_under(&root).pop().expect("a unit").to_string();
+        let from_source = said();
+        fs::create_dir_all(root.join("usr/share/spillway/systemd")).unwrap();
+        let packaged = said();
+        fs::remove_dir_all(&root).unwrap();
+        assert!(from_source.contains("copy packaging/systemd/memcached.service.d"), "{from_source}");
+        assert!(packaged.contains("copy /usr/share/spillway/systemd/memcached.service.d"), "{packaged}");
     }
 
     #[test]
