@@ -131,8 +131,9 @@ fn lines_that_were_dropped_are_told_of_when_the_log_works_again() {
     let scratch = Scratch::new();
     // A file that takes nothing more, until it may be longer.
     let log = scratch.path("log");
-    let arguments = ["helper", "--service", "cache=127.0.0.1:1", "--listen", &loopback(free_port()).to_string()]
-        .map(str::to_owned);
+    let arguments =
+        ["helper", "--service", "cache=127.0.0.1:1", "--listen", &loopback(free_port()).to_string()]
+            .map(str::to_owned);
     let socket = scratch.path("h.sock");
     let launch = Launch::new(SPILLWAY)
         .name("helper")
@@ -229,12 +230,24 @@ fn nothing_is_logged_to_what_a_server_opens_as_descriptor_2() {
     for kind in ["file", "socket"] {
         let (port, link, raw) = (free_port(), loopback(free_port()), loopback(free_port()));
         let data = scratch.path(kind);
-        let server = Launch::new("python3")
-            .args([&script, &port.to_string(), kind, &data])
-            .wrapper([SPILLWAY, "run", "--link", &link.to_string(), "--require", "--"]);
+        let server = Launch::new("python3").args([&script, &port.to_string(), kind, &data]).wrapper([
+            SPILLWAY,
+            "run",
+            "--link",
+            &link.to_string(),
+            "--require",
+            "--",
+        ]);
         let _server = place.spawn(&server).unwrap();
-        let helper = Launch::new(SPILLWAY)
-            .args(["helper", "--service", &format!("a={link}"), "--listen", &raw.to_string(), "--threads", "1"]);
+        let helper = Launch::new(SPILLWAY).args([
+            "helper",
+            "--service",
+            &format!("a={link}"),
+            "--listen",
+            &raw.to_string(),
+            "--threads",
+            "1",
+        ]);
         let _helper = place.spawn(&helper).unwrap();
         eventually("clients are served", || {
             Client::try_new(raw).is_some_and(|mut client| client.version().is_some())

@@ -185,7 +185,9 @@ fn curl_reads_metrics_status_and_health() {
     say("auto");
     assert_eq!(curl("/health", &[]), "healthy\n");
     let staying = Client::new(scene.raw);
-    assert!(spillway(&["drain", "cache", "--deadline", "60s", "--socket", &scene.status_socket]).status.success());
+    assert!(
+        spillway(&["drain", "cache", "--deadline", "60s", "--socket", &scene.status_socket]).status.success()
+    );
     let why = curl("/health", &[]);
     assert!(why.starts_with("cache: draining: no new clients"), "{why}");
     drop(staying);
@@ -391,4 +393,32 @@ fn clients_behind_haproxy_keep_their_addresses() {
     );
     let refused = scene.status()["services"][0]["refused"].clone();
     assert_eq!((&refused["proxy_header"], &refused["address"]), (&1.into(), &1.into()), "{refused}");
+}
+
+#[test]
+fn status_finds_all_admin_sockets_where_units_put_them() {
+    // In a mount namespace, where /run is the test's own.
+    let script = r#"
+        mount -t tmpfs none /run && mkdir /run/spillway /run/spillway-sidecar-a || exit 1
+        "$1" helper --service a=127.0.0.1:1 --listen 127.0.0.1:0 --threads 1 \
+            --status-socket /run/spillway/other.sock 2>/dev/null &
+        helper=$!
+        "$1" sidecar --server 127.0.0.1:1 --listen 127.0.0.1:0 \
+            --status-socket /run/spillway-sidecar-a/status.sock 2>/dev/null &
+        sidecar=$!
+        until "$1" status --json >/run/told 2>/dev/null && grep -q '"kind": "sidecar"' /run/told &&
+            grep -q threads_silent /run/told; do sleep 0.1; done
+        cat /run/told
+        kill $helper $sidecar; wait"#;
+    let mut command = Command::new("timeout");
+    command.args(["60", "unshare", "-m", "sh", "-c", script, "sh", SPILLWAY]);
+    let output = command.output().unwrap();
+    if text(&output.stderr).contains("not permitted") {
+        eprintln!("skipped: no mount namespace without root");
+        return;
+    }
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let count = |list: &str| told[list].as_array().expect("a list").len();
+    assert_eq!((count("helpers"), count("sidecars")), (1, 1), "{told:#}");
+    assert_eq!((&told["helper"], &told["sidecar"]), (&told["helpers"][0], &told["sidecars"][0]));
 }

@@ -89,11 +89,8 @@ mod tests {
         let drains = ServiceStatus { drained, ..service(vec![link("up")]) };
         let why = of(vec![drains], false, 0).unwrap_err();
         assert_eq!(why, "cache: draining: no new clients; 3 connected\n");
-        let off = |left| ServiceStatus {
-            relief: "off".into(),
-            relief_left_ms: left,
-            ..service(vec![link("up")])
-        };
+        let off =
+            |left| ServiceStatus { relief: "off".into(), relief_left_ms: left, ..service(vec![link("up")]) };
         let why = of(vec![off(None), off(Some(5000))], false, 0).unwrap_err();
         assert_eq!(
             why,
@@ -101,7 +98,8 @@ mod tests {
         );
         let on = ServiceStatus { relief: "on".into(), ..service(vec![link("up")]) };
         assert_eq!(of(vec![on], false, 0), Ok(()));
-        let failed = HelperStatus { thread_failure: Some("thread net-0 failed".into()), ..HelperStatus::default() };
+        let failed =
+            HelperStatus { thread_failure: Some("thread net-0 failed".into()), ..HelperStatus::default() };
         assert_eq!(health(&failed).unwrap_err(), "thread net-0 failed\n");
         assert!(of(vec![], true, 0).unwrap_err().contains("draining"));
         assert!(of(vec![], false, 1).unwrap_err().contains("1 of 2 threads"));

@@ -97,7 +97,9 @@ impl Main {
         match wake {
             Wake::Ended => {
                 let failure = self.watch.failure()?;
-                error!("{failure}; ending, so that clients go elsewhere and the service manager starts it again");
+                error!(
+                    "{failure}; ending, so that clients go elsewhere and the service manager starts it again"
+                );
                 self.helper.control().manager().stopping(failure);
                 return Some(ExitCode::FAILURE);
             }

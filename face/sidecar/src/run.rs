@@ -79,7 +79,9 @@ impl Main {
         match wake {
             Wake::Ended => {
                 if let Some(failure) = self.sidecar.failure() {
-                    error!("{failure}; ending, so that clients notice and the service manager starts it again");
+                    error!(
+                        "{failure}; ending, so that clients notice and the service manager starts it again"
+                    );
                     self.manager.stopping(failure);
                     return Some(ExitCode::FAILURE);
                 }
@@ -108,14 +110,49 @@ impl Main {
 
     /// The watchdog is told as long as every network thread makes turns, or has ended because it is drained.
     fn say_alive(&self, before: &[Option<u64>], now: &[Option<u64>]) {
-        let is_alive = |before: &Option<u64>, now: &Option<u64>| match now {
-            Some(_) => before < now,
-            None => self.is_draining,
-        };
-        if before.iter().zip(now).all(|(before, now)| is_alive(before, now)) {
+        if make_turns(self.is_draining, before, now) {
             self.manager.alive();
         } else {
             error!("a network thread stands still: the service manager's watchdog is not told");
+        }
+    }
+}
+
+/// Turns of each network thread then and now; none of one that has ended.
+fn make_turns(is_draining: bool, before: &[Option<u64>], now: &[Option<u64>]) -> bool {
+    before.iter().zip(now).all(|(before, now)| match now {
+        Some(_) => before < now,
+        None => is_draining,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_client::Key;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_ended_is_not_alive_unless_it_is_drained() {
+        let before = [Some(1), Some(5)];
+        assert!(make_turns(false, &before, &[Some(2), Some(6)]));
+        assert!(!make_turns(false, &before, &[Some(2), Some(5)]), "it stands still");
+        assert!(!make_turns(false, &before, &[Some(2), None]), "it has failed");
+        assert!(make_turns(true, &before, &[Some(2), None]), "it is drained");
+    }
+
+    #[test]
+    fn a_failure_ends_the_process_also_while_it_drains() {
+        for is_draining in [false, true] {
+            let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
+            settings.listen = vec![crate::Listen::Tcp(([127, 0, 0, 1], 0).into())];
+            let (wake, wakes) = channel();
+            let watch = ThreadWatch::new(move || drop(wake.send(Wake::Ended)));
+            let sidecar = Sidecar::start_as(settings, watch.clone()).unwrap();
+            let _failing = watch.spawn("broken", || Err("injected")).unwrap();
+            let drain_deadline = Duration::from_secs(600);
+            let main = Main { sidecar, manager: Manager::default(), wakes, drain_deadline, is_draining };
+            assert_eq!(main.run(), ExitCode::FAILURE);
         }
     }
 }

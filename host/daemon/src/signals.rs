@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn a_signal_to_the_process_and_to_its_group_is_one_wish() {
         let (mut ends, start) = (Ends::default(), Instant::now());
-        let mut is_repeated = |signal, millis| ends.is_repeated(signal, start + Duration::from_millis(millis));
+        let mut is_repeated =
+            |signal, millis| ends.is_repeated(signal, start + Duration::from_millis(millis));
         assert!(!is_repeated(SIGTERM, 0) && is_repeated(SIGTERM, 0) && is_repeated(SIGTERM, 999));
         assert!(!is_repeated(SIGINT, 999), "another signal is another wish");
         assert!(!is_repeated(SIGTERM, 1000), "whoever insists is obeyed");

@@ -78,9 +78,9 @@ impl Args {
             .log_internal_errors(false);
         match self.log {
             Form::Text => Box::new(log.with_ansi(is_coloured()).finish()),
-            Form::Json => {
-                Box::new(log.json().flatten_event(true).with_current_span(false).with_span_list(false).finish())
-            }
+            Form::Json => Box::new(
+                log.json().flatten_event(true).with_current_span(false).with_span_list(false).finish(),
+            ),
         }
     }
 
@@ -100,7 +100,9 @@ impl Args {
 /// Colours are for terminals that have them, and for people who have not asked for none (<https://no-color.org>).
 fn is_coloured() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    stderr().is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+    stderr().is_terminal()
+        && !is_set("NO_COLOR")
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Puts a line into a daemon's log; the library writes each line at once.

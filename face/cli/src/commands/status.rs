@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use spillway_helper::HelperStatus;
 use spillway_helper::control::{AskError, Request, ask};
-use spillway_shim_core::status::find;
+use spillway_shim_core::status::{Unreadable, find};
 use spillway_sidecar::SidecarStatus;
 
 use super::{output, servers, sockets};
@@ -97,11 +97,7 @@ fn everything(as_json: bool) -> ExitCode {
         return failed(&format!("{nobody}; and {}", servers::none_found(&unreadable)));
     }
     // Those that do not answer keep nobody from seeing the others.
-    let of_others = unreadable.iter().filter(|one| one.error.kind() == ErrorKind::PermissionDenied).count();
-    let broken = unreadable.iter().filter(|one| one.error.kind() != ErrorKind::PermissionDenied);
-    let broken = broken.map(|one| format!("{}: {}", one.path.display(), one.error));
-    let others = (of_others > 0).then(|| format!("{of_others} servers of other users: root and they see them"));
-    failures.into_iter().chain(broken).chain(others).for_each(|what| eprintln!("spillway: {what}"));
+    failures.into_iter().chain(unread(&unreadable)).for_each(|what| eprintln!("spillway: {what}"));
     if as_json {
         let servers: Vec<Value> =
             servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
@@ -115,6 +111,20 @@ fn everything(as_json: bool) -> ExitCode {
     }
     let here = helpers.iter().map(ToString::to_string).chain(sidecars.iter().map(ToString::to_string));
     output::print(here.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))))
+}
+
+/// Pages that cannot be read: those of other users in one line, since they are no fault.
+fn unread(pages: &[Unreadable]) -> Vec<String> {
+    let is_others = |page: &&Unreadable| page.error.kind() == ErrorKind::PermissionDenied;
+    let broken = pages.iter().filter(|page| !is_others(page));
+    let mut lines: Vec<String> =
+        broken.map(|page| format!("{}: {}", page.path.display(), page.error)).collect();
+    match pages.iter().filter(is_others).count() {
+        0 => {}
+        1 => lines.push("1 server of another user".into()),
+        others => lines.push(format!("{others} servers of other users")),
+    }
+    lines
 }
 
 /// Why the usual helper does not answer, where no admin socket is found.
@@ -133,4 +143,19 @@ fn cannot_ask(socket: &Path, error: &AskError) -> String {
 fn failed(why: &str) -> ExitCode {
     eprintln!("spillway: {why}");
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_of_other_users_are_one_line() {
+        let page = |kind: ErrorKind| Unreadable { path: "/dev/shm/a".into(), error: kind.into() };
+        let others = || page(ErrorKind::PermissionDenied);
+        assert_eq!(unread(&[others()]), ["1 server of another user"]);
+        let told = unread(&[others(), page(ErrorKind::InvalidData), others()]);
+        assert_eq!((told.len(), &*told[1]), (2, "2 servers of other users"));
+        assert!(told[0].starts_with("/dev/shm/a: "), "{told:?}");
+    }
 }

@@ -114,8 +114,17 @@ impl Scene {
         let (client_file, client_key) = scratch.key("client.key");
         let [link, raw, client_link] = [(); 3].map(|()| loopback(free_port()));
         let at = link.to_string();
-        let run =
-            [SPILLWAY, "run", "--link", &at, "--key", &helper_file, "--client-key", &client_file, "--require"];
+        let run = [
+            SPILLWAY,
+            "run",
+            "--link",
+            &at,
+            "--key",
+            &helper_file,
+            "--client-key",
+            &client_file,
+            "--require",
+        ];
         let run = run.into_iter().chain(options.run_arguments).chain(["--"]).map(str::to_owned);
         let words = logs::to(options.server_log.as_deref()).into_iter().chain(run);
         let server = options.memcached.wrapper(words).start(&place).unwrap();

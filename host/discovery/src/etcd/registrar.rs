@@ -370,7 +370,8 @@ mod tests {
         let place = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap()).parse().unwrap();
         let registration = Registration::new(place, "one", "10.0.0.1:1".parse().unwrap());
         let (tell, told) = std::sync::mpsc::channel();
-        let registrar = Registrar::start(registration, move |notice| drop(tell.send(notice.clone()))).unwrap();
+        let registrar =
+            Registrar::start(registration, move |notice| drop(tell.send(notice.clone()))).unwrap();
         let said = |path: &str| match path {
             "/v3/lease/grant" => r#"{"ID":"7","TTL":"10"}"#,
             "/v3/lease/keepalive" => "{\"result\":{\"ID\":\"7\",\"TTL\":\"10\"}}\n",
