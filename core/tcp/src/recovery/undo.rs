@@ -68,9 +68,14 @@ impl Recovery {
         if self.phase == Phase::Loss && self.has_sack && delivered.original {
             return true;
         }
-        let is_ours = |(from, to): (Seq, Seq)| from < to && undo.from < to && to <= undo.to;
-        if !is_probe_over && undo.open > 0 && ack.dsack.is_some_and(is_ours) {
-            undo.open -= 1;
+        let is_ours = |(from, to): &(Seq, Seq)| from < to && undo.from < *to && *to <= undo.to;
+        if !is_probe_over
+            && undo.open > 0
+            && let Some((from, to)) = ack.dsack.filter(is_ours)
+        {
+            // One may tell of several segments in a row: as many as there are in it, as Linux counts.
+            let segments = (to - from.max(undo.from)).div_ceil(u64::from(self.mss));
+            undo.open = undo.open.saturating_sub(u32::try_from(segments).unwrap_or(u32::MAX));
             return undo.open == 0;
         }
         false

@@ -29,6 +29,19 @@ fn one_of_two_that_came_twice_proves_nothing() {
     assert!(trace.dsack(10, (1, 2)).is_undone, "but both do");
 }
 
+/// A receiver that takes both in one turn may tell of them as one range.
+#[test]
+fn two_in_a_row_that_came_twice_may_be_told_as_one() {
+    let mut trace = Trace::new();
+    trace.at(110).fill();
+    trace.at(210).sack(0, &[(2, 6)]);
+    assert_eq!(trace.resend(), [(0, 1)]);
+    trace.at(212).sack(0, &[(2, 8)]);
+    assert_eq!(trace.resend(), [(1, 2)]);
+    trace.at(310).ack(10);
+    assert!(trace.dsack(10, (0, 2)).is_undone);
+}
+
 #[test]
 fn what_the_network_doubled_proves_nothing() {
     let mut trace = Trace::new();
