@@ -251,6 +251,83 @@ fn a_page_is_removed_at_the_end_and_a_killed_servers_is_recognised() {
     });
 }
 
+/// A reader in another PID namespace, as in a container beside the server's, does not see the process, and sees that it
+/// lives.
+#[test]
+fn a_page_is_read_from_another_pid_namespace_and_stays() {
+    let (port, link) = (free_port(), free_port());
+    let mut run = Run::start(&format!("exec memcached -u nobody -l 127.0.0.1 -p {port}"), link);
+    eventually("memcached serves", || is_up(port) && is_up_link(link));
+    let pages = run.pages.path(".");
+    let elsewhere = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", SPILLWAY]).args(words);
+        let output = command.env("SPILLWAY_STATUS_DIR", &pages).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    for _ in 0..2 {
+        let (is_fine, text, error) = elsewhere(&["status", "--json"]);
+        let status: Value =
+            serde_json::from_str(&text).unwrap_or_else(|_| panic!("{is_fine} {text} {error}"));
+        let server = &status["servers"][0];
+        assert_eq!(
+            (&server["program"], &server["link_port"]),
+            (&"memcached".into(), &link.into()),
+            "{status:#}"
+        );
+        assert_eq!((&server["is_visible"], &server["pid"]), (&false.into(), &run.child.id().into()));
+        assert!(server["pid_namespace"].as_u64().is_some_and(|inode| inode > 0), "{server:#}");
+        assert_eq!(run.pages().len(), 1, "the page stays");
+    }
+    let (is_fine, text, error) = elsewhere(&["server", "off", &format!("port:{link}"), "--wait"]);
+    assert!(is_fine && text.ends_with(": off\n") && error.contains("in PID namespace"), "{text} {error}");
+    // Once the server is gone, that reader sees it, too.
+    signal(run.child.id(), rustix::process::Signal::KILL);
+    run.child.wait().unwrap();
+    elsewhere(&["status"]);
+    assert!(run.pages().is_empty(), "{:?}", run.pages());
+}
+
+/// A page of somebody who has named his process for a terminal, and never answers.
+#[test]
+fn a_forged_page_writes_nothing_to_terminals_and_holds_nobody_up() {
+    const FORGE: &str = "import ctypes, fcntl, os, struct, sys; path, words = sys.argv[1], int(sys.argv[2]); \
+        ctypes.CDLL(None).prctl(15, b'evil\\x1b[2J\\nx', 0, 0, 0); \
+        f = open(path, 'w+b'); f.truncate(words * 8); f.write(b'spilpage' + struct.pack('QQ', 4, os.getpid())); \
+        f.flush(); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()";
+    let pages = Scratch::new();
+    let words = 512 + 4096 * 32 + 65_536 * 8;
+    let mut forger = Command::new("/usr/bin/python3")
+        .args(["-c", FORGE, &pages.path("spillway-server-f"), &words.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(forger.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    assert_eq!(line, "held\n");
+    let tell = |words: &[&str]| {
+        let output =
+            Command::new(SPILLWAY).args(words).env("SPILLWAY_STATUS_DIR", pages.path(".")).output().unwrap();
+        let both = [output.stdout, output.stderr].concat();
+        assert!(both.iter().all(|byte| *byte == b'\n' || !byte.is_ascii_control()), "{words:?}: {both:?}");
+        (output.status.success(), String::from_utf8_lossy(&both).into_owned())
+    };
+    let pid = format!("pid:{}", forger.id());
+    let (_, text) = tell(&["status"]);
+    assert!(text.contains("evil\\u{1b}[2J\\nx"), "{text}");
+    let (_, text) = tell(&["status", "--json"]);
+    assert!(text.contains("evil"), "{text}");
+    let (is_fine, text) = tell(&["server", "off", &pid, "--wait"]);
+    assert!(!is_fine && text.contains("has not answered yet"), "{text}");
+    let (is_fine, text) = tell(&["relief", &pid, "off"]);
+    assert!(!is_fine && text.contains("has not answered yet"), "{text}");
+    forger.kill().unwrap();
+    forger.wait().unwrap();
+}
+
 #[test]
 fn a_server_that_does_not_answer_keeps_none_of_the_others_on() {
     let [first, second, first_link, second_link] = [(); 4].map(|()| free_port());
@@ -266,13 +343,30 @@ fn a_server_that_does_not_answer_keeps_none_of_the_others_on() {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (output.status.success(), text(output.stdout), text(output.stderr))
     };
+    // Which of the two is meant is not clear: nothing happens.
+    for words in
+        [&["server", "off", "memcached"][..], &["relief", "memcached", "off"], &["connections", "memcached"]]
+    {
+        let (is_fine, text, error) = tell(words);
+        let listed = |run: &Run, port: u16, link: u16| {
+            error.contains(&format!("pid {}, memcached, port {port}, link port {link}", run.child.id()))
+        };
+        let both = listed(&one, first, first_link) && listed(&other, second, second_link);
+        assert!(!is_fine && text.is_empty() && both && error.contains("--all"), "{words:?}: {text} {error}");
+    }
+    let by_port = format!("port:{second_link}");
+    let (is_fine, text, error) = tell(&["server", "off", &by_port, "--wait"]);
+    assert!(is_fine && text == format!("server {} memcached: off\n", other.child.id()), "{text} {error}");
+    assert!(error.contains("switching off: pid"), "{error}");
+    let (is_fine, text, error) = tell(&["server", "on", &format!("pid:{}", other.child.id())]);
+    assert!(is_fine && text.ends_with(": on\n"), "{text} {error}");
     // The one that is asked first.
     let (deaf, hears) = match (one.child.id(), other.child.id()) {
         (one, other) if one < other => (one, other),
         (one, other) => (other, one),
     };
     signal(deaf, rustix::process::Signal::STOP);
-    let (is_fine, text, error) = tell(&["server", "off", "memcached", "--wait"]);
+    let (is_fine, text, error) = tell(&["server", "off", "memcached", "--all", "--wait"]);
     signal(deaf, rustix::process::Signal::CONT);
     assert!(!is_fine && error.contains(&format!("server {deaf} has not answered yet")), "{error}");
     assert_eq!(text, format!("server {hears} memcached: off\n"), "{error}");
@@ -282,7 +376,7 @@ fn a_server_that_does_not_answer_keeps_none_of_the_others_on() {
         servers.iter().map(|one| one["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     eventually("it obeys when it looks", || states() == ["off", "off"]);
-    let (is_fine, text, error) = tell(&["server", "on", "memcached"]);
+    let (is_fine, text, error) = tell(&["server", "on", "--all"]);
     assert!(is_fine && text.matches(": on\n").count() == 2, "{text} {error}");
 }
 

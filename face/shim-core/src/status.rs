@@ -31,7 +31,9 @@ use crate::{fork, links, relief, switch, sys};
 use layout::header;
 pub use layout::{Counter, Request, State, Traffic};
 use page::{Claimed, Page};
-pub use reader::{ConnectionStatus, LinkStatus, ServerPage, ServerStatus, Unreadable, directories, find};
+pub use reader::{
+    ConnectionStatus, LinkStatus, ServerPage, ServerStatus, Unreadable, ask_all, directories, find, printable,
+};
 
 static PAGE: OnceLock<Page> = OnceLock::new();
 /// Ready when somebody asks for something.
@@ -70,7 +72,12 @@ pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
     let set = |at: usize, value: u64| page.word(at).store(value, Ordering::Relaxed);
     set(header::LAYOUT, layout::LAYOUT);
     set(header::PID, sys::process_id() as u64);
-    set(header::START_TICKS, page::start_ticks("/proc/self/stat").unwrap_or(0));
+    set(header::PID_NAMESPACE, reader::namespace(reader::PID_NAMESPACE));
+    set(header::NET_NAMESPACE, reader::namespace(reader::NET_NAMESPACE));
+    let name = program();
+    name.as_chunks().0.iter().enumerate().for_each(|(word, bytes)| {
+        set(header::PROGRAM + word, u64::from_ne_bytes(*bytes));
+    });
     set(header::BEGAN_NS, sys::now().as_nanos());
     set(header::LINK_PORT, config.link.port.into());
     set(header::HELPED_PORT, helped.into());
@@ -87,6 +94,16 @@ pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
         log::line(format_args!("there is a status page already"));
     }
     Ok(())
+}
+
+/// The name of this process, filled up with zeros.
+fn program() -> [u8; 16] {
+    let mut name = [0; 16];
+    let read = std::fs::read("/proc/self/comm").unwrap_or_default();
+    let read = read.trim_ascii_end();
+    let length = read.len().min(name.len());
+    name[..length].copy_from_slice(&read[..length]);
+    name
 }
 
 /// The link port did not open.

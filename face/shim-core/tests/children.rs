@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::driver::{Driver, PATIENCE};
-use support::process::Server;
+use support::process::{self, Server};
 use support::redis::{Redis, ask_text, expect, local, words};
 
 /// A redis whose child saves for minutes.
@@ -49,8 +49,7 @@ impl Saving {
 impl Drop for Saving {
     fn drop(&mut self) {
         if self.child_lives() {
-            // SAFETY: a signal to the child of the server that this test has started.
-            unsafe { libc::kill(self.child, libc::SIGKILL) };
+            process::kill(self.child);
         }
     }
 }

@@ -17,10 +17,14 @@ use super::{output, servers};
 /// One line a connection, as redis has in CLIENT LIST. A helper answers its owner and group, a server its user and root.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Whose: a service of the helper here, or a server: its process id, program, or port (its own or its link
-    /// port). Default: all servers'
+    /// Whose: a service of the helper here, or a server: pid:812, port:11211 (its own or its link port), a program, or just
+    /// the number. Default: all servers'
     #[arg(value_name = "SERVICE|SERVER")]
     of: Option<String>,
+
+    /// Of all servers of this name, where several have it
+    #[arg(long)]
+    all: bool,
 
     /// The helper's admin socket, if it is not the usual one; then only this helper is asked
     #[arg(long, value_name = "PATH", requires = "of")]
@@ -41,7 +45,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(None) => None,
         Err(why) => Some(why),
     };
-    let pages = match servers::named(args.of.as_deref()) {
+    let pages = match servers::choose(args.of.as_deref(), args.all) {
         Ok(pages) => pages,
         Err(error) => {
             let why = unasked.map(|why| format!("{why}; and ")).unwrap_or_default();
@@ -49,7 +53,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let (all, ended) = output::went_well(pages.iter().map(|page| list(page, args.limit)));
+    let refreshed = servers::refresh(&pages);
+    let (all, ended) = output::went_well(
+        pages.iter().zip(refreshed).map(|(page, is_fresh)| list(page, is_fresh, args.limit)),
+    );
     if args.json {
         let all: Value = all.iter().map(Listed::as_json).collect();
         return output::print_and_end([format!("{all:#}")], ended);
@@ -83,9 +90,9 @@ struct Listed {
     connections: Vec<ConnectionStatus>,
 }
 
-fn list(page: &ServerPage, limit: usize) -> Result<Listed, String> {
+fn list(page: &ServerPage, is_fresh: std::io::Result<bool>, limit: usize) -> Result<Listed, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", page.path.display());
-    let is_fresh = servers::refresh(page).map_err(failed)?;
+    let is_fresh = is_fresh.map_err(failed)?;
     if !is_fresh {
         eprintln!("spillway: server {} is too busy to bring the numbers of bytes up to date", page.pid);
     }

@@ -8,8 +8,9 @@ use serde_json::Value;
 use spillway_helper::config::parse_duration;
 use spillway_helper::control::{AskError, Request, Said, ask};
 use spillway_policy::Word;
-use spillway_shim_core::status::{self, ServerPage};
+use spillway_shim_core::status::{self, ServerPage, ask_all};
 
+use super::servers::Unclear;
 use super::{output, servers, sockets};
 
 /// How long a server may take to answer.
@@ -27,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// helpers (`on`) or back (`off`); those that come later, too. `auto` takes the word back.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A service, or a server here.
+    /// A service, or a server here: pid:812, port:11211, or a program.
     service: String,
 
     /// auto, on or off.
@@ -36,6 +37,10 @@ pub(crate) struct Args {
     /// How long the word holds; then it is auto again [default: for ever].
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     lasts: Option<Duration>,
+
+    /// All servers here of this name, where several have it.
+    #[arg(long)]
+    all: bool,
 
     /// Come back when clients have gone where the word sends them, or no more of them go. Plain clients of helpers, and
     /// sessions that know no other way, stay.
@@ -64,6 +69,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn tell(args: &Args) -> Result<Vec<Result<String, String>>, String> {
     let mut told = Vec::new();
     let mut unknown = Vec::new();
+    // Before anybody is told: where a name is not clear nothing changes.
+    let pages = match servers::choose(Some(&args.service), args.all) {
+        Ok(pages) => pages,
+        Err(Unclear::Several(error)) => return Err(error),
+        Err(Unclear::Unknown(error)) => {
+            unknown.push(error);
+            Vec::new()
+        }
+    };
+    servers::announce(&format!("relief {}", args.word), &pages);
     let sockets = if args.sockets.is_empty() { sockets::all() } else { args.sockets.clone() };
     for socket in sockets {
         match tell_helper(args, &socket) {
@@ -74,10 +89,12 @@ fn tell(args: &Args) -> Result<Vec<Result<String, String>>, String> {
             Err(error) => told.push(Err(format!("{}: {error}", socket.display()))),
         }
     }
-    match servers::named(Some(&args.service)) {
-        Ok(pages) => told.extend(pages.iter().map(|page| tell_server(args, page))),
-        Err(error) => unknown.push(error),
-    }
+    let lasts_s = args.lasts.map_or(0, |lasts| u32::try_from(lasts.as_secs().max(1)).unwrap_or(u32::MAX));
+    let answers = ask_all(&pages, status::Request::Say { word: args.word, lasts_s }, PATIENCE);
+    told.extend(pages.iter().zip(answers).map(|(page, answer)| {
+        servers::obeyed(page, answer)?;
+        told_server(args, page)
+    }));
     if told.is_empty() { Err(unknown.join("; ")) } else { Ok(told) }
 }
 
@@ -110,16 +127,8 @@ fn to_go(clients: u64) -> String {
     if clients == 0 { String::new() } else { format!(", {clients} clients to go elsewhere") }
 }
 
-fn tell_server(args: &Args, page: &ServerPage) -> Result<String, String> {
-    let lasts_s = args.lasts.map_or(0, |lasts| u32::try_from(lasts.as_secs().max(1)).unwrap_or(u32::MAX));
-    let request = status::Request::Say { word: args.word, lasts_s };
-    match page.ask(request, PATIENCE) {
-        Ok(true) => {}
-        Ok(false) => {
-            return Err(format!("server {} has not answered yet; it obeys when it next looks", page.pid));
-        }
-        Err(error) => return Err(format!("{}: {error}", page.path.display())),
-    }
+/// What has become of it, at a server that was told.
+fn told_server(args: &Args, page: &ServerPage) -> Result<String, String> {
     let misplaced =
         || misplaced(args.word, page).map_err(|error| format!("{}: {error}", page.path.display()));
     let left = if args.wait { await_fewer(misplaced)? } else { 0 };

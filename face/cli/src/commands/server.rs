@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use spillway_helper::config::parse_duration;
-use spillway_shim_core::status::{Request, ServerPage, State};
+use spillway_shim_core::status::{Request, ServerPage, State, ask_all};
 
 use super::{output, servers};
 
@@ -27,8 +27,8 @@ enum What {
     /// Helpers are asked to move their connections away. Library clients go back to direct connections. Plain clients
     /// of a helper are reset when the time is over.
     Off {
-        /// Which: a process id, a program, or a port
-        server: String,
+        #[command(flatten)]
+        which: Which,
         /// How long links may take to move their connections away, such as 500ms or 5s; a number alone is seconds
         #[arg(long, value_name = "TIME", default_value = "5s", value_parser = within)]
         within: Duration,
@@ -38,9 +38,19 @@ enum What {
     },
     /// Take links again.
     On {
-        /// Which: a process id, a program, or a port
-        server: String,
+        #[command(flatten)]
+        which: Which,
     },
+}
+
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// Which server: pid:812, port:11211 (its own or its link port), a program, or just the number
+    #[arg(required_unless_present = "all")]
+    server: Option<String>,
+    /// All servers of this name, or without a name all servers here
+    #[arg(long)]
+    all: bool,
 }
 
 /// A time with its unit; a number without one is seconds, as it was before there were units.
@@ -52,35 +62,29 @@ fn within(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let (server, request, until) = match args.what {
-        What::Off { server, within, wait } => {
+    let (which, request, until, what) = match args.what {
+        What::Off { which, within, wait } => {
             let within_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
-            (server, Request::Off { within_ms }, wait.then_some(within + PATIENCE))
+            (which, Request::Off { within_ms }, wait.then_some(within + PATIENCE), "switching off")
         }
-        What::On { server } => (server, Request::On, None),
+        What::On { which } => (which, Request::On, None, "switching on"),
     };
-    let pages = match servers::named(Some(&server)) {
+    let pages = match servers::choose(which.server.as_deref(), which.all) {
         Ok(pages) => pages,
         Err(error) => {
             eprintln!("spillway: {error}");
             return ExitCode::FAILURE;
         }
     };
+    servers::announce(what, &pages);
     // All are asked before one is waited for, and one that does not obey keeps none of the others.
-    let obeyed: Vec<_> = pages.iter().map(|page| ask(page, request)).collect();
-    let (lines, ended) = output::went_well(pages.iter().zip(obeyed).map(|(page, obeyed)| {
-        let state = obeyed.and_then(|()| outcome(page, until))?;
+    let answers = ask_all(&pages, request, PATIENCE);
+    let (lines, ended) = output::went_well(pages.iter().zip(answers).map(|(page, answer)| {
+        servers::obeyed(page, answer)?;
+        let state = outcome(page, until)?;
         Ok(format!("server {} {}: {}", page.pid, page.program(), state.name()))
     }));
     output::print_and_end(lines, ended)
-}
-
-fn ask(page: &ServerPage, request: Request) -> Result<(), String> {
-    match page.ask(request, PATIENCE) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(format!("server {} has not answered yet; it obeys when it next looks", page.pid)),
-        Err(error) => Err(format!("{}: {error}", page.path.display())),
-    }
 }
 
 /// How it is then, or once its links have ended.

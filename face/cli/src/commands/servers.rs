@@ -1,39 +1,108 @@
 //! Servers on this machine that run under `spillway run`: finding them, and what they say.
 
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use spillway_policy::Word;
 use spillway_shim_core::status::{
-    ConnectionStatus, Counter, Request, ServerPage, ServerStatus, Traffic, Unreadable, find,
+    ConnectionStatus, Counter, Request, ServerPage, ServerStatus, Traffic, Unreadable, ask_all, find,
 };
 
 /// How long a server may take to answer. A busy one answers after the batch at hand.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The servers that a word names: all of them without one; otherwise a process id, a program, or a port, its own or
-/// the one that helpers connect to. The error says what there is.
-pub(crate) fn named(name: Option<&str>) -> Result<Vec<ServerPage>, String> {
-    let (pages, unreadable) = find();
-    let Some(name) = name else {
-        return if pages.is_empty() { Err(none_found(&unreadable)) } else { Ok(pages) };
-    };
-    let there: Vec<String> = pages.iter().map(|page| format!("{} ({})", page.program(), page.pid)).collect();
-    let found: Vec<ServerPage> = pages.into_iter().filter(|page| is_named(page, name)).collect();
-    if !found.is_empty() {
-        return Ok(found);
-    }
-    Err(match there.is_empty() {
-        true => none_found(&unreadable),
-        false => format!("no server here is {name}; there are: {}", there.join(", ")),
-    })
+/// Why a command does nothing.
+pub(crate) enum Unclear {
+    /// Nothing here has that name.
+    Unknown(String),
+    /// Several servers have it.
+    Several(String),
 }
 
-fn is_named(page: &ServerPage, name: &str) -> bool {
-    let port = name.trim_start_matches(':').parse::<u16>().ok();
-    let is_port = |status: ServerStatus| port == Some(status.link_port) || port == Some(status.helped_port);
-    page.program() == name || page.pid.to_string() == name || page.status().is_ok_and(is_port)
+impl fmt::Display for Unclear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Unclear::Unknown(text) | Unclear::Several(text)) = self;
+        f.write_str(text)
+    }
+}
+
+/// The servers that a command is for: without a name all of them, otherwise the one of that name. Of a name that several
+/// have they are all meant only if that is said (`all`); the error lists them.
+pub(crate) fn choose(name: Option<&str>, all: bool) -> Result<Vec<ServerPage>, Unclear> {
+    let (pages, unreadable) = find();
+    let Some(name) = name else {
+        return if pages.is_empty() { Err(Unclear::Unknown(none_found(&unreadable))) } else { Ok(pages) };
+    };
+    let wanted = Wanted::of(name);
+    let list = |pages: &[ServerPage]| pages.iter().map(described).collect::<Vec<_>>().join("\n  ");
+    let there = list(&pages);
+    let found: Vec<ServerPage> = pages.into_iter().filter(|page| wanted.is(page)).collect();
+    match found.len() {
+        0 if there.is_empty() => Err(Unclear::Unknown(none_found(&unreadable))),
+        0 => Err(Unclear::Unknown(format!("no server here is {name}; there are:\n  {there}"))),
+        1 => Ok(found),
+        _ if all => Ok(found),
+        count => Err(Unclear::Several(format!(
+            "{count} servers here are {name}; name one by pid: or port:, or give --all:\n  {}",
+            list(&found)
+        ))),
+    }
+}
+
+/// Says which servers a command is about to change.
+pub(crate) fn announce(what: &str, pages: &[ServerPage]) {
+    for page in pages {
+        eprintln!("spillway: {what}: {}", described(page));
+    }
+}
+
+/// What an operator may call a server.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted<'a> {
+    Pid(u32),
+    Port(u16),
+    /// A program, or a number that may be either.
+    Any(&'a str),
+}
+
+impl Wanted<'_> {
+    fn of(name: &str) -> Wanted<'_> {
+        let pid = name.strip_prefix("pid:").and_then(|pid| pid.parse().ok()).map(Wanted::Pid);
+        let port = name.strip_prefix("port:").or(name.strip_prefix(':'));
+        let port = port.and_then(|port| port.parse().ok()).map(Wanted::Port);
+        pid.or(port).unwrap_or(Wanted::Any(name))
+    }
+
+    fn is(&self, page: &ServerPage) -> bool {
+        let is_port = |port: u16| {
+            page.status().is_ok_and(|status| port == status.link_port || port == status.helped_port)
+        };
+        match *self {
+            Wanted::Pid(pid) => page.pid == pid,
+            Wanted::Port(port) => is_port(port),
+            Wanted::Any(name) => {
+                page.program() == name || page.pid.to_string() == name || name.parse().is_ok_and(is_port)
+            }
+        }
+    }
+}
+
+/// A server in a list, as one tells it from others.
+fn described(page: &ServerPage) -> String {
+    let mut text = format!("pid {}, {}", page.pid, page.program());
+    if let Ok(status) = page.status() {
+        text += &format!(", port {}, link port {}", status.helped_port, status.link_port);
+    }
+    text += &format!(", user {}", page.user);
+    if let Some(inode) = page.net_namespace {
+        text += &format!(", in network namespace {inode}");
+    }
+    if let Some(inode) = page.pid_namespace {
+        text += &format!(", in PID namespace {inode}");
+    }
+    text
 }
 
 /// What to say where there is no server to be seen.
@@ -48,9 +117,18 @@ pub(crate) fn none_found(unreadable: &[Unreadable]) -> String {
     }
 }
 
-/// Asks a server to bring its table of connections up to date. `false`: it did not answer.
-pub(crate) fn refresh(page: &ServerPage) -> io::Result<bool> {
-    page.ask(Request::Refresh, PATIENCE)
+/// Asks servers to bring their tables of connections up to date. `false`: that one did not answer.
+pub(crate) fn refresh(pages: &[ServerPage]) -> Vec<io::Result<bool>> {
+    ask_all(pages, Request::Refresh, PATIENCE)
+}
+
+/// What a server's answer to an order means.
+pub(crate) fn obeyed(page: &ServerPage, answer: io::Result<bool>) -> Result<(), String> {
+    match answer {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("server {} has not answered yet; it obeys when it next looks", page.pid)),
+        Err(error) => Err(format!("{}: {error}", page.path.display())),
+    }
 }
 
 /// One number of a list.
@@ -81,6 +159,10 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
     let mut value = json!({
         "pid": page.pid,
         "program": page.program(),
+        "user": page.user,
+        "is_visible": page.is_visible,
+        "pid_namespace": page.pid_namespace,
+        "net_namespace": page.net_namespace,
         "state": status.state.name(),
         "relief": status.relief.name(),
         "relief_left_ms": status.relief_left.map(millis),
@@ -205,4 +287,18 @@ pub(crate) fn connection_json(connection: &ConnectionStatus, peer: Option<std::n
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_which_number_is_meant() {
+        assert_eq!(Wanted::of("pid:812"), Wanted::Pid(812));
+        assert_eq!(Wanted::of("port:11211"), Wanted::Port(11211));
+        assert_eq!(Wanted::of(":11211"), Wanted::Port(11211));
+        assert_eq!(Wanted::of("11211"), Wanted::Any("11211"));
+        assert_eq!(Wanted::of("port:70000"), Wanted::Any("port:70000"));
+    }
 }

@@ -18,6 +18,39 @@ pub(crate) fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
     call!(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len())
 }
 
+/// Gives a file a second name; EEXIST if that name is taken.
+pub(crate) fn link(path: &CStr, new: &CStr) -> Result<(), Errno> {
+    let here = libc::AT_FDCWD;
+    call!(libc::SYS_linkat, here, path.as_ptr(), here, new.as_ptr(), 0).map(drop)
+}
+
+/// Locks a whole file for this process: EAGAIN or EACCES if another process has it.
+///
+/// This is a record lock (`F_SETLK`): the kernel gives it up when the process ends, whatever has become of its
+/// descriptors. A child of `fork` or `vfork` never has it, while a lock of `flock` or `F_OFD_SETLK` would last as long
+/// as any process had a copy of the descriptor. It is also given up when this process closes *any* descriptor of the
+/// file: nothing here opens a page of its own process.
+pub(crate) fn lock(fd: c_int) -> Result<(), Errno> {
+    let lock = WHOLE_FILE;
+    call!(libc::SYS_fcntl, fd, libc::F_SETLK, &raw const lock).map(drop)
+}
+
+/// Which other process has a file locked; 0 for one that is in no PID namespace of ours. `None`: no process has it.
+pub(crate) fn lock_holder(fd: c_int) -> Result<Option<u32>, Errno> {
+    let mut lock = WHOLE_FILE;
+    call!(libc::SYS_fcntl, fd, libc::F_GETLK, &raw mut lock)?;
+    let is_free = lock.l_type == libc::F_UNLCK as libc::c_short;
+    Ok((!is_free).then(|| u32::try_from(lock.l_pid).unwrap_or(0)))
+}
+
+const WHOLE_FILE: libc::flock = libc::flock {
+    l_type: libc::F_WRLCK as libc::c_short,
+    l_whence: libc::SEEK_SET as libc::c_short,
+    l_start: 0,
+    l_len: 0,
+    l_pid: 0,
+};
+
 /// Removes a file, if that can be done.
 pub(crate) fn unlink(path: &CStr) {
     let _ = call!(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0);

@@ -1,14 +1,17 @@
 //! Where everything is on a server's status page: 64-bit words at fixed places, in the machine's own byte order.
 //!
 //! A reader of another version refuses a page whose [`LAYOUT`] it does not know; fields are only ever added with a
-//! new number there.
+//! new number there. In every layout a living server holds a lock on its page. Before layout 4 it did not, and readers
+//! removed pages by process id: those pages have another first word, so neither kind of reader removes the other's.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use spillway_policy::Word;
 
 /// The first word of every page.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"spilpage");
+/// The first word of pages before layout 4, which nobody locks.
+pub(crate) const MAGIC_UNLOCKED: u64 = u64::from_le_bytes(*b"spillway");
 /// Which layout this is.
 pub(crate) const LAYOUT: u64 = 4;
 
@@ -19,8 +22,9 @@ pub(crate) const HEADER_WORDS: usize = 512;
 pub(crate) mod header {
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const LAYOUT: usize = 1;
+    /// As the server's own PID namespace has it.
     pub(crate) const PID: usize = 2;
-    /// Of the process, in clock ticks since the machine started: tells a later process of the same number apart.
+    /// Of pages before layout 4: when the process started, in clock ticks since the machine did.
     pub(crate) const START_TICKS: usize = 3;
     /// When the page was made, in nanoseconds of the monotonic clock.
     pub(crate) const BEGAN_NS: usize = 4;
@@ -41,6 +45,11 @@ pub(crate) mod header {
     /// The operator's word on relief, and until when it holds, in nanoseconds of the monotonic clock; 0 is for ever.
     pub(crate) const RELIEF: usize = 14;
     pub(crate) const RELIEF_UNTIL_NS: usize = 15;
+    /// Inodes of the server's namespaces, of PIDs and of the network; 0 where they are not known.
+    pub(crate) const PID_NAMESPACE: usize = 16;
+    pub(crate) const NET_NAMESPACE: usize = 17;
+    /// The program's name when the page was made, two words of bytes, filled up with zeros.
+    pub(crate) const PROGRAM: usize = 18;
     /// [`super::Counter`]s begin here.
     pub(crate) const COUNTERS: usize = 64;
     /// [`super::Traffic`] of links that are gone begins here.

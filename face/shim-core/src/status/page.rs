@@ -10,7 +10,7 @@ use libc::c_int;
 
 use super::files;
 use super::layout::{self, header};
-use super::reader::ServerPage;
+use super::reader;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 
@@ -61,15 +61,14 @@ pub(crate) enum Claimed {
 pub(crate) fn claim(launch: &str, directories: &[String]) -> Claimed {
     let mut why = libc::ENOENT;
     for directory in directories {
-        let Ok(path) = CString::new(format!("{directory}/{PREFIX}{launch}")) else { continue };
-        match make(&path) {
+        match make_in(directory, launch) {
             Ok(page) => return Claimed::Page(page),
             Err(libc::EEXIST) => {
-                if let Some(owner) = living_owner(&path) {
+                let path = format!("{directory}/{PREFIX}{launch}");
+                if let Some(owner) = reader::take_out(Path::new(&path)) {
                     return Claimed::Another(owner);
                 }
-                files::unlink(&path);
-                match make(&path) {
+                match make_in(directory, launch) {
                     Ok(page) => return Claimed::Page(page),
                     Err(error) => why = error,
                 }
@@ -79,12 +78,6 @@ pub(crate) fn claim(launch: &str, directories: &[String]) -> Claimed {
         }
     }
     Claimed::Nowhere(why)
-}
-
-/// The other process that a page belongs to. One that is not of the user whose process it names stops nobody.
-fn living_owner(path: &CStr) -> Option<u32> {
-    let page = ServerPage::open(Path::new(path.to_str().ok()?)).ok()??;
-    (i64::from(page.pid) != i64::from(sys::process_id())).then_some(page.pid)
 }
 
 /// When a process started, in clock ticks since the machine did.
@@ -105,44 +98,37 @@ fn ticks_in(stat: &str) -> Option<u64> {
     if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
 }
 
-fn make(path: &CStr) -> Result<Page, Errno> {
+/// Makes a page under a name that no reader looks at, locks it, and gives it its name: a page that has its name and is
+/// not locked is dead.
+fn make_in(directory: &str, launch: &str) -> Result<Page, Errno> {
+    let path = CString::new(format!("{directory}/{PREFIX}{launch}")).map_err(|_| libc::EINVAL)?;
+    let unnamed = format!("{directory}/.{PREFIX}{launch}-{}", sys::process_id());
+    let unnamed = CString::new(unnamed).map_err(|_| libc::EINVAL)?;
     let bytes = layout::WORDS * 8;
     if files::file_size_limit() < bytes as u64 {
         return Err(libc::EFBIG); // to try would end the process with a signal
     }
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let fd = files::open(path, flags, 0o600)?;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+    let open = || files::open(&unnamed, flags, 0o600);
+    let fd = match open() {
+        Err(libc::EEXIST) => {
+            files::unlink(&unnamed); // of a process with our number that was killed just here
+            open()?
+        }
+        outcome => outcome?,
+    };
     table::note(fd, Entry::Own);
-    let page = files::truncate(fd, bytes)
+    let words = files::lock(fd)
+        .and_then(|()| files::truncate(fd, bytes))
         .and_then(|()| files::take_room(fd, 0, layout::HEADER_WORDS * 8))
-        .and_then(|()| map(fd, bytes));
-    match page {
-        Ok(words) => Ok(Page {
-            words,
-            fd,
-            path: path.to_owned(),
-            links: Places {
-                made: AtomicU64::new(0),
-                first: layout::link_at(0),
-                words: layout::LINK_WORDS,
-                chunk: layout::LINKS_CHUNK,
-                max: layout::LINKS,
-                told: header::LINKS_MADE,
-            },
-            connections: Places {
-                made: AtomicU64::new(0),
-                first: layout::connection_at(0),
-                words: layout::CONNECTION_WORDS,
-                chunk: layout::CONNECTIONS_CHUNK,
-                max: layout::CONNECTIONS,
-                told: header::CONNECTIONS_MADE,
-            },
-            removed: AtomicBool::new(false),
-        }),
+        .and_then(|()| files::link(&unnamed, &path))
+        .and_then(|()| map(fd, bytes).inspect_err(|_| files::unlink(&path)));
+    files::unlink(&unnamed);
+    match words {
+        Ok(words) => Ok(Page::new(words, fd, path)),
         Err(error) => {
             table::note(fd, Entry::Real);
             sys::close(fd);
-            files::unlink(path);
             Err(error)
         }
     }
@@ -162,6 +148,31 @@ fn map(fd: c_int, bytes: usize) -> Result<*const AtomicU64, Errno> {
 }
 
 impl Page {
+    fn new(words: *const AtomicU64, fd: c_int, path: CString) -> Page {
+        Page {
+            words,
+            fd,
+            path,
+            links: Places {
+                made: AtomicU64::new(0),
+                first: layout::link_at(0),
+                words: layout::LINK_WORDS,
+                chunk: layout::LINKS_CHUNK,
+                max: layout::LINKS,
+                told: header::LINKS_MADE,
+            },
+            connections: Places {
+                made: AtomicU64::new(0),
+                first: layout::connection_at(0),
+                words: layout::CONNECTION_WORDS,
+                chunk: layout::CONNECTIONS_CHUNK,
+                max: layout::CONNECTIONS,
+                told: header::CONNECTIONS_MADE,
+            },
+            removed: AtomicBool::new(false),
+        }
+    }
+
     /// A word of the header, or of a place that has memory.
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         debug_assert!(index < layout::WORDS);
@@ -245,10 +256,11 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_an_owner_until_it_is_removed() {
+    fn a_page_is_locked_until_it_is_removed_and_others_are_taken_out() {
         let directory = std::env::temp_dir().join(format!("spillway-page-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let directories = [directory.to_str().unwrap().to_owned()];
+        let named = directory.join(format!("{PREFIX}one"));
         let Claimed::Page(page) = claim("one", &directories) else { panic!("not made") };
         assert_eq!(page.connection(layout::CONNECTIONS as u32), None);
         let (first, later) = (page.connection(0).unwrap(), page.connection(1000).unwrap());
@@ -256,31 +268,34 @@ mod tests {
         assert_eq!(page.word(header::CONNECTIONS_MADE).load(Ordering::Relaxed), 1024);
         page.change(later, || page.word(later + 1).store(7, Ordering::Relaxed));
         assert_eq!(page.word(later).load(Ordering::Relaxed), 2);
+        // Other processes find it locked by this one.
+        let holder = holder_seen_by_another_process(&named);
+        assert_eq!(holder, std::process::id() as i32);
 
-        // Written by this process, so that this process may claim it again, as after exec.
-        let Claimed::Page(again) = claim("one", &directories) else { panic!("its own page stops it") };
-        // A living other process: the parent of this one.
-        let parent = std::os::unix::process::parent_id();
-        let ticks = start_ticks(&format!("/proc/{parent}/stat")).unwrap();
-        let words = [
-            (header::MAGIC, layout::MAGIC),
-            (header::LAYOUT, layout::LAYOUT),
-            (header::PID, u64::from(parent)),
-            (header::START_TICKS, ticks),
-        ];
-        words.iter().for_each(|(at, word)| again.word(*at).store(*word, Ordering::Relaxed));
-        assert!(matches!(claim("one", &directories), Claimed::Another(pid) if pid == parent));
-        again.word(header::START_TICKS).store(ticks + 1, Ordering::Relaxed);
+        // A process has no lock against itself, so this one takes its own page for one that was left behind.
+        let Claimed::Page(again) = claim("one", &directories) else { panic!("left behind") };
+        again.remove();
+        assert!(!named.exists());
+        // Of a living other process, which has not even written the first word.
+        std::fs::write(&named, vec![0; layout::WORDS * 8]).unwrap();
+        let held = reader::tests::Holder::of(&named);
+        assert!(matches!(claim("one", &directories), Claimed::Another(pid) if pid == held.pid()));
+        drop(held);
         let Claimed::Page(page) = claim("one", &directories) else { panic!("its owner is gone") };
-        // Another user's, that names a living process all the same. Only root can make one here.
-        words.iter().for_each(|(at, word)| page.word(*at).store(*word, Ordering::Relaxed));
-        assert!(matches!(claim("one", &directories), Claimed::Another(_)));
-        if std::os::unix::fs::chown(directory.join(format!("{PREFIX}one")), Some(65_534), None).is_ok() {
-            assert!(matches!(claim("one", &directories), Claimed::Page(_)));
-        }
         page.remove();
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
         std::fs::remove_dir(&directory).unwrap();
         assert!(matches!(claim("one", &directories), Claimed::Nowhere(_)));
+    }
+
+    /// By `F_GETLK`, 0 for nobody.
+    fn holder_seen_by_another_process(path: &Path) -> i32 {
+        const ASK: &str = "import fcntl, struct, sys; f = open(sys.argv[1], 'r+'); \
+            lock = fcntl.fcntl(f, fcntl.F_GETLK, struct.pack('hhqqixxxx', fcntl.F_WRLCK, 0, 0, 0, 0)); \
+            kind, _, _, _, pid = struct.unpack('hhqqixxxx', lock); \
+            print(0 if kind == fcntl.F_UNLCK else pid)";
+        let output =
+            std::process::Command::new("/usr/bin/python3").args(["-c", ASK]).arg(path).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
     }
 }

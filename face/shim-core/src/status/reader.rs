@@ -1,18 +1,22 @@
 //! Reading the status pages of this machine's servers, for the command.
 //!
-//! A page lies where others may write too, so its file counts only if it belongs to the user of the process that it
-//! names, and that process started when it says. It is read rather than mapped: nobody can pull it away.
+//! A living server holds a lock on its page. The kernel says which process that is, also across PID namespaces, so the
+//! page is believed about nothing that it could lie about: it counts only if its file belongs to the user of that
+//! process. A page is removed only by a process that could lock it. It is read rather than mapped: nobody can pull it
+//! away.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use spillway_policy::Word;
 
+use super::files;
 use super::layout::{self, Counter, Request, State, Traffic, header};
 use super::page::{DIRECTORIES, DIRECTORY, PREFIX, start_ticks};
 use crate::sys;
@@ -39,8 +43,18 @@ pub struct ServerPage {
     file: File,
     /// Where the page is.
     pub path: PathBuf,
-    /// The server's process.
+    /// The server's process: as this process sees it, or else as its own PID namespace does.
     pub pid: u32,
+    /// Whether the process is in this PID namespace, or in one below.
+    pub is_visible: bool,
+    /// The inode of the server's PID namespace, if that is not this process's own and is known.
+    pub pid_namespace: Option<u64>,
+    /// The inode of the server's network namespace, if that is not this process's own and is known.
+    pub net_namespace: Option<u64>,
+    /// The user that the page belongs to.
+    pub user: u32,
+    /// What the page says.
+    named: String,
 }
 
 /// A page that is there and cannot be read.
@@ -152,35 +166,43 @@ impl Words {
 impl ServerPage {
     /// `None` when the server is gone, or it is no page of a server.
     pub(super) fn open(path: &Path) -> io::Result<Option<ServerPage>> {
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let Some(file) = open_page(path)? else { return Ok(None) };
         let metadata = file.metadata()?;
-        if !metadata.is_file() || metadata.len() != layout::WORDS as u64 * 8 {
-            return Ok(None);
-        }
         let Words(words) = Words::read(&file, 0, layout::HEADER_WORDS)?;
+        if words[header::MAGIC] == layout::MAGIC_UNLOCKED {
+            return older(&words);
+        }
         if words[header::MAGIC] != layout::MAGIC {
-            return Ok(None); // just being made
+            return Ok(None); // just being made, or no page
         }
-        // Whose it is stands at the same place in every layout.
-        let Ok(pid) = u32::try_from(words[header::PID]) else { return Ok(None) };
-        if start_ticks(&format!("/proc/{pid}/stat")) != Some(words[header::START_TICKS]) {
-            // Killed: nobody else will. Only what says itself that it is a page is removed.
-            let _ = std::fs::remove_file(path);
+        let holder = files::lock_holder(file.as_raw_fd()).map_err(io::Error::from_raw_os_error)?;
+        let Some(holder) = holder else {
+            remove_dead(&file, path);
             return Ok(None);
-        }
+        };
         if words[header::LAYOUT] != layout::LAYOUT {
             return Err(io::Error::other("the server runs another version of Spillway than this command"));
         }
         // One of root's was made before the server gave its rights up.
-        if metadata.uid() != 0 && owner(pid) != Some(metadata.uid()) {
-            return Err(io::Error::other("it does not belong to the user of the process that it names"));
+        let is_visible = holder != 0;
+        if is_visible && metadata.uid() != 0 && owner(holder) != Some(metadata.uid()) {
+            return Err(io::Error::other("it does not belong to the user of the process that has it locked"));
         }
-        Ok(Some(ServerPage { file, path: path.to_owned(), pid }))
+        let elsewhere = |word: usize, own: &str| {
+            Some(words[word]).filter(|inode| *inode != 0 && *inode != namespace(own))
+        };
+        let name: Vec<u8> =
+            words[header::PROGRAM..header::PROGRAM + 2].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        Ok(Some(ServerPage {
+            file,
+            path: path.to_owned(),
+            pid: if is_visible { holder } else { words[header::PID] as u32 },
+            is_visible,
+            pid_namespace: elsewhere(header::PID_NAMESPACE, PID_NAMESPACE),
+            net_namespace: elsewhere(header::NET_NAMESPACE, NET_NAMESPACE),
+            user: metadata.uid(),
+            named: printable(name.split(|byte| *byte == 0).next().unwrap_or_default()),
+        }))
     }
 
     /// What the server does.
@@ -262,30 +284,123 @@ impl ServerPage {
         Ok(None) // its writer died in the middle, or it never rests
     }
 
-    /// Asks the server for something, and waits until it has done that. `false`: it did not within this time, and
-    /// will when it next looks.
-    pub fn ask(&self, request: Request, patience: Duration) -> io::Result<bool> {
+    /// Asks the server for something. It is told to [`has_done`](Self::has_done) what was asked for.
+    fn ask(&self, request: Request) -> io::Result<u64> {
         let Words(words) = Words::read(&self.file, header::REQUEST, 1)?;
         let word = request.word(layout::sequence_of(words[0]).wrapping_add(1));
         // A write by a system call, which the server's watch of the file reports.
         self.file.write_all_at(&word.to_ne_bytes(), header::REQUEST as u64 * 8)?;
-        let began = Instant::now();
-        loop {
-            let Words(words) = Words::read(&self.file, header::ANSWERED, 1)?;
-            if words[0] == word {
-                return Ok(true);
-            }
-            if began.elapsed() >= patience {
-                return Ok(false);
-            }
-            std::thread::sleep(ANSWER_INTERVAL);
-        }
+        Ok(word)
     }
 
-    /// The server's program, as the system names it.
-    pub fn program(&self) -> String {
-        std::fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default().trim_end().to_owned()
+    /// Whether the server has carried out what was asked for last.
+    fn has_done(&self, asked: u64) -> io::Result<bool> {
+        let Words(words) = Words::read(&self.file, header::ANSWERED, 1)?;
+        Ok(words[0] == asked)
     }
+
+    /// The server's program, as the system names it, or as the page does where the process is not visible. Fit to be
+    /// printed: whoever runs a process may give it any name.
+    pub fn program(&self) -> String {
+        if !self.is_visible {
+            return self.named.clone();
+        }
+        let name = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        printable(name.trim_ascii_end())
+    }
+}
+
+/// Asks servers for the same, and waits until all have done it or the time is over, which is the same for all. `false`:
+/// that server has not, and will when it next looks.
+pub fn ask_all(pages: &[ServerPage], request: Request, patience: Duration) -> Vec<io::Result<bool>> {
+    let mut answers: Vec<io::Result<bool>> = Vec::with_capacity(pages.len());
+    let asked: Vec<io::Result<u64>> = pages.iter().map(|page| page.ask(request)).collect();
+    let began = Instant::now();
+    for (page, asked) in pages.iter().zip(asked) {
+        answers.push(asked.and_then(|asked| {
+            loop {
+                let is_done = page.has_done(asked)?;
+                if is_done || began.elapsed() >= patience {
+                    return Ok(is_done);
+                }
+                std::thread::sleep(ANSWER_INTERVAL);
+            }
+        }));
+    }
+    answers
+}
+
+/// A file that may be a page: a plain one of the right length.
+fn open_page(path: &Path) -> io::Result<Option<File>> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let metadata = file.metadata()?;
+    Ok((metadata.is_file() && metadata.len() == layout::WORDS as u64 * 8).then_some(file))
+}
+
+/// A page of a layout whose servers hold no lock: nobody can tell for sure that the server is gone, so it stays.
+fn older(words: &[u64]) -> io::Result<Option<ServerPage>> {
+    let pid = words[header::PID];
+    if start_ticks(&format!("/proc/{pid}/stat")) == Some(words[header::START_TICKS]) {
+        return Err(io::Error::other("the server runs an older version of Spillway than this command"));
+    }
+    Ok(None)
+}
+
+/// Removes a page that no process has locked. Of several that try only the one with the lock does, and the name is still
+/// this file's then: whoever makes a page under it has locked and removed this one before.
+fn remove_dead(file: &File, path: &Path) {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    if files::lock(file.as_raw_fd()).is_ok()
+        && let (Ok(this), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path))
+        && identity(this) == identity(named)
+    {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// For the process that is to make a page of this name: the living process that has it, otherwise the page is removed. One
+/// whose file is not of the user of its process stops nobody.
+pub(super) fn take_out(path: &Path) -> Option<u32> {
+    if let Ok(Some(file)) = open_page(path) {
+        let holder = files::lock_holder(file.as_raw_fd()).ok().flatten();
+        let user = file.metadata().map_or(0, |metadata| metadata.uid());
+        match holder {
+            Some(holder) if holder == 0 || user == 0 || owner(holder) == Some(user) => return Some(holder),
+            Some(_) => {}
+            None => {
+                remove_dead(&file, path);
+                return None;
+            }
+        }
+    }
+    let _ = std::fs::remove_file(path);
+    None
+}
+
+/// Where the kernel shows a process its own namespaces.
+pub(super) const PID_NAMESPACE: &str = "/proc/self/ns/pid";
+pub(super) const NET_NAMESPACE: &str = "/proc/self/ns/net";
+
+/// The inode of a namespace; 0 if it is not known.
+pub(super) fn namespace(path: &str) -> u64 {
+    std::fs::metadata(path).map_or(0, |metadata| metadata.ino())
+}
+
+/// A foreign process's name, fit to be printed: control characters, and those that turn the direction of writing, are
+/// escaped.
+pub fn printable(name: &[u8]) -> String {
+    let text = String::from_utf8_lossy(name);
+    let escaped = text.chars().flat_map(|one| {
+        let is_plain = matches!(one, '\'' | '"');
+        let (plain, escaped) = (is_plain.then_some(one), (!is_plain).then(|| one.escape_debug()));
+        plain.into_iter().chain(escaped.into_iter().flatten())
+    });
+    escaped.collect()
 }
 
 /// The user that a process acts as. `/proc/PID` itself may belong to root.
@@ -334,51 +449,128 @@ fn connection_status(words: &[u64], now: u64) -> Option<ConnectionStatus> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
     use super::*;
 
-    #[test]
-    fn a_page_of_another_version_is_removed_once_its_server_is_gone() {
-        let path = std::env::temp_dir().join(format!("spillway-layout-{}", std::process::id()));
-        let write = |start_ticks: u64| {
-            let mut words = vec![0; layout::WORDS];
-            (words[header::MAGIC], words[header::LAYOUT]) = (layout::MAGIC, layout::LAYOUT + 1);
-            (words[header::PID], words[header::START_TICKS]) = (std::process::id().into(), start_ticks);
-            let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
-            std::fs::write(&path, bytes).unwrap();
-        };
-        let alive = start_ticks("/proc/self/stat").unwrap();
-        write(alive);
-        assert!(ServerPage::open(&path).is_err() && path.exists());
-        write(alive + 1);
-        assert!(ServerPage::open(&path).unwrap().is_none() && !path.exists());
+    /// Another process that has a page locked, as a server has.
+    pub(in crate::status) struct Holder(Child);
+
+    impl Holder {
+        pub(in crate::status) fn of(path: &Path) -> Holder {
+            const HOLD: &str = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); \
+                print('held', flush=True); sys.stdin.read()";
+            let mut command = Command::new("/usr/bin/python3");
+            command.args(["-c", HOLD]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().expect("python3 is installed");
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "held\n");
+            Holder(child)
+        }
+
+        pub(in crate::status) fn pid(&self) -> u32 {
+            self.0.id()
+        }
     }
 
-    /// Whatever is in a page that passes for one of this process, reading it is no panic, and bounded.
+    impl Drop for Holder {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn write(path: &Path, header: &[(usize, u64)]) {
+        let mut words = vec![0; layout::WORDS];
+        header.iter().for_each(|(at, word)| words[*at] = *word);
+        let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("spillway-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn a_page_is_removed_when_nobody_has_it_locked_whatever_its_layout() {
+        let path = scratch("layout");
+        for layout in [layout::LAYOUT, layout::LAYOUT + 1] {
+            // The process id says nothing.
+            write(&path, &[(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout), (header::PID, 1 << 40)]);
+            let holder = Holder::of(&path);
+            match ServerPage::open(&path) {
+                Ok(Some(page)) => assert_eq!((layout, page.pid), (layout::LAYOUT, holder.pid())),
+                Err(error) => {
+                    assert!(layout > layout::LAYOUT && error.to_string().contains("another version"))
+                }
+                Ok(None) => panic!("its server lives"),
+            }
+            assert!(path.exists());
+            drop(holder);
+            assert!(ServerPage::open(&path).unwrap().is_none() && !path.exists());
+        }
+    }
+
+    #[test]
+    fn an_older_page_is_refused_or_left_alone() {
+        let path = scratch("older");
+        let ticks = start_ticks("/proc/self/stat").unwrap();
+        let write = |ticks: u64| {
+            let pid = (header::PID, std::process::id().into());
+            write(&path, &[(header::MAGIC, layout::MAGIC_UNLOCKED), pid, (header::START_TICKS, ticks)]);
+        };
+        write(ticks);
+        assert!(ServerPage::open(&path).unwrap_err().to_string().contains("older version"));
+        write(ticks + 1);
+        assert!(
+            ServerPage::open(&path).unwrap().is_none() && path.exists(),
+            "it may live in another namespace"
+        );
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// The page of another user's process, in a file of a third one.
+    #[test]
+    fn a_page_that_is_not_its_process_users_is_told() {
+        let path = scratch("forged");
+        write(&path, &[(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout::LAYOUT)]);
+        let holder = Holder::of(&path);
+        if std::os::unix::fs::chown(&path, Some(65_534), None).is_ok() {
+            let error = ServerPage::open(&path).unwrap_err();
+            assert!(error.to_string().contains("does not belong"), "{error}");
+        }
+        drop(holder);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Whatever is in a page that passes for a living one, reading it is no panic, and bounded.
     #[test]
     fn any_words_are_read() {
-        let name = format!("spillway-reader-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let write = |seed: u64| {
+        let path = scratch("reader");
+        let fill = |seed: u64| {
             let mut state = seed;
             let mut words: Vec<u64> = Vec::with_capacity(layout::WORDS);
             words.resize_with(layout::WORDS, || {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 state ^ state >> 29
             });
-            words[header::MAGIC] = layout::MAGIC;
-            words[header::LAYOUT] = layout::LAYOUT;
-            words[header::PID] = std::process::id().into();
-            words[header::START_TICKS] = start_ticks("/proc/self/stat").unwrap();
+            (words[header::MAGIC], words[header::LAYOUT]) = (layout::MAGIC, layout::LAYOUT);
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             std::fs::write(&path, bytes).unwrap();
         };
         for seed in 0..4 {
-            write(seed);
+            fill(seed);
+            let holder = Holder::of(&path);
             let page = ServerPage::open(&path).unwrap().expect("it is a page of a living process");
+            assert!(page.named.chars().all(|one| !one.is_control()), "{:?}", page.named);
+            assert_eq!((page.pid, page.program().as_str()), (holder.pid(), "python3"));
             assert!(page.status().unwrap().links.len() <= layout::LINKS);
             assert!(page.connections().unwrap().len() <= layout::CONNECTIONS);
-            assert!(!page.ask(Request::Refresh, Duration::ZERO).unwrap(), "nobody is there to answer");
+            let answers = ask_all(&[page], Request::Refresh, Duration::ZERO);
+            assert!(matches!(answers[..], [Ok(false)]), "nobody is there to answer");
         }
         // Too short, a link elsewhere, a directory: no page, or an error.
         std::fs::write(&path, [0; 100]).unwrap();
@@ -388,5 +580,14 @@ mod tests {
         assert!(ServerPage::open(&path).is_err());
         std::fs::remove_file(&path).unwrap();
         assert!(ServerPage::open(Path::new("/tmp")).is_err());
+    }
+
+    #[test]
+    fn names_cannot_write_to_terminals() {
+        assert_eq!(printable(b"memcached"), "memcached");
+        assert_eq!(printable(b"it's \"x\""), "it's \"x\"");
+        assert_eq!(printable(b"\x1b[2Jroot\n\x07"), "\\u{1b}[2Jroot\\n\\u{7}");
+        assert_eq!(printable("\u{9b}31m\u{202e}".as_bytes()), "\\u{9b}31m\\u{202e}");
+        assert_eq!(printable(b"\xff\\"), "\u{fffd}\\\\");
     }
 }

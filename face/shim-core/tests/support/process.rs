@@ -150,6 +150,12 @@ impl Server {
     }
 }
 
+/// Ends a process that a test's server has made.
+pub fn kill(pid: i32) {
+    // SAFETY: a signal.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
 pub fn own_command(kind: &str, address: SocketAddr) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "server", "--ignored", "--nocapture"]).stdout(Stdio::null());

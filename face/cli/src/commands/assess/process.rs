@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use spillway_shim_core::status::printable;
+
 /// A process that is looked at and not touched.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -50,7 +52,7 @@ impl Process {
 
     /// The program, as the system names it.
     pub(super) fn name(&self) -> String {
-        fs::read_to_string(self.folder.join("comm")).unwrap_or_default().trim_end().to_owned()
+        printable(fs::read(self.folder.join("comm")).unwrap_or_default().trim_ascii_end())
     }
 
     /// Looks at the network that the process has, from now on and for this whole thread.

@@ -76,8 +76,8 @@ fn pipe() -> [RawFd; 2] {
     ends
 }
 
-/// Echoes one client. Its first byte makes a child by a plain system call, which keeps all descriptors for as long as
-/// the parent lives.
+/// Echoes one byte of each client, and makes a child by a plain system call for it, which keeps all descriptors. The
+/// child outlives its parent for a minute, unless the test ends it.
 pub(super) fn raw_fork(listener: &TcpListener) -> ! {
     let parent = std::process::id();
     loop {
@@ -94,6 +94,7 @@ pub(super) fn raw_fork(listener: &TcpListener) -> ! {
                 while libc::getppid() as u32 == parent {
                     libc::usleep(20_000);
                 }
+                libc::sleep(60);
                 libc::_exit(0);
             }
             assert!(child > 0);
