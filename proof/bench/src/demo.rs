@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::calibrate::{Calibration, calibrate, helped_throughput};
+use crate::calibrate::{Calibration, calibrate, given, helped_throughput};
 use crate::error::Error;
 use crate::goodput::{Tally, Timing};
 use crate::results::{Results, write_file, write_json};
+use crate::scenario;
 use crate::scenario::{Plan, Relieved, Sample, Second};
 use crate::scene::{Scene, Setting};
-use crate::{scenario, table};
 
 /// How the demo is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,14 +30,16 @@ pub struct Options {
     pub relieved_s: u64,
     /// Seconds after the burst.
     pub after_s: u64,
-    /// Requests a second that the server serves alone; found by a ramp where it is not given.
+    /// Requests a second that the server serves alone; the scene calibrates itself where it is not given.
     pub direct_per_s: Option<f64>,
+    /// How long the helper may wait to fill a batch; a fixed part of the SLA where it is not given.
+    pub max_delay: Option<Duration>,
     /// Where the report goes; the results go beside it.
     pub report: PathBuf,
 }
 
 impl Options {
-    /// About a minute, capacity search included.
+    /// A little more than a minute, calibration included.
     pub fn new(setting: Setting) -> Options {
         Options {
             setting,
@@ -46,6 +48,7 @@ impl Options {
             relieved_s: 12,
             after_s: 6,
             direct_per_s: None,
+            max_delay: None,
             report: PathBuf::from("target/demo/report.html"),
         }
     }
@@ -75,45 +78,51 @@ struct Series<'a> {
     clients: &'a spillway_load::Report,
 }
 
+/// The part of the SLA for which a batch may wait where nobody says otherwise: 400 µs of 1 ms. On slower machines, with their
+/// longer SLA, batches then hold as many messages.
+const DELAY_PART_OF_SLA: f64 = 0.4;
+
 /// Runs the demo, tells about it on `out` as it goes, and writes its files.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
+    let demo = play(options, out)?;
+    demo.write(&options.report)?;
+    say(out, &format!("report: {}", options.report.display()));
+    Ok(demo)
+}
+
+/// Tells something. Nobody reading is no reason to stop.
+fn say(out: &mut dyn Write, text: &str) {
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// The same without files.
+pub fn play(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
     if options.relieved_s < 4 || options.burst_s < 2 || options.light_s < 2 {
         return Err(Error::Usage(
             "the demo needs 2 s of light load, 2 s of burst and 4 s of relieved burst, at least".into(),
         ));
     }
-    let say = |out: &mut dyn Write, text: &str| {
-        // Nobody reading is no reason to stop.
-        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
-    };
     say(out, "setting the scene: server, helper and clients in network namespaces");
     let mut scene = Scene::set("demo", options.setting.clone())?;
-    let machine = scene.machine()?;
     say(out, &summary::placement(&options.setting));
 
     let timing = Timing { warm_up: Duration::from_secs(1), ..Timing::default() };
     let calibration = match options.direct_per_s {
-        Some(direct_per_s) => {
-            Calibration { direct_per_s, sla_us: crate::relief::sla_us(0), ..Calibration::default() }
-        }
+        Some(direct_per_s) => given(&mut scene, direct_per_s, timing)?,
         None => {
-            say(out, "finding out how much the server does alone (about 25 s)");
+            say(out, "calibrating: what requests cost here, and how much the server does alone (about 35 s)");
             calibrate(&mut scene, timing)?
         }
     };
     let direct_per_s = calibration.direct_per_s;
-    say(
-        out,
-        &format!(
-            "alone it serves {}/s within {:.1} ms; the burst will be three times that\n",
-            table::grouped(direct_per_s),
-            calibration.sla_us as f64 / 1000.0
-        ),
-    );
+    say(out, &format!("{}; the burst will be three times that\n", calibration.words()));
+    let by_sla = Duration::from_micros((calibration.sla_us as f64 * DELAY_PART_OF_SLA) as u64);
+    scene.set_max_delay(options.max_delay.unwrap_or(by_sla))?;
+    let (machine, setting) = (scene.machine()?, scene.setting().clone());
     let (saturated, helped_tally) = helped_throughput(&mut scene, direct_per_s, timing)?;
 
     let plan = Plan::new(direct_per_s, options.light_s, options.burst_s, options.relieved_s, options.after_s);
-    say(out, &summary::head(&options.setting, &machine.server, calibration.sla_us));
+    say(out, &summary::head(&setting, &machine.server, calibration.sla_us));
     let mut seconds = Vec::new();
     let run = scenario::run(&mut scene, plan, calibration.sla_us, &mut |second| {
         say(out, &summary::live(&plan, second));
@@ -130,14 +139,12 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
         run,
         seconds,
         tally,
-        setting: options.setting.clone(),
+        setting,
         results: Results::new("demo", machine),
     };
     summary::fill(&mut demo);
     say(out, "");
     say(out, &summary::text(&demo));
-    demo.write(&options.report)?;
-    say(out, &format!("report: {}", options.report.display()));
     Ok(demo)
 }
 
@@ -145,6 +152,32 @@ impl Demo {
     /// Whether every check held.
     pub fn passed(&self) -> bool {
         self.results.passed()
+    }
+
+    /// From the word until the SLA was kept again, in ms, if it was before the burst was over.
+    pub fn relief_ms(&self) -> Option<u64> {
+        self.run.relief_ms()
+    }
+
+    /// Replies and failures of everything that ran.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// What calibration found.
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// Messages in each batch of the relieved burst, if there were batches.
+    pub fn messages_per_batch(&self) -> Option<f64> {
+        let (from_ms, to_ms) = self.run.relieved();
+        self.run.between(from_ms, to_ms).0.messages_per_batch()
+    }
+
+    /// Why its times must not be cited, if so.
+    pub fn spoilt(&self) -> Vec<String> {
+        self.run.spoilt(self.setting.quota)
     }
 
     fn write(&self, report: &Path) -> Result<(), Error> {

@@ -14,6 +14,7 @@ pub mod payload;
 pub mod server_cost;
 pub mod session_cost;
 pub mod sidecar;
+pub mod slow_machine;
 pub mod stack;
 pub mod table1;
 pub mod tcp_interop;
@@ -55,7 +56,7 @@ pub struct Experiment {
 }
 
 /// All experiments.
-pub const ALL: [Experiment; 17] = [
+pub const ALL: [Experiment; 18] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
@@ -134,6 +135,13 @@ pub const ALL: [Experiment; 17] = [
         question: "what a sidecar adds to a request on an idle service: time, and CPU of its own, by protocol",
         paper: "none: PostMan's clients are linked with its library",
         run: sidecar::run,
+    },
+    Experiment {
+        name: "slow-machine",
+        question: "whether the demo ends relieved on a machine whose cores are slowed to a half and a third, 10 runs each (25 \
+                   minutes; the machine must be quiet)",
+        paper: "none: PostMan was measured on one kind of machine",
+        run: slow_machine::run,
     },
     Experiment {
         name: "stack",

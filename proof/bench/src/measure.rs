@@ -30,7 +30,7 @@ const LATE_SHARE_MAX: f64 = 0.01;
 /// to a stall.
 const LATE_FOR_STALLED: f64 = 8.0;
 /// More CPU time of others than this, in percent of a core, spoils a measurement: a neighbour is at work.
-const OTHERS_PERCENT_MAX: f64 = 15.0;
+pub(crate) const OTHERS_PERCENT_MAX: f64 = 15.0;
 /// This much of it spoils what failed: by itself the machine needs about 1 %.
 const OTHERS_PERCENT_FAILED: f64 = 4.0;
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use spillway_lab::peers::{Memcached, Peer, Proxy};
-use spillway_lab::{Host, HostOptions, Lab, LabOptions, Place, Quota};
+use spillway_lab::{Host, HostOptions, Lab, LabOptions, Place, Quota, Slowdown};
 
 use crate::error::Error;
 use crate::generator::{Clients, Generators};
@@ -20,6 +20,8 @@ use crate::steady::Steady;
 
 /// The server's link port, and the helper's.
 const LINK_PORT: u16 = 11_411;
+/// Cores are slowed for no longer than this, whatever happens.
+const SLOW_AT_MOST: Duration = Duration::from_secs(600);
 /// How the scene is set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
@@ -41,6 +43,8 @@ pub struct Setting {
     pub placement: Placement,
     /// Idle cores poll instead of halting.
     pub awake: bool,
+    /// Everything takes so many times as long: every core is slowed while the scene stands.
+    pub slow: Option<u32>,
 }
 
 /// Cores of the hosts.
@@ -139,6 +143,7 @@ impl Setting {
             pace: Duration::from_micros(60),
             placement: Placement::on(cores),
             awake: true,
+            slow: None,
         }
     }
 
@@ -162,6 +167,7 @@ pub struct Scene {
     hosts: Hosts,
     keys: Keys,
     steady: Steady,
+    slowdown: Option<Slowdown>,
     lab: Lab,
 }
 
@@ -196,10 +202,14 @@ impl Scene {
         let shimmed = Memcached::default().wrapper(wrapper(&setting.program, link, &keys)).start(&server)?;
         let helper = start_helper(&setting, &hosts, &keys)?;
         let steady = Steady::hold(setting.awake);
-        let scene = Scene { setting, helper, plain, shimmed, nutcracker: None, hosts, keys, steady, lab };
+        let (nutcracker, slowdown) = (None, None);
+        let mut scene =
+            Scene { setting, helper, plain, shimmed, nutcracker, hosts, keys, steady, slowdown, lab };
         for system in [System::Plain, System::Shimmed] {
             scene.fill(system)?;
         }
+        let slow = |times| Slowdown::start(times, SLOW_AT_MOST);
+        scene.slowdown = scene.setting.slow.map(slow).transpose()?;
         scene.hosts.server.set_quota(scene.setting.quota)?;
         Ok(scene)
     }
@@ -207,6 +217,11 @@ impl Scene {
     /// How it was set.
     pub fn setting(&self) -> &Setting {
         &self.setting
+    }
+
+    /// The share of each core that the scene has: 1, unless cores are slowed.
+    pub fn speed(&self) -> f64 {
+        self.slowdown.as_ref().map_or(1.0, Slowdown::speed)
     }
 
     /// Changes or lifts the server host's quota.
@@ -315,6 +330,11 @@ impl Scene {
             ("moves".into(), format!("one connection each {:?}", setting.pace)),
             ("congestion control".into(), self.hosts.server.congestion_control()?),
         ]);
+        if let Some(times) = setting.slow {
+            let words =
+                format!("slowed {times} times by a real-time thread on each, {:.2} left", self.speed());
+            machine.lab.insert("cores".into(), words);
+        }
         machine.lab.extend(self.steady.words());
         Ok(machine)
     }
@@ -330,7 +350,8 @@ impl Scene {
 
     /// Ends everything, and reports a failure to remove what was made.
     pub fn close(self) -> Result<(), Error> {
-        let Scene { mut helper, mut plain, mut shimmed, lab, .. } = self;
+        let Scene { mut helper, mut plain, mut shimmed, slowdown, lab, .. } = self;
+        drop(slowdown);
         helper.stop();
         plain.stop();
         shimmed.stop();

@@ -41,6 +41,15 @@ impl Burner {
     /// Without the right to real-time scheduling; or when the share is above what the kernel lets real-time threads have
     /// (95 % of a second by default: beyond it the burner itself would be stopped for tens of milliseconds).
     pub fn start(core: usize, busy: Duration, period: Duration) -> Result<Burner, LabError> {
+        Burner::start_until(core, busy, period, None)
+    }
+
+    fn start_until(
+        core: usize,
+        busy: Duration,
+        period: Duration,
+        deadline: Option<Instant>,
+    ) -> Result<Burner, LabError> {
         check(busy, period, real_time_share())?;
         napi::only(core)?;
         let shared = Arc::new(Shared::default());
@@ -49,7 +58,7 @@ impl Burner {
         let work = move || match become_real_time(core, PRIORITY) {
             Ok(()) => {
                 let _ = report.send(Ok(()));
-                burn(&theirs, busy, period);
+                burn(&theirs, busy, period, deadline);
             }
             Err(e) => drop(report.send(Err(e))),
         };
@@ -80,6 +89,43 @@ impl Burner {
     }
 }
 
+/// Makes every core of this machine slower by burning a part of each short period, until dropped or until a limit.
+///
+/// Ordinary work then takes so many times as long, interrupts and the kernel's own real-time threads excepted. CPU accounts do
+/// not show it: what is burnt is in nobody's account but this process's.
+#[derive(Debug)]
+pub struct Slowdown {
+    burners: Vec<Burner>,
+}
+
+/// A core is taken away for less than this at a time, so that it looks slow and not stopped.
+const SLOWDOWN_PERIOD: Duration = Duration::from_micros(100);
+
+impl Slowdown {
+    /// Makes everything take `times` as long: 2 leaves a half of each core, 3 a third. Ends after `limit` by itself.
+    ///
+    /// # Errors
+    /// As [`Burner::start`]; and when `times` is not 2 to 10.
+    pub fn start(times: u32, limit: Duration) -> Result<Slowdown, LabError> {
+        if !(2..=10).contains(&times) {
+            return Err(LabError::BadOption(format!(
+                "cores can be slowed to a half up to a tenth, not {times} times"
+            )));
+        }
+        let busy = SLOWDOWN_PERIOD - SLOWDOWN_PERIOD / times;
+        let deadline = Instant::now() + limit;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let start = |core| Burner::start_until(core, busy, SLOWDOWN_PERIOD, Some(deadline));
+        Ok(Slowdown { burners: (0..cores).map(start).collect::<Result<_, _>>()? })
+    }
+
+    /// The share of each core that is left, 0 to 1: of the core that has least.
+    pub fn speed(&self) -> f64 {
+        let left = self.burners.iter().map(|burner| 1.0 - burner.percent_of_core() / 100.0);
+        left.fold(1.0, f64::min)
+    }
+}
+
 impl Drop for Burner {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -90,9 +136,9 @@ impl Drop for Burner {
     }
 }
 
-fn burn(shared: &Shared, busy: Duration, period: Duration) {
+fn burn(shared: &Shared, busy: Duration, period: Duration, deadline: Option<Instant>) {
     let mut begin = Instant::now();
-    while !shared.stop.load(Ordering::Relaxed) {
+    while !shared.stop.load(Ordering::Relaxed) && deadline.is_none_or(|deadline| begin < deadline) {
         while begin.elapsed() < busy {
             std::hint::spin_loop();
         }
@@ -148,6 +194,22 @@ fn check(busy: Duration, period: Duration, share: f64) -> Result<(), LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cores_are_slowed_only_by_what_the_kernel_allows() {
+        for times in [0, 1, 11] {
+            let refused = Slowdown::start(times, Duration::from_secs(1)).unwrap_err();
+            assert!(refused.to_string().contains("slowed"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_burner_ends_at_its_limit_without_anybody() {
+        let (us, shared) = (Duration::from_micros, Shared::default());
+        // Returns although nothing stops it.
+        burn(&shared, us(10), us(100), Some(Instant::now() + Duration::from_millis(2)));
+        assert!(!shared.stop.load(Ordering::Relaxed));
+    }
 
     #[test]
     fn shares_beyond_the_kernels_allowance_are_refused() {

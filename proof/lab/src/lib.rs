@@ -42,7 +42,7 @@ mod tools;
 pub mod peers;
 
 pub use awake::Awake;
-pub use burner::Burner;
+pub use burner::{Burner, Slowdown};
 pub use canary::Canary;
 pub use clean::{CleanReport, KeptRun, RemovedRun, clean, clean_everything};
 pub use cpu::{HostCpu, Quota};

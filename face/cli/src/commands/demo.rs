@@ -24,18 +24,22 @@ pub(crate) struct Args {
     /// Keys in the server.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     keys: u32,
-    /// Requests a second that the server serves alone; found out by a ramp if not given.
+    /// Requests a second that the server serves alone. If not given, the demo sizes the server to this machine, and stops when
+    /// others use it.
     #[arg(long, value_name = "PER_SECOND")]
     capacity: Option<f64>,
     /// Seconds of light load, of burst before the word, of burst after it, and afterwards.
     #[arg(long, value_name = "S,S,S,S", value_delimiter = ',', default_values_t = [6, 8, 12, 6])]
     times: Vec<u64>,
-    /// How long the helper may wait to fill a batch.
-    #[arg(long, value_name = "TIME", default_value = "400us", value_parser = parse_duration)]
-    max_delay: Duration,
+    /// How long the helper may wait to fill a batch [default: 0.4 of the SLA].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    max_delay: Option<Duration>,
     /// Between the starts of two clients' moves.
     #[arg(long, value_name = "TIME", default_value = "60us", value_parser = parse_duration)]
     pace: Duration,
+    /// Slow every core this many times while the demo runs: what `spillway bench slow-machine` repeats.
+    #[arg(long, value_name = "TIMES", hide = true)]
+    slow: Option<u32>,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -53,11 +57,16 @@ fn options(args: Args) -> Result<Options, spillway_bench::Error> {
     let setting = Setting {
         connections: args.connections,
         keys: args.keys,
-        max_delay: args.max_delay,
         pace: args.pace,
+        slow: args.slow,
         ..Setting::of_this_program()?
     };
-    let mut options = Options { direct_per_s: args.capacity, report: args.report, ..Options::new(setting) };
+    let mut options = Options {
+        direct_per_s: args.capacity,
+        max_delay: args.max_delay,
+        report: args.report,
+        ..Options::new(setting)
+    };
     let [light_s, burst_s, relieved_s, after_s] = args.times[..] else {
         return Err(spillway_bench::Error::Usage("--times takes four numbers, such as 6,8,12,6".into()));
     };

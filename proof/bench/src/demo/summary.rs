@@ -203,7 +203,7 @@ pub(super) fn fill(demo: &mut Demo) {
     let one = |value: Option<f64>| value.into_iter().collect::<Vec<_>>();
     let mut rows = vec![
         Row::new("direct, without shim", "goodput", "requests/s", &[demo.calibration.direct_per_s])
-            .param("sla_ms", 1.0)
+            .param("sla_ms", demo.calibration.sla_us as f64 / 1000.0)
             .note("one short ramp"),
         Row::new("helped", "throughput", "replies/s", &[demo.helped_per_s]).note("without regard to time"),
         Row::new("helped", "moved_ms", "ms", &one(run.moved_ms())).void_if(&spoilt),

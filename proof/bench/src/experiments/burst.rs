@@ -21,7 +21,6 @@ use crate::results::Results;
 use crate::scenario::{self, Plan, Relieved};
 use crate::scene::{Placement, Scene, System};
 use crate::stats::median;
-use crate::table::grouped;
 
 /// Rounds that the rule asks for.
 const ROUNDS: usize = 5;
@@ -91,7 +90,6 @@ struct Course<'a> {
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     let begun = Instant::now();
     let mut scene = Scene::set("burst", options.setting.clone())?;
-    let machine = scene.machine()?;
     let warm_up = Duration::from_millis(if options.quick { 1_000 } else { 2_000 });
     let deadline = options.quick.then(|| begun + QUICK);
     let timing = Timing { warm_up, deadline, ..Timing::default() };
@@ -103,12 +101,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         );
     }
     let calibration = calibrate(&mut scene, timing)?;
-    let _ = writeln!(
-        out,
-        "direct capacity {}/s; SLA {:.1} ms",
-        grouped(calibration.direct_per_s),
-        calibration.sla_us as f64 / 1000.0
-    );
+    let _ = writeln!(out, "{}", calibration.words());
+    let machine = scene.machine()?;
     let measured = Measured {
         quick: options.quick,
         tally: calibration.tally.clone(),

@@ -241,7 +241,7 @@ fn migration_rows(measured: &Measured, results: &mut Results) {
 
 /// Moves, reliefs and costs of the bursts.
 fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
-    let quota = options.setting.quota;
+    let quota = measured.calibration.quota.or(options.setting.quota);
     let (good, spoilt): (Vec<&Relieved>, Vec<&Relieved>) =
         measured.relieved.iter().partition(|run| run.spoilt(quota).is_empty());
     let reasons: Vec<String> = spoilt.iter().map(|run| run.spoilt(quota).join(", ")).collect();

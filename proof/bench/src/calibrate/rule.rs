@@ -1,0 +1,186 @@
+//! How large a server this machine can show: pure arithmetic over measured costs.
+
+use std::fmt;
+
+use spillway_lab::Quota;
+
+use crate::scene::Placement;
+
+/// The largest capacity, in requests a second: what a small memcached host serves. More would show nothing else.
+pub const CAPACITY_MAX_PER_S: f64 = 4_000.0;
+/// Below this, batches within the SLA hold hardly more than one message, and help gains nothing.
+pub const CAPACITY_MIN_PER_S: f64 = 1_000.0;
+/// The burst that the machine must carry, as a multiple of the capacity. The demo's burst is three times the capacity that a
+/// ramp finds, which may be a tenth above the one aimed at.
+pub const BURST_TIMES: f64 = 3.3;
+/// The share of a core that everything on it may use in the burst.
+const CORE_SHARE_MAX: f64 = 0.8;
+/// The smallest quota, in percent of a core: its period is 20 ms. Longer ones would stall the server for too long.
+const QUOTA_PERCENT_MIN: f64 = 5.0;
+
+/// CPU time for each request, in µs, as the accounts of each host state it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Costs {
+    /// The server's, direct.
+    pub server_us: f64,
+    /// The helper's, in the burst.
+    pub helper_us: f64,
+    /// All clients', in the burst.
+    pub clients_us: f64,
+    /// The bridge's, in the burst.
+    pub bridge_us: f64,
+}
+
+/// This machine is too slow for the scene.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TooSlow {
+    capacity_per_s: f64,
+    costs: Costs,
+}
+
+impl Costs {
+    /// The largest capacity, in requests a second, for which a burst keeps every core below its share. `speed` is the share
+    /// of each core that the scene has: 1, unless the cores are slowed on purpose.
+    pub fn capacity_per_s(&self, placement: &Placement, speed: f64) -> f64 {
+        let hosts = [
+            // The server never has more than its quota, which is one capacity's worth.
+            (placement.server, self.server_us),
+            (placement.helper, BURST_TIMES * self.helper_us),
+            (placement.clients, BURST_TIMES * self.clients_us),
+            (placement.bridge, BURST_TIMES * self.bridge_us),
+        ];
+        let limit = |core: usize| {
+            let each_us: f64 = hosts.iter().filter(|(on, _)| *on == core).map(|(_, us)| us).sum();
+            if each_us > 0.0 { CORE_SHARE_MAX * speed * 1e6 / each_us } else { f64::INFINITY }
+        };
+        hosts.iter().map(|(core, _)| limit(*core)).fold(CAPACITY_MAX_PER_S, f64::min)
+    }
+
+    /// The same, refused where it is too small to show anything.
+    pub fn checked_capacity_per_s(&self, placement: &Placement, speed: f64) -> Result<f64, TooSlow> {
+        let capacity_per_s = self.capacity_per_s(placement, speed);
+        if capacity_per_s < CAPACITY_MIN_PER_S {
+            return Err(TooSlow { capacity_per_s, costs: *self });
+        }
+        Ok(capacity_per_s)
+    }
+
+    /// The quota under which the server serves so many requests a second.
+    pub fn quota(&self, capacity_per_s: f64) -> Quota {
+        let percent = (capacity_per_s * self.server_us / 1e4).max(QUOTA_PERCENT_MIN);
+        Quota::percent((percent * 10.0).round() / 10.0)
+    }
+}
+
+/// The quota of another try, after a ramp has found another capacity than the one aimed at; `None` if it is near enough.
+/// Requests get cheaper as their rate rises, so the first quota can be too large, and then cores would be too busy.
+pub fn corrected(quota: Quota, aimed_per_s: f64, found_per_s: f64) -> Option<Quota> {
+    let excess = found_per_s / aimed_per_s;
+    let percent = ((quota.percent_of_core / excess).max(QUOTA_PERCENT_MIN) * 10.0).round() / 10.0;
+    (excess > BURST_TIMES / 3.0 && percent < quota.percent_of_core).then(|| Quota::percent(percent))
+}
+
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Costs { server_us, helper_us, clients_us, bridge_us } = self;
+        write!(
+            f,
+            "server {server_us:.1} µs direct; helper {helper_us:.1}, clients {clients_us:.1}, bridge {bridge_us:.1} µs in \
+             the burst"
+        )
+    }
+}
+
+impl fmt::Display for TooSlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TooSlow { capacity_per_s, costs } = self;
+        write!(
+            f,
+            "this machine is too slow to show a burst and its relief: with {:.0} % of each core it carries a server of \
+             {capacity_per_s:.0} requests a second, and {CAPACITY_MIN_PER_S:.0} are needed ({costs}). Run it on a machine with faster \
+             cores or with four of them, or give a capacity with --capacity N and expect late replies",
+            100.0 * CORE_SHARE_MAX
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// As seen on the usual machine, and on one that takes `times` as long for everything.
+    fn costs(times: f64) -> Costs {
+        Costs {
+            server_us: 25.0 * times,
+            helper_us: 20.0 * times,
+            clients_us: 27.0 * times,
+            bridge_us: 14.0 * times,
+        }
+    }
+
+    #[test]
+    fn a_fast_machine_has_the_largest_capacity_and_a_tenth_of_a_core() {
+        let place = Placement::on(2);
+        assert_eq!(costs(1.0).checked_capacity_per_s(&place, 1.0), Ok(CAPACITY_MAX_PER_S));
+        let quota = costs(1.0).quota(CAPACITY_MAX_PER_S);
+        assert_eq!((quota.percent_of_core, quota.period), (10.0, Duration::from_millis(10)));
+    }
+
+    #[test]
+    fn the_busiest_core_limits_the_capacity() {
+        let place = Placement::on(2);
+        // Clients and bridge: 3.3 × 2 × 41 µs for each request of the capacity; 80 % of a core.
+        let twice = costs(2.0).capacity_per_s(&place, 1.0);
+        assert!((twice - 800_000.0 / (3.3 * 82.0)).abs() < 1e-6, "{twice}");
+        assert!((costs(2.0).quota(twice).percent_of_core - 14.8).abs() < 1e-9);
+        // A helper that costs more than clients and bridge together, on the server's core.
+        let heavy = Costs { helper_us: 100.0, ..costs(1.0) };
+        assert!((heavy.capacity_per_s(&place, 1.0) - 800_000.0 / (25.0 + 330.0)).abs() < 1e-6);
+        // With a core for each the sums are apart.
+        assert!(costs(2.0).capacity_per_s(&Placement::on(4), 1.0) > twice * 1.4);
+    }
+
+    #[test]
+    fn slowed_cores_carry_as_much_as_slow_ones() {
+        let place = Placement::on(2);
+        for times in [2.0, 3.0] {
+            let slow = costs(times).capacity_per_s(&place, 1.0);
+            let slowed = costs(1.0).capacity_per_s(&place, 1.0 / times);
+            assert!((slow - slowed).abs() < 1e-6, "{slow} and {slowed}");
+            assert!(slow > CAPACITY_MIN_PER_S && slow < CAPACITY_MAX_PER_S);
+        }
+    }
+
+    #[test]
+    fn a_machine_that_carries_less_than_the_least_is_refused_with_what_to_do() {
+        let refusal = costs(6.0).checked_capacity_per_s(&Placement::on(2), 1.0).unwrap_err().to_string();
+        for words in ["985 requests a second", "1000 are needed", "--capacity", "clients 162.0"] {
+            assert!(refusal.contains(words), "{words} in {refusal}");
+        }
+        assert!(costs(5.9).checked_capacity_per_s(&Placement::on(2), 1.0).is_ok());
+        // What was not measured limits nothing, and is no division by zero.
+        assert_eq!(Costs::default().capacity_per_s(&Placement::on(2), 1.0), CAPACITY_MAX_PER_S);
+    }
+
+    #[test]
+    fn a_quota_is_never_below_its_least_and_the_kernel_takes_it() {
+        let quota = costs(1.0).quota(300.0);
+        assert_eq!((quota.percent_of_core, quota.period), (5.0, Duration::from_millis(20)));
+        for capacity in [1_000.0, 1_879.0, 2_818.0, 3_375.0] {
+            let Quota { percent_of_core, period } = costs(1.0).quota(capacity);
+            let allowance_us = period.as_micros() as f64 * percent_of_core / 100.0;
+            assert!(allowance_us > 999.0, "{capacity}: {allowance_us} µs in {period:?}");
+        }
+    }
+
+    #[test]
+    fn a_quota_under_which_more_is_served_than_cores_carry_is_made_smaller() {
+        let quota = Quota::percent(16.0);
+        assert_eq!(corrected(quota, 2_078.0, 2_200.0), None);
+        assert_eq!(corrected(quota, 2_078.0, 1_500.0), None, "a little less does no harm");
+        let smaller = corrected(quota, 2_000.0, 3_200.0).unwrap();
+        assert_eq!(smaller.percent_of_core, 10.0);
+        assert_eq!(corrected(Quota::percent(5.0), 1_000.0, 9_000.0), None, "there is no smaller one");
+    }
+}
