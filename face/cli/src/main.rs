@@ -35,6 +35,8 @@ enum Command {
     Demo(Box<commands::demo::Args>),
     Bench(commands::bench::Args),
     #[command(hide = true)]
+    Attack(commands::attack::Args),
+    #[command(hide = true)]
     Echo(commands::echo::Args),
     #[command(hide = true)]
     StackWork(commands::stack_work::Args),
@@ -93,6 +95,7 @@ fn run(command: Command) -> ExitCode {
         Command::Demo(args) => commands::demo::run(*args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Echo(args) => commands::echo::run(args),
+        Command::Attack(args) => commands::attack::run(&args),
         Command::StackWork(args) => commands::stack_work::run(&args),
         Command::Lab(args) => commands::lab::run(args),
         Command::Run(args) => commands::run::run(args),

@@ -2,6 +2,7 @@
 
 pub mod activation;
 pub mod adaptive;
+pub mod attacks;
 pub mod burst;
 pub mod failover;
 pub mod gate;
@@ -56,7 +57,7 @@ pub struct Experiment {
 }
 
 /// All experiments.
-pub const ALL: [Experiment; 18] = [
+pub const ALL: [Experiment; 19] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
@@ -142,6 +143,13 @@ pub const ALL: [Experiment; 18] = [
                    minutes; the machine must be quiet)",
         paper: "none: PostMan was measured on one kind of machine",
         run: slow_machine::run,
+    },
+    Experiment {
+        name: "attacks",
+        question: "what strangers, clients with a key, slow readers and a stuck log collector do to honest clients, and how much \
+                   memory they take",
+        paper: "none: PostMan trusts its network",
+        run: attacks::run,
     },
     Experiment {
         name: "stack",

@@ -1,5 +1,6 @@
 //! Experiments, the demo and its report.
 
+pub mod attackers;
 pub mod calibrate;
 pub mod demo;
 pub mod driver;

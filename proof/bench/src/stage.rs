@@ -196,6 +196,23 @@ impl Stage {
         Ok(self.lab.host("second", options)?)
     }
 
+    /// A host for attackers, on the clients' core and with so much of it.
+    pub(crate) fn attackers(&self, quota: Quota) -> Result<Host, Error> {
+        let options =
+            HostOptions { core: Some(self.placement.clients), quota: Some(quota), ..HostOptions::default() };
+        Ok(self.lab.host("attackers", options)?)
+    }
+
+    /// A directory for files of this run, which goes away with it.
+    pub(crate) fn directory(&self) -> std::path::PathBuf {
+        std::env::temp_dir().join(self.lab.run_name())
+    }
+
+    /// What goes before a server's own command line, so that helpers reach it at `link`.
+    pub(crate) fn wrapper(&self, link: SocketAddr) -> Vec<String> {
+        wrapper(&self.program, link, &self.keys)
+    }
+
     /// Starts a proxy in the middle.
     pub fn proxy(&self, proxy: &Proxy) -> Result<Peer, Error> {
         Ok(proxy.start(&Place::from(&self.middle))?)

@@ -1,6 +1,7 @@
 //! One file for each subcommand: what it takes, and the call that does it.
 
 pub(crate) mod assess;
+pub(crate) mod attack;
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod connections;

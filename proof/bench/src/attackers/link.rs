@@ -1,0 +1,45 @@
+//! A link without any of the care that the product's own ends take: the handshake, and then whatever frames one likes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use spillway_auth::{Key, Prover, prove};
+use spillway_wire::preamble::{Hello, Role, Verdict, WELCOME_BYTES, Welcome, transcript};
+
+/// The link version that is spoken: the newest whose frames are not encrypted, so that they can be written by hand.
+const VERSION: u8 = 3;
+/// How long the other end may take for the handshake.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// An open link whose frames nobody reads.
+pub(super) struct RawLink {
+    pub stream: TcpStream,
+    /// This end's address.
+    pub local: SocketAddr,
+    /// The highest id that the other end allows.
+    pub connections_max: u32,
+}
+
+impl RawLink {
+    /// Opens a link as a client.
+    pub fn open(target: SocketAddr, key: &Key) -> Result<RawLink, String> {
+        let broken = |e: std::io::Error| format!("no link to {target}: {e}");
+        let mut stream = TcpStream::connect_timeout(&target, PATIENCE).map_err(broken)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
+        let nonce = spillway_keys::fresh_nonce().map_err(|e| e.to_string())?;
+        let hello =
+            Hello { version_min: VERSION, version_max: VERSION, role: Role::Client, key: key.id(), nonce };
+        stream.write_all(&hello.emit()).map_err(broken)?;
+        let mut bytes = [0; WELCOME_BYTES];
+        stream.read_exact(&mut bytes).map_err(broken)?;
+        let welcome = Welcome::parse(&bytes).map_err(|e| e.to_string())?;
+        if welcome.verdict != Verdict::Proceed {
+            return Err(format!("{target} refuses the link: {:?}", welcome.verdict));
+        }
+        let proof = prove(key, Prover::Opener, &transcript(&hello, &welcome));
+        stream.write_all(&proof).map_err(broken)?;
+        let local = stream.local_addr().map_err(broken)?;
+        Ok(RawLink { stream, local, connections_max: welcome.connections_max })
+    }
+}
