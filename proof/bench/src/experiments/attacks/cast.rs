@@ -90,7 +90,8 @@ impl<'a> Cast<'a> {
         let launch = Launch::new(&program)
             .name("sidecar")
             .args(["sidecar", "--server", &link.to_string(), "--helpers", &helper_link.to_string()])
-            .args(["--listen", &sidecar_plain.to_string(), "--protocol", "memcached", "--client-key"])
+            .args(["--name", "sidecar", "--listen", &sidecar_plain.to_string()])
+            .args(["--protocol", "memcached", "--client-key"])
             .arg(stage.client_key())
             .arg("--status-socket")
             .arg(&sockets[1]);

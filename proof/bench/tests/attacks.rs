@@ -1,0 +1,40 @@
+//! The experiment `attacks` as a whole, tiny: that each attacker runs and that everything is stated. It needs root, memcached,
+//! and the `spillway` command and its shim built beside this test.
+
+mod support;
+
+use std::time::Duration;
+
+use spillway_bench::experiments::attacks;
+use spillway_bench::scene::Setting;
+use support::program;
+
+#[test]
+fn attacks_is_whole() {
+    let program = match program(&["memcached"]) {
+        Ok(program) => program,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let full = attacks::Effort::full();
+    let effort = attacks::Effort {
+        rounds: 1,
+        settle: Duration::from_millis(300),
+        length: Duration::from_millis(500),
+        ..full.clone()
+    };
+    let mut told = Vec::new();
+    let results = attacks::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let told = String::from_utf8_lossy(&told);
+    assert!(!results.incomplete, "{}\n{told}", results.why);
+    for id in full.attacks {
+        let name = format!("p99_under_attack_over_quiet_{id}");
+        assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}\n{told}");
+        let rows = |metric: &str| {
+            let of_this =
+                results.rows.iter().filter(|row| row.params.get("attack").is_some_and(|of| of == id));
+            of_this.filter(|row| row.metric == metric).count()
+        };
+        assert_eq!((rows("p99_us"), rows("rss_mib"), rows("failed_requests")), (6, 1, 1), "{id}\n{told}");
+    }
+    assert!(results.rows.iter().any(|row| row.metric == "rss_over_max_memory"));
+}
