@@ -175,6 +175,22 @@ pub(super) struct Seen {
     pub ended: Option<String>,
 }
 
+impl Seen {
+    /// Nothing yet.
+    fn new(attack: Attack) -> Seen {
+        Seen {
+            attack,
+            rounds: Vec::new(),
+            requests: 0,
+            failed: 0,
+            troubles: Vec::new(),
+            helper_rss_mib: 0.0,
+            server_grown_mib: 0.0,
+            ended: None,
+        }
+    }
+}
+
 /// Runs the experiment.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     let effort = if options.quick { Effort::quick() } else { Effort::full() };
@@ -197,7 +213,11 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let course = wanted.into_iter().try_for_each(|&attack| {
         stop::check()?;
         say(out, format_args!("{}: {}", attack.id, attack.what));
-        let seen = Cast::start(&stage, &attackers, setting, attack)?.play(effort, out);
+        // What an attack breaks, at the start too, is a finding and no error.
+        let seen = match Cast::start(&stage, &attackers, setting, attack) {
+            Ok(cast) => cast.play(effort, out),
+            Err(error) => Seen { ended: Some(error.to_string()), ..Seen::new(attack) },
+        };
         stop::check()?;
         say(out, format_args!("  {}", findings::words(&seen)));
         all.push(seen);

@@ -143,16 +143,7 @@ impl<'a> Cast<'a> {
 
     /// All rounds. Whatever the attack breaks is in what was seen, not an error.
     pub fn play(mut self, effort: &Effort, out: &mut dyn Write) -> Seen {
-        let mut seen = Seen {
-            attack: self.attack,
-            rounds: Vec::new(),
-            requests: 0,
-            failed: 0,
-            troubles: Vec::new(),
-            helper_rss_mib: 0.0,
-            server_grown_mib: 0.0,
-            ended: None,
-        };
+        let mut seen = Seen::new(self.attack);
         if let Err(error) = self.rounds(effort, &mut seen, out) {
             seen.ended = Some(stop::reason(&error));
         }

@@ -104,16 +104,7 @@ mod tests {
     use crate::machine::Machine;
 
     fn seen(rounds: Vec<Round>) -> Seen {
-        Seen {
-            attack: ATTACKS[2],
-            rounds,
-            requests: 9_000,
-            failed: 0,
-            troubles: Vec::new(),
-            helper_rss_mib: 96.0,
-            server_grown_mib: 3.0,
-            ended: None,
-        }
+        Seen { rounds, requests: 9_000, helper_rss_mib: 96.0, server_grown_mib: 3.0, ..Seen::new(ATTACKS[2]) }
     }
 
     fn round(attacked_us: [Option<f64>; 3]) -> Round {
