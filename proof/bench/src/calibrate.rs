@@ -14,7 +14,7 @@ use crate::ramp::Ramp;
 use crate::relief::sla_us;
 use crate::scene::{Scene, System};
 use crate::table::grouped;
-use rule::{BURST_TIMES, CAPACITY_MAX_PER_S, Costs};
+use rule::{BURST_TIMES, CAPACITY_MIN_PER_S, Costs};
 
 /// The least and the most that ramps try.
 pub(crate) const FLOOR_PER_S: f64 = 100.0;
@@ -140,19 +140,21 @@ pub fn given(scene: &mut Scene, direct_per_s: f64, timing: Timing) -> Result<Cal
 fn measured_costs(scene: &mut Scene, timing: Timing, tally: &mut Tally) -> Result<(Costs, f64), Error> {
     scene.set_quota(None)?;
     let (placement, speed) = (scene.setting().placement, scene.speed());
-    let mut costs =
-        Costs { server_us: server_cost(scene, CAPACITY_MAX_PER_S, timing, tally)?, ..Costs::default() };
-    let mut aimed_per_s = CAPACITY_MAX_PER_S;
+    let mut aimed_per_s = CAPACITY_MIN_PER_S;
+    let mut costs = Costs { server_us: server_cost(scene, aimed_per_s, timing, tally)?, ..Costs::default() };
     let mut driver = Driver::start(scene, System::Helped, timing)?;
-    // A request costs more when there are fewer of them: each look is at a lower rate, and nearer.
+    // A request costs less when there are more of them: each look is at a higher rate, and never at one that is too high.
     for _ in 0..COST_LOOKS_MAX {
         let step = quiet(&mut driver, BURST_TIMES * aimed_per_s)?;
         costs.helper_us = each_us(&step, step.used.helper_s);
         costs.clients_us = each_us(&step, step.used.clients_s);
         costs.bridge_us = each_us(&step, step.used.bridge_s);
+        if step.replies_per_s == 0.0 {
+            return Err(Error::process("no reply while costs were measured", ""));
+        }
         let found_per_s = costs.capacity_per_s(&placement, speed);
-        let near = found_per_s >= NEAR * aimed_per_s;
-        aimed_per_s = found_per_s.min(aimed_per_s);
+        let near = found_per_s <= aimed_per_s / NEAR;
+        aimed_per_s = found_per_s;
         driver.quiesce()?;
         if near {
             break;
@@ -161,9 +163,7 @@ fn measured_costs(scene: &mut Scene, timing: Timing, tally: &mut Tally) -> Resul
     tally.add(&driver.finish()?);
     let too_slow = |refusal: rule::TooSlow| Error::Usage(refusal.to_string());
     costs.checked_capacity_per_s(&placement, speed).map_err(too_slow)?;
-    if aimed_per_s < NEAR * CAPACITY_MAX_PER_S {
-        costs.server_us = server_cost(scene, aimed_per_s, timing, tally)?;
-    }
+    costs.server_us = server_cost(scene, aimed_per_s, timing, tally)?;
     Ok((costs, aimed_per_s))
 }
 

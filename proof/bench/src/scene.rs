@@ -330,9 +330,10 @@ impl Scene {
             ("moves".into(), format!("one connection each {:?}", setting.pace)),
             ("congestion control".into(), self.hosts.server.congestion_control()?),
         ]);
-        if let Some(times) = setting.slow {
-            let words =
-                format!("slowed {times} times by a real-time thread on each, {:.2} left", self.speed());
+        if let Some(slowdown) = &self.slowdown {
+            let burnt: Vec<String> =
+                slowdown.percent_of_cores().iter().map(|percent| format!("{percent:.0} %")).collect();
+            let words = format!("slowed by a real-time thread on each, which takes {}", burnt.join(", "));
             machine.lab.insert("cores".into(), words);
         }
         machine.lab.extend(self.steady.words());

@@ -52,6 +52,8 @@ impl Burner {
     ) -> Result<Burner, LabError> {
         check(busy, period, real_time_share())?;
         napi::only(core)?;
+        // Before the first period: its time is burnt while this thread waits for the other.
+        let begun = Instant::now();
         let shared = Arc::new(Shared::default());
         let (report, started) = sync_channel(1);
         let theirs = Arc::clone(&shared);
@@ -69,7 +71,7 @@ impl Burner {
         let ended =
             || LabError::NotReady { what: "the burner's thread ended at once".into(), output: String::new() };
         started.recv().map_err(|_| ended())??;
-        Ok(Burner { shared, thread: Some(thread), started: Instant::now() })
+        Ok(Burner { shared, thread: Some(thread), started: begun })
     }
 
     /// CPU time burnt so far: with the elapsed time, the share really taken.
@@ -96,6 +98,7 @@ impl Burner {
 #[derive(Debug)]
 pub struct Slowdown {
     burners: Vec<Burner>,
+    times: u32,
 }
 
 /// A core is taken away for less than this at a time, so that it looks slow and not stopped.
@@ -116,13 +119,17 @@ impl Slowdown {
         let deadline = Instant::now() + limit;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let start = |core| Burner::start_until(core, busy, SLOWDOWN_PERIOD, Some(deadline));
-        Ok(Slowdown { burners: (0..cores).map(start).collect::<Result<_, _>>()? })
+        Ok(Slowdown { burners: (0..cores).map(start).collect::<Result<_, _>>()?, times })
     }
 
-    /// The share of each core that is left, 0 to 1: of the core that has least.
+    /// The share of each core that is to be left, 0 to 1.
     pub fn speed(&self) -> f64 {
-        let left = self.burners.iter().map(|burner| 1.0 - burner.percent_of_core() / 100.0);
-        left.fold(1.0, f64::min)
+        1.0 / f64::from(self.times)
+    }
+
+    /// What was really burnt since the start, in percent of each core.
+    pub fn percent_of_cores(&self) -> Vec<f64> {
+        self.burners.iter().map(Burner::percent_of_core).collect()
     }
 }
 
