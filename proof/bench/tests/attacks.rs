@@ -18,6 +18,7 @@ fn attacks_is_whole() {
     let full = attacks::Effort::full();
     let effort = attacks::Effort {
         rounds: 1,
+        spoilt_max: 0,
         settle: Duration::from_millis(300),
         length: Duration::from_millis(500),
         ..full.clone()

@@ -37,8 +37,10 @@ const MAX_MEMORY_MIB: u64 = 64;
 pub struct Effort {
     /// Which attacks, by their ids.
     pub attacks: Vec<&'static str>,
-    /// Rounds of each.
+    /// Rounds of each that must not be spoilt.
     pub rounds: usize,
+    /// Spoilt rounds are done again, so many times in all for each attack.
+    pub spoilt_max: usize,
     /// Between the beginning of an attack and its measurement, and after its end.
     pub settle: Duration,
     /// Of each measurement.
@@ -51,6 +53,7 @@ impl Effort {
         Effort {
             attacks: ATTACKS.iter().map(|attack| attack.id).collect(),
             rounds: 5,
+            spoilt_max: 3,
             settle: Duration::from_millis(1_000),
             length: Duration::from_millis(3_000),
         }
@@ -58,7 +61,7 @@ impl Effort {
 
     /// What three minutes allow.
     pub fn quick() -> Effort {
-        Effort { rounds: 2, length: Duration::from_millis(1_500), ..Effort::full() }
+        Effort { rounds: 2, spoilt_max: 0, length: Duration::from_millis(1_500), ..Effort::full() }
     }
 }
 
@@ -150,12 +153,14 @@ pub(super) const ATTACKS: [Attack; 8] = [
 pub(super) const WAYS: [&str; 3] = ["helper", "direct", "sidecar"];
 
 /// One round of an attack: p99 of each way in µs, quiet and under attack; `None` where it falls among what was not answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Round {
     pub quiet_us: [Option<f64>; 3],
     pub attacked_us: [Option<f64>; 3],
     /// How long a new helper took to get its link; `None` if it got none in time.
     pub link_ms: Option<f64>,
+    /// Why its p99 show nothing, if so: others were at work, or the machine was stopped.
+    pub spoilt: Option<String>,
 }
 
 /// Everything about one attack.

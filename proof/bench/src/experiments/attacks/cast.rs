@@ -12,9 +12,10 @@ use spillway_load::config::Speech;
 
 use crate::attackers::LARGE_KEY;
 use crate::error::Error;
-use crate::experiments::rounds::say;
+use crate::experiments::rounds::{say, spoilt_words};
 use crate::generator::{BIN_MS, Order, Traffic};
 use crate::goodput::Tally;
+use crate::measure::{disturbed, stopped};
 use crate::relief::Span;
 use crate::scene::Setting;
 use crate::served::CLIENTS;
@@ -171,20 +172,25 @@ impl<'a> Cast<'a> {
         let newcomers = Newcomers::start(&self.stage.client, self.targets())?;
         std::thread::sleep(effort.settle);
         let mut windows: Vec<(Window, Window)> = Vec::new();
-        let course = (0..effort.rounds).try_for_each(|round| {
-            let quiet = window(&mut sessions, effort.length)?;
+        let course = (0..effort.rounds + effort.spoilt_max).try_for_each(|round| {
+            if seen.rounds.iter().filter(|round| round.spoilt.is_none()).count() == effort.rounds {
+                return Ok(());
+            }
+            let (quiet, first) = self.window(&mut sessions, effort.length)?;
             let attack = Begun::begin(self)?;
             std::thread::sleep(effort.settle);
-            let attacked = window(&mut sessions, effort.length)?;
+            let (attacked, second) = self.window(&mut sessions, effort.length)?;
+            let spoilt = first.or(second);
             // Measured after the window: a new helper costs CPU of its own.
             let link_ms = self.new_link();
             drop(attack);
             windows.push((quiet, attacked));
-            seen.rounds.push(Round { link_ms, ..Round::default() });
+            let why = spoilt_words(spoilt.as_deref());
+            seen.rounds.push(Round { link_ms, spoilt, ..Round::default() });
             // Its threads may be gone while the process stays: what counts is what clients see.
             seen.helper_rss_mib = seen.helper_rss_mib.max(rss_mib(self.helper.pid(), "VmHWM"));
             let link = link_ms.map_or("none".into(), |ms| format!("after {ms:.0} ms"));
-            say(out, format_args!("  round {}: a new helper's link: {link}", round + 1));
+            say(out, format_args!("  round {}: a new helper's link: {link}{why}", round + 1));
             std::thread::sleep(effort.settle);
             Ok(())
         });
@@ -223,6 +229,22 @@ impl<'a> Cast<'a> {
             round.attacked_us[way] = p99_us(attacked[way]);
         }
         Ok(())
+    }
+
+    /// The same time on all ways, on each one's clock; and why it shows nothing, if so.
+    fn window(
+        &self,
+        sessions: &mut [Session<'_>],
+        length: Duration,
+    ) -> Result<(Window, Option<String>), Error> {
+        let look = || Ok::<_, Error>((self.stage.snapshot(None)?, self.attackers.cpu()?.total()));
+        let (before, attackers_before) = look()?;
+        let window = window(sessions, length)?;
+        let (after, attackers) = look()?;
+        let mut used = after.since(&before);
+        // No neighbours of ours.
+        used.others_s -= attackers.saturating_sub(attackers_before).as_secs_f64();
+        Ok((window, disturbed(&used).or_else(|| stopped(&used))))
     }
 
     /// Starts another helper, and says how long it took to get its link, in ms; `None` if it got none.
@@ -335,7 +357,7 @@ fn set_large(stage: &Stage, server: SocketAddr) -> Result<(), Error> {
     stage.client.enter(set)?.map_err(|cause| Error::System { what: "cannot set a large value".into(), cause })
 }
 
-/// The same time on all ways, on each one's clock.
+/// A span of time, on the clock of each way.
 fn window(sessions: &mut [Session<'_>], length: Duration) -> Result<Window, Error> {
     let grid = |ms: u64| ms.div_ceil(BIN_MS) * BIN_MS;
     let mut window = Window::default();

@@ -1,6 +1,6 @@
 //! What was seen, as rows, ratios and checks.
 
-use crate::results::{Check, Ratio, Results, Row, few};
+use crate::results::{Check, Ratio, Results, Row, few, left_out};
 
 use super::{MAX_MEMORY_MIB, Round, Seen, WAYS};
 
@@ -26,7 +26,8 @@ fn rss_over_max_memory(seen: &Seen) -> f64 {
 
 /// One attack, for people.
 pub(super) fn words(seen: &Seen) -> String {
-    let ratios: Vec<f64> = seen.rounds.iter().filter_map(ratio).collect();
+    let good = seen.rounds.iter().filter(|round| round.spoilt.is_none());
+    let ratios: Vec<f64> = good.filter_map(ratio).collect();
     let ratio = crate::stats::median(&ratios)
         .map_or("no p99".into(), |ratio| format!("p99 {ratio:.2} times the quiet one"));
     let ended = seen.ended.as_ref().map_or(String::new(), |why| format!("; ENDED: {why}"));
@@ -59,14 +60,17 @@ pub(super) fn state(all: &[Seen], results: &mut Results) {
 
 fn state_one(seen: &Seen, results: &mut Results) {
     let id = seen.attack.id;
-    let few = || few(seen.rounds.len(), "rounds", ROUNDS_MIN);
+    let good: Vec<&Round> = seen.rounds.iter().filter(|round| round.spoilt.is_none()).collect();
+    let spoilt: Vec<String> = seen.rounds.iter().filter_map(|round| round.spoilt.clone()).collect();
+    let left_out = left_out(&spoilt, seen.rounds.len());
+    let few = || few(good.len(), "rounds", ROUNDS_MIN);
     let row = |system: &str, metric: &str, unit: &str, values: &[f64]| {
         Row::new(system, metric, unit, values).param("attack", id).param("what", seen.attack.what)
     };
     for (way, name) in WAYS.iter().enumerate() {
-        let quiet: Vec<f64> = seen.rounds.iter().filter_map(|round| round.quiet_us[way]).collect();
+        let quiet: Vec<f64> = good.iter().filter_map(|round| round.quiet_us[way]).collect();
         let attacked: Vec<f64> =
-            seen.rounds.iter().map(|round| round.attacked_us[way].unwrap_or(NEVER_US)).collect();
+            good.iter().map(|round| round.attacked_us[way].unwrap_or(NEVER_US)).collect();
         results.rows.push(row(name, "p99_us", "µs", &quiet).param("when", "quiet").void_if(few()));
         let note = "a percentile among requests without a reply counts as 10 s";
         let attacked = row(name, "p99_us", "µs", &attacked).param("when", "under attack");
@@ -83,10 +87,10 @@ fn state_one(seen: &Seen, results: &mut Results) {
     results.rows.push(row("helper", "rss_over_max_memory", "", &[rss_over_max_memory(seen)]));
     results.rows.push(row("server", "rss_grown_mib", "MiB", &[seen.server_grown_mib]).note("the most"));
 
-    let ratios: Vec<f64> = seen.rounds.iter().filter_map(ratio).collect();
+    let ratios: Vec<f64> = good.iter().filter_map(|round| ratio(round)).collect();
     let name = format!("p99_under_attack_over_quiet_{id}");
     let note = format!("of the way that suffers most; expected ≤ 2; {}", seen.attack.what);
-    results.ratios.push(Ratio::new(&name, &ratios).note(note).void_if(few()));
+    results.ratios.push(Ratio::new(&name, &ratios).note(note).note(&left_out).void_if(few()));
 
     let missing = seen.rounds.iter().filter(|round| round.link_ms.is_none()).count();
     let detail =
@@ -109,7 +113,7 @@ mod tests {
 
     fn round(attacked_us: [Option<f64>; 3]) -> Round {
         let quiet_us = [Some(500.0), Some(300.0), Some(600.0)];
-        Round { quiet_us, attacked_us, link_ms: Some(80.0) }
+        Round { quiet_us, attacked_us, link_ms: Some(80.0), spoilt: None }
     }
 
     #[test]
@@ -121,10 +125,13 @@ mod tests {
         assert_eq!(ratio(&Round::default()), None);
 
         let mut results = Results::new("attacks", Machine::default());
-        state(&[seen(vec![calm; 5])], &mut results);
+        let mut rounds = vec![calm; 5];
+        rounds.push(Round { spoilt: Some("a stall".into()), ..round([None; 3]) });
+        state(&[seen(rounds)], &mut results);
         assert!(results.passed(), "{:?}", results.checks);
         let ratio = &results.ratios[0];
         assert_eq!((ratio.name.as_str(), ratio.median), ("p99_under_attack_over_quiet_D4", Some(1.5)));
+        assert!(ratio.valid && ratio.why.contains("a stall"), "{}", ratio.why);
         let worst = results.rows.last().unwrap();
         assert_eq!((worst.metric.as_str(), worst.median), ("rss_over_max_memory", Some(1.0)));
     }
