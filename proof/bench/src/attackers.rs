@@ -1,5 +1,5 @@
 //! Programs that attack helpers and servers, for the experiment `attacks`: the hidden command `attack`. Each one goes on until
-//! it is killed, and comes back at once when it is thrown out.
+//! it is killed, for a minute at most, and comes back at once when it is thrown out.
 
 mod link;
 mod stderr;
@@ -20,6 +20,8 @@ const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(20);
 /// An address that no helper and no server accepts from a client.
 const FOREIGN: [u8; 4] = [203, 0, 113, 9];
+/// An attack ends by itself after this time.
+const ENDS_AFTER: Duration = Duration::from_secs(60);
 /// Frames written at a time.
 const FRAMES: usize = 2_048;
 /// Clients that ask for a large value name it so.
@@ -44,6 +46,11 @@ pub fn serve(words: &[String]) -> Result<(), String> {
         _ => {}
     }
     let plan = Plan::parse(rest)?;
+    // Memory that an attack takes without bound is not to take the machine as well.
+    std::thread::spawn(|| {
+        std::thread::sleep(ENDS_AFTER);
+        std::process::exit(0);
+    });
     match name.as_str() {
         "strangers" => strangers(&plan),
         "slow-readers" => slow_readers(&plan),

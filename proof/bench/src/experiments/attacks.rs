@@ -119,8 +119,8 @@ pub(super) const ATTACKS: [Attack; 8] = [
     },
     Attack {
         id: "D4",
-        what: "strangers without a key hold 200 connections to link ports, and reopen them",
-        by: By::Attacker { name: "strangers", count: 200, at: At::LinkPorts },
+        what: "strangers without a key hold 400 connections to link ports, and reopen them",
+        by: By::Attacker { name: "strangers", count: 400, at: At::LinkPorts },
     },
     Attack {
         id: "D5",

@@ -65,7 +65,8 @@ fn state_one(seen: &Seen, results: &mut Results) {
     let left_out = left_out(&spoilt, seen.rounds.len());
     let few = || few(good.len(), "rounds", ROUNDS_MIN);
     let row = |system: &str, metric: &str, unit: &str, values: &[f64]| {
-        Row::new(system, metric, unit, values).param("attack", id).param("what", seen.attack.what)
+        let never = (seen.requests == 0).then_some("a program did not start under this attack");
+        Row::new(system, metric, unit, values).param("attack", id).void_if(never)
     };
     for (way, name) in WAYS.iter().enumerate() {
         let quiet: Vec<f64> = good.iter().filter_map(|round| round.quiet_us[way]).collect();
