@@ -46,11 +46,6 @@ pub fn serve(words: &[String]) -> Result<(), String> {
         _ => {}
     }
     let plan = Plan::parse(rest)?;
-    // Memory that an attack takes without bound is not to take the machine as well.
-    std::thread::spawn(|| {
-        std::thread::sleep(ENDS_AFTER);
-        std::process::exit(0);
-    });
     match name.as_str() {
         "strangers" => strangers(&plan),
         "slow-readers" => slow_readers(&plan),
@@ -104,8 +99,17 @@ fn slow_readers(plan: &Plan) -> ! {
     })
 }
 
+/// Ends this process after a minute: memory that an attack takes without bound is not to take the machine as well.
+fn end_in_time() {
+    std::thread::spawn(|| {
+        std::thread::sleep(ENDS_AFTER);
+        std::process::exit(0);
+    });
+}
+
 /// Holds as many connections as the plan says, and opens each again when the other end closes it.
 fn hold(plan: &Plan, open: &dyn Fn(usize) -> Option<TcpStream>) -> ! {
+    end_in_time();
     let mut held: Vec<Option<TcpStream>> = (0..plan.count).map(|_| None).collect();
     loop {
         for (number, slot) in held.iter_mut().enumerate() {
@@ -142,6 +146,7 @@ fn high_ids(plan: &Plan) -> Result<(), String> {
 /// Opens a link, writes the same frames over and over without ever reading, and opens another when it ends.
 fn flooded(plan: &Plan, frames: &dyn Fn(&RawLink) -> Flood) -> Result<(), String> {
     plan.link(0).map(drop)?;
+    end_in_time();
     let mut number = 0;
     loop {
         if let Ok(mut link) = plan.link(number) {
