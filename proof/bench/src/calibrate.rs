@@ -94,8 +94,8 @@ pub fn calibrate(scene: &mut Scene, timing: Timing) -> Result<Calibration, Error
     let mut ramped = ramp(scene, aimed_per_s, sla_us, timing, &mut tally)?;
     for _ in 0..CORRECTIONS_MAX {
         let found = ramped.found.kept_per_s.unwrap_or(0.0);
-        let Some(smaller) = rule::corrected(quota, aimed_per_s, found) else { break };
-        quota = smaller;
+        let Some(corrected) = rule::corrected(quota, aimed_per_s, found) else { break };
+        quota = corrected;
         scene.set_quota(Some(quota))?;
         ramped = ramp(scene, aimed_per_s, sla_us, timing, &mut tally)?;
     }

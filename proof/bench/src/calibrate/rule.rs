@@ -18,6 +18,11 @@ const CORE_SHARE_MAX: f64 = 0.8;
 /// The smallest quota, in percent of a core: its period is 20 ms. Longer ones would stall the server for too long.
 const QUOTA_PERCENT_MIN: f64 = 5.0;
 
+/// What a ramp may find, as a part of the capacity aimed at; the burst of three times as much is then affordable.
+const NEAR_ENOUGH: std::ops::RangeInclusive<f64> = 0.8..=BURST_TIMES / 3.0;
+/// A quota is made larger by this factor at most.
+const LARGER_AT_MOST: f64 = 1.5;
+
 /// CPU time for each request, in µs, as the accounts of each host state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
@@ -73,11 +78,17 @@ impl Costs {
 }
 
 /// The quota of another try, after a ramp has found another capacity than the one aimed at; `None` if it is near enough.
-/// Requests get cheaper as their rate rises, so the first quota can be too large, and then cores would be too busy.
+///
+/// Requests get cheaper as their rate rises, so the first quota can be too large, and then cores would be too busy. And where
+/// requests come unevenly, the quota is used up before its period is over: then it is too small for this capacity.
 pub fn corrected(quota: Quota, aimed_per_s: f64, found_per_s: f64) -> Option<Quota> {
-    let excess = found_per_s / aimed_per_s;
-    let percent = ((quota.percent_of_core / excess).max(QUOTA_PERCENT_MIN) * 10.0).round() / 10.0;
-    (excess > BURST_TIMES / 3.0 && percent < quota.percent_of_core).then(|| Quota::percent(percent))
+    let part = found_per_s / aimed_per_s;
+    if found_per_s <= 0.0 || NEAR_ENOUGH.contains(&part) {
+        return None;
+    }
+    let factor = (1.0 / part).min(LARGER_AT_MOST);
+    let percent = ((quota.percent_of_core * factor).max(QUOTA_PERCENT_MIN) * 10.0).round() / 10.0;
+    (percent != quota.percent_of_core).then(|| Quota::percent(percent))
 }
 
 impl fmt::Display for Costs {
@@ -175,12 +186,16 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_under_which_more_is_served_than_cores_carry_is_made_smaller() {
+    fn a_quota_under_which_much_more_or_less_is_served_is_corrected() {
         let quota = Quota::percent(16.0);
-        assert_eq!(corrected(quota, 2_078.0, 2_200.0), None);
-        assert_eq!(corrected(quota, 2_078.0, 1_500.0), None, "a little less does no harm");
-        let smaller = corrected(quota, 2_000.0, 3_200.0).unwrap();
-        assert_eq!(smaller.percent_of_core, 10.0);
+        for near in [1_700.0, 2_078.0, 2_200.0] {
+            assert_eq!(corrected(quota, 2_078.0, near), None, "{near}");
+        }
+        let percent = |found| corrected(quota, 2_000.0, found).map(|quota| quota.percent_of_core);
+        assert_eq!(percent(3_200.0), Some(10.0));
+        assert_eq!(percent(1_500.0), Some(21.3));
+        assert_eq!(percent(200.0), Some(24.0), "by one half at most");
+        assert_eq!(percent(0.0), None, "a ramp that found nothing says nothing about quotas");
         assert_eq!(corrected(Quota::percent(5.0), 1_000.0, 9_000.0), None, "there is no smaller one");
     }
 }

@@ -257,7 +257,7 @@ impl<'a> Cast<'a> {
         let mut helper = self.stage.helper_on((&self.stage.middle, port), self.link, &kind).ok()?;
         let took = begun.elapsed();
         helper.stop();
-        (took < LINK_WITHIN).then(|| took.as_secs_f64() * 1000.0)
+        (took < LINK_WITHIN).then_some(took.as_secs_f64() * 1000.0)
     }
 
     /// Has helper, sidecar and server log something.
