@@ -12,7 +12,8 @@ use crate::recovery;
 use crate::seq::Seq;
 
 /// Segments at the beginning of a connection that are acknowledged at once, as Linux does: its sender is in slow start, or
-/// writes its first message in two parts and, with Nagle's algorithm, waits for the acknowledgement of the first.
+/// writes its first message in two parts and, with Nagle's algorithm, waits for the acknowledgement of the first. Small ones
+/// only until this end has answered: from then on an answer mostly takes the acknowledgement with it.
 const QUICK_ACKS: u8 = 16;
 /// How long a full segment waits for a second one at most. Whoever sends such has more to send, and a single one is all
 /// that its window, or a probe, allows: it would wait as long (RFC 9293 §3.8.6.3 has no lower bound).
@@ -49,6 +50,8 @@ pub(super) struct Acking {
     /// The largest segment of the peer's so far: a full one.
     full: u64,
     quick_left: u8,
+    /// This end has sent bytes after some had come.
+    has_answered: bool,
     /// What came twice and is to be told by D-SACK.
     pub(super) duplicates: Duplicates,
     challenge_after: Time,
@@ -67,6 +70,7 @@ impl Acking {
             bytes: 0,
             full: u64::from(MSS_DEFAULT),
             quick_left: QUICK_ACKS,
+            has_answered: false,
             duplicates: Duplicates::default(),
             challenge_after: Time::ZERO,
         }
@@ -89,6 +93,12 @@ impl Acking {
         }
     }
 
+    /// Bytes of ours were sent.
+    #[inline]
+    pub(super) fn sent_bytes(&mut self) {
+        self.has_answered |= self.quick_left < QUICK_ACKS;
+    }
+
     /// Bytes came in order, in a segment of so many.
     #[inline]
     pub(super) fn came(&mut self, now: Time, bytes: u64, segment: u64, delay: Duration) {
@@ -96,7 +106,8 @@ impl Acking {
         self.full = self.full.max(segment);
         self.bytes += bytes;
         self.repeats |= now < self.trouble_until;
-        if self.quick_left > 0 || self.bytes >= 2 * self.full {
+        let is_quick = self.quick_left > 0 && (is_full || !self.has_answered);
+        if is_quick || self.bytes >= 2 * self.full {
             self.quick_left = self.quick_left.saturating_sub(1);
             self.is_due = true;
         } else {

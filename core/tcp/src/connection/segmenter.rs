@@ -173,6 +173,7 @@ impl Connection {
             Plan::Bytes { from, to, is_new, is_probe } => {
                 if is_new {
                     self.recovery.on_sent(now, to);
+                    self.acking.sent_bytes();
                     if self.fin.is_some_and(|fin| to > fin) {
                         self.acking.with_fin = told.acknowledged;
                     }

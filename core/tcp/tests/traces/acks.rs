@@ -94,6 +94,23 @@ fn the_first_segments_are_acknowledged_at_once_however_small() {
     t.expect(ack(18));
 }
 
+/// Small ones only until they are answered, as Linux: an acknowledgement for each question would be a frame more.
+#[test]
+fn small_segments_wait_once_this_end_has_answered() {
+    let mut t = Trace::open();
+    t.say(3);
+    t.expect(many(1, 3));
+    t.recv(bytes(1, "question"));
+    t.expect(ack(9));
+    t.say(6);
+    t.expect(many(4, 6).ack(9));
+    t.recv(bytes(9, "question").ack(10));
+    assert_eq!(t.until_sent(), ms(40));
+    t.expect(ack(17));
+    t.recv(many(17, 1000));
+    t.expect(ack(1017));
+}
+
 #[test]
 fn bytes_of_ours_take_the_acknowledgement_with_them() {
     let mut t = Trace::open();
