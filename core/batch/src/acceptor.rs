@@ -9,6 +9,7 @@ use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role, SESSIONS_SINCE};
 use spillway_wire::{Control, Disassembler, Id, Kind, Piece};
 
 use crate::assembler::Assembler;
+use crate::ends::CONTROL_BYTES_MAX;
 use crate::error::LinkError;
 use crate::handshake::{Accepted, Accepting};
 
@@ -144,6 +145,10 @@ impl Acceptor {
             Some(Piece::Control { control: Control::Resumed(_), .. }) => {
                 Err(LinkError::Direction(Kind::Resumed))
             }
+            // A client goes away by itself; what it says of that would be taken for its helper's.
+            Some(Piece::Control { control: Control::Drain { .. }, .. }) => {
+                Err(LinkError::Direction(Kind::Drain))
+            }
             Some(Piece::Control { control, .. }) if control.is_of_sessions() && !self.carries_sessions() => {
                 Err(LinkError::Sessions)
             }
@@ -165,6 +170,12 @@ impl Acceptor {
     /// Bytes that wait to be taken.
     pub fn pending(&self) -> usize {
         self.assembler.len()
+    }
+
+    /// Whether to read what the peer sends. It is not while too many answers wait for the peer to read them: then grant
+    /// nothing more until batches were [taken](Self::flush) and sent.
+    pub fn may_read(&self) -> bool {
+        self.assembler.control_bytes() <= CONTROL_BYTES_MAX
     }
 
     /// A batch of whatever there is.

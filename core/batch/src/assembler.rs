@@ -1,6 +1,7 @@
 //! Frames gathered into a batch.
 
 use spillway_transport::Chunk;
+use spillway_wire::session::Acknowledge;
 use spillway_wire::{Control, HEADER_BYTES, Header, Id, Kind, PAYLOAD_BYTES_MAX};
 
 /// Gathers frames until somebody takes the batch. Consecutive data of one sender extends its last frame, so a
@@ -12,6 +13,19 @@ pub struct Assembler {
     /// The last frame, while it can be extended.
     open: Option<OpenFrame>,
     messages: u64,
+    /// Bytes of control messages in the batch.
+    control_bytes: usize,
+    /// Batches taken so far.
+    taken: u64,
+}
+
+/// Where the latest *credit* and *acknowledge* of a connection are in a batch, and what they say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Updates {
+    /// Number of the batch, plus 1.
+    batch: u64,
+    credit: Option<(usize, u64)>,
+    acknowledge: Option<(usize, Acknowledge)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +83,57 @@ impl Assembler {
     /// Appends a control message.
     pub fn control(&mut self, id: Id, control: Control) {
         self.open = None;
+        let before = self.batch.len();
         control.emit(id, self.batch.buffer());
+        self.control_bytes += self.batch.len() - before;
+    }
+
+    /// Appends a control message that somebody else has made. Where the batch has an older *credit* or *acknowledge* of
+    /// the same connection, that one is replaced: however often a peer repeats them, a batch has two at most.
+    pub(crate) fn update(&mut self, id: Id, control: Control, updates: &mut Updates) {
+        if updates.batch != self.taken + 1 {
+            *updates = Updates { batch: self.taken + 1, ..Updates::default() };
+        }
+        let here = self.batch.len();
+        match (control, updates.credit, updates.acknowledge) {
+            (Control::Credit(limit), Some((at, before)), _) => {
+                let limit = limit.max(before);
+                updates.credit = Some((at, limit));
+                self.replace(at, id, Control::Credit(limit));
+            }
+            // An answer that is asked for has to come after what was sent before.
+            (Control::Acknowledge(told), _, Some((at, before))) if before.answer || !told.answer => {
+                let told = Acknowledge {
+                    received: told.received.max(before.received),
+                    finish_received: told.finish_received || before.finish_received,
+                    answer: before.answer,
+                };
+                updates.acknowledge = Some((at, told));
+                self.replace(at, id, Control::Acknowledge(told));
+            }
+            _ => {
+                match control {
+                    Control::Credit(limit) => updates.credit = Some((here, limit)),
+                    Control::Acknowledge(told) => updates.acknowledge = Some((here, told)),
+                    _ => {}
+                }
+                self.control(id, control);
+            }
+        }
+    }
+
+    /// Overwrites a control message with another one of the same length.
+    fn replace(&mut self, at: usize, id: Id, control: Control) {
+        let buffer = self.batch.buffer();
+        let end = buffer.len();
+        control.emit(id, buffer);
+        buffer.copy_within(end.., at);
+        buffer.truncate(end);
+    }
+
+    /// Bytes of control messages that wait in the batch.
+    pub(crate) fn control_bytes(&self) -> usize {
+        self.control_bytes
     }
 
     /// Appends bytes that are no frame: a link's preamble.
@@ -96,6 +160,8 @@ impl Assembler {
     /// Takes the batch.
     pub fn take(&mut self) -> Chunk {
         self.open = None;
+        self.control_bytes = 0;
+        self.taken += 1;
         core::mem::replace(&mut self.batch, self.spare.take().unwrap_or_default())
     }
 
@@ -167,6 +233,44 @@ mod tests {
         assembler.data(Kind::Request, Id(2), b"b");
         let kinds: Vec<Kind> = frames(&assembler.take()).iter().map(|(header, _)| header.kind).collect();
         assert_eq!(kinds, [Kind::Request, Kind::Finish, Kind::Request]);
+    }
+
+    #[test]
+    fn repeated_updates_take_the_place_of_older_ones() {
+        let (mut assembler, mut updates, mut other) =
+            (Assembler::new(), Updates::default(), Updates::default());
+        let acknowledge =
+            |received, answer| Control::Acknowledge(Acknowledge { received, finish_received: false, answer });
+        for round in 0..1000 {
+            assembler.update(Id(1), Control::Credit(round), &mut updates);
+            assembler.update(Id(1), acknowledge(round, round % 2 == 0), &mut updates);
+            assembler.update(Id(2), Control::Credit(1), &mut other);
+            assembler.data(Kind::Request, Id(2), b"x");
+        }
+        assert!(assembler.control_bytes() < 100, "{}", assembler.control_bytes());
+        let chunk = assembler.take();
+        assert_eq!(assembler.control_bytes(), 0);
+        let (mut input, mut disassembler, mut said) = (chunk.as_slice(), Disassembler::new(), Vec::new());
+        while let Some(piece) = disassembler.next(&mut input).unwrap() {
+            if let Piece::Control { id: Id(1), control } = piece {
+                said.push(control);
+            }
+        }
+        assert_eq!(said, [Control::Credit(999), acknowledge(999, true)]);
+        // The next batch has its own.
+        assembler.update(Id(1), Control::Credit(7), &mut updates);
+        assert_eq!(frames(&assembler.take()).len(), 1);
+    }
+
+    #[test]
+    fn an_answer_is_asked_for_after_what_was_sent_before() {
+        let (mut assembler, mut updates) = (Assembler::new(), Updates::default());
+        let told = Acknowledge { received: 5, finish_received: false, answer: false };
+        assembler.update(Id(1), Control::Acknowledge(told), &mut updates);
+        assembler.data(Kind::Request, Id(1), b"x");
+        assembler.update(Id(1), Control::Acknowledge(Acknowledge { answer: true, ..told }), &mut updates);
+        let kinds: Vec<Kind> = frames(&assembler.take()).iter().map(|(header, _)| header.kind).collect();
+        assert_eq!(kinds, [Kind::Acknowledge, Kind::Request, Kind::Acknowledge]);
     }
 
     #[test]

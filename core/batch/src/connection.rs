@@ -1,6 +1,7 @@
 //! One virtual connection, as one end of a link sees it.
 
 use alloc::boxed::Box;
+use core::net::SocketAddr;
 
 use spillway_wire::CloseReason;
 
@@ -18,6 +19,8 @@ pub(crate) struct Connection {
     pub(crate) incoming: Incoming,
     pub(crate) closed_here: bool,
     pub(crate) closed_there: bool,
+    /// At a server's end: the client's address.
+    pub(crate) client: Option<SocketAddr>,
     /// It carries a session, which keeps to credit and offsets itself.
     pub(crate) is_carrier: bool,
     /// The peer broke a rule: nothing more is delivered, and this is what we say when the application closes.
@@ -78,6 +81,7 @@ impl Connection {
             },
             closed_here: false,
             closed_there: false,
+            client: None,
             is_carrier: false,
             broken: None,
         }
@@ -117,9 +121,12 @@ impl Outgoing {
         }
     }
 
-    /// The peer restates its absolute limit. A lower one than before is an old one, and changes nothing.
-    pub(crate) fn raise_limit(&mut self, limit: u64) {
+    /// The peer restates its absolute limit. Returns whether it is higher than before: a lower one is an old one, and
+    /// changes nothing.
+    pub(crate) fn raise_limit(&mut self, limit: u64) -> bool {
+        let is_higher = limit > self.limit;
         self.limit = self.limit.max(limit);
+        is_higher
     }
 }
 

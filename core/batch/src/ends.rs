@@ -6,30 +6,54 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use spillway_transport::{Chunk, Time};
+use spillway_wire::preamble::Role;
 use spillway_wire::{CloseReason, Control, Disassembler, Id, Kind};
 
 use crate::assembler::Assembler;
 use crate::connection::{Connection, Outgoing};
 use crate::histogram::Batches;
+use crate::id_table::IdTable;
 use crate::kept::Kept;
 use crate::policy::{Gathered, Policy, Sent};
 use crate::taken::Owed;
+
+/// Bytes of control messages that may wait for transmission before a link is to be read no more: a peer that causes
+/// answers and does not read them waits, and nobody else.
+pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
+
+/// Virtual connections on the link of a client.
+pub const CLIENT_CONNECTIONS_MAX: u32 = 16;
 
 /// Bounds of one end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of each connection that may be received and not yet consumed.
     pub window_bytes: u32,
-    /// Bytes that may wait for transmission before `compose` takes no more. Control messages come on top: a
-    /// few dozen bytes for each connection.
+    /// Bytes that may wait for transmission before `compose` takes no more. Control messages come on top: see
+    /// [`CONTROL_BYTES_MAX`].
     pub pending_bytes_max: usize,
-    /// Virtual connections on one link.
+    /// Virtual connections on one link of a helper. A client's link has [`CLIENT_CONNECTIONS_MAX`] at most.
     pub connections_max: u32,
     /// At a server's end: replies of each plain connection that may wait for the client's own TCP to acknowledge them,
     /// where the helper tells of that. 0: they are not kept.
     pub kept_bytes_max: usize,
     /// How long the peer may take to authenticate.
     pub handshake_timeout: Duration,
+}
+
+impl Limits {
+    /// Virtual connections on a link of a peer of this role.
+    pub(crate) fn connections_max_of(&self, role: Role) -> u32 {
+        connections_max_of(role, self.connections_max)
+    }
+}
+
+/// A client opens one virtual connection after the other: a helper has many clients, a client is one.
+pub(crate) fn connections_max_of(role: Role, helpers_max: u32) -> u32 {
+    match role {
+        Role::Helper => helpers_max,
+        Role::Client => helpers_max.min(CLIENT_CONNECTIONS_MAX),
+    }
 }
 
 impl Default for Limits {
@@ -79,8 +103,7 @@ pub(crate) enum Incoming {
 #[derive(Debug)]
 pub(crate) struct Ends {
     kind_out: Kind,
-    connections: Vec<Option<Connection>>,
-    pub(crate) count: usize,
+    pub(crate) connections: IdTable<Connection>,
     pub(crate) assembler: Assembler,
     pub(crate) disassembler: Disassembler,
     policy: Box<dyn Policy>,
@@ -108,8 +131,7 @@ impl Ends {
     pub(crate) fn new(kind_out: Kind, policy: Box<dyn Policy>, pending_bytes_max: usize) -> Ends {
         Ends {
             kind_out,
-            connections: Vec::new(),
-            count: 0,
+            connections: IdTable::new(),
             assembler: Assembler::new(),
             disassembler: Disassembler::new(),
             policy,
@@ -132,7 +154,7 @@ impl Ends {
     }
 
     pub(crate) fn get(&self, id: Id) -> Option<&Connection> {
-        self.connections.get(id.0 as usize)?.as_ref()
+        self.connections.get(id)
     }
 
     pub(crate) fn is_carrier(&self, id: Id) -> bool {
@@ -140,37 +162,28 @@ impl Ends {
     }
 
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut Connection> {
-        self.connections.get_mut(id.0 as usize)?.as_mut()
+        self.connections.get_mut(id)
     }
 
     /// The caller has checked that `id` is in range and free.
     pub(crate) fn insert(&mut self, id: Id, connection: Connection) {
-        let index = id.0 as usize;
-        if self.connections.len() <= index {
-            self.connections.resize_with(index + 1, || None);
-        }
-        debug_assert!(self.connections[index].is_none(), "{id} is free");
-        self.connections[index] = Some(connection);
-        self.count += 1;
+        let before = self.connections.insert(id, connection);
+        debug_assert!(before.is_none(), "{id} is free");
     }
 
     pub(crate) fn remove(&mut self, id: Id) {
-        if let Some(slot) = self.connections.get_mut(id.0 as usize)
-            && slot.take().is_some()
-        {
-            self.count -= 1;
-        }
+        self.connections.remove(id);
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + '_ {
-        (0u32..).zip(&self.connections).filter(|(_, slot)| slot.is_some()).map(|(index, _)| Id(index))
+        self.connections.iter().map(|(id, _)| id)
     }
 
     // What goes out.
 
     pub(crate) fn compose(&mut self, id: Id, bytes: &[u8]) -> usize {
         let pending = self.assembler.len();
-        let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+        let Some(connection) = self.connections.get_mut(id) else {
             return 0;
         };
         if !connection.is_open() || connection.outgoing.finished {
@@ -367,7 +380,7 @@ impl Ends {
     }
 
     pub(crate) fn incoming_data(&mut self, id: Id, bytes: usize, last: bool) -> Incoming {
-        let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+        let Some(connection) = self.connections.get_mut(id) else {
             self.counters.strays += 1;
             return Incoming::PassOver;
         };
@@ -390,15 +403,15 @@ impl Ends {
             self.counters.strays += 1;
             return;
         };
-        connection.outgoing.raise_limit(limit);
-        if connection.outgoing.wants_room {
+        // A limit that is repeated, or an older one, changes nothing.
+        if connection.outgoing.raise_limit(limit) && connection.outgoing.wants_room {
             self.room.push_back(id);
         }
     }
 
     /// The client's TCP has acknowledged replies to its helper. The first word of that begins their keeping.
     pub(crate) fn incoming_acknowledge(&mut self, id: Id, through: u64, bytes_max: usize) -> Incoming {
-        let Some(connection) = self.connections.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+        let Some(connection) = self.connections.get_mut(id) else {
             self.counters.strays += 1;
             return Incoming::PassOver;
         };

@@ -8,6 +8,7 @@ use spillway_wire::preamble::{
     WELCOME_BYTES, Welcome, transcript,
 };
 
+use crate::ends::connections_max_of;
 use crate::error::LinkError;
 
 /// Gathers a message of fixed length from a stream cut anywhere.
@@ -172,7 +173,7 @@ impl Accepting {
             nonce: self.nonce,
             proof: [0; PROOF_BYTES],
             credit: self.credit,
-            connections_max: self.connections_max,
+            connections_max: connections_max_of(hello.role, self.connections_max),
         };
         let transcript = transcript(&hello, &welcome);
         welcome.proof = prove(key, Prover::Server, &transcript);

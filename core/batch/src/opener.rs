@@ -9,6 +9,7 @@ use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{NONCE_BYTES, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
 use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
+use crate::assembler::Updates;
 use crate::connection::Connection;
 use crate::ends::{Ends, Incoming, Limits, LinkCounters};
 use crate::error::LinkError;
@@ -125,8 +126,8 @@ pub struct OpenerLink {
     handshake_deadline: Time,
     pub(crate) ends: Ends,
     ids: IdPool,
-    /// By id: whether the connection is relayed.
-    relayed: Vec<bool>,
+    /// By id: relayed connections. Ids are ours, and so as dense as connections were at the same time.
+    relayed: Vec<Option<Updates>>,
 }
 
 #[derive(Debug)]
@@ -213,9 +214,9 @@ impl OpenerLink {
         let id = self.ids.assign().ok_or(OpenError::Full)?;
         let index = id.0 as usize;
         if self.relayed.len() <= index {
-            self.relayed.resize(index + 1, false);
+            self.relayed.resize(index + 1, None);
         }
-        self.relayed[index] = relayed;
+        self.relayed[index] = relayed.then(Updates::default);
         Ok((id, settled))
     }
 
@@ -232,7 +233,7 @@ impl OpenerLink {
         self.ends.relay(id, bytes, last);
     }
 
-    /// Forwards a control message of a relayed connection. An old server would end the whole link for a word of
+    /// Forwards a control message of a relayed connection; of *credit* and *acknowledge* a batch has the latest. An old server would end the whole link for a word of
     /// sessions: it does not hear of them, whoever says them.
     pub fn relay_control(&mut self, id: Id, control: Control) {
         let control = match control {
@@ -240,12 +241,15 @@ impl OpenerLink {
             Control::Close(_) => Control::Close(CloseReason::Reset),
             _ => return,
         };
-        self.ends.assembler.control(id, control);
+        match self.relayed.get_mut(id.0 as usize) {
+            Some(Some(updates)) => self.ends.assembler.update(id, control, updates),
+            _ => self.ends.assembler.control(id, control),
+        }
     }
 
     /// A relayed connection is over: *close* passed in both directions, or it was refused. Its id is free.
     pub fn release_relayed(&mut self, id: Id) {
-        if core::mem::take(&mut self.relayed[id.0 as usize]) {
+        if self.relayed[id.0 as usize].take().is_some() {
             self.ids.release(id);
         }
     }
@@ -363,7 +367,7 @@ impl OpenerLink {
     }
 
     fn is_relayed(&self, id: Id) -> bool {
-        self.relayed.get(id.0 as usize).copied().unwrap_or(false)
+        self.relayed.get(id.0 as usize).is_some_and(Option::is_some)
     }
 
     /// Takes a prefix of a request, as far as credit and pending bytes allow, and returns its length. When it is
@@ -413,7 +417,7 @@ impl OpenerLink {
 
     /// How many own connections have not ended.
     pub fn connections(&self) -> usize {
-        self.ends.count
+        self.ends.connections.len()
     }
 
     /// A batch, if one is due by the policy. The preamble is due at once.

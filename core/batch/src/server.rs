@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use spillway_auth::KeyRing;
@@ -13,7 +12,7 @@ use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason
 
 use crate::addresses::AddressRules;
 use crate::connection::Connection;
-use crate::ends::{Ends, Incoming, Limits, LinkCounters};
+use crate::ends::{CONTROL_BYTES_MAX, Ends, Incoming, Limits, LinkCounters};
 use crate::error::LinkError;
 use crate::event::{Info, ServerEvent};
 use crate::forwarding::Taken;
@@ -37,7 +36,7 @@ pub struct ServerConfig {
 ///
 /// Feed it what the socket received with [`decompose`](Self::decompose), answer with
 /// [`compose`](Self::compose), and send what [`flush`](Self::flush) or [`poll_transmit`](Self::poll_transmit)
-/// returns, even after an error: it may tell the peer why.
+/// returns, even after an error: it may tell the peer why. Receive only while [`may_read`](Self::may_read) says so.
 #[derive(Debug)]
 pub struct ServerLink {
     config: Arc<ServerConfig>,
@@ -45,7 +44,8 @@ pub struct ServerLink {
     local: SocketAddr,
     stage: Stage,
     pub(crate) ends: Ends,
-    clients: Vec<Option<SocketAddr>>,
+    /// The helper has said that it goes away.
+    is_drained: bool,
     /// Replies of this connection are to be kept, if it is the next that is opened. Whichever is, this is forgotten.
     keep_next: Option<Id>,
 }
@@ -86,7 +86,7 @@ impl ServerLink {
                 deadline: now + limits.handshake_timeout,
             },
             ends: Ends::new(Kind::Reply, policy, limits.pending_bytes_max),
-            clients: Vec::new(),
+            is_drained: false,
             keep_next: None,
             config,
             peer,
@@ -210,6 +210,7 @@ impl ServerLink {
                     let event = ServerEvent::Session { id, kind: Kind::Reconnect, client, opening };
                     return self.admit(role, id, client, connection, event).map(Some);
                 }
+                Control::Drain { deadline_ms } => return Ok(self.drained(role, id, deadline_ms)),
                 control if self.ends.is_carrier(id) => {
                     if matches!(control, Control::Close(_)) {
                         self.ends.incoming_close(id);
@@ -236,7 +237,6 @@ impl ServerLink {
                 Control::Close(reason) => {
                     (id, self.ends.incoming_close(id), ServerEvent::Closed { id, reason })
                 }
-                Control::Drain { deadline_ms } => return Ok(Some(ServerEvent::Drain { deadline_ms })),
                 Control::Accepted | Control::Refused(_) | Control::Resumed(_) => {
                     return Err(LinkError::Direction(control.kind()));
                 }
@@ -252,6 +252,15 @@ impl ServerLink {
             Incoming::PassOver => None,
             Incoming::Broken(reason) => Some(ServerEvent::Closed { id, reason }),
         })
+    }
+
+    /// A helper says once, of its whole link, that it goes away. Clients have no say in that.
+    fn drained<'a>(&mut self, role: Role, id: Id, deadline_ms: u32) -> Option<ServerEvent<'a>> {
+        if role != Role::Helper || id != Id::LINK || core::mem::replace(&mut self.is_drained, true) {
+            self.ends.counters.strays += 1;
+            return None;
+        }
+        Some(ServerEvent::Drain { deadline_ms })
     }
 
     fn connect<'a>(
@@ -291,7 +300,7 @@ impl ServerLink {
         event: ServerEvent<'a>,
     ) -> Result<ServerEvent<'a>, LinkError> {
         self.keep_next = None;
-        let connections_max = self.config.limits.connections_max;
+        let connections_max = self.config.limits.connections_max_of(role);
         if id == Id::LINK || id.0 > connections_max || self.ends.get(id).is_some() {
             return Err(LinkError::Id(id));
         }
@@ -299,12 +308,7 @@ impl ServerLink {
             self.ends.assembler.control(id, Control::Refused(RefuseReason::Forbidden));
             return Ok(ServerEvent::Forbidden { client, why });
         }
-        self.ends.insert(id, connection);
-        let index = id.0 as usize;
-        if self.clients.len() <= index {
-            self.clients.resize(index + 1, None);
-        }
-        self.clients[index] = Some(client);
+        self.ends.insert(id, Connection { client: Some(client), ..connection });
         Ok(event)
     }
 
@@ -374,9 +378,8 @@ impl ServerLink {
     pub fn info(&self, id: Id) -> Option<Info> {
         let connection = self.ends.get(id)?;
         let Stage::Established { role, .. } = self.stage else { return None };
-        let client = (*self.clients.get(id.0 as usize)?)?;
         Some(Info {
-            client,
+            client: connection.client?,
             role,
             bytes_received: connection.incoming.received,
             bytes_sent: connection.outgoing.sent,
@@ -423,7 +426,7 @@ impl ServerLink {
 
     /// How many connections have not ended.
     pub fn connections(&self) -> usize {
-        self.ends.count
+        self.ends.connections.len()
     }
 
     /// A batch, if one is due by the policy.
@@ -439,6 +442,12 @@ impl ServerLink {
     /// Bytes that wait to be taken.
     pub fn pending(&self) -> usize {
         self.ends.assembler.len()
+    }
+
+    /// Whether to read what the peer sends. It is not while too many answers of ours wait for the peer to read them: then
+    /// leave its bytes with the socket until batches were [taken](Self::flush) and sent.
+    pub fn may_read(&self) -> bool {
+        self.ends.assembler.control_bytes() <= CONTROL_BYTES_MAX
     }
 
     /// Gives a spent batch's buffer back for reuse.

@@ -10,7 +10,8 @@ use pair::{CLIENT, Pair, Seen, helper_key, server_config};
 use proptest::prelude::*;
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Control, Forbidden, Id, Limits, LinkError, OpenError, RefuseReason, Role, ServerConfig,
+    CLIENT_CONNECTIONS_MAX, CONTROL_BYTES_MAX, CloseReason, Control, Forbidden, Id, Limits, LinkError,
+    OpenError, RefuseReason, Role, ServerConfig,
 };
 use spillway_wire::preamble::Verdict;
 
@@ -426,4 +427,59 @@ proptest! {
 fn the_default_configuration_accepts_nobody() {
     let mut pair = Pair::new(Role::Helper, Key::loopback_only(), ServerConfig::default().into());
     assert!(matches!(pair.try_exchange(), Err(LinkError::UnknownKey { .. })));
+}
+
+fn frames(controls: impl IntoIterator<Item = (Id, Control)>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (id, control) in controls {
+        control.emit(id, &mut bytes);
+    }
+    bytes
+}
+
+/// A peer that asks for connections which are refused, for ever, and does not read the answers.
+#[test]
+fn answers_that_wait_stop_the_reading_of_their_link() {
+    let mut pair = Pair::established();
+    let connect = pair::connect_control("203.0.113.7:1".parse().unwrap());
+    let batch = frames((0..1000).map(|_| (Id(1), connect)));
+    let mut rounds = 0;
+    while pair.server.may_read() {
+        let mut input = batch.as_slice();
+        while pair.server.decompose(pair.now, &mut input).unwrap().is_some() {}
+        rounds += 1;
+        assert!(rounds < 100, "it is read for ever");
+    }
+    assert!(pair.server.pending() < CONTROL_BYTES_MAX + batch.len());
+    assert!(pair.server.flush(pair.now).is_some());
+    assert!(pair.server.may_read(), "once they are on their way");
+}
+
+#[test]
+fn a_helper_says_once_and_of_its_whole_link_that_it_goes_away() {
+    let mut pair = Pair::established();
+    let id = pair.open(5);
+    pair.take_server_events();
+    let drain = Control::Drain { deadline_ms: 7 };
+    let batch = frames([(id, drain), (Id(99), drain), (Id::LINK, drain), (Id::LINK, drain)]);
+    let (mut input, mut events) = (batch.as_slice(), Vec::new());
+    while let Some(event) = pair.server.decompose(pair.now, &mut input).unwrap() {
+        events.push(format!("{event:?}"));
+    }
+    assert_eq!(events, ["Drain { deadline_ms: 7 }"]);
+}
+
+#[test]
+fn a_client_has_few_connections_on_its_link() {
+    let client_key = Key::from_secret([77; 32]);
+    let mut config = (*server_config(Limits::default())).clone();
+    config.ring.accept(Role::Client, client_key.clone());
+    let mut pair = Pair::new(Role::Client, client_key, std::sync::Arc::new(config));
+    pair.exchange();
+    let opened = (0..100).map_while(|_| pair.opener.open(pair::HELPER, None).ok()).count();
+    assert_eq!(opened, CLIENT_CONNECTIONS_MAX as usize);
+    pair.exchange();
+    let batch = frames([(Id(CLIENT_CONNECTIONS_MAX + 1), pair::connect_control(pair::HELPER))]);
+    let error = pair.server.decompose(pair.now, &mut batch.as_slice()).unwrap_err();
+    assert_eq!(error, LinkError::Id(Id(CLIENT_CONNECTIONS_MAX + 1)));
 }

@@ -47,8 +47,56 @@ pub(crate) struct Passage {
     pub(crate) id: Id,
     /// It carries a session, which may go on elsewhere.
     pub(crate) of_session: bool,
+    pub(crate) finished_by_client: bool,
     pub(crate) closed_by_client: bool,
     pub(crate) closed_by_server: bool,
+    /// Bytes of requests so far, and up to where the server's credit goes. Sessions keep to their own.
+    sent: u64,
+    credit: Option<u64>,
+}
+
+/// What to do with a piece of a request.
+pub(crate) enum Request {
+    Forward,
+    /// Its connection has ended.
+    PassOver,
+    /// It is more than the server has allowed.
+    OverCredit,
+}
+
+impl Passage {
+    /// `credit`: bytes of requests that the server allows at first; none for a session.
+    pub(crate) fn new(upstream: usize, id: Id, credit: Option<u32>) -> Passage {
+        Passage {
+            upstream,
+            id,
+            of_session: credit.is_none(),
+            finished_by_client: false,
+            closed_by_client: false,
+            closed_by_server: false,
+            sent: 0,
+            credit: credit.map(u64::from),
+        }
+    }
+
+    pub(crate) fn request(&mut self, bytes: usize) -> Request {
+        if self.closed_by_client || self.closed_by_server {
+            return Request::PassOver;
+        }
+        self.sent = self.sent.saturating_add(bytes as u64);
+        if self.credit.is_some_and(|credit| self.sent > credit) {
+            Request::OverCredit
+        } else {
+            Request::Forward
+        }
+    }
+
+    /// The server allows requests up to this offset.
+    pub(crate) fn raise_credit(&mut self, limit: u64) {
+        if let Some(credit) = &mut self.credit {
+            *credit = limit.max(*credit);
+        }
+    }
 }
 
 impl LibraryClient {
@@ -87,9 +135,9 @@ impl LibraryClient {
         self.granted = self.granted.saturating_sub(bytes);
     }
 
-    /// Grants more once half is used up, unless the server's link is stalled.
+    /// Grants more once half is used up, unless the server's link is stalled, or the client does not read answers.
     pub(crate) fn grant<T: Transport>(&mut self, conn: Conn, linked: Option<&mut Linked>, out: &mut T) {
-        if self.granted * 2 > CLIENT_GRANT_BYTES {
+        if self.granted * 2 > CLIENT_GRANT_BYTES || !self.acceptor.may_read() {
             return;
         }
         if let Some(linked) = linked.filter(|linked| linked.is_congested()) {

@@ -142,7 +142,7 @@ impl Relay {
             OpenerEvent::Closed { id, reason } => self.raw_closed(now, index, id, reason, out),
             OpenerEvent::Drain { deadline_ms } => self.server_drains(index, deadline_ms, out),
             OpenerEvent::RelayedData { id, bytes, .. } => self.passage_data(index, id, bytes, out),
-            OpenerEvent::RelayedControl { id, control } => self.passage_control(index, id, control),
+            OpenerEvent::RelayedControl { id, control } => self.passage_control(index, id, control, out),
         }
     }
 

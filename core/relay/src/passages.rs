@@ -12,7 +12,7 @@ use spillway_transport::{Conn, Time, Transport};
 
 use crate::backlog::Backlog;
 use crate::clients::is_served;
-use crate::library::{CLIENT_ID, LibraryClient, Passage};
+use crate::library::{CLIENT_ID, LibraryClient, Passage, Request};
 use crate::notice::{Cut, Refusal};
 use crate::relay::Relay;
 use crate::slots::{Holder, Sort};
@@ -95,12 +95,11 @@ impl Relay {
                     &keyless
                 }
             };
-            let passage = client.passage;
             match client.acceptor.decompose(now, ring, &mut input) {
                 Ok(Some(AcceptorEvent::Data { id, bytes, last })) => {
                     client.bytes_in += bytes.len() as u64;
-                    self.services[usize::from(client.service)].counters.requests.count(bytes.len());
-                    self.request(passage, id, bytes, last);
+                    self.services[usize::from(service)].counters.requests.count(bytes.len());
+                    self.request(conn, id, bytes, last);
                 }
                 Ok(Some(AcceptorEvent::Control { id, control })) => {
                     if let Err(error) = self.library_control(conn, id, control) {
@@ -165,12 +164,32 @@ impl Relay {
     }
 
     /// A piece of a request. What comes after the end of its connection is passed over.
-    fn request(&mut self, passage: Option<Passage>, id: Id, bytes: &[u8], last: bool) {
-        if let Some(passage) = passage.filter(|passage| id == CLIENT_ID && !passage.closed_by_client)
-            && let Some(linked) = self.upstreams[passage.upstream].linked_mut()
-        {
-            linked.opener.relay_data(passage.id, bytes, last);
+    fn request(&mut self, conn: Conn, id: Id, bytes: &[u8], last: bool) {
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+        let Some(passage) = client.passage.as_mut().filter(|_| id == CLIENT_ID) else { return };
+        match passage.request(bytes.len()) {
+            Request::Forward => {
+                let (upstream, id) = (passage.upstream, passage.id);
+                if let Some(linked) = self.upstreams[upstream].linked_mut() {
+                    linked.opener.relay_data(id, bytes, last);
+                }
+            }
+            Request::PassOver => {}
+            Request::OverCredit => self.break_passage(conn),
         }
+    }
+
+    /// The client has sent more than the server allows: both are told, and nothing more of it passes.
+    fn break_passage(&mut self, conn: Conn) {
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+        let Some(passage) = client.passage.take() else { return };
+        client.acceptor.control(CLIENT_ID, Control::Close(CloseReason::OverCredit));
+        self.services[usize::from(client.service)].counters.connections_broken += 1;
+        if let Some(linked) = self.upstreams[passage.upstream].linked_mut() {
+            linked.opener.relay_control(passage.id, Control::Close(CloseReason::OverCredit));
+            linked.set_member(passage.id, Member::Orphan);
+        }
+        self.mark_dirty(conn);
     }
 
     fn library_control(&mut self, conn: Conn, id: Id, control: Control) -> Result<(), LinkError> {
@@ -185,9 +204,11 @@ impl Relay {
             return Ok(());
         }
         let Some(passage) = client.passage.as_mut().filter(|_| id == CLIENT_ID) else { return Ok(()) };
-        if passage.closed_by_client {
+        let is_repeated = passage.finished_by_client && matches!(control, Control::Finish(_));
+        if passage.closed_by_client || is_repeated {
             return Ok(());
         }
+        passage.finished_by_client |= matches!(control, Control::Finish(_));
         passage.closed_by_client = matches!(control, Control::Close(_));
         let passage = *passage;
         if let Some(linked) = self.upstreams[passage.upstream].linked_mut() {
@@ -236,6 +257,7 @@ impl Relay {
         if !of_session && linked.opener.initial_credit() < credit {
             return Err(Refusal::LinkDown);
         }
+        let allowed = (!of_session).then(|| linked.opener.initial_credit());
         let id = linked.opener.open_relayed(first_words).map_err(|error| match error {
             OpenError::NotEstablished => Refusal::LinkDown,
             OpenError::Full => Refusal::LinkFull,
@@ -244,8 +266,7 @@ impl Relay {
         linked.relayed += 1;
         linked.set_member(id, Member::Client(conn));
         if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
-            client.passage =
-                Some(Passage { upstream, id, of_session, closed_by_client: false, closed_by_server: false });
+            client.passage = Some(Passage::new(upstream, id, allowed));
         }
         self.services[usize::from(service)].counters.library_connections += 1;
         Ok(())
@@ -320,7 +341,13 @@ impl Relay {
         self.mark_dirty(conn);
     }
 
-    pub(crate) fn passage_control(&mut self, upstream: usize, id: Id, control: Control) {
+    pub(crate) fn passage_control<T: Transport>(
+        &mut self,
+        upstream: usize,
+        id: Id,
+        control: Control,
+        out: &mut T,
+    ) {
         let ends = matches!(control, Control::Close(_) | Control::Refused(_));
         let Some(conn) = self.member(upstream, id) else {
             if ends && self.is_orphan(upstream, id) {
@@ -335,7 +362,16 @@ impl Relay {
         };
         client.acceptor.control(CLIENT_ID, control);
         passage.closed_by_server = ends;
+        if let Control::Credit(limit) = control {
+            passage.raise_credit(limit);
+        }
         let passage = *passage;
+        if client.pending() > self.config.connection_buffer_bytes {
+            client.transmit(conn, &mut self.memory, out);
+        }
+        if client.pending() > self.config.connection_buffer_bytes {
+            return self.cut(conn, Cut::Buffer, out);
+        }
         self.mark_dirty(conn);
         if let Control::Refused(reason) = control {
             self.refused(service, peer, Refusal::Server(reason));
@@ -364,9 +400,11 @@ impl Relay {
     }
 
     pub(crate) fn library_turn<T: Transport>(&mut self, conn: Conn, out: &mut T) {
-        if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
-            client.transmit(conn, &mut self.memory, out);
-        }
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+        client.transmit(conn, &mut self.memory, out);
+        // A client that was not read because it did not read answers goes on.
+        let upstream = client.passage.map(|passage| &mut self.upstreams[passage.upstream]);
+        client.grant(conn, upstream.and_then(|upstream| upstream.linked_mut()), out);
     }
 }
 

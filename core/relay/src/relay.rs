@@ -252,7 +252,7 @@ impl Relay {
                 let Some(linked) = self.upstreams[client.upstream].linked_mut() else { return };
                 client.client_has_room(conn, linked, &mut self.memory, out);
             }
-            Some(Holder::Library(client)) => client.transmit(conn, &mut self.memory, out),
+            Some(Holder::Library(_)) => self.library_turn(conn, out),
             Some(Holder::Leaving(_)) => self.send_rest(conn, out),
             Some(Holder::Upstream(upstream)) => {
                 let upstream = *upstream;

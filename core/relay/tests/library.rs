@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Control, Id, KeyId, Kind, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, Opening,
-    PolicyKind, Reconnect, RefuseReason, Role,
+    CloseReason, Connect, Control, Id, KeyId, Kind, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink,
+    Opening, PolicyKind, Reconnect, RefuseReason, Role,
 };
 use spillway_policy::Word;
 use spillway_relay::{Config, Cut, Notice};
@@ -443,4 +443,107 @@ fn a_stalled_link_stops_a_library_clients_grants() {
         .sum();
     assert_eq!(got, 55_000);
     assert!(world.wires.line(client.conn).granted > granted);
+}
+
+fn frames(controls: impl IntoIterator<Item = Control>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for control in controls {
+        control.emit(Id(1), &mut bytes);
+    }
+    bytes
+}
+
+/// A client asks for connections which are refused, for ever, and does not read the answers.
+#[test]
+fn refusals_that_nobody_reads_stop_their_client_only() {
+    let mut world = World::new(config());
+    let mut good = Client::new(&mut world);
+    let mut rude = Client::new(&mut world);
+    let id = rude.open();
+    rude.link.close(id, CloseReason::Reset);
+    drop(rude.link.flush(world.now));
+    world.wires.line(rude.conn).room = 0;
+    let elsewhere = Connect { client: "10.1.1.1:1".parse().unwrap(), server: None, credit: 0, session: None };
+    let batch = frames((0..1000).map(|_| Control::Connect(elsewhere)));
+    let (mut sent, mut rounds) = (0, 0);
+    while sent + batch.len() as u64 <= world.wires.line(rude.conn).granted {
+        world.data(rude.conn, &batch);
+        sent += batch.len() as u64;
+        rounds += 1;
+        assert!(rounds < 1000, "it is read for ever");
+    }
+    let held = world.relay.buffered_bytes();
+    assert!(held < 256 * 1024, "{held}");
+    let id = good.open();
+    good.link.compose(id, b"get x");
+    good.exchange(&mut world).unwrap();
+    assert!(world.exchange().iter().any(|heard| matches!(heard, Heard::Data(_, bytes) if bytes == b"get x")));
+    // It reads, and is read.
+    let granted = world.wires.line(rude.conn).granted;
+    world.wires.line(rude.conn).room = 1 << 20;
+    world.event(rude.conn, Event::Room);
+    assert!(world.wires.line(rude.conn).granted > granted);
+    assert_eq!(world.relay.buffered_bytes(), 0);
+}
+
+/// Credit that a client repeats for ever reaches the server once in a batch.
+#[test]
+fn repeated_credit_is_forwarded_once_in_a_batch() {
+    let mut world = World::new(config());
+    let mut client = Client::new(&mut world);
+    client.open();
+    client.exchange(&mut world).unwrap();
+    world.exchange();
+    let before = world.relay.status().services[0].traffic.bytes_sent;
+    for round in 0..50 {
+        let batch = frames((0..1000).map(|step| Control::Credit((1 << 20) + round * 1000 + step)));
+        world.wires.line(client.conn).granted += batch.len() as u64;
+        world.data(client.conn, &batch);
+    }
+    world.exchange();
+    let sent = world.relay.status().services[0].traffic.bytes_sent - before;
+    assert!(sent <= 50 * 15, "{sent} bytes of credit");
+    assert_eq!(world.server.room(Id(1)), (1 << 20) + 49_999);
+}
+
+/// What a client sends beyond the server's credit ends its connection at the helper, and is not relayed.
+#[test]
+fn data_over_credit_ends_at_the_helper() {
+    let mut world = World::with_server(config(), Limits { window_bytes: 1000, ..Limits::default() });
+    let mut client = Client::new(&mut world);
+    let id = client.open();
+    assert_eq!(client.link.compose(id, &[1; 1000]), 1000);
+    client.exchange(&mut world).unwrap();
+    world.exchange();
+    let mut frame = vec![1, 0, 1];
+    frame.extend_from_slice(&1_u32.to_be_bytes());
+    frame.push(b'x');
+    for _ in 0..100 {
+        world.data(client.conn, &frame);
+    }
+    let heard = world.exchange();
+    assert_eq!(heard, [Heard::Closed(1, CloseReason::OverCredit)]);
+    client.exchange(&mut world).unwrap();
+    assert_eq!(client.heard.last().map(String::as_str), Some("closed OverCredit"));
+    assert_eq!(world.relay.status().services[0].counters.connections_broken, 1);
+    // The ids are free again when both have answered.
+    client.link.close(id, CloseReason::Normal);
+    world.server.close(Id(1), CloseReason::Normal);
+    world.exchange();
+    assert_eq!(connections(&world), 0);
+    client.open();
+    client.exchange(&mut world).unwrap();
+    assert!(matches!(world.exchange()[..], [Heard::Connect(..)]));
+}
+
+#[test]
+fn a_client_cannot_say_that_its_helper_goes_away() {
+    let mut world = World::new(config());
+    let mut client = Client::new(&mut world);
+    client.open();
+    client.exchange(&mut world).unwrap();
+    world.exchange();
+    world.data(client.conn, &frames([Control::Drain { deadline_ms: 0 }]));
+    assert!(world.wires.line(client.conn).aborted);
+    assert_eq!(world.exchange(), [Heard::Closed(1, CloseReason::Reset)]);
 }

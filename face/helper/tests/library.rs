@@ -6,10 +6,13 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use spillway_auth::Key;
-use spillway_batch::RefuseReason;
+use spillway_batch::{
+    Connect, Control, Id, Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason, Role,
+};
 use spillway_client::blocking::Client;
 use spillway_client::{Carrier, LinkTarget, MoveError, Route, Settings};
 use spillway_helper::{Helper, HelperConfig, HelperStatus, Service};
+use spillway_transport::Time;
 use support::{EchoServer, client_key, helper_key, wait};
 
 fn start(server: SocketAddr, threads: usize) -> (Helper, LinkTarget) {
@@ -116,7 +119,7 @@ fn those_who_may_not_are_told_and_others_do_not_notice() {
 #[test]
 fn strangers_who_hold_connections_keep_nobody_away() {
     let server = EchoServer::start();
-    let (helper, target) = start(server.address, 1);
+    let (_helper, target) = start(server.address, 1);
     let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
     for sources in [1, 300] {
         let strangers = spillway_ports::Strangers::hold(target.address, 300, sources);
@@ -127,7 +130,101 @@ fn strangers_who_hold_connections_keep_nobody_away() {
         }
         assert!(strangers.opened() >= 300);
     }
+}
+
+/// An authenticated client of the helper's link port, in the hands of somebody who writes whatever frames.
+fn rude_link(target: &LinkTarget) -> TcpStream {
+    let mut stream = TcpStream::connect(target.address).expect("the helper listens");
+    let config = OpenerConfig {
+        role: Role::Client,
+        key: target.key.clone(),
+        limits: Limits::default(),
+        policy: PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 },
+    };
+    let mut link = OpenerLink::new(&config, Time::ZERO, [9; 16]);
+    let mut buffer = [0; 4096];
+    while !link.is_established() {
+        while let Some(batch) = link.flush(Time::ZERO) {
+            stream.write_all(batch.as_slice()).expect("a hello");
+        }
+        let received = stream.read(&mut buffer).expect("a welcome");
+        assert!(received > 0, "the helper closed");
+        link.decompose(Time::ZERO, &mut &buffer[..received]).expect("a welcome");
+    }
+    while let Some(batch) = link.flush(Time::ZERO) {
+        stream.write_all(batch.as_slice()).expect("a proof");
+    }
+    stream
+}
+
+/// One client asks for connections which are refused, for ever, and does not read the answers: it is not read any more,
+/// what waits for it is bounded, and all requests of others succeed.
+#[test]
+fn refusals_that_nobody_reads_stop_their_client_only() {
+    const ENOUGH: usize = 64 << 20;
+    let server = EchoServer::start();
+    let (helper, target) = start(server.address, 1);
+    let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
+    let mut rude = rude_link(&target);
+    rude.set_nonblocking(true).expect("a socket");
+    let elsewhere =
+        Connect { client: "10.1.1.1:1".parse().expect("an address"), server: None, credit: 0, session: None };
+    let mut batch = Vec::new();
+    (0..1000).for_each(|_| Control::Connect(elsewhere).emit(Id(1), &mut batch));
+    let (mut sent, mut stuck, mut round) = (0, 0, 0);
+    // Stuck: the helper serves others, and takes nothing of this.
+    while stuck < 200 && sent < ENOUGH {
+        match rude.write(&batch[sent % batch.len()..]) {
+            Ok(written) => (sent, stuck) = (sent + written, 0),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                stuck += 1;
+                round += 1;
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                round_trip(&mut kept, round, 100);
+            }
+        }
+    }
+    assert!(sent < ENOUGH, "it is read for ever");
     let status: HelperStatus = helper.status();
-    let crowded = status.services[0].refused.by_reason.get("crowded").copied();
-    assert!(crowded.is_some_and(|count| count > 0), "{crowded:?}");
+    assert!(status.buffered_bytes < 1 << 20, "{}", status.buffered_bytes);
+    // It reads now, and is read again.
+    rude.set_nonblocking(false).expect("a socket");
+    let mut reader = rude.try_clone().expect("a descriptor");
+    let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    rude.write_all(&batch[sent % batch.len()..]).expect("it goes on");
+    for _ in 0..200 {
+        rude.write_all(&batch).expect("it goes on");
+    }
+    drop(helper);
+    let _ = reading.join();
+}
+
+/// One client repeats its credit for ever: the server hears of it once in a batch, and all requests of others succeed.
+#[test]
+fn a_flood_of_credit_keeps_nobody_away() {
+    let server = EchoServer::start();
+    let (helper, target) = start(server.address, 1);
+    let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
+    let mut rude = rude_link(&target);
+    let client = rude.local_addr().expect("an address");
+    let mut first = Vec::new();
+    Control::Connect(Connect { client, server: None, credit: 1000, session: None }).emit(Id(1), &mut first);
+    rude.write_all(&first).expect("a connection");
+    let mut batch = Vec::new();
+    (0..1000).for_each(|step| Control::Credit(2000 + step).emit(Id(1), &mut batch));
+    let bytes_sent = || helper.status().services[0].bytes_sent;
+    let before = bytes_sent();
+    let flood = std::thread::spawn(move || {
+        (0..500).for_each(|_| rude.write_all(&batch).expect("it is read"));
+        rude
+    });
+    let mut round = 0;
+    while !flood.is_finished() {
+        round_trip(&mut kept, round, 100);
+        round += 1;
+    }
+    drop(flood.join());
+    let sent = bytes_sent() - before;
+    assert!(sent < 1 << 20, "{sent} bytes of 7.5 MB, and {round} requests");
 }

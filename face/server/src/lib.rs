@@ -41,6 +41,7 @@ pub use links::Links;
 pub use links::forwarding::RUN_BUFFER_BYTES;
 pub use settings::{BindError, Settings};
 pub use spillway_auth::{Key, KeyRing};
+pub use spillway_batch::unauthenticated::Bounds as UnauthenticatedBounds;
 pub use spillway_batch::{
     AddressRange, AddressRules, CloseReason, Forbidden, Info, Limits, LinkCounters, RangeError, RefuseReason,
     Role, Unacknowledged,

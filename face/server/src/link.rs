@@ -13,10 +13,6 @@ use crate::event::LinkEnd;
 use crate::listener::Accepted;
 use crate::watch::Interest;
 
-/// While more bytes than this wait to be sent beyond what replies may fill, the link is not read: a peer that
-/// opens and closes connections for ever and never reads would grow it without bound.
-const CONTROL_BYTES_MAX: usize = 1024 * 1024;
-
 /// A link, its socket, and what is between them.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -24,7 +20,6 @@ pub(crate) struct Link {
     pub(crate) end: ServerLink,
     /// A batch of which the socket has not taken all.
     unsent: Chunk,
-    pending_bytes_max: usize,
     /// It is on the list of those with something to send.
     pub(crate) touched: bool,
     pub(crate) authenticated: bool,
@@ -37,12 +32,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(accepted: Accepted, end: ServerLink, pending_bytes_max: usize) -> Link {
+    pub(crate) fn new(accepted: Accepted, end: ServerLink) -> Link {
         Link {
             socket: accepted.socket,
             end,
             unsent: Chunk::default(),
-            pending_bytes_max,
             touched: false,
             authenticated: false,
             watched: None,
@@ -57,7 +51,7 @@ impl Link {
     }
 
     fn may_read(&self) -> bool {
-        self.lost.is_none() && self.end.pending() <= self.pending_bytes_max.saturating_add(CONTROL_BYTES_MAX)
+        self.lost.is_none() && self.end.may_read()
     }
 
     pub(crate) fn interest(&self) -> Interest {

@@ -7,7 +7,9 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 
 use libc::c_int;
-use spillway_batch::{CloseReason, Id, Info, LinkError, RefuseReason, Role, ServerEvent, ServerLink};
+use spillway_batch::{
+    CloseReason, Id, IdTable, Info, LinkError, RefuseReason, Role, ServerEvent, ServerLink,
+};
 use spillway_session::FirstWords;
 use spillway_transport::{Chunk, Time};
 
@@ -32,8 +34,8 @@ pub(crate) struct Inner {
     pub(crate) end: Option<Box<ServerLink>>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
-    /// By id.
-    named: Vec<Named>,
+    /// What the peer means by its ids; none for [`Named::Nobody`].
+    named: IdTable<Named>,
     /// The epoll set whose threads receive from it.
     pub(crate) set: u32,
     /// That set holds one of its connections; at first it is the one that the link port is in.
@@ -46,11 +48,10 @@ pub(crate) struct Inner {
     /// When the first of the messages came whose replies have yet to go.
     received_at: Option<Time>,
     /// The session that was sent home last, by id.
-    pub(crate) sent_home: usize,
+    pub(crate) sent_home: Id,
     /// A batch of which the socket took only a part.
     sending: Chunk,
-    /// The socket is full and epoll tells when it is not.
-    pub(crate) wants_out: bool,
+    pub(crate) watched: Interest,
     /// Connections with data in the batch at hand, whose sets are told at its end. Kept for its allocation.
     raised: Vec<u32>,
 }
@@ -102,9 +103,23 @@ impl core::fmt::Display for Lost {
     }
 }
 
-/// What epoll watches a link's socket for.
-pub(crate) fn interest(out: bool) -> u32 {
-    libc::EPOLLIN as u32 | if out { libc::EPOLLOUT as u32 } else { 0 }
+/// What a link's socket is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interest {
+    /// The peer's bytes are read; not while it does not read our answers.
+    pub(crate) input: bool,
+    /// The socket is full and epoll tells when it is not.
+    pub(crate) room: bool,
+}
+
+impl Interest {
+    pub(crate) const INPUT: Interest = Interest { input: true, room: false };
+
+    /// As epoll has it.
+    pub(crate) fn events(self) -> u32 {
+        let of = |wanted: bool, event: libc::c_int| if wanted { event as u32 } else { 0 };
+        of(self.input, libc::EPOLLIN) | of(self.room, libc::EPOLLOUT)
+    }
 }
 
 impl Inner {
@@ -115,16 +130,16 @@ impl Inner {
             end: None,
             peer: None,
             local: None,
-            named: Vec::new(),
+            named: IdTable::new(),
             set: 0,
             adopted: false,
             stage: Stage::Silent,
             serial: 0,
             batches_received: 0,
             received_at: None,
-            sent_home: 0,
+            sent_home: Id::LINK,
             sending: Chunk::default(),
-            wants_out: false,
+            watched: Interest::INPUT,
             raised: Vec::new(),
         }
     }
@@ -162,7 +177,7 @@ impl Inner {
     }
 
     pub(crate) fn named(&self, id: Id) -> Named {
-        self.named.get(id.0 as usize).copied().unwrap_or_default()
+        self.named.get(id).copied().unwrap_or_default()
     }
 
     fn connection(&self, id: Id) -> Option<&'static Connection> {
@@ -173,11 +188,10 @@ impl Inner {
     }
 
     pub(crate) fn name(&mut self, id: Id, what: Named) {
-        let index = id.0 as usize; // the link end keeps ids below its limit
-        if self.named.len() <= index {
-            self.named.resize(index + 1, Named::Nobody);
+        match what {
+            Named::Nobody => drop(self.named.remove(id)),
+            _ => drop(self.named.insert(id, what)), // the link end keeps ids below its limit
         }
-        self.named[index] = what;
     }
 
     /// Puts sending off until the thread's ready list is empty, if it has one.
@@ -221,8 +235,9 @@ impl Inner {
                 Err(error) => return Err(Lost::Socket(error)),
             }
         };
-        if full != self.wants_out {
-            self.wants_out = full;
+        let wanted = Interest { input: end.may_read(), room: full };
+        if wanted != self.watched {
+            self.watched = wanted;
             self.control(libc::EPOLL_CTL_MOD);
         }
         if self.end.as_ref().is_some_and(|end| end.counters().batches_sent != batches_before) {
@@ -259,7 +274,8 @@ impl Inner {
 
     /// One receive: what is left makes epoll report the socket again.
     fn receive(&mut self, buffer: &mut [u8], wakes: &mut Wakes) -> Result<(), Lost> {
-        if self.end.is_none() {
+        // A peer that does not read our answers waits; `flush` goes on with it.
+        if !self.end.as_ref().is_some_and(|end| end.may_read()) {
             return Ok(());
         }
         let length = match sys::receive(self.fd, buffer) {
@@ -306,8 +322,8 @@ impl Inner {
     /// Tells what each connection that the application has not closed is doing.
     pub(crate) fn each_connection(&self, tell: &mut impl FnMut(u32, Info)) {
         let Some(end) = &self.end else { return };
-        for (id, named) in self.named.iter().enumerate() {
-            if let (&Named::Connection(index), Some(info)) = (named, end.info(Id(id as u32))) {
+        for (id, named) in self.named.iter() {
+            if let (&Named::Connection(index), Some(info)) = (named, end.info(id)) {
                 tell(index, info);
             }
         }
@@ -417,7 +433,7 @@ impl Inner {
     fn control(&self, operation: c_int) -> bool {
         let Some(set) = ready::get(self.set) else { return false };
         let (fd, tag) = (set.fd.load(Ordering::Relaxed), Tag::Link(self.index).value());
-        sys::epoll_ctl(fd, operation, self.fd, interest(self.wants_out), tag).is_ok()
+        sys::epoll_ctl(fd, operation, self.fd, self.watched.events(), tag).is_ok()
     }
 
     pub(crate) fn move_to(&mut self, set: &Set) {
@@ -448,7 +464,7 @@ impl Inner {
         status::link_ended(self.index, &end.counters(), self.batches_received, established);
         let sessions = self.detach_sessions();
         let held: Vec<&'static Connection> =
-            (0..self.named.len()).filter_map(|id| self.connection(Id(id as u32))).collect();
+            self.named.iter().filter_map(|(id, _)| self.connection(id)).collect();
         if let Some(peer) = self.peer {
             // A library client that goes is no news.
             if !established && matches!(lost, Lost::Ended) {

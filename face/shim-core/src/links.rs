@@ -16,7 +16,7 @@ use spillway_transport::Time;
 use crate::connections::{Connection, OUT};
 use crate::ending::Patience;
 use crate::epoll::Tag;
-use crate::link::{Inner, Lost, Named, interest};
+use crate::link::{Inner, Interest, Lost, Named};
 use crate::parts::put;
 use crate::ready::{self, Set, Wakes};
 use crate::sessions::{self, CarrierName, Name};
@@ -101,7 +101,7 @@ pub(crate) fn opened(
             set.fd.load(Ordering::Relaxed),
             libc::EPOLL_CTL_ADD,
             fd,
-            interest(false),
+            Interest::INPUT.events(),
             Tag::Link(link.index).value(),
         )
         .is_err()
@@ -218,24 +218,24 @@ pub(crate) fn attend_all(connections: &[&'static Connection], wakes: &mut Wakes)
 #[derive(Default)]
 pub(crate) struct Outside {
     pub(crate) any: bool,
-    /// Those that no thread waits for in its epoll set: index, socket, and whether it waits for room to send.
-    pub(crate) unattended: Vec<(u32, c_int, bool)>,
+    /// Those that no thread waits for in its epoll set: index, socket, and what for.
+    pub(crate) unattended: Vec<(u32, c_int, Interest)>,
 }
 
 pub(crate) fn outside(connections: &[&'static Connection], own: Option<&Set>) -> Outside {
     let mut outside = Outside::default();
     for index in of_all(connections) {
         let Some(link) = get(index) else { continue };
-        let (set, fd, wants_out) = {
+        let (set, fd, watched) = {
             let inner = link.lock();
-            (inner.set, inner.fd, inner.wants_out)
+            (inner.set, inner.fd, inner.watched)
         };
         if fd < 0 || own.is_some_and(|own| own.index == set) {
             continue;
         }
         outside.any = true;
         if ready::get(set).is_some_and(|set| !set.has_sleeper()) {
-            outside.unattended.push((index, fd, wants_out));
+            outside.unattended.push((index, fd, watched));
         }
     }
     outside

@@ -105,8 +105,10 @@ impl Blocked {
             shorten(self.look);
             self.look = (self.look * 2).min(LAST_LOOK);
         }
-        for &(_, fd, wants_out) in &orphans.unattended {
-            descriptors.push(watched(fd, libc::POLLIN | if wants_out { libc::POLLOUT } else { 0 }));
+        for &(_, fd, interest) in &orphans.unattended {
+            let of = |wanted: bool, event| if wanted { event } else { 0 };
+            descriptors
+                .push(watched(fd, of(interest.input, libc::POLLIN) | of(interest.room, libc::POLLOUT)));
         }
         if let Some(slot) = self.slot {
             descriptors.push(watched(slot.fd.load(Ordering::Relaxed), libc::POLLIN));

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use spillway_auth::Key;
-use spillway_batch::{RefuseReason, Role};
+use spillway_batch::{Connect, Control, Id, RefuseReason, Role};
 use spillway_ports::Strangers;
 use support::driver::Driver;
 use support::memcached::memcached;
@@ -184,4 +184,127 @@ fn strangers_who_hold_connections_keep_nobody_away() {
         assert!(strangers.opened() >= 300);
         server.wait_for_log("dropped for a newer one");
     }
+}
+
+/// Frames of control messages, past a link's own accounting.
+fn frames(controls: impl IntoIterator<Item = (Id, Control)>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (id, control) in controls {
+        control.emit(id, &mut bytes);
+    }
+    bytes
+}
+
+/// Resident memory of a process, KiB.
+fn resident_kib(pid: u32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Writes these bytes again and again, and reads nothing, until the server takes no more; returns how many it took.
+fn flood_until_stuck(stream: &mut TcpStream, bytes: &[u8], mut meanwhile: impl FnMut()) -> usize {
+    const ENOUGH: usize = 64 << 20;
+    stream.set_nonblocking(true).unwrap();
+    let (mut sent, mut stuck) = (0, 0);
+    // Stuck: the server serves others, and takes nothing of this.
+    while stuck < 200 && sent < ENOUGH {
+        match stream.write(&bytes[sent % bytes.len()..]) {
+            Ok(written) => (sent, stuck) = (sent + written, 0),
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                stuck += 1;
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                meanwhile();
+            }
+        }
+    }
+    sent
+}
+
+/// A helper that asks for connections which are refused, for ever, and does not read the answers: its link is not read
+/// any more, the server's memory is bounded, and others are served.
+#[test]
+fn refusals_that_nobody_reads_stop_their_link_only() {
+    let allow = [("SPILLWAY_ALLOW_CLIENTS", "10.1.0.0/16,127.0.0.0/8")];
+    let server = memcached(&["-t", "1"], &allow);
+    let mut kept = Driver::loopback(server.link);
+    let id = kept.connect();
+    kept.ask(id, b"get a\r\n", b"END\r\n");
+    let before = resident_kib(server.pid());
+    let mut rude: Vec<Driver> = (0..4).map(|_| Driver::loopback(server.link)).collect();
+    let elsewhere = Connect { client: "10.2.2.2:1".parse().unwrap(), server: None, credit: 0, session: None };
+    let batch = frames((0..1000).map(|_| (Id(1), Control::Connect(elsewhere))));
+    let mut cut = Vec::new();
+    for rude in &mut rude {
+        let sent = flood_until_stuck(&mut rude.stream, &batch, || {
+            assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+        });
+        assert!(sent < 64 << 20, "it is read for ever");
+        cut.push(sent % batch.len());
+    }
+    let grown = resident_kib(server.pid()).saturating_sub(before);
+    assert!(grown < 8 * 1024, "{grown} KiB");
+    // The first one reads now, and is served again.
+    let mut first = rude.remove(0);
+    first.stream.set_nonblocking(false).unwrap();
+    let mut reader = first.stream.try_clone().unwrap();
+    let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    first.stream.write_all(&batch[cut[0]..]).unwrap();
+    for _ in 0..200 {
+        first.stream.write_all(&batch).unwrap();
+    }
+    first.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let _ = reading.join();
+    assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+}
+
+/// A link costs what its open connections cost, whatever ids they have.
+#[test]
+fn the_highest_id_costs_no_more_than_the_lowest() {
+    let server = memcached(&["-t", "1"], &[]);
+    let mut kept = Driver::loopback(server.link);
+    let id = kept.connect();
+    kept.ask(id, b"get a\r\n", b"END\r\n");
+    let before = resident_kib(server.pid());
+    let client = "127.0.0.1:7".parse().unwrap();
+    let connect = Control::Connect(Connect { client, server: None, credit: 1 << 16, session: None });
+    let links: Vec<Driver> = (0..100)
+        .map(|_| {
+            let mut link = Driver::loopback(server.link);
+            link.stream.write_all(&frames([(Id(65_536), connect)])).unwrap();
+            let mut answer = [0; 7];
+            link.stream.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [4, 0, 0, 0, 1, 0, 0], "accepted");
+            link
+        })
+        .collect();
+    let grown = resident_kib(server.pid()).saturating_sub(before);
+    assert!(grown < 100 * 100, "{grown} KiB for {} links", links.len());
+    assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+}
+
+/// Credit that is repeated for ever costs nobody else a request.
+#[test]
+fn a_flood_of_credit_keeps_nobody_away() {
+    let server = memcached(&["-t", "1"], &[]);
+    let mut kept = Driver::loopback(server.link);
+    let id = kept.connect();
+    kept.ask(id, b"get a\r\n", b"END\r\n");
+    let mut rude = Driver::loopback(server.link);
+    let own = rude.connect();
+    rude.ask(own, b"get a\r\n", b"END\r\n");
+    let batch =
+        frames((0..1000).flat_map(|step| [(own, Control::Credit(step)), (Id(77), Control::Credit(step))]));
+    let mut stream = rude.stream.try_clone().unwrap();
+    let flood = std::thread::spawn(move || {
+        for _ in 0..300 {
+            stream.write_all(&batch).unwrap();
+        }
+    });
+    while !flood.is_finished() {
+        assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+    }
+    flood.join().unwrap();
+    assert_eq!(rude.ask(own, b"get a\r\n", b"END\r\n"), b"END\r\n", "the link goes on");
 }

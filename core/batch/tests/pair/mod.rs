@@ -16,7 +16,7 @@ use spillway_wire::preamble::PROOF_BYTES;
 use spillway_wire::session::{Position, SessionId};
 
 pub const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
-const HELPER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 40_000);
+pub const HELPER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 40_000);
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 5)), 11_411);
 
 pub fn helper_key() -> Key {

@@ -93,7 +93,7 @@ impl Links {
         let (time, limits) = (self.time(now), self.config.limits);
         let peer = accepted.peer;
         let end = ServerLink::new(self.config.clone(), time, peer, accepted.local, nonce);
-        let mut link = Link::new(accepted, end, limits.pending_bytes_max);
+        let mut link = Link::new(accepted, end);
         link.touched = true;
         if self.table.is_full() {
             return refuse(&link);

@@ -74,9 +74,7 @@ impl Inner {
 
     /// Asks the clients of all sessions on this link to go elsewhere, if the operator wants that: how many they are.
     pub(crate) fn send_elsewhere(&mut self) -> usize {
-        let sessions = self.named.iter().enumerate().filter(|(_, named)| matches!(named, Named::Session(_)));
-        let ids: Vec<Id> = sessions.map(|(id, _)| Id(id as u32)).collect(); // as many as the link's ids at most
-        ids.into_iter().filter(|id| self.send_away(*id)).count()
+        self.session_ids().into_iter().filter(|id| self.send_away(*id)).count()
     }
 
     /// The same for one of them.
@@ -89,20 +87,26 @@ impl Inner {
 
     /// How many sessions it carries.
     pub(crate) fn sessions(&self) -> usize {
-        self.named.iter().filter(|named| matches!(named, Named::Session(_))).count()
+        self.named.iter().filter(|(_, named)| matches!(named, Named::Session(_))).count()
     }
 
     /// Asks the clients of so many sessions to come back, others than the last time: how many were asked.
     pub(crate) fn send_home(&mut self, count: usize) -> usize {
-        let ids = self.named.len();
-        let turn = (0..ids).map(|step| (self.sent_home + 1 + step) % ids);
-        let next = turn.filter(|id| matches!(self.named[*id], Named::Session(_))).take(count);
-        let next: Vec<usize> = next.collect();
-        for &id in &next {
-            self.say(Id(id as u32), Control::Drain { deadline_ms: 0 }); // ids are below the link's limit
+        let mut ids = self.session_ids();
+        let first = ids.partition_point(|id| *id <= self.sent_home);
+        ids.rotate_left(first);
+        ids.truncate(count);
+        for &id in &ids {
+            self.say(id, Control::Drain { deadline_ms: 0 });
             self.sent_home = id;
         }
-        next.len()
+        ids.len()
+    }
+
+    /// Which ids carry sessions, in order.
+    fn session_ids(&self) -> Vec<Id> {
+        let sessions = self.named.iter().filter(|(_, named)| matches!(named, Named::Session(_)));
+        sessions.map(|(id, _)| id).collect()
     }
 
     /// The session is not carried here any more.
@@ -117,9 +121,9 @@ impl Inner {
     pub(super) fn detach_sessions(&self) -> usize {
         let now = sys::now();
         let mut count = 0;
-        for (id, named) in self.named.iter().enumerate() {
+        for (id, named) in self.named.iter() {
             if let Named::Session(name) = *named {
-                sessions::detach(now, name, (self.index, Id(id as u32)));
+                sessions::detach(now, name, (self.index, id));
                 count += 1;
             }
         }

@@ -1,6 +1,6 @@
 //! A link whose process ends in order, or closes the event loop that served it.
 
-use spillway_batch::{CloseReason, Id};
+use spillway_batch::{CloseReason, Id, IdTable};
 use spillway_session::OnServerLink;
 
 use super::{Inner, Named};
@@ -19,7 +19,7 @@ impl Inner {
             return;
         }
         self.close_all(patience);
-        self.named = Vec::new(); // other threads may still run: they find nothing here
+        self.named = IdTable::new(); // other threads may still run: they find nothing here
         sys::shut_down(self.fd, libc::SHUT_WR);
         self.discard_unread();
         sys::shut_down(self.fd, libc::SHUT_RDWR);
@@ -28,8 +28,9 @@ impl Inner {
     /// Closes everything that the link carries, and sends as much of that as the socket takes. Nobody is to use the link
     /// after that.
     pub(crate) fn close_all(&mut self, patience: &Patience) {
-        for id in 0..self.named.len() {
-            self.close_one(Id(id as u32), patience); // ids are below the link's limit
+        let ids: Vec<Id> = self.named.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.close_one(id, patience);
         }
         self.send_last();
     }

@@ -1,0 +1,170 @@
+//! A table by virtual connection's id whose memory follows how many ids are open, and not the highest one.
+//!
+//! The peer chooses ids, so a single connection of id 65,536 must not cost a table of 65,536 entries. The table consists
+//! of pages that exist only while an id of theirs is open. A look-up is two indexings.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use spillway_wire::Id;
+
+/// Ids on one page.
+const PAGE: usize = 64;
+
+#[derive(Clone, Debug)]
+struct Page<T> {
+    entries: [Option<T>; PAGE],
+    open: usize,
+}
+
+impl<T> Page<T> {
+    fn new() -> Box<Page<T>> {
+        Box::new(Page { entries: [const { None }; PAGE], open: 0 })
+    }
+}
+
+/// Values by [`Id`].
+#[derive(Clone, Debug)]
+pub struct IdTable<T> {
+    /// Ends with a page that exists: 8 bytes for each 64 ids up to the highest one that is open.
+    pages: Vec<Option<Box<Page<T>>>>,
+    len: usize,
+}
+
+impl<T> Default for IdTable<T> {
+    fn default() -> IdTable<T> {
+        IdTable::new()
+    }
+}
+
+fn place(id: Id) -> (usize, usize) {
+    let index = id.0 as usize;
+    (index / PAGE, index % PAGE)
+}
+
+impl<T> IdTable<T> {
+    /// A table without entries, which has allocated nothing.
+    pub const fn new() -> IdTable<T> {
+        IdTable { pages: Vec::new(), len: 0 }
+    }
+
+    /// How many ids have a value.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no id has a value.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The value of an id.
+    #[inline]
+    pub fn get(&self, id: Id) -> Option<&T> {
+        let (page, entry) = place(id);
+        self.pages.get(page)?.as_ref()?.entries[entry].as_ref()
+    }
+
+    /// The value of an id.
+    #[inline]
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+        let (page, entry) = place(id);
+        self.pages.get_mut(page)?.as_mut()?.entries[entry].as_mut()
+    }
+
+    /// Gives an id a value. Returns the one that it had. The caller bounds ids: the table grows by 8 bytes for each 64
+    /// ids below this one.
+    pub fn insert(&mut self, id: Id, value: T) -> Option<T> {
+        let (page, entry) = place(id);
+        if self.pages.len() <= page {
+            self.pages.resize_with(page + 1, || None);
+        }
+        let page = self.pages[page].get_or_insert_with(Page::new);
+        let before = page.entries[entry].replace(value);
+        if before.is_none() {
+            page.open += 1;
+            self.len += 1;
+        }
+        before
+    }
+
+    /// Takes an id's value out. The last one of a page frees the page.
+    pub fn remove(&mut self, id: Id) -> Option<T> {
+        let (index, entry) = place(id);
+        let slot = self.pages.get_mut(index)?;
+        let page = slot.as_mut()?;
+        let value = page.entries[entry].take()?;
+        page.open -= 1;
+        self.len -= 1;
+        // The page with the lowest ids stays: most links have few connections, which come and go.
+        if page.open == 0 && index > 0 {
+            *slot = None;
+            while self.pages.last().is_some_and(Option::is_none) {
+                self.pages.pop();
+            }
+            if self.pages.capacity() > 64 && self.pages.capacity() > 4 * self.pages.len() {
+                self.pages.shrink_to(2 * self.pages.len());
+            }
+        }
+        Some(value)
+    }
+
+    /// All ids that have a value, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Id, &T)> + '_ {
+        let pages = (0_u32..).zip(&self.pages);
+        pages.filter_map(|(number, page)| Some((number, page.as_deref()?))).flat_map(|(number, page)| {
+            let first = number * PAGE as u32;
+            (first..).zip(&page.entries).filter_map(|(id, entry)| Some((Id(id), entry.as_ref()?)))
+        })
+    }
+
+    /// Bytes that the table has allocated.
+    #[cfg(test)]
+    fn allocated(&self) -> usize {
+        let pages = self.pages.iter().flatten().count();
+        self.pages.capacity() * size_of::<Option<Box<Page<T>>>>() + pages * size_of::<Page<T>>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn memory_follows_open_ids() {
+        let mut table: IdTable<[u8; 100]> = IdTable::new();
+        assert_eq!(table.allocated(), 0);
+        table.insert(Id(65_536), [0; 100]);
+        assert!(table.allocated() < 20_000, "{}", table.allocated());
+        table.remove(Id(65_536));
+        assert!(table.allocated() < 1_000, "{}", table.allocated());
+        for id in 1..=65_536 {
+            table.insert(Id(id), [0; 100]);
+        }
+        for id in 1..=65_536 {
+            table.remove(Id(id));
+        }
+        assert!(table.is_empty());
+        assert!(table.allocated() < 10_000, "the first page: {}", table.allocated());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn behaves_as_a_map(steps in proptest::collection::vec((0_u8..3, 0_u32..400), 0..400)) {
+            let (mut table, mut model) = (IdTable::new(), BTreeMap::new());
+            for (turn, (step, id)) in (0_u32..).zip(steps) {
+                match step {
+                    0 | 1 => assert_eq!(table.insert(Id(id), turn), model.insert(id, turn)),
+                    _ => assert_eq!(table.remove(Id(id)), model.remove(&id)),
+                }
+                assert_eq!(table.get(Id(id)), model.get(&id));
+                assert_eq!(table.get_mut(Id(id)), model.get_mut(&id));
+                assert_eq!(table.len(), model.len());
+            }
+            let entries: Vec<(u32, u32)> = table.iter().map(|(id, value)| (id.0, *value)).collect();
+            assert_eq!(entries, model.into_iter().collect::<Vec<_>>());
+        }
+    }
+}
