@@ -152,6 +152,11 @@ impl Incoming {
         self.asked = false;
     }
 
+    /// Bytes that the application has not read.
+    pub(crate) fn unconsumed(&self) -> u64 {
+        self.received - self.consumed
+    }
+
     pub(crate) fn received(&self) -> u64 {
         self.received
     }

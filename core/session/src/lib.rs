@@ -17,6 +17,7 @@ mod carriers;
 mod client;
 mod identity;
 mod incoming;
+mod memory;
 mod outgoing;
 mod routes;
 mod slots;

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 
 /// A buffer that has become empty gives its memory back above this size, so that a quiet session needs little.
-const QUIET_BYTES: usize = 16 * 1024;
+const QUIET_BYTES: usize = 2 * 1024;
 
 /// An offset that the other end cannot mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,12 @@ impl Outgoing {
     /// Takes a prefix, as far as there is room for what is not acknowledged, and returns its length.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
+        let wanted = self.kept.len() + taken;
+        if wanted > self.kept.capacity() {
+            // Doubled each time, but never beyond what may be kept.
+            let capacity = (self.kept.capacity() * 2).clamp(wanted, self.kept_max);
+            self.kept.reserve_exact(capacity - self.kept.len());
+        }
         self.kept.extend(&bytes[..taken]);
         taken
     }
@@ -110,8 +116,8 @@ impl Outgoing {
             self.acknowledged = received;
             // A new carrier may be behind what an old one delivered.
             self.passed = self.passed.max(received);
-            if self.kept.is_empty() && self.kept.capacity() > QUIET_BYTES {
-                self.kept = VecDeque::new();
+            if self.kept.capacity() > QUIET_BYTES && self.kept.len() < self.kept.capacity() / 4 {
+                self.kept.shrink_to(self.kept.len() * 2);
             }
         }
         if finish {
@@ -175,9 +181,14 @@ impl Outgoing {
         self.passed == self.written()
     }
 
-    /// Bytes of memory that wait for acknowledgement.
+    /// Bytes that wait for acknowledgement.
     pub(crate) fn kept(&self) -> usize {
         self.kept.len()
+    }
+
+    /// Bytes of memory that they take; what a quiet session keeps for its next bytes is not counted.
+    pub(crate) fn held(&self) -> usize {
+        if self.kept.is_empty() { 0 } else { self.kept.capacity() }
     }
 }
 
@@ -209,6 +220,20 @@ mod tests {
         assert_eq!(pass_all(&mut outgoing), b"fghijklmnopqrs");
         assert_eq!(outgoing.acknowledge(19, false), Ok(false));
         assert!(outgoing.next().is_empty() && outgoing.kept() == 0);
+    }
+
+    #[test]
+    fn memory_follows_what_is_kept_and_stays_within_the_bound() {
+        let mut outgoing = Outgoing::new(u64::MAX, 200_000);
+        for _ in 0..300 {
+            outgoing.write(&[7; 1_000]);
+            assert!(outgoing.held() <= 200_000 && outgoing.held() <= 2 * outgoing.kept().max(500));
+        }
+        pass_all(&mut outgoing);
+        for received in (0..200_000).step_by(1_000) {
+            outgoing.acknowledge(received, false).unwrap();
+            assert!(outgoing.held() <= (4 * outgoing.kept() + 4).max(QUIET_BYTES));
+        }
     }
 
     #[test]

@@ -94,6 +94,14 @@ impl<S: Identified> Slots<S> {
         if place.generation == session.generation { place.session.as_mut() } else { None }
     }
 
+    /// All sessions.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionHandle, &S)> {
+        (0_u32..).zip(&self.slots).filter_map(|(slot, place)| {
+            let session = place.session.as_ref()?;
+            Some((SessionHandle { slot, generation: place.generation }, session))
+        })
+    }
+
     /// The session has ended, and is remembered.
     pub(crate) fn end(&mut self, now: Time, session: SessionHandle) {
         if let Some(id) = self.remove(session) {

@@ -261,6 +261,11 @@ impl Stream {
     pub(crate) fn kept(&self) -> usize {
         self.outgoing.kept()
     }
+
+    /// Bytes of memory that hold what the other end has not acknowledged, and what the application has not read.
+    pub(crate) fn held(&self) -> usize {
+        self.outgoing.held() + usize::try_from(self.incoming.unconsumed()).unwrap_or(usize::MAX)
+    }
 }
 
 /// Asks the other end to say at once how far it has received.

@@ -1,5 +1,6 @@
 //! A server's sessions.
 
+use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
@@ -14,14 +15,16 @@ use crate::slots::{Identified, Place, SessionHandle, Slots};
 use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits};
 use crate::waits::Waits;
 
-/// Bounds of a server's sessions. The table needs at most `sessions_max` × (`stream.kept_bytes_max` + about 400)
-/// bytes.
+/// Bounds of a server's sessions. The table needs at most `memory_bytes_max`, and about 400 bytes for each session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLimits {
     /// Sessions at a time, closed ones that linger included.
     pub sessions_max: usize,
     /// Of each.
     pub stream: StreamLimits,
+    /// Bytes of memory that hold what the clients of all sessions have not acknowledged, and the application has not read.
+    /// Beyond, the sessions that hold most and do not read are ended.
+    pub memory_bytes_max: usize,
     /// How long a session without a carrier waits for its client.
     pub detached_max: Duration,
     /// How long a closed session waits for its client to have the rest, and how long one that has ended is remembered.
@@ -33,6 +36,7 @@ impl Default for TableLimits {
         TableLimits {
             sessions_max: 65_536,
             stream: StreamLimits::default(),
+            memory_bytes_max: 256 << 20,
             detached_max: Duration::from_secs(60),
             linger: Duration::from_secs(30),
         }
@@ -91,30 +95,42 @@ pub enum Expired<C> {
     Abandoned(SessionHandle),
     /// A closed session whose client never took the rest. Its carrier, if it has one, is to be closed.
     Lingered(SessionHandle, Option<C>),
+    /// Its client did not read, and the table's memory is used up: the application's connection is reset, and its
+    /// carrier, if it has one, is to be closed. The session is no more.
+    Overflowed(SessionHandle, Option<C>),
 }
 
 /// A server's table of sessions. `C` names a carrier: a link and a virtual connection on it.
 #[derive(Debug)]
 pub struct Sessions<C> {
-    limits: TableLimits,
+    pub(crate) limits: TableLimits,
     /// The next session's.
     next_life: u64,
-    slots: Slots<Session<C>>,
+    pub(crate) slots: Slots<Session<C>>,
     /// The time that was last told.
-    now: Time,
+    pub(crate) now: Time,
     /// Those without a carrier, and the epoch of the one they lost: no two have the same.
     detached: Waits<(SessionHandle, u32)>,
     closed: Waits<SessionHandle>,
+    /// Bytes of memory that all sessions hold.
+    pub(crate) held: usize,
+    /// Sessions that are to end because memory is used up, the first one last.
+    pub(crate) overflowing: Vec<SessionHandle>,
 }
 
 #[derive(Debug)]
-struct Session<C> {
+pub(crate) struct Session<C> {
     identity: Identity,
     epoch: u32,
     life: u64,
-    carrier: Option<C>,
+    pub(crate) carrier: Option<C>,
     is_accepted: bool,
-    stream: Stream,
+    pub(crate) stream: Stream,
+    /// Of its memory, what the table's counts.
+    pub(crate) counted: usize,
+    /// Once its client has acknowledged up to this offset, it has read all that waited for it at `unread_since`.
+    pub(crate) unread_mark: u64,
+    pub(crate) unread_since: Time,
 }
 
 impl<C> Identified for Session<C> {
@@ -158,6 +174,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
             now: Time::ZERO,
             detached: Waits::new(limits.detached_max),
             closed: Waits::new(limits.linger),
+            held: 0,
+            overflowing: Vec::new(),
             limits,
         }
     }
@@ -194,6 +212,9 @@ impl<C: Copy + PartialEq> Sessions<C> {
             carrier: Some(words.carrier),
             is_accepted: false,
             stream: Stream::new(self.limits.stream, opening.position.credit),
+            counted: 0,
+            unread_mark: 0,
+            unread_since: now,
         };
         let answer = session.answer(now);
         match self.slots.insert(session) {
@@ -220,7 +241,9 @@ impl<C: Copy + PartialEq> Sessions<C> {
         known.epoch = opening.epoch;
         let replaced = known.carrier.replace(words.carrier);
         let is_accepted = known.is_accepted;
-        Opened::Resumed { session, answer: known.answer(now), is_accepted, room, replaced }
+        let answer = known.answer(now);
+        self.count(session);
+        Opened::Resumed { session, answer, is_accepted, room, replaced }
     }
 
     /// The application accepts a session. The carrier on which to say *accepted*, if it has one.
@@ -234,13 +257,14 @@ impl<C: Copy + PartialEq> Sessions<C> {
     /// *refused*, if it has one.
     pub fn refuse(&mut self, session: SessionHandle) -> Option<C> {
         let carrier = self.slots.get(session)?.carrier;
-        self.slots.end(self.now, session);
+        self.end(self.now, session);
         carrier
     }
 
     /// Takes back a session that has just begun, and whose answer is not said: say *refused* on its carrier instead. Unlike
     /// one that has ended it is not remembered: its client's next words may begin it, when there is room for it.
     pub fn take_back(&mut self, session: SessionHandle) {
+        self.uncount(session);
         self.slots.take_back(session);
     }
 
@@ -253,10 +277,13 @@ impl<C: Copy + PartialEq> Sessions<C> {
         carrier: C,
         bytes: usize,
     ) -> Result<bool, StreamEvent> {
-        match self.on(session, carrier) {
+        self.now = now;
+        let received = match self.on(session, carrier) {
             Some(known) => known.stream.receive(now, bytes),
             None => Ok(false),
-        }
+        };
+        self.count(session);
+        received
     }
 
     /// A control message came on a carrier. A *close* that says that the client is lost to the helper leaves the
@@ -272,7 +299,9 @@ impl<C: Copy + PartialEq> Sessions<C> {
             self.detach(now, session, carrier);
             return None;
         }
+        self.now = now;
         let event = self.on(session, carrier)?.stream.handle(now, control);
+        self.count(session);
         self.reap(now, session);
         event
     }
@@ -292,7 +321,20 @@ impl<C: Copy + PartialEq> Sessions<C> {
     /// Takes a prefix of what the application sends, and returns its length. When it is less than all,
     /// [`StreamEvent::Room`] tells when it is worth trying again.
     pub fn write(&mut self, session: SessionHandle, bytes: &[u8]) -> usize {
-        self.slots.get_mut(session).map_or(0, |known| known.stream.write(bytes))
+        let taken = self.slots.get_mut(session).map_or(0, |known| known.stream.write(bytes));
+        self.count(session);
+        taken
+    }
+
+    /// Whether the sessions hold more than [`TableLimits::memory_bytes_max`]: [`poll_expired`](Self::poll_expired) ends
+    /// some, as soon as it is asked.
+    pub fn is_overflowing(&self) -> bool {
+        self.held > self.limits.memory_bytes_max || !self.overflowing.is_empty()
+    }
+
+    /// Bytes of memory that all sessions hold.
+    pub fn held_bytes(&self) -> usize {
+        self.held
     }
 
     /// How many bytes [`write`](Self::write) would take now.
@@ -304,6 +346,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
     pub fn consumed(&mut self, session: SessionHandle, bytes: usize) {
         if let Some(known) = self.slots.get_mut(session) {
             known.stream.consume(bytes);
+            self.count(session);
         }
     }
 
@@ -318,6 +361,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
     pub fn close(&mut self, now: Time, session: SessionHandle, reason: CloseReason) {
         if let Some(known) = self.slots.get_mut(session).filter(|known| !known.stream.is_closed_here()) {
             known.stream.close(reason);
+            self.count(session);
             let slots = &self.slots;
             self.closed.start(now, session, slots.len(), |session| slots.get(*session).is_some());
         }
@@ -362,16 +406,23 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// When to call [`poll_expired`](Self::poll_expired) next.
     pub fn poll_timeout(&self) -> Option<Time> {
+        if self.is_overflowing() {
+            return Some(self.now);
+        }
         self.detached.next().into_iter().chain(self.closed.next()).min()
     }
 
-    /// A session that has waited too long. Ask until `None`.
+    /// A session that has waited too long, or holds too much. Ask until `None`.
     pub fn poll_expired(&mut self, now: Time) -> Option<Expired<C>> {
         self.pass(now);
+        if let Some((session, carrier)) = self.poll_overflow() {
+            self.end(now, session);
+            return Some(Expired::Overflowed(session, carrier));
+        }
         while let Some(session) = self.closed.pop(now) {
             if let Some(known) = self.slots.get(session) {
                 let carrier = known.carrier;
-                self.slots.end(now, session);
+                self.end(now, session);
                 return Some(Expired::Lingered(session, carrier));
             }
         }
@@ -380,7 +431,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
             // It may have had a carrier since, and lost it again.
             if known.is_detached_since(epoch) {
                 let was_closed = known.stream.is_closed_here();
-                self.slots.end(now, session);
+                self.end(now, session);
                 return Some(if was_closed {
                     Expired::Lingered(session, None)
                 } else {
@@ -415,8 +466,13 @@ impl<C: Copy + PartialEq> Sessions<C> {
     fn reap(&mut self, now: Time, session: SessionHandle) {
         self.now = now;
         if self.slots.get(session).is_some_and(|known| known.stream.is_said_and_done()) {
-            self.slots.end(now, session);
+            self.end(now, session);
         }
+    }
+
+    fn end(&mut self, now: Time, session: SessionHandle) {
+        self.uncount(session);
+        self.slots.end(now, session);
     }
 
     /// The session, if this is the carrier it has now.

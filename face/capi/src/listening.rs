@@ -167,6 +167,24 @@ pub unsafe extern "C" fn pm_port_settings_sessions(
     done(|| unsafe { object::with(settings, change) })
 }
 
+/// Bytes of memory that all sessions may hold (256 MiB by default): beyond it, those that hold most and do not read are
+/// ended, which the application hears of as of a client that never returned. At least 64 KiB.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_port_settings_sessions_memory(
+    settings: *mut pm_port_settings,
+    bytes: u64,
+) -> c_int {
+    let change = |settings: &mut PortSettings| match usize::try_from(bytes) {
+        Ok(bytes) if bytes >= 64 << 10 => {
+            settings.settings.sessions.memory_bytes_max = bytes;
+            Ok(())
+        }
+        _ => Err(Fault::invalid("memory of sessions: 65536 bytes at least")),
+    };
+    // SAFETY: the caller vouches for it.
+    done(|| unsafe { object::with(settings, change) })
+}
+
 /// Of each session, and of each other client: bytes that may have come and not been consumed (256 KiB by default), and
 /// replies that are kept until they are acknowledged (256 KiB). From 4 KiB to 64 MiB.
 #[unsafe(no_mangle)]

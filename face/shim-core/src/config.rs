@@ -23,6 +23,8 @@ pub const ALLOW_CLIENTS: &CStr = c"SPILLWAY_ALLOW_CLIENTS";
 pub const PORT: &CStr = c"SPILLWAY_PORT";
 /// How many sessions there may be at once.
 pub const SESSIONS_MAX: &CStr = c"SPILLWAY_SESSIONS_MAX";
+/// Bytes of memory that all sessions may hold.
+pub const SESSIONS_MEMORY: &CStr = c"SPILLWAY_SESSIONS_MEMORY";
 /// After so many milliseconds with few and fast requests helped sessions are sent back; 0 for never.
 pub const RELEASE_AFTER: &CStr = c"SPILLWAY_RELEASE_AFTER_MS";
 /// `1`: end the server rather than run it without help.
@@ -38,6 +40,11 @@ const WINDOW_BYTES: u32 = 64 * 1024;
 /// Sessions at once where nothing else is said. Each keeps at most 256 KiB for its client, and as much as a connection
 /// may have unread.
 pub const SESSIONS_MAX_DEFAULT: usize = 65_536;
+
+/// As of [`SESSIONS_MEMORY`] where nothing else is said.
+pub const SESSIONS_MEMORY_DEFAULT: usize = 256 << 20;
+/// The least: sixteen tables share it, and less would end sessions that hold no more than one may.
+pub const SESSIONS_MEMORY_MIN: usize = 16 << 20;
 
 /// As of [`RELEASE_AFTER`] where nothing else is said, in milliseconds.
 pub const RELEASE_AFTER_DEFAULT_MS: u32 = 10_000;
@@ -57,6 +64,8 @@ pub struct Config {
     pub port: Option<u16>,
     /// Sessions at once; 0 for none.
     pub sessions_max: usize,
+    /// Bytes of memory that they may hold together.
+    pub sessions_memory: usize,
     /// Requests must be few and fast for so long before helped sessions are sent back; zero for never.
     pub release_after: Duration,
     /// Rather no server than one without help.
@@ -79,7 +88,8 @@ pub struct ConfigError {
 impl Config {
     pub(crate) fn session_limits(&self) -> TableLimits {
         let stream = StreamLimits { window_bytes: WINDOW_BYTES, ..StreamLimits::default() };
-        TableLimits { sessions_max: self.sessions_max, stream, ..TableLimits::default() }
+        let (sessions_max, memory_bytes_max) = (self.sessions_max, self.sessions_memory);
+        TableLimits { sessions_max, memory_bytes_max, stream, ..TableLimits::default() }
     }
 
     pub(crate) fn server_config(&self) -> ServerConfig {
@@ -126,6 +136,13 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         None => SESSIONS_MAX_DEFAULT,
         Some(text) => text.parse().map_err(|_| format!("SPILLWAY_SESSIONS_MAX={text} is no number"))?,
     };
+    let sessions_memory = match variable(SESSIONS_MEMORY).filter(|text| !text.is_empty()) {
+        None => SESSIONS_MEMORY_DEFAULT,
+        Some(text) => {
+            let bytes = text.parse().ok().filter(|bytes| *bytes >= SESSIONS_MEMORY_MIN);
+            bytes.ok_or_else(|| format!("SPILLWAY_SESSIONS_MEMORY={text}: give bytes, at least 16777216"))?
+        }
+    };
     let release_after = match variable(RELEASE_AFTER).filter(|text| !text.is_empty()) {
         None => RELEASE_AFTER_DEFAULT_MS,
         Some(text) => text.parse().map_err(|_| format!("SPILLWAY_RELEASE_AFTER_MS={text} is no number"))?,
@@ -140,6 +157,7 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         allow,
         port,
         sessions_max,
+        sessions_memory,
         release_after,
         require,
         launch,

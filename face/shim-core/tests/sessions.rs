@@ -329,3 +329,31 @@ fn who_comes_while_the_server_does_not_listen_is_served_later() {
     });
     first.close().unwrap();
 }
+
+/// Each may have 256 KiB kept for it: without a bound in bytes, many of them end the cache.
+#[test]
+fn sessions_that_are_never_read_end_and_others_are_served() {
+    let server = memcached(&["-m", "64", "-c", "2048"], &[("SPILLWAY_SESSIONS_MEMORY", "16777216")]);
+    let mut honest = open(&server);
+    let text = value(1, 900_000);
+    let mut set = b"set big 0 0 900000\r\n".to_vec();
+    set.extend_from_slice(&text);
+    set.extend_from_slice(b"\r\n");
+    exchange(&mut honest, &set, b"STORED\r\n", &[]);
+    let before = server.resident_bytes();
+    let mut deaf = Vec::new();
+    for _ in 0..300 {
+        let mut session = open(&server);
+        session.write_all(b"get big\r\n").unwrap();
+        deaf.push(session);
+        exchange(&mut honest, b"get key\r\n", b"END\r\n", &[]);
+    }
+    server.wait_for_log("session ended, it held most of 1 MiB");
+    exchange(&mut honest, b"get key\r\n", b"END\r\n", &[]);
+    let grown = server.resident_bytes().saturating_sub(before);
+    println!("{} MiB more", grown >> 20);
+    // 75 MiB would be kept for them; each link has buffers, too.
+    assert!(grown < 64 << 20, "{grown}");
+    let mut newcomer = open(&server);
+    exchange(&mut newcomer, b"get key\r\n", b"END\r\n", &[]);
+}

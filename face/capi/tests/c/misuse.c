@@ -61,6 +61,7 @@ static void no_objects(void) {
     EXPECT(PM_INVALID, pm_port_settings_allow_clients(nothing, "10.0.0.0/8"));
     EXPECT(PM_INVALID, pm_port_settings_links(nothing, 1, 1));
     EXPECT(PM_INVALID, pm_port_settings_sessions(nothing, 1, 1, 1));
+    EXPECT(PM_INVALID, pm_port_settings_sessions_memory(nothing, 1 << 20));
     EXPECT(PM_INVALID, pm_port_settings_limits(nothing, 65536, 65536));
     EXPECT(PM_INVALID, pm_port_settings_share(nothing));
     EXPECT(PM_INVALID, pm_listen(nothing, "127.0.0.1:0", &port));

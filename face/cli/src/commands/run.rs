@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use spillway_batch::AddressRange;
-use spillway_helper::config::parse_duration;
+use spillway_helper::config::{parse_duration, parse_size};
 use spillway_shim_core::config;
 
 use program::Unfit;
@@ -46,6 +46,9 @@ pub struct Args {
     /// Sessions of the client library at once, 0 for none: each keeps up to 256 KiB of replies until its client has them
     #[arg(long, value_name = "N", default_value_t = config::SESSIONS_MAX_DEFAULT)]
     sessions_max: usize,
+    /// Memory for all sessions; beyond it those that hold most and do not read are ended. At least 16MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_sessions_memory, default_value = "256MiB")]
+    sessions_memory: u64,
 
     /// Send sessions that are helped back when requests have been few and fast for so long; 0s: never.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
@@ -127,10 +130,17 @@ fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
         (name(config::ALLOW_CLIENTS), ranges.join(",").into()),
         (name(config::PORT), port.into()),
         (name(config::SESSIONS_MAX), args.sessions_max.to_string().into()),
+        (name(config::SESSIONS_MEMORY), args.sessions_memory.to_string().into()),
         (name(config::RELEASE_AFTER), args.release_after.as_millis().to_string().into()),
         (name(config::REQUIRE), require.into()),
         (name(config::LAUNCH), launch.into()),
     ])
+}
+
+fn parse_sessions_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    let enough = bytes >= config::SESSIONS_MEMORY_MIN as u64;
+    enough.then_some(bytes).ok_or_else(|| "give at least 16MiB: sixteen tables of sessions share it".into())
 }
 
 /// Absolute names, one a line; each file is read once to see that it is a key.

@@ -394,6 +394,13 @@ impl Links {
                     self.carried.records.remove(&session);
                     self.carried.ended.push_back(session);
                 }
+                Expired::Overflowed(session, carrier) => {
+                    self.carried.records.remove(&session);
+                    self.carried.ended.push_back(session);
+                    if let Some(carrier) = carrier {
+                        self.close_carrier(carrier);
+                    }
+                }
                 Expired::Lingered(session, carrier) => {
                     self.carried.records.remove(&session);
                     if let Some(carrier) = carrier {

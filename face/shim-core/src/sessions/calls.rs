@@ -47,6 +47,7 @@ pub(crate) unsafe fn send(
     parts: &[iovec],
     wakes: &mut Wakes,
 ) -> Result<usize, Errno> {
+    let mut overflows = false;
     let write = |shard: &mut Shard, session| {
         if !connection.is_named(fd) {
             return Err(libc::EBADF); // closed by another thread; it may be another client's by now
@@ -56,9 +57,23 @@ pub(crate) unsafe fn send(
         if taken < wanted {
             connection.source.can_send(false);
         }
+        overflows = shard.table.is_overflowing();
         if taken == 0 && wanted > 0 { Err(libc::EAGAIN) } else { Ok(taken) }
     };
-    with(connection, wakes, write).unwrap_or(Err(libc::EPIPE))
+    let sent = with(connection, wakes, write).unwrap_or(Err(libc::EPIPE));
+    if overflows {
+        end_overflowing(connection, wakes);
+    }
+    sent
+}
+
+/// Sessions hold more than they may together: those that hold most and do not read end now.
+#[cold]
+fn end_overflowing(connection: &Connection, wakes: &mut Wakes) {
+    let Some(index) = shard_of(connection) else { return };
+    if let Some(shard) = shard(index).as_mut() {
+        shard.end_overflowing(index, wakes);
+    }
 }
 
 /// The application has read bytes.

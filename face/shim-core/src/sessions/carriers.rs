@@ -54,7 +54,8 @@ pub(crate) fn open(
     if shards == 0 {
         return Words::Refused(RefuseReason::Unavailable);
     }
-    let limits = TableLimits { sessions_max: limits.sessions_max / shards, ..limits };
+    let (sessions_max, memory_bytes_max) = (limits.sessions_max / shards, limits.memory_bytes_max / shards);
+    let limits = TableLimits { sessions_max, memory_bytes_max, ..limits };
     let index = (usize::from(words.opening.session.0[0]) % shards) as u8;
     let mut guard = shard(index);
     let shard = guard.get_or_insert_with(|| Shard::new(limits));

@@ -9,7 +9,7 @@ use spillway_transport::Time;
 use super::{CarrierName, Name, Shard, TABLES};
 use crate::ready::Wakes;
 use crate::source::notify;
-use crate::{links, lock, status, sys};
+use crate::{links, lock, log, status, sys};
 
 /// When the next of them is due, in nanoseconds; `u64::MAX` for never.
 static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -89,12 +89,33 @@ impl Shard {
         }
     }
 
-    /// Ends sessions that have waited too long.
+    fn say_overflow(&self, slot: u32) {
+        let client = self.connection(slot).and_then(|connection| connection.lock().client);
+        let client = client.map_or_else(|| "a client".to_owned(), |client| client.to_string());
+        log::line(format_args!(
+            "{client}: session ended, it held most of {} MiB (sixteen tables share --sessions-memory) and did not read: \
+             have it read its replies, or raise --sessions-memory",
+            self.table.memory_bytes_max() >> 20
+        ));
+    }
+
+    /// Ends sessions that hold too much, if memory is used up.
+    pub(super) fn end_overflowing(&mut self, shard: u8, wakes: &mut Wakes) {
+        if self.table.is_overflowing() {
+            self.expire(sys::now(), shard, wakes);
+        }
+    }
+
+    /// Ends sessions that have waited too long, or hold too much.
     fn expire(&mut self, now: Time, shard: u8, wakes: &mut Wakes) {
         while let Some(expired) = self.table.poll_expired(now) {
             let (session, carrier) = match expired {
                 Expired::Abandoned(session) => (session, None),
                 Expired::Lingered(session, carrier) => (session, carrier),
+                Expired::Overflowed(session, carrier) => {
+                    self.say_overflow(session.slot());
+                    (session, carrier)
+                }
             };
             let slot = session.slot();
             if let Some(connection) = self.connection(slot)

@@ -71,6 +71,7 @@ impl Climate {
             },
             detached_max: if is_harsh { at_most(rng, 60) } else { Duration::from_secs(60) },
             linger: if is_harsh { at_most(rng, 30) } else { Duration::from_secs(30) },
+            ..TableLimits::default()
         };
         let at_clients = if canary.is_some() { busy } else { stream(rng) };
         // Where little fits at a time, much takes for ever.

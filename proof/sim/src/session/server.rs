@@ -303,7 +303,9 @@ impl Server {
         while let Some(expired) = self.table.poll_expired(now) {
             let (session, carrier) = match expired {
                 Expired::Abandoned(session) => (session, None),
-                Expired::Lingered(session, carrier) => (session, carrier),
+                Expired::Lingered(session, carrier) | Expired::Overflowed(session, carrier) => {
+                    (session, carrier)
+                }
             };
             self.moved.extend(carrier);
             self.forget(session, true);

@@ -1,0 +1,138 @@
+//! A table's memory is bounded in bytes: the sessions that hold most and do not read end, others go on.
+
+use std::time::Duration;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_session::{
+    Carrier, ClientSession, Expired, FirstWords, Opened, SessionHandle, Sessions, StreamLimits, TableLimits,
+};
+use spillway_transport::Time;
+use spillway_wire::preamble::Role;
+use spillway_wire::session::{Acknowledge, SessionId};
+use spillway_wire::{Control, Kind};
+
+const KEPT: usize = 10_000;
+const BOUND: usize = 100_000;
+
+/// Takes everything.
+struct Wire;
+
+impl Carrier for Wire {
+    fn data(&mut self, bytes: &[u8]) -> usize {
+        bytes.len()
+    }
+
+    fn control(&mut self, _: Control) {}
+}
+
+struct World {
+    table: Sessions<u32>,
+    now: Time,
+    ring: KeyRing,
+}
+
+impl World {
+    fn new() -> World {
+        let mut ring = KeyRing::new();
+        ring.accept(Role::Client, key());
+        let stream = StreamLimits { window_bytes: 10_000, kept_bytes_max: KEPT };
+        let limits = TableLimits { memory_bytes_max: BOUND, stream, ..TableLimits::default() };
+        World { table: Sessions::new(limits, 9), now: Time(1_000_000), ring }
+    }
+
+    fn open(&mut self, number: u32) -> SessionHandle {
+        let limits = StreamLimits { window_bytes: 1 << 30, ..StreamLimits::default() };
+        let mut client = ClientSession::new(key(), SessionId([number as u8; 16]), limits);
+        let address = "10.0.0.9:999".parse().unwrap();
+        let Control::Connect(connect) = client.open(self.now, address, None) else { panic!("first words") };
+        let opening = connect.session.expect("a session");
+        let words = FirstWords { carrier: number, kind: Kind::Connect, client: connect.client, opening };
+        match self.table.open(self.now, &self.ring, &words) {
+            Opened::New { session, .. } => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn write(&mut self, session: SessionHandle, bytes: usize) {
+        assert_eq!(self.table.write(session, &vec![7; bytes]), bytes);
+        self.table.transmit(self.now, session, &mut Wire);
+    }
+
+    fn read(&mut self, session: SessionHandle, carrier: u32, received: u64) {
+        let control = Control::Acknowledge(Acknowledge { received, finish_received: false, answer: false });
+        self.table.handle_control(self.now, session, carrier, &control);
+    }
+
+    fn overflowed(&mut self) -> Vec<SessionHandle> {
+        let expired = std::iter::from_fn(|| self.table.poll_expired(self.now));
+        expired
+            .map(|expired| match expired {
+                Expired::Overflowed(session, Some(_)) => session,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+}
+
+fn key() -> Key {
+    Key::from_secret([7; 32])
+}
+
+#[test]
+fn at_the_bound_who_does_not_read_goes_first_and_the_others_stay() {
+    let mut world = World::new();
+    let sessions: Vec<SessionHandle> = (0..12).map(|number| world.open(number)).collect();
+    // One holds less than others, one has read everything.
+    world.write(sessions[0], 4_000);
+    world.write(sessions[11], KEPT);
+    world.read(sessions[11], 11, KEPT as u64);
+    for deaf in &sessions[1..10] {
+        world.write(*deaf, KEPT);
+    }
+    assert!(world.table.held_bytes() <= BOUND && !world.table.is_overflowing());
+    assert_eq!(world.overflowed(), []);
+    world.now = world.now + Duration::from_secs(3);
+    world.read(sessions[0], 0, 0);
+    // An active session's bytes are too many: it is not the one that pays.
+    world.write(sessions[11], KEPT);
+    assert!(world.table.is_overflowing());
+    assert!(world.table.poll_timeout().is_some_and(|at| at <= world.now), "at once");
+    let ended = world.overflowed();
+    assert!(
+        (1..=3).contains(&ended.len()) && ended.iter().all(|one| sessions[1..10].contains(one)),
+        "{ended:?}"
+    );
+    assert!(world.table.held_bytes() <= BOUND / 8 * 7);
+    for stays in [sessions[0], sessions[10], sessions[11]] {
+        assert!(world.table.contains(stays));
+    }
+    assert!(!world.table.is_overflowing() && world.table.poll_timeout().is_none());
+}
+
+/// What the application has not read is memory, too.
+#[test]
+fn requests_that_nobody_reads_count() {
+    let mut world = World::new();
+    let sessions: Vec<SessionHandle> = (0..11).map(|number| world.open(number)).collect();
+    for (carrier, session) in (0..).zip(&sessions) {
+        assert_eq!(world.table.handle_data(world.now, *session, carrier, KEPT), Ok(true));
+    }
+    assert!(world.table.is_overflowing());
+    assert_eq!(world.overflowed().len(), 1, "nobody has kept it waiting: only as many as must go");
+    assert!(world.table.held_bytes() <= BOUND);
+    world.table.consumed(sessions[10], KEPT);
+    world.table.consumed(sessions[9], KEPT);
+    assert!(world.table.held_bytes() <= BOUND - KEPT);
+}
+
+#[test]
+fn who_opens_sessions_without_end_and_reads_none_stays_within_the_bound() {
+    let mut world = World::new();
+    for number in 0..200 {
+        let session = world.open(number);
+        world.write(session, KEPT);
+        world.overflowed();
+        assert!(world.table.held_bytes() <= BOUND);
+    }
+    assert!(world.table.len() <= BOUND / KEPT);
+}
