@@ -73,6 +73,8 @@ pub(crate) struct Worker {
     members: HashMap<Member, u32>,
     kit: Kit,
     buffered_bytes: u64,
+    /// Memory is used up: nothing is read until it is down to seven eighths.
+    is_full: bool,
     tick_at: Instant,
     draining: Option<drain::Draining>,
 }
@@ -111,6 +113,7 @@ impl Worker {
             timers: Timers::default(),
             members: HashMap::new(),
             buffered_bytes: 0,
+            is_full: false,
             tick_at: epoch,
             draining: None,
         };
@@ -329,7 +332,15 @@ impl Worker {
     }
 
     fn may_read(&self) -> bool {
-        self.buffered_bytes < self.settings.max_memory / self.settings.threads as u64
+        !self.is_full
+    }
+
+    /// What one connection holds has changed. It is read again only from seven eighths on: at the bound, each read would
+    /// have all connections watched anew otherwise.
+    fn count_memory(&mut self, from: u64, to: u64) {
+        self.buffered_bytes = self.buffered_bytes - from + to;
+        let most = self.settings.max_memory / self.settings.threads as u64;
+        self.is_full = self.buffered_bytes >= if self.is_full { most / 8 * 7 } else { most };
     }
 
     /// Moves what one connection has, and watches it for what it needs next.
@@ -341,9 +352,9 @@ impl Worker {
             return self.end(now, index, ending, is_orderly);
         }
         let bytes = pair.memory();
-        self.buffered_bytes = self.buffered_bytes - pair.counted_bytes + bytes;
-        pair.counted_bytes = bytes;
+        let counted = std::mem::replace(&mut pair.counted_bytes, bytes);
         let (wanted, interest) = (pair.poll_timeout(), pair.interest(may_read));
+        self.count_memory(counted, bytes);
         self.watch(now, index, interest);
         self.set_timer(index, wanted);
         self.note_memory(now, may_read);
@@ -385,7 +396,7 @@ impl Worker {
         if let Some(member) = pair.member {
             self.members.remove(&member);
         }
-        self.buffered_bytes -= pair.counted_bytes;
+        self.count_memory(pair.counted_bytes, 0);
         self.kit.part.count_connection(-1);
         if !matches!(ending, Ending::InOrder | Ending::Client) {
             debug!(client = %pair.client_text(), ?ending, "a local connection was ended");
@@ -419,8 +430,8 @@ impl Worker {
         let is_closed = session.is_over() || *deadline <= now;
         let wanted = session.poll_timeout().into_iter().chain([*deadline]).min();
         let bytes = if is_closed { 0 } else { session.buffered_bytes() as u64 };
-        self.buffered_bytes = self.buffered_bytes - *counted_bytes + bytes;
-        *counted_bytes = bytes;
+        let counted = std::mem::replace(counted_bytes, bytes);
+        self.count_memory(counted, bytes);
         if is_closed {
             self.table.remove(index);
         } else {
