@@ -23,6 +23,8 @@ pub struct LinkPeer {
     socket: TcpStream,
     link: OpenerLink,
     started: Instant,
+    /// What [`send_only`](Self::send_only) could not send yet.
+    unsent: Vec<u8>,
 }
 
 impl LinkPeer {
@@ -37,7 +39,7 @@ impl LinkPeer {
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
         };
         let link = OpenerLink::new(&config, Time::ZERO, spillway_keys::fresh_nonce().unwrap());
-        let mut peer = LinkPeer { socket, link, started: Instant::now() };
+        let mut peer = LinkPeer { socket, link, started: Instant::now(), unsent: Vec::new() };
         while !peer.link.is_established() {
             peer.turn(|_| {})?;
         }
@@ -74,6 +76,23 @@ impl LinkPeer {
 
     pub fn link(&mut self) -> &mut OpenerLink {
         &mut self.link
+    }
+
+    /// Sends what was said, as far as the other end takes it, and reads nothing. Returns how many bytes went.
+    pub fn send_only(&mut self) -> Result<usize, End> {
+        self.socket.set_nonblocking(true).unwrap();
+        let now = Time(self.started.elapsed().as_nanos() as u64);
+        if self.unsent.is_empty() {
+            self.unsent = self.link.flush(now).map_or(Vec::new(), |batch| batch.as_slice().to_vec());
+        }
+        match self.socket.write(&self.unsent) {
+            Ok(bytes) => {
+                self.unsent.drain(..bytes);
+                Ok(bytes)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+            Err(_) => Err(End::Closed),
+        }
     }
 
     pub fn local(&self) -> SocketAddr {
