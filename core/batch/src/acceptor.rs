@@ -178,6 +178,11 @@ impl Acceptor {
         self.assembler.control_bytes() <= CONTROL_BYTES_MAX
     }
 
+    /// Bytes of memory that they take.
+    pub fn held(&self) -> usize {
+        self.assembler.held()
+    }
+
     /// A batch of whatever there is.
     pub fn flush(&mut self) -> Option<Chunk> {
         (!self.assembler.is_empty()).then(|| self.assembler.take())

@@ -147,6 +147,11 @@ impl Assembler {
         self.batch.len()
     }
 
+    /// Bytes of memory that the batch takes.
+    pub fn held(&self) -> usize {
+        self.batch.capacity()
+    }
+
     /// Whether nothing is gathered.
     pub fn is_empty(&self) -> bool {
         self.batch.is_empty()

@@ -239,6 +239,11 @@ impl Ends {
         }
     }
 
+    /// As much waits for transmission as may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.assembler.len() >= self.pending_bytes_max
+    }
+
     pub(crate) fn poll_room(&mut self) -> Option<Id> {
         while let Some(id) = self.room.pop_front() {
             let room = self.room(id);

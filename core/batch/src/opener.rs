@@ -435,6 +435,17 @@ impl OpenerLink {
         self.ends.assembler.len()
     }
 
+    /// Bytes of memory that they take.
+    pub fn held(&self) -> usize {
+        self.ends.assembler.held()
+    }
+
+    /// Whether [`compose`](Self::compose) takes nothing because of what waits. Forwarded frames are for the caller to hold
+    /// back then.
+    pub fn is_full(&self) -> bool {
+        self.ends.is_full()
+    }
+
     /// Gives a spent batch's buffer back for reuse.
     pub fn recycle(&mut self, chunk: Chunk) {
         self.ends.assembler.recycle(chunk);

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use spillway_batch::{CloseReason, Id};
-use spillway_transport::{Conn, Time};
+use spillway_transport::{Conn, Time, Transport};
 
 use crate::relay::Relay;
 use crate::slots::Holder;
@@ -81,7 +81,7 @@ impl Owed {
 
 impl Relay {
     /// A client's TCP has our bytes up to this offset.
-    pub(crate) fn acknowledged(&mut self, now: Time, conn: Conn, through: u64) {
+    pub(crate) fn acknowledged<T: Transport>(&mut self, now: Time, conn: Conn, through: u64, out: &mut T) {
         let starts = match self.slots.get_mut(conn) {
             Some(Holder::Raw(client)) => {
                 let (upstream, id) = (client.upstream, client.id);
@@ -113,6 +113,7 @@ impl Relay {
             let slots = &self.slots;
             self.tellings.start(now, conn, |conn| is_due(slots.get(conn)));
         }
+        self.reset_if_it_spoke(conn, out);
     }
 
     /// The server is told what it was not told at once.

@@ -1,12 +1,12 @@
 //! A load balancer's connection until it has said, by a PROXY header, whose it is.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::{PROXY_BYTES_MAX, ProxyError, parse_proxy};
 
-use crate::backlog::Backlog;
 use crate::notice::{ProxyFault, Refusal};
 use crate::raw::Arrival;
 use crate::relay::Relay;
@@ -19,7 +19,9 @@ pub(crate) struct Announcing {
     pub(crate) peer: SocketAddr,
     pub(crate) since: Time,
     /// What has come of it.
-    pub(crate) bytes: Backlog,
+    pub(crate) bytes: Vec<u8>,
+    /// Of their memory, what the relay's counts.
+    pub(crate) counted: usize,
 }
 
 impl Relay {
@@ -42,7 +44,7 @@ impl Relay {
             return out.abort(conn);
         }
         let since = self.now;
-        let announcing = Announcing { service, peer, since, bytes: Backlog::default() };
+        let announcing = Announcing { service, peer, since, bytes: Vec::new(), counted: 0 };
         self.put_client(conn, Holder::Announcing(Box::new(announcing)));
         out.grant(conn, PROXY_BYTES_MAX as u32);
         let slots = &self.slots;
@@ -51,21 +53,20 @@ impl Relay {
 
     pub(crate) fn announcing_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let Some(Holder::Announcing(announcing)) = self.slots.get_mut(conn) else { return };
-        announcing.bytes.push(bytes, &mut self.memory);
+        announcing.bytes.extend_from_slice(bytes);
+        let counted = core::mem::replace(&mut announcing.counted, announcing.bytes.capacity());
+        self.memory.changed(counted, announcing.counted);
         let (service, peer) = (announcing.service, announcing.peer);
         let received = announcing.bytes.len();
-        let header = match parse_proxy(announcing.bytes.as_slice()) {
+        let header = match parse_proxy(&announcing.bytes) {
             Ok(Some(header)) => header,
-            Ok(None) if self.memory.is_exceeded() => {
-                return self.refuse_announcing(conn, Refusal::Memory, out);
-            }
             Ok(None) if received < PROXY_BYTES_MAX => return,
             wrong => {
                 let fault = ProxyFault::Header(wrong.err().unwrap_or(ProxyError::TooLong));
                 return self.refuse_announcing(conn, Refusal::ProxyHeader(fault), out);
             }
         };
-        let rest = announcing.bytes.as_slice()[header.bytes..].to_vec();
+        let rest = announcing.bytes[header.bytes..].to_vec();
         // While its service is drained it is refused below, which is not its own doing.
         self.drop_client(conn, true);
         let client = header.client.unwrap_or(peer);

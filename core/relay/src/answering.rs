@@ -51,14 +51,14 @@ impl Relay {
         for flow in self.services.iter().flat_map(|s| [s.counters.requests, s.counters.replies]) {
             bytes += flow.bytes + HEADER_BYTES * flow.segments;
         }
-        let used = Used { cpu, bytes, clients: self.clients, memory: self.memory.held };
+        let used = Used { cpu, bytes, clients: self.clients, memory: self.memory.total() };
         self.gauge.measured(now, used);
         self.look_at_load(now);
     }
 
     /// How loaded it is now.
     pub fn load(&self) -> Load {
-        let figures = self.gauge.figures(self.clients, self.memory.held);
+        let figures = self.gauge.figures(self.clients, self.memory.total());
         Load { full: self.is_full(self.now), draining: self.going, ..figures }
     }
 
@@ -132,7 +132,7 @@ impl Relay {
         if load.takes_clients() {
             self.gauge.asked(now, peer, ask.asked);
         }
-        let figures = self.gauge.load(now, self.clients, self.memory.held);
+        let figures = self.gauge.load(now, self.clients, self.memory.total());
         let (full, draining, down, nonce) = (load.full, load.draining, load.down, load.nonce);
         Ok(prove_load(key, &Load { full, draining, down, nonce, ..figures }))
     }

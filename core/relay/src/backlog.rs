@@ -1,80 +1,107 @@
-//! Bytes that wait, and what all waiting bytes may take together.
+//! Bytes that wait, in pieces, so that memory is given back as they go.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+
+use crate::memory::Memory;
+
+/// Capacity of a backlog's first piece; each further one is twice as large as the one before,
+const PIECE_BYTES_MIN: usize = 256;
+/// up to this.
+const PIECE_BYTES_MAX: usize = 16 * 1024;
 
 /// A queue of bytes. Empty ones hold no memory: few clients have any.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
+    pieces: VecDeque<Piece>,
+    len: usize,
+    capacity: usize,
+}
+
+/// Filled once and emptied once: it never grows.
+#[derive(Debug)]
+struct Piece {
     bytes: Vec<u8>,
     start: usize,
 }
 
 impl Backlog {
     pub(crate) fn is_empty(&self) -> bool {
-        self.start == self.bytes.len()
+        self.len == 0
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.start
+        self.len
     }
 
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.bytes[self.start..]
+    /// Bytes of memory that it takes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
     }
 
-    pub(crate) fn push(&mut self, bytes: &[u8], memory: &mut Memory) {
-        // Moved to the front only when that frees half: each byte is moved once on average.
-        if self.start > self.bytes.len() / 2 {
-            self.bytes.drain(..self.start);
-            self.start = 0;
+    /// The oldest bytes, as many as lie in one piece: none only if it is empty.
+    pub(crate) fn front(&self) -> &[u8] {
+        self.pieces.front().map_or(&[], |piece| &piece.bytes[piece.start..])
+    }
+
+    pub(crate) fn push(&mut self, mut bytes: &[u8], memory: &mut Memory) {
+        self.len += bytes.len();
+        while !bytes.is_empty() {
+            let last = self.pieces.back_mut().filter(|last| last.bytes.len() < last.bytes.capacity());
+            let Some(last) = last else {
+                self.add_piece(bytes.len(), memory);
+                continue;
+            };
+            let (head, rest) = bytes.split_at(bytes.len().min(last.bytes.capacity() - last.bytes.len()));
+            last.bytes.extend_from_slice(head);
+            bytes = rest;
         }
-        self.bytes.extend_from_slice(bytes);
-        memory.held += bytes.len();
+    }
+
+    fn add_piece(&mut self, wanted: usize, memory: &mut Memory) {
+        let doubled = self.pieces.back().map_or(PIECE_BYTES_MIN, |last| last.bytes.capacity() * 2);
+        let bytes = Vec::with_capacity(wanted.max(doubled).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX));
+        self.capacity += bytes.capacity();
+        memory.changed(0, bytes.capacity());
+        self.pieces.push_back(Piece { bytes, start: 0 });
     }
 
     /// Drops a prefix: at most all of it.
     pub(crate) fn advance(&mut self, taken: usize, memory: &mut Memory) {
-        let taken = taken.min(self.len());
-        self.start += taken;
-        memory.held -= taken;
+        let mut left = taken.min(self.len);
+        self.len -= left;
+        while left > 0 {
+            let Some(front) = self.pieces.front_mut() else { break };
+            let part = left.min(front.bytes.len() - front.start);
+            front.start += part;
+            left -= part;
+            if front.start == front.bytes.len() {
+                let gone = front.bytes.capacity();
+                self.capacity -= gone;
+                memory.changed(gone, 0);
+                self.pieces.pop_front();
+            }
+        }
         if self.is_empty() {
+            debug_assert_eq!(self.capacity, 0, "an empty backlog holds no memory");
             *self = Backlog::default();
         }
     }
 
     pub(crate) fn clear(&mut self, memory: &mut Memory) {
-        self.advance(self.len(), memory);
-    }
-}
-
-/// What all clients have buffered.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    pub(crate) held: usize,
-    max: usize,
-}
-
-impl Memory {
-    pub(crate) fn new(max: usize) -> Memory {
-        Memory { held: 0, max }
+        self.advance(self.len, memory);
     }
 
-    pub(crate) fn set_max(&mut self, max: usize) {
-        self.max = max;
-    }
-
-    pub(crate) fn is_exceeded(&self) -> bool {
-        self.held > self.max
-    }
-
-    /// No more clients from here on: those that are here may still need some.
-    pub(crate) fn is_scarce(&self) -> bool {
-        self.held > self.max / 4 * 3
-    }
-
-    /// An amount that is counted as a whole has changed.
-    pub(crate) fn changed(&mut self, from: usize, to: usize) {
-        self.held = self.held - from + to;
+    /// All of it in one piece, which the relay's memory no longer counts.
+    pub(crate) fn take(&mut self, memory: &mut Memory) -> Vec<u8> {
+        let mut all = Vec::with_capacity(self.len);
+        while !self.is_empty() {
+            let front = self.front();
+            let bytes = front.len();
+            all.extend_from_slice(front);
+            self.advance(bytes, memory);
+        }
+        all
     }
 }
 
@@ -83,27 +110,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_order_and_counts() {
-        let (mut memory, mut backlog) = (Memory::new(100), Backlog::default());
-        let (mut pushed, mut taken) = (0_u8, 0_u8);
-        for step in [7, 30, 1, 60, 2, 9] {
-            for _ in 0..step {
-                backlog.push(&[pushed], &mut memory);
-                pushed += 1;
+    fn keeps_order_and_counts_its_capacity() {
+        let (mut memory, mut backlog) = (Memory::new(1 << 20), Backlog::default());
+        let (mut pushed, mut taken) = (0_usize, 0_usize);
+        for step in [7, 300, 1, 60_000, 2, 9, 20_000] {
+            let bytes: Vec<u8> = (pushed..pushed + step).map(|at| (at % 251) as u8).collect();
+            backlog.push(&bytes, &mut memory);
+            pushed += step;
+            let mut part = backlog.len() * 2 / 3;
+            while part > 0 {
+                assert_eq!(usize::from(backlog.front()[0]), taken % 251);
+                let bytes = part.min(backlog.front().len());
+                backlog.advance(bytes, &mut memory);
+                (taken, part) = (taken + bytes, part - bytes);
             }
-            let part = backlog.len() * 2 / 3;
-            assert_eq!(backlog.as_slice()[0], taken);
-            backlog.advance(part, &mut memory);
-            taken += part as u8;
-            assert_eq!(
-                (memory.held, backlog.len()),
-                (usize::from(pushed - taken), usize::from(pushed - taken))
-            );
+            assert_eq!((memory.clients(), backlog.len()), (backlog.capacity(), pushed - taken));
+            assert!(backlog.capacity() < backlog.len() + 2 * PIECE_BYTES_MAX);
         }
-        assert!(!memory.is_exceeded());
-        backlog.push(&[0; 101], &mut memory);
-        assert!(memory.is_exceeded() && memory.is_scarce());
-        backlog.clear(&mut memory);
-        assert_eq!((memory.held, backlog.bytes.capacity()), (0, 0));
+        let rest = backlog.take(&mut memory);
+        assert_eq!((rest.len(), usize::from(rest[0])), (pushed - taken, taken % 251));
+        assert_eq!((memory.clients(), backlog.capacity(), backlog.pieces.capacity()), (0, 0, 0));
+    }
+
+    #[test]
+    fn many_small_pushes_share_pieces() {
+        let (mut memory, mut backlog) = (Memory::new(1 << 20), Backlog::default());
+        (0..10_000).for_each(|_| backlog.push(b"x", &mut memory));
+        assert!(backlog.capacity() < 2 * 10_000, "{}", backlog.capacity());
     }
 }

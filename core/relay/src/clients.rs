@@ -12,7 +12,7 @@ use crate::gates;
 use crate::notice::{Cut, Notice, Refusal};
 use crate::raw::{Arrival, RawClient};
 use crate::relay::Relay;
-use crate::slots::{Holder, Sort};
+use crate::slots::{Holder, Sort, Stream};
 use crate::upstream::Member;
 
 /// Whether a library client that wants this server finds it at this service.
@@ -41,7 +41,8 @@ impl Relay {
         if self.clients >= self.config.clients_max {
             return Err(Refusal::ClientsMax);
         }
-        if self.memory.is_scarce() {
+        // Those that hold most are closed before it comes to this: the rest of the memory is not clients'.
+        if self.memory.is_exceeded() {
             return Err(Refusal::Memory);
         }
         Ok(())
@@ -110,7 +111,7 @@ impl Relay {
         } else {
             gates::open_for_good(conn, out);
         }
-        client.grant(now, conn, linked, out);
+        client.grant(now, conn, linked, &mut self.memory, out);
         self.put_client(conn, Holder::Raw(client));
         self.services[usize::from(service)].counters.raw_clients += 1;
         Ok(())
@@ -145,7 +146,7 @@ impl Relay {
             Holder::Raw(client) => {
                 let stalled = client.end_stall(self.now);
                 self.services[usize::from(service)].counters.stalls.add(stalled);
-                client.over(&mut self.memory).clear(&mut self.memory);
+                client.over(&mut self.memory).0.clear(&mut self.memory);
             }
             Holder::Library(client) => {
                 client.over(&mut self.memory);
@@ -154,7 +155,7 @@ impl Relay {
                 }
             }
             Holder::Leaving(leaving) => leaving.backlog.clear(&mut self.memory),
-            Holder::Announcing(announcing) => announcing.bytes.clear(&mut self.memory),
+            Holder::Announcing(announcing) => self.memory.changed(announcing.counted, 0),
             Holder::Free | Holder::Upstream(_) => {}
         }
     }
@@ -192,6 +193,8 @@ impl Relay {
         let (service, client) = match self.slots.get(conn) {
             Some(Holder::Raw(client)) => (client.service, client.peer),
             Some(Holder::Library(client)) => (client.service, client.peer),
+            Some(Holder::Leaving(leaving)) => (leaving.service, leaving.peer),
+            Some(Holder::Announcing(announcing)) => (announcing.service, announcing.peer),
             _ => return,
         };
         self.services[usize::from(service)].counters.cut.count(why);
@@ -199,19 +202,20 @@ impl Relay {
         self.reset_client(conn, out);
     }
 
-    pub(crate) fn cut_for_memory<T: Transport>(&mut self, conn: Conn, out: &mut T) {
-        self.cut(conn, Cut::Memory, out);
-    }
-
     /// The server has closed: the client gets what is left, then the end; and the server what it is owed.
     pub(crate) fn let_leave<T: Transport>(&mut self, now: Time, conn: Conn, owed: Option<Owed>, out: &mut T) {
         let Some(holder) = self.slots.get_mut(conn) else { return };
         let Holder::Raw(client) = holder else { return };
         self.services[usize::from(client.service)].counters.stalls.add(client.end_stall(now));
-        let backlog = client.over(&mut self.memory);
+        let left = client.over(&mut self.memory);
+        let bytes = client.bytes_out;
         gates::open_for_good(conn, out); // it wants no more of the client
-        *holder = Holder::leaving(client.service, Sort::Raw, client.peer, client.since, backlog);
+        if client.is_granted_nothing() {
+            out.grant(conn, 1); // so that we hear if it says more
+        }
+        *holder = Holder::leaving(client.service, Sort::Raw, client.peer, client.since, left);
         if let Holder::Leaving(leaving) = holder {
+            leaving.end = Stream::Known { bytes };
             leaving.acknowledged = owed.as_ref().map_or(0, Owed::acknowledged);
             leaving.owed = owed;
         }
@@ -223,12 +227,35 @@ impl Relay {
     /// Sends what is left for a leaving client; after the last byte comes the end.
     pub(crate) fn send_rest<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         let Some(Holder::Leaving(leaving)) = self.slots.get_mut(conn) else { return };
-        if !leaving.backlog.is_empty() {
-            let taken = out.send(conn, leaving.backlog.as_slice());
+        while !leaving.backlog.is_empty() {
+            let offered = leaving.backlog.front().len();
+            let taken = out.send(conn, leaving.backlog.front());
             leaving.backlog.advance(taken, &mut self.memory);
+            if taken < offered {
+                break;
+            }
         }
         if leaving.backlog.is_empty() {
             out.finish(conn);
+        }
+    }
+
+    /// A client sends although its server has closed. Once its TCP has all that was left for it, it is reset, as a kernel
+    /// resets it at once: one that only writes notices nothing else.
+    pub(crate) fn leaving_data<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        if let Some(Holder::Leaving(leaving)) = self.slots.get_mut(conn) {
+            leaving.has_spoken = true;
+            self.reset_if_it_spoke(conn, out);
+        }
+    }
+
+    pub(crate) fn reset_if_it_spoke<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        if let Some(Holder::Leaving(leaving)) = self.slots.get(conn)
+            && leaving.has_spoken
+            && leaving.has_all()
+        {
+            self.drop_client(conn, false);
+            out.abort(conn);
         }
     }
 

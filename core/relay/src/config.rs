@@ -25,8 +25,8 @@ pub struct Config {
     pub services: Vec<ServiceConfig>,
     /// Clients of all services together; one more is reset.
     pub clients_max: u32,
-    /// Bytes that all clients together may have buffered here. A client whose bytes would exceed it is reset: it
-    /// is one that does not read, or whose server does not.
+    /// Bytes of memory that hold what waits for and from all clients together, in the transport's queues too. Who
+    /// holds most and does not read is paused at three quarters, and closed at the bound.
     pub memory_bytes_max: usize,
     /// Bytes that wait for one library client. One that grants its server more and does not read is reset.
     /// What waits for a plain client is bounded by [`Limits::window_bytes`].
@@ -174,6 +174,8 @@ pub struct Timeouts {
     pub proxy_header: Duration,
     /// For a client to take what is left for it, from one sign of progress to the next, and to close.
     pub linger: Duration,
+    /// For a client to read what waits for it, while memory is scarce.
+    pub unread: Duration,
     /// Before a lost link is opened again, at first. Doubles with every failure.
     pub reconnect_min: Duration,
     /// Before a lost link is opened again, at most.
@@ -186,6 +188,7 @@ impl Default for Timeouts {
             handshake: Duration::from_secs(5),
             proxy_header: Duration::from_secs(5),
             linger: Duration::from_secs(10),
+            unread: Duration::from_secs(10),
             reconnect_min: Duration::from_millis(50),
             reconnect_max: Duration::from_secs(2),
         }

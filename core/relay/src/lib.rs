@@ -10,14 +10,16 @@
 //! | | plain client | library client |
 //! |---|---|---|
 //! | requests that a stalled link does not take | 64 KB: no more is granted than its server gave credit for | 64 KB in all |
-//! | replies that the client does not read | `Limits::window_bytes` | `Config::connection_buffer_bytes`, then it is reset |
+//! | replies that the client does not read | `Limits::window_bytes`, and what the transport queues | `Config::connection_buffer_bytes`, then it is reset |
 //! | a load balancer's PROXY header | 4 KB, with what of the requests came with it | |
 //!
-//! All clients together: `Config::memory_bytes_max`. From three quarters of it new clients are refused; the
-//! client whose bytes would exceed it is reset. On top come, for each link, one batch that waits for the
-//! transport, up to `Limits::pending_bytes_max` of gathered requests of plain clients, 64 KB for each library
-//! client, and some 50 bytes of control for each virtual connection; and what the transport itself queues.
-//! Tables take about 200 bytes for each connection of the transport.
+//! All together: `Config::memory_bytes_max`, of which the links' batches may have a quarter. What counts is
+//! the capacity that is allocated, here and in the transport's queues. From three quarters of it on, until it
+//! is down to five eighths, memory is *scarce*: a client with replies that it does not read is paused (none of its
+//! requests are read), others are granted 4 KB at a time, and one that has not read for `Timeouts::unread` is
+//! closed. At the bound the clients that hold most, and have not read for longest, are closed until an eighth is
+//! free. A client that holds nothing is never closed. Not counted: a spare buffer of up to 256 KiB and a batch of 64 KiB
+//! for each link, and tables, about 250 bytes for each connection of the transport.
 //!
 //! # Load
 //! It answers library clients that ask how loaded it is, before they come ([`Relay::measured`] must tell it its thread's CPU
@@ -42,8 +44,10 @@ mod gates;
 mod holding;
 mod library;
 mod links;
+mod memory;
 mod notice;
 mod passages;
+mod pressure;
 mod raw;
 mod reconfigure;
 mod relay;
@@ -53,7 +57,7 @@ mod status;
 mod upstream;
 
 pub use config::{Config, ConfigError, LoadConfig, Random, ServiceConfig, Timeouts};
-pub use notice::{Cut, LinkDown, Notice, ProxyFault, Refusal};
+pub use notice::{Cut, LinkDown, MemoryCut, Notice, ProxyFault, Refusal};
 pub use relay::Relay;
 pub use spillway_policy::SheddingSettings;
 pub use spillway_wire::load::Load;

@@ -6,12 +6,14 @@ use core::net::SocketAddr;
 use spillway_batch::{Acceptor, Id};
 use spillway_transport::{Chunk, Conn, Time, Transport};
 
-use crate::backlog::Memory;
-use crate::raw::CLIENT_GRANT_BYTES;
+use crate::backlog::Backlog;
+use crate::memory::{Memory, Unread};
 use crate::upstream::Linked;
 
 /// The only id on a library client's link.
 pub(crate) const CLIENT_ID: Id = Id(1);
+/// A larger buffer is not kept for the next batch: most clients have nothing to be sent at most times.
+const SPARE_BYTES_MAX: usize = 4 * 1024;
 
 /// One library client.
 #[derive(Debug)]
@@ -30,10 +32,20 @@ pub(crate) struct LibraryClient {
     pub(crate) sent_away: bool,
     /// Waits for the end of the turn to be sent its batch.
     pub(crate) dirty: bool,
+    /// Bytes as they came, which wait until the server's link has room. With what is granted, never more than one grant.
+    pub(crate) waiting: Backlog,
+    /// It sends no more, and this is acted on after what waits.
+    pub(crate) has_ended: bool,
     /// What the transport had no room for.
     unsent: Option<Chunk>,
     granted: usize,
+    /// Waits for the server's link to drain.
     starved: bool,
+    /// Nothing of it is read while memory is scarce, because it does not read.
+    paused: bool,
+    /// Bytes that the transport has taken for it.
+    sent: u64,
+    unread: Unread,
     /// Of what waits for it, what is counted in the relay's memory.
     counted: usize,
 }
@@ -118,9 +130,14 @@ impl LibraryClient {
             passage: None,
             sent_away: false,
             dirty: false,
+            waiting: Backlog::default(),
+            has_ended: false,
             unsent: None,
             granted: 0,
             starved: false,
+            paused: false,
+            sent: 0,
+            unread: Unread::new(now),
             counted: 0,
         }
     }
@@ -135,26 +152,45 @@ impl LibraryClient {
         self.granted = self.granted.saturating_sub(bytes);
     }
 
-    /// Grants more once half is used up, unless the server's link is stalled, or the client does not read answers.
-    pub(crate) fn grant<T: Transport>(&mut self, conn: Conn, linked: Option<&mut Linked>, out: &mut T) {
-        if self.granted * 2 > CLIENT_GRANT_BYTES || !self.acceptor.may_read() {
+    /// Grants more once half is used up, unless the server's link is stalled, or the client does not read answers, or
+    /// memory is scarce and it does not read.
+    pub(crate) fn grant<T: Transport>(
+        &mut self,
+        conn: Conn,
+        linked: Option<&mut Linked>,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        if memory.is_scarce() && self.unsent.is_some() {
+            memory.pauses += u64::from(!core::mem::replace(&mut self.paused, true));
+            return;
+        }
+        self.paused = false;
+        let most = memory.grant_bytes();
+        if self.granted * 2 > most || !self.waiting.is_empty() || !self.acceptor.may_read() {
             return;
         }
         if let Some(linked) = linked.filter(|linked| linked.is_congested()) {
-            if !self.starved {
-                self.starved = true;
-                linked.starved.push(conn);
-            }
-            return;
+            return self.starve(conn, linked);
         }
-        let more = CLIENT_GRANT_BYTES - self.granted;
+        let more = most - self.granted;
         self.granted += more;
         out.grant(conn, more as u32); // at most CLIENT_GRANT_BYTES
     }
 
-    pub(crate) fn link_drained<T: Transport>(&mut self, conn: Conn, linked: &mut Linked, out: &mut T) {
+    /// It goes on when the link has drained.
+    pub(crate) fn starve(&mut self, conn: Conn, linked: &mut Linked) {
+        if !core::mem::replace(&mut self.starved, true) {
+            linked.starved.push(conn);
+        }
+    }
+
+    pub(crate) fn link_drained(&mut self) {
         self.starved = false;
-        self.grant(conn, Some(linked), out);
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
     }
 
     /// Bytes that wait for it here.
@@ -162,8 +198,29 @@ impl LibraryClient {
         self.acceptor.pending() + self.unsent.as_ref().map_or(0, Chunk::len)
     }
 
+    /// Bytes that wait here, in both directions.
+    pub(crate) fn buffered(&self) -> usize {
+        self.pending() + self.waiting.len()
+    }
+
+    /// Bytes of memory that they take.
+    pub(crate) fn held(&self) -> usize {
+        self.held_for_it() + self.waiting.capacity()
+    }
+
+    fn held_for_it(&self) -> usize {
+        self.acceptor.held() + self.unsent.as_ref().map_or(0, Chunk::capacity)
+    }
+
+    /// Since when it has not read.
+    pub(crate) fn note_unread<T: Transport>(&mut self, now: Time, conn: Conn, out: &T) -> Unread {
+        let pending = self.pending();
+        self.unread.note(now, self.sent + pending as u64, pending + out.queued(conn));
+        self.unread
+    }
+
     /// Sends what waits, as far as there is room; the transport tells when there is more.
-    pub(crate) fn transmit<T: Transport>(&mut self, conn: Conn, memory: &mut Memory, out: &mut T) {
+    pub(crate) fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, memory: &mut Memory, out: &mut T) {
         self.dirty = false;
         if self.unsent.is_none() {
             self.unsent = self.acceptor.flush();
@@ -171,26 +228,32 @@ impl LibraryClient {
         while let Some(mut chunk) = self.unsent.take() {
             let taken = out.send(conn, chunk.as_slice());
             chunk.advance(taken);
+            self.sent += taken as u64;
             if !chunk.is_empty() {
                 self.unsent = Some(chunk);
                 break;
             }
-            self.acceptor.recycle(chunk);
+            // A client that has read everything holds next to nothing.
+            if chunk.capacity() <= SPARE_BYTES_MAX {
+                self.acceptor.recycle(chunk);
+            }
             self.unsent = self.acceptor.flush();
         }
+        self.note_unread(now, conn, out);
         self.count(memory);
     }
 
     /// Brings the relay's memory up to date.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
-        let pending = self.pending();
-        memory.changed(self.counted, pending);
-        self.counted = pending;
+        let held = self.held_for_it();
+        memory.changed(self.counted, held);
+        self.counted = held;
     }
 
     /// It is over: nothing of it counts any more.
     pub(crate) fn over(&mut self, memory: &mut Memory) {
         memory.changed(self.counted, 0);
         self.counted = 0;
+        self.waiting.clear(memory);
     }
 }

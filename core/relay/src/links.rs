@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Id, LinkError, OpenerConfig, OpenerEvent, OpenerLink, RefuseReason, Role, Verdict,
+    CloseReason, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, RefuseReason, Role, Verdict,
 };
 use spillway_policy::Word;
 use spillway_transport::{Conn, Time, Transport};
@@ -15,7 +15,7 @@ use crate::acknowledging::Owed;
 use crate::notice::{LinkDown, Notice, Refusal};
 use crate::relay::Relay;
 use crate::slots::Holder;
-use crate::upstream::{LINK_GRANT_BYTES, Linked, Member, Standing, State};
+use crate::upstream::{BATCH_BYTES, LINK_GRANT_BYTES, Linked, Member, Standing, State};
 
 impl Relay {
     /// Listeners are open while a link is there to carry their clients; otherwise the host refuses them.
@@ -72,14 +72,17 @@ impl Relay {
         };
         let index = *index;
         let nonce = self.nonce();
+        // All links' batches together may have a quarter of the memory.
+        let share = self.config.memory_bytes_max / 4 / self.upstreams.len();
         let upstream = &mut self.upstreams[index];
         let service = &self.config.services[usize::from(upstream.service)];
+        let pending_bytes_max = service.limits.pending_bytes_max.min(share.max(BATCH_BYTES));
         // Settings may have changed since the connection was begun.
         let key = service.keys.get(upstream.key).or(service.keys.first()).cloned();
         let config = OpenerConfig {
             role: Role::Helper,
             key: key.unwrap_or_else(Key::loopback_only),
-            limits: service.limits,
+            limits: Limits { pending_bytes_max, ..service.limits },
             policy: service.policy,
         };
         let opener = OpenerLink::new(&config, now, nonce);
@@ -118,10 +121,7 @@ impl Relay {
         let Member::Client(conn) = linked.member(id) else { return };
         let Some(Holder::Raw(client)) = self.slots.get_mut(conn) else { return };
         self.services[usize::from(client.service)].counters.replies.count(bytes.len());
-        client.reply(conn, bytes, linked, &mut self.memory, out);
-        if self.memory.is_exceeded() && !client.replies.is_empty() {
-            self.cut_for_memory(conn, out);
-        }
+        client.reply(self.now, conn, bytes, linked, &mut self.memory, out);
     }
 
     fn link_event<T: Transport>(&mut self, now: Time, index: usize, event: OpenerEvent<'_>, out: &mut T) {
@@ -233,15 +233,34 @@ impl Relay {
                 client.link_has_room(now, conn, linked, &mut self.memory, out);
             }
         }
-        if linked.is_congested() || linked.starved.is_empty() {
-            return;
+        if !linked.is_congested() && !linked.starved.is_empty() {
+            self.feed_starved(now, index, out);
         }
-        for conn in core::mem::take(&mut linked.starved) {
+        if let Some(linked) = self.upstreams[index].linked_mut() {
+            linked.count(&mut self.memory);
+        }
+    }
+
+    /// A link has drained: those that waited for it go on in turn, until it is full again.
+    fn feed_starved<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
+        let Some(linked) = self.upstreams[index].linked_mut() else { return };
+        let mut starved = core::mem::take(&mut linked.starved).into_iter();
+        for conn in starved.by_ref() {
             match self.slots.get_mut(conn) {
-                Some(Holder::Raw(client)) => client.link_drained(now, conn, linked, out),
-                Some(Holder::Library(client)) => client.link_drained(conn, linked, out),
+                Some(Holder::Raw(client)) => {
+                    let Some(linked) = self.upstreams[client.upstream].linked_mut() else { continue };
+                    client.link_drained(now, conn, linked, &mut self.memory, out);
+                }
+                Some(Holder::Library(_)) => self.library_goes_on(now, conn, out),
                 _ => {}
             }
+            if self.upstreams[index].linked().is_none_or(|linked| linked.opener.is_full()) {
+                break;
+            }
+        }
+        if let Some(linked) = self.upstreams[index].linked_mut() {
+            let latest = core::mem::replace(&mut linked.starved, starved.collect());
+            linked.starved.extend(latest);
         }
     }
 
@@ -250,11 +269,13 @@ impl Relay {
         let upstream = &mut self.upstreams[index];
         let (service, link) = (upstream.service, upstream.link);
         let before = core::mem::replace(&mut upstream.state, State::Closed);
-        let (mut clients, mut was_up) = (0, false);
+        let (mut clients, mut was_up, mut starved) = (0, false, Vec::new());
         match before {
             State::Connecting { conn, .. } => drop(self.slots.take(conn)),
-            State::Linked(linked) => {
+            State::Linked(mut linked) => {
+                starved = core::mem::take(&mut linked.starved);
                 upstream.past.add(&linked);
+                linked.uncount(&mut self.memory);
                 was_up = linked.up;
                 drop(self.slots.take(linked.conn));
                 for conn in linked.clients() {
@@ -282,6 +303,8 @@ impl Relay {
             self.notices.push(Notice::LinkDown { service, link, why, clients, retry_in });
         }
         self.update_listening(usize::from(service), out);
+        // Library clients whose connection there had ended before: their links go on.
+        starved.into_iter().for_each(|conn| self.library_goes_on(now, conn, out));
     }
 
     /// Whether the server did not accept a key and there is an older one, which is tried next.
@@ -322,6 +345,7 @@ impl Relay {
         match core::mem::replace(&mut upstream.state, State::Closed) {
             State::Linked(mut linked) => {
                 linked.transmit_all(now, out);
+                linked.uncount(&mut self.memory);
                 upstream.past.add(&linked);
                 drop(self.slots.take(linked.conn));
                 out.finish(linked.conn);

@@ -84,6 +84,26 @@ pub enum Notice {
         /// The load.
         load_percent: u32,
     },
+    /// Three quarters of the memory are in use: clients that do not read are paused, later closed.
+    MemoryScarce {
+        /// Bytes in use.
+        held: usize,
+        /// The bound.
+        limit: usize,
+        /// Clients connected.
+        clients: u32,
+    },
+    /// There is enough memory again.
+    MemoryEnough {
+        /// Bytes in use.
+        held: usize,
+        /// The bound.
+        limit: usize,
+        /// Clients that were paused meanwhile.
+        paused: u64,
+        /// Clients that were closed meanwhile.
+        closed: u64,
+    },
     /// A service's drain deadline passed: the clients that were left have been reset.
     DrainDeadline {
         /// Which service.
@@ -252,10 +272,34 @@ impl fmt::Display for Refusal {
 pub enum Cut {
     /// The bytes that wait for it are too many: it does not read.
     Buffer,
-    /// The relay's memory is used up, and this client has bytes waiting.
-    Memory,
+    /// Memory is short, and this client holds more of it, for longer, than others.
+    Memory(MemoryCut),
     /// A library client broke the protocol.
     Protocol(LinkError),
+}
+
+/// What a client held that was closed because memory was short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryCut {
+    /// Bytes of memory.
+    pub held_bytes: usize,
+    /// How long bytes had waited for it.
+    pub unread: Duration,
+    /// The bound for all clients of this relay.
+    pub limit_bytes: usize,
+}
+
+impl fmt::Display for MemoryCut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "memory is short (this thread's share of max_memory is {} KiB) and it held {} KiB that it had not read for \
+             {:.1} s: have it read its replies, or raise max_memory",
+            self.limit_bytes / 1024,
+            self.held_bytes / 1024,
+            self.unread.as_secs_f64()
+        )
+    }
 }
 
 impl Cut {
@@ -263,7 +307,7 @@ impl Cut {
     pub fn label(&self) -> &'static str {
         match self {
             Cut::Buffer => "buffer",
-            Cut::Memory => "memory",
+            Cut::Memory(_) => "memory",
             Cut::Protocol(_) => "protocol",
         }
     }
@@ -273,7 +317,7 @@ impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cut::Buffer => f.write_str("it does not read what it asked for"),
-            Cut::Memory => f.write_str("the helper's buffers are full and it does not read (max_memory)"),
+            Cut::Memory(cut) => cut.fmt(f),
             Cut::Protocol(error) => error.fmt(f),
         }
     }

@@ -13,6 +13,7 @@ use spillway_transport::{Conn, Time, Transport};
 use crate::backlog::Backlog;
 use crate::clients::is_served;
 use crate::library::{CLIENT_ID, LibraryClient, Passage, Request};
+use crate::memory::Unread;
 use crate::notice::{Cut, Refusal};
 use crate::relay::Relay;
 use crate::slots::{Holder, Sort};
@@ -39,7 +40,7 @@ impl Relay {
                 let deadline = now + self.config.timeouts.handshake;
                 let acceptor = Acceptor::new(credit, 1, deadline, self.nonce());
                 let mut client = LibraryClient::new(now, service, peer, acceptor, credit);
-                client.grant(conn, None, out);
+                client.grant(conn, None, &mut self.memory, out);
                 self.put_client(conn, Holder::Library(Box::new(client)));
                 let slots = &self.slots;
                 self.handshakes.start(now, conn, |conn| is_authenticating(slots.get(conn)));
@@ -78,9 +79,33 @@ impl Relay {
     }
 
     pub(crate) fn library_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
-        if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
-            client.received(bytes.len());
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+        client.received(bytes.len());
+        let upstream = client.passage.map(|passage| &mut self.upstreams[passage.upstream]);
+        if let Some(linked) = upstream.and_then(|upstream| upstream.linked_mut())
+            && (linked.opener.is_full() || !client.waiting.is_empty())
+        {
+            // The link's batch is as large as it may be: what it cannot take is this client's.
+            client.waiting.push(bytes, &mut self.memory);
+            return client.starve(conn, linked);
         }
+        self.library_frames(now, conn, bytes, out);
+    }
+
+    /// The server's link has drained, or the client's connection there has ended: what waited goes on.
+    pub(crate) fn library_goes_on<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+        client.link_drained();
+        let waiting = client.waiting.take(&mut self.memory);
+        self.library_frames(now, conn, &waiting, out);
+        if let Some(Holder::Library(client)) = self.slots.get(conn)
+            && client.has_ended
+        {
+            self.library_finished(now, conn, out);
+        }
+    }
+
+    fn library_frames<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let mut input = bytes;
         loop {
             let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
@@ -140,7 +165,7 @@ impl Relay {
         if let Some(linked) = &mut linked {
             linked.transmit_large(now, out);
         }
-        client.grant(conn, linked, out);
+        client.grant(conn, linked, &mut self.memory, out);
         if client.pending() > 0 {
             self.mark_dirty(conn);
         }
@@ -156,7 +181,7 @@ impl Relay {
             backlog.push(last_words.as_slice(), &mut self.memory);
         }
         client.over(&mut self.memory);
-        *holder = Holder::leaving(service, Sort::Library, peer, since, backlog);
+        *holder = Holder::leaving(service, Sort::Library, peer, since, (backlog, Unread::new(now)));
         self.unauthenticated.end(conn);
         self.refused(service, peer, Refusal::Handshake(error));
         self.start_lingering(now, conn);
@@ -291,6 +316,7 @@ impl Relay {
         self.release(passage.upstream, passage.id);
         if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
             client.passage = None;
+            self.mark_dirty(conn);
         }
     }
 
@@ -330,13 +356,10 @@ impl Relay {
         client.count(&mut self.memory);
         if client.pending() > self.config.connection_buffer_bytes {
             // What the turn has gathered may still go.
-            client.transmit(conn, &mut self.memory, out);
+            client.transmit(self.now, conn, &mut self.memory, out);
             if client.pending() > self.config.connection_buffer_bytes {
                 return self.cut(conn, Cut::Buffer, out);
             }
-        }
-        if self.memory.is_exceeded() {
-            return self.cut(conn, Cut::Memory, out);
         }
         self.mark_dirty(conn);
     }
@@ -367,7 +390,7 @@ impl Relay {
         }
         let passage = *passage;
         if client.pending() > self.config.connection_buffer_bytes {
-            client.transmit(conn, &mut self.memory, out);
+            client.transmit(self.now, conn, &mut self.memory, out);
         }
         if client.pending() > self.config.connection_buffer_bytes {
             return self.cut(conn, Cut::Buffer, out);
@@ -387,24 +410,41 @@ impl Relay {
 
     /// The client's link ends. What was open on it is reset.
     pub(crate) fn library_finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        if let Some(Holder::Library(client)) = self.slots.get_mut(conn)
+            && !client.waiting.is_empty()
+        {
+            client.has_ended = true;
+            return;
+        }
         self.orphan(conn);
         self.library_turn(conn, out);
         let Some(holder) = self.slots.get_mut(conn) else { return };
         let Holder::Library(client) = holder else { return };
         client.over(&mut self.memory);
-        *holder =
-            Holder::leaving(client.service, Sort::Library, client.peer, client.since, Backlog::default());
+        *holder = Holder::leaving(
+            client.service,
+            Sort::Library,
+            client.peer,
+            client.since,
+            (Backlog::default(), Unread::new(now)),
+        );
         self.unauthenticated.end(conn);
         self.start_lingering(now, conn);
         self.send_rest(conn, out);
     }
 
     pub(crate) fn library_turn<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        let now = self.now;
         let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
-        client.transmit(conn, &mut self.memory, out);
+        client.transmit(now, conn, &mut self.memory, out);
+        if client.pending() > self.config.connection_buffer_bytes {
+            return self.cut(conn, Cut::Buffer, out);
+        }
+        if client.passage.is_none() && !client.waiting.is_empty() {
+            self.library_goes_on(now, conn, out);
+        }
         // A client that was not read because it did not read answers goes on.
-        let upstream = client.passage.map(|passage| &mut self.upstreams[passage.upstream]);
-        client.grant(conn, upstream.and_then(|upstream| upstream.linked_mut()), out);
+        self.grant_again(conn, out);
     }
 }
 

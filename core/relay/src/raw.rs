@@ -7,12 +7,10 @@ use spillway_batch::Id;
 use spillway_transport::{Conn, Time, Transport};
 
 use crate::acknowledging::Acknowledging;
-use crate::backlog::{Backlog, Memory};
+use crate::backlog::Backlog;
+use crate::memory::{CLIENT_GRANT_BYTES, Memory, Unread};
 use crate::status::Stalls;
 use crate::upstream::Linked;
-
-/// What a client may send before it is granted more: what we must be able to buffer when its link stalls.
-pub(crate) const CLIENT_GRANT_BYTES: usize = 64 * 1024;
 
 /// One plain client and its virtual connection.
 #[derive(Debug)]
@@ -36,6 +34,9 @@ pub(crate) struct RawClient {
     stalled: Option<Stalled>,
     /// Waits for a grant until the link has drained.
     starved: bool,
+    /// Its requests are not read while memory is scarce, because it does not read its replies.
+    paused: bool,
+    unread: Unread,
     client_finished: bool,
     server_finished: bool,
     /// What the link did not take. With what is granted, never more than [`CLIENT_GRANT_BYTES`].
@@ -78,6 +79,8 @@ impl RawClient {
             granted: arrival.granted,
             stalled: None,
             starved: false,
+            paused: false,
+            unread: Unread::new(now),
             client_finished: false,
             server_finished: false,
             requests: Backlog::default(),
@@ -102,7 +105,7 @@ impl RawClient {
         if taken < bytes.len() {
             self.requests.push(&bytes[taken..], memory);
         }
-        self.grant(now, conn, linked, out);
+        self.grant(now, conn, linked, memory, out);
     }
 
     /// Where its stream is when so many bytes of requests have gone.
@@ -128,13 +131,19 @@ impl RawClient {
         out: &mut T,
     ) {
         if !self.requests.is_empty() {
-            let taken = linked.opener.compose(self.id, self.requests.as_slice());
-            self.requests.advance(taken, memory);
+            loop {
+                let offered = self.requests.front().len();
+                let taken = linked.opener.compose(self.id, self.requests.front());
+                self.requests.advance(taken, memory);
+                if taken < offered || self.requests.is_empty() {
+                    break;
+                }
+            }
             if self.client_finished && self.requests.is_empty() {
                 linked.opener.finish(self.id);
             }
         }
-        self.grant(now, conn, linked, out);
+        self.grant(now, conn, linked, memory, out);
     }
 
     /// The link has drained: grants are given again.
@@ -143,15 +152,29 @@ impl RawClient {
         now: Time,
         conn: Conn,
         linked: &mut Linked,
+        memory: &mut Memory,
         out: &mut T,
     ) {
         self.starved = false;
-        self.grant(now, conn, linked, out);
+        self.grant(now, conn, linked, memory, out);
     }
 
-    /// Grants as much as the server's credit and the bound allow, once half of it is used up.
-    pub(crate) fn grant<T: Transport>(&mut self, now: Time, conn: Conn, linked: &mut Linked, out: &mut T) {
-        self.grant_more(conn, linked, out);
+    /// Grants as much as the server's credit and the bound allow, once half of it is used up; nothing while memory is
+    /// scarce and replies wait here.
+    pub(crate) fn grant<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        if memory.is_scarce() && !self.replies.is_empty() {
+            memory.pauses += u64::from(!core::mem::replace(&mut self.paused, true));
+            return;
+        }
+        self.paused = false;
+        self.grant_more(conn, memory.grant_bytes(), linked, out);
         let stalls = self.granted == 0 && !self.client_finished;
         if stalls && self.stalled.is_none() {
             let by_link = linked.is_congested() || linked.opener.credit(self.id) > 0;
@@ -183,8 +206,29 @@ impl RawClient {
         self.requests.len() + self.replies.len()
     }
 
-    fn grant_more<T: Transport>(&mut self, conn: Conn, linked: &mut Linked, out: &mut T) {
-        let allowed = linked.opener.credit(self.id).min(CLIENT_GRANT_BYTES);
+    /// Bytes of memory that they take.
+    pub(crate) fn held(&self) -> usize {
+        self.requests.capacity() + self.replies.capacity()
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Whether all that was granted has come, so that nothing more is read.
+    pub(crate) fn is_granted_nothing(&self) -> bool {
+        self.granted == 0
+    }
+
+    /// Since when it has not read.
+    pub(crate) fn note_unread<T: Transport>(&mut self, now: Time, conn: Conn, out: &T) -> Unread {
+        self.unread.note(now, self.bytes_out, self.replies.len() + out.queued(conn));
+        self.unread
+    }
+
+    fn grant_more<T: Transport>(&mut self, conn: Conn, most: usize, linked: &mut Linked, out: &mut T) {
+        let credit = linked.opener.credit(self.id);
+        let allowed = credit.min(most);
         let used = self.granted + self.requests.len();
         if self.client_finished || used * 2 > allowed {
             return;
@@ -201,7 +245,7 @@ impl RawClient {
             self.granted += more;
             out.grant(conn, more as u32); // at most CLIENT_GRANT_BYTES
         }
-        if allowed < CLIENT_GRANT_BYTES {
+        if credit < CLIENT_GRANT_BYTES {
             linked.opener.want_room(self.id);
         }
     }
@@ -209,6 +253,7 @@ impl RawClient {
     /// The server has sent bytes.
     pub(crate) fn reply<T: Transport>(
         &mut self,
+        now: Time,
         conn: Conn,
         bytes: &[u8],
         linked: &mut Linked,
@@ -223,6 +268,7 @@ impl RawClient {
         if taken < bytes.len() {
             self.replies.push(&bytes[taken..], memory);
         }
+        self.note_unread(now, conn, out);
     }
 
     /// The server sends no more.
@@ -236,22 +282,34 @@ impl RawClient {
     /// The client's connection has room.
     pub(crate) fn client_has_room<T: Transport>(
         &mut self,
+        now: Time,
         conn: Conn,
         linked: &mut Linked,
         memory: &mut Memory,
         out: &mut T,
     ) {
-        let taken = out.send(conn, self.replies.as_slice());
-        linked.opener.consumed(self.id, taken);
-        self.replies.advance(taken, memory);
+        while !self.replies.is_empty() {
+            let offered = self.replies.front().len();
+            let taken = out.send(conn, self.replies.front());
+            linked.opener.consumed(self.id, taken);
+            self.replies.advance(taken, memory);
+            if taken < offered {
+                break;
+            }
+        }
+        self.note_unread(now, conn, out);
         if self.server_finished && self.replies.is_empty() {
             out.finish(conn);
         }
+        if self.paused {
+            self.grant(now, conn, linked, memory, out);
+        }
     }
 
-    /// It is over: what the server no longer takes is dropped. Returns what is left for the client.
-    pub(crate) fn over(&mut self, memory: &mut Memory) -> Backlog {
+    /// It is over: what the server no longer takes is dropped. Returns what is left for the client, and since when it has
+    /// not read.
+    pub(crate) fn over(&mut self, memory: &mut Memory) -> (Backlog, Unread) {
         self.requests.clear(memory);
-        core::mem::take(&mut self.replies)
+        (core::mem::take(&mut self.replies), self.unread)
     }
 }

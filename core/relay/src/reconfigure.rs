@@ -54,7 +54,9 @@ impl Relay {
         self.config.clients_max = config.clients_max;
         self.config.memory_bytes_max = config.memory_bytes_max;
         self.config.connection_buffer_bytes = config.connection_buffer_bytes;
+        self.begin_turn(now, out);
         self.memory.set_max(config.memory_bytes_max);
+        self.keep_within_memory(out);
         self.config.load.clone_from(&config.load);
         self.gauge.set_capacity(self.config.capacity());
         match (&mut self.shedding, config.load.shedding) {

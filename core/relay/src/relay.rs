@@ -8,11 +8,12 @@ use spillway_policy::{Gauge, Shedding};
 use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time, Transport};
 
 use crate::acknowledging::TELL_AFTER;
-use crate::backlog::Memory;
 use crate::config::{Config, ConfigError, Random, ServiceConfig};
 use crate::deadlines::Deadlines;
 use crate::draining::Drain;
+use crate::memory::Memory;
 use crate::notice::{LinkDown, Notice, Notices};
+use crate::pressure::Pressure;
 use crate::slots::{Holder, Slots, Sort};
 use crate::status::{
     ClientKind, ClientStatus, LinkState, LinkStatus, ServiceCounters, ServiceStatus, Status,
@@ -27,6 +28,11 @@ pub struct Relay {
     pub(crate) slots: Slots,
     pub(crate) clients: u32,
     pub(crate) memory: Memory,
+    pub(crate) pressure: Pressure,
+    /// Clients closed because memory was short.
+    pub(crate) closed_for_memory: u64,
+    /// Something has happened since the last end of a turn.
+    pub(crate) in_turn: bool,
     /// Library clients that have something to be sent at the end of the turn.
     pub(crate) dirty: Vec<Conn>,
     pub(crate) lingering: Deadlines,
@@ -104,6 +110,9 @@ impl Relay {
         random(&mut seed);
         let mut relay = Relay {
             memory: Memory::new(config.memory_bytes_max),
+            pressure: Pressure::default(),
+            closed_for_memory: 0,
+            in_turn: false,
             lingering: Deadlines::new(config.timeouts.linger),
             tellings: Deadlines::new(TELL_AFTER),
             handshakes: Deadlines::new(config.timeouts.handshake),
@@ -140,9 +149,9 @@ impl Relay {
         self.clients
     }
 
-    /// Bytes buffered for and from clients, beyond what waits in the links' batches.
+    /// Bytes of memory in this relay that hold what waits for and from clients, beyond the links' batches.
     pub fn buffered_bytes(&self) -> usize {
-        self.memory.held
+        self.memory.clients()
     }
 
     /// A snapshot of everything.
@@ -156,7 +165,9 @@ impl Relay {
                 .map(|(s, c)| self.service_status(s, c))
                 .collect(),
             clients: self.clients,
-            buffered_bytes: self.memory.held,
+            buffered_bytes: self.memory.total(),
+            memory_is_scarce: self.memory.is_scarce(),
+            paused: self.memory.pauses,
             draining: self.is_draining(),
             load: self.load(),
             notices_dropped: self.notices.dropped,
@@ -198,11 +209,11 @@ impl Relay {
     }
 
     pub(crate) fn mark_dirty(&mut self, conn: Conn) {
-        if let Some(Holder::Library(client)) = self.slots.get_mut(conn)
-            && !client.dirty
-        {
-            client.dirty = true;
-            self.dirty.push(conn);
+        if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
+            client.count(&mut self.memory);
+            if !core::mem::replace(&mut client.dirty, true) {
+                self.dirty.push(conn);
+            }
         }
     }
 
@@ -231,9 +242,6 @@ impl Relay {
                 self.services[usize::from(client.service)].counters.requests.count(bytes.len());
                 client.request(now, conn, bytes, linked, &mut self.memory, out);
                 linked.transmit_large(now, out);
-                if self.memory.is_exceeded() {
-                    self.cut_for_memory(conn, out);
-                }
             }
             Some(Holder::Library(_)) => self.library_data(now, conn, bytes, out),
             Some(Holder::Upstream(upstream)) => {
@@ -241,8 +249,8 @@ impl Relay {
                 self.link_data(now, upstream, bytes, out);
             }
             Some(Holder::Announcing(_)) => self.announcing_data(now, conn, bytes, out),
-            // Whoever has closed is not interested: a program behind its own port would not be either.
-            Some(Holder::Leaving(_) | Holder::Free) | None => {}
+            Some(Holder::Leaving(_)) => self.leaving_data(conn, out),
+            Some(Holder::Free) | None => {}
         }
     }
 
@@ -250,7 +258,7 @@ impl Relay {
         match self.slots.get_mut(conn) {
             Some(Holder::Raw(client)) => {
                 let Some(linked) = self.upstreams[client.upstream].linked_mut() else { return };
-                client.client_has_room(conn, linked, &mut self.memory, out);
+                client.client_has_room(now, conn, linked, &mut self.memory, out);
             }
             Some(Holder::Library(_)) => self.library_turn(conn, out),
             Some(Holder::Leaving(_)) => self.send_rest(conn, out),
@@ -333,7 +341,7 @@ fn client_status(holder: &Holder) -> Option<ClientStatus> {
         Holder::Library(client) => ClientStatus {
             bytes_in: client.bytes_in,
             bytes_out: client.bytes_out,
-            buffered: client.pending(),
+            buffered: client.buffered(),
             ..blank(client.peer, ClientKind::Library, client.since)
         },
         Holder::Announcing(announcing) => ClientStatus {
@@ -350,19 +358,20 @@ fn client_status(holder: &Holder) -> Option<ClientStatus> {
 
 impl Application for Relay {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
-        self.now = now;
+        self.begin_turn(now, out);
         match event {
             Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
             Event::Room => self.room(now, conn, out),
             Event::Opened { peer, listener } => self.opened(now, conn, peer, listener, out),
             Event::Finished => self.finished(now, conn, out),
             Event::Lost(reason) => self.lost(now, conn, reason, out),
-            Event::Acknowledged { through } => self.acknowledged(now, conn, through),
+            Event::Acknowledged { through } => self.acknowledged(now, conn, through, out),
         }
+        self.keep_within_memory(out);
     }
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
-        self.now = now;
+        self.begin_turn(now, out);
         for upstream in 0..self.upstreams.len() {
             self.link_timeout(now, upstream, out);
             self.end_retired(now, upstream, out);
@@ -381,6 +390,8 @@ impl Application for Relay {
         }
         self.advance_drains(now, out);
         self.end_words(now, out);
+        self.pressure_timeout(out);
+        self.keep_within_memory(out);
     }
 
     fn handle_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
@@ -403,7 +414,7 @@ impl Application for Relay {
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
-        self.now = now;
+        self.begin_turn(now, out);
         for upstream in 0..self.upstreams.len() {
             self.link_turn(now, upstream, out);
             self.end_retired(now, upstream, out);
@@ -413,12 +424,18 @@ impl Application for Relay {
         }
         self.dirty.clear();
         self.advance_drains(now, out);
+        self.keep_within_memory(out);
+        self.in_turn = false;
     }
 
     fn poll_timeout(&self) -> Option<Time> {
         let links = self.upstreams.iter().filter_map(Upstream::poll_timeout).min();
         let waiting =
             [&self.tellings, &self.lingering, &self.handshakes, &self.announcing].map(Deadlines::next);
-        [links, self.drain_timeout(), self.words_timeout()].into_iter().chain(waiting).flatten().min()
+        [links, self.drain_timeout(), self.words_timeout(), self.pressure.poll_timeout()]
+            .into_iter()
+            .chain(waiting)
+            .flatten()
+            .min()
     }
 }

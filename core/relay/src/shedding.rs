@@ -17,13 +17,13 @@ const WITHIN: Duration = Duration::from_secs(10);
 impl Relay {
     /// Whether clients are told that no more are taken because of the load.
     pub(crate) fn is_full(&self, now: Time) -> bool {
-        let load = self.gauge.measured_load(self.memory.held);
+        let load = self.gauge.measured_load(self.memory.total());
         self.shedding.as_ref().is_some_and(|shedding| shedding.is_full(now, load))
     }
 
     /// Sends some away, if it is time to.
     pub(crate) fn look_at_load(&mut self, now: Time) {
-        let load = self.gauge.measured_load(self.memory.held);
+        let load = self.gauge.measured_load(self.memory.total());
         let clients = self.services.iter().map(|service| service.library_clients).sum();
         let Some(shedding) = &mut self.shedding else { return };
         let count = shedding.look(now, load, clients);

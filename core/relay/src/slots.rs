@@ -10,6 +10,7 @@ use crate::acknowledging::Owed;
 use crate::announcing::Announcing;
 use crate::backlog::Backlog;
 use crate::library::LibraryClient;
+use crate::memory::Unread;
 use crate::raw::RawClient;
 
 /// What a connection is to the relay.
@@ -36,14 +37,17 @@ impl Holder {
         sort: Sort,
         peer: SocketAddr,
         since: Time,
-        backlog: Backlog,
+        (backlog, unread): (Backlog, Unread),
     ) -> Holder {
         let leaving = Leaving {
             service,
             sort,
             peer,
             since,
+            end: Stream::Unknown { bytes: backlog.len() as u64 },
+            has_spoken: false,
             backlog,
+            unread,
             acknowledged: 0,
             acknowledged_before: 0,
             owed: None,
@@ -78,11 +82,38 @@ pub(crate) struct Leaving {
     pub(crate) peer: SocketAddr,
     pub(crate) since: Time,
     pub(crate) backlog: Backlog,
+    pub(crate) unread: Unread,
+    pub(crate) end: Stream,
+    /// It has sent something since its server closed.
+    pub(crate) has_spoken: bool,
     /// Stream offset that its TCP has acknowledged, and what that was when its timer was started.
     pub(crate) acknowledged: u64,
     pub(crate) acknowledged_before: u64,
     /// To a server that keeps its replies.
     pub(crate) owed: Option<Owed>,
+}
+
+/// How long the stream to a leaving client is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stream {
+    /// So many bytes: all have arrived when so many are acknowledged.
+    Known { bytes: u64 },
+    /// Nobody counted what came before these last words, and acknowledgements are not watched.
+    Unknown { bytes: u64 },
+}
+
+impl Leaving {
+    /// What was meant for it.
+    pub(crate) fn sent(&self) -> u64 {
+        match self.end {
+            Stream::Known { bytes } | Stream::Unknown { bytes } => bytes,
+        }
+    }
+
+    /// Whether its TCP has everything.
+    pub(crate) fn has_all(&self) -> bool {
+        matches!(self.end, Stream::Known { bytes } if self.acknowledged >= bytes) && self.backlog.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -124,6 +155,14 @@ impl Slots {
     /// All holders of clients.
     pub(crate) fn client_holders(&self) -> impl Iterator<Item = &Holder> + Clone + '_ {
         self.slots.iter().map(|slot| &slot.holder).filter(|holder| holder.client_of().is_some())
+    }
+
+    /// All clients, each with its connection.
+    pub(crate) fn holders_mut(&mut self) -> impl Iterator<Item = (Conn, &mut Holder)> {
+        (0_u32..)
+            .zip(&mut self.slots)
+            .map(|(index, slot)| (Conn { slot: index, generation: slot.generation }, &mut slot.holder))
+            .filter(|(_, holder)| holder.client_of().is_some())
     }
 
     /// All clients.

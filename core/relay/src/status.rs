@@ -18,8 +18,12 @@ pub struct Status {
     pub services: Vec<ServiceStatus>,
     /// Clients of all services.
     pub clients: u32,
-    /// Bytes buffered for and from clients.
+    /// Bytes of memory that hold what waits for and from clients, in the relay, its links and the transport.
     pub buffered_bytes: usize,
+    /// Memory is scarce: clients that do not read are paused.
+    pub memory_is_scarce: bool,
+    /// Clients that were paused because memory was scarce and they did not read, since the start.
+    pub paused: u64,
     /// The relay is going away.
     pub draining: bool,
     /// As clients that ask are told.
@@ -360,7 +364,7 @@ impl Cuts {
     pub(crate) fn count(&mut self, why: Cut) {
         match why {
             Cut::Buffer => self.buffer += 1,
-            Cut::Memory => self.memory += 1,
+            Cut::Memory(_) => self.memory += 1,
             Cut::Protocol(_) => self.protocol += 1,
         }
     }

@@ -7,6 +7,7 @@ use core::time::Duration;
 use spillway_batch::{Batches, Id, KeyId, LinkCounters, OpenerLink};
 use spillway_transport::{Chunk, Conn, Time, Transport};
 
+use crate::memory::Memory;
 use crate::status::{Stalls, add};
 
 /// Bytes that a server may have under way to us. What it sends is handled at once, so this bounds nothing here
@@ -15,7 +16,7 @@ pub(crate) const LINK_GRANT_BYTES: u32 = 1 << 20;
 
 /// A batch that has reached this size within a turn goes before the turn's end. Smaller ones wait for it: what
 /// a turn sends leaves at its end anyway, and *S* can only grow when batches may exceed it.
-const MID_TURN_BYTES: usize = 64 * 1024;
+pub(crate) const BATCH_BYTES: usize = 64 * 1024;
 
 /// A link and what is to be done when it is down.
 #[derive(Debug)]
@@ -184,6 +185,8 @@ pub(crate) struct Linked {
     pub(crate) starved: Vec<Conn>,
     /// Of its plain clients.
     pub(crate) stalls: Stalls,
+    /// Of its batches' memory, what the relay's counts.
+    counted: usize,
 }
 
 impl Linked {
@@ -199,6 +202,7 @@ impl Linked {
             members: Vec::new(),
             starved: Vec::new(),
             stalls: Stalls::default(),
+            counted: 0,
         }
     }
 
@@ -234,9 +238,22 @@ impl Linked {
         self.opener.pending() + self.unsent.as_ref().map_or(0, Chunk::len)
     }
 
+    /// Brings the relay's memory up to date: a batch of one turn is not counted, what piles up behind it is.
+    pub(crate) fn count(&mut self, memory: &mut Memory) {
+        let held = self.opener.held() + self.unsent.as_ref().map_or(0, Chunk::capacity);
+        let counted = held.saturating_sub(BATCH_BYTES);
+        memory.link_changed(self.counted, counted);
+        self.counted = counted;
+    }
+
+    /// The link is over: nothing of it counts any more.
+    pub(crate) fn uncount(&self, memory: &mut Memory) {
+        memory.link_changed(self.counted, 0);
+    }
+
     /// Sends a batch within a turn if it is a large one.
     pub(crate) fn transmit_large<T: Transport>(&mut self, now: Time, out: &mut T) {
-        if self.opener.pending() >= MID_TURN_BYTES {
+        if self.opener.pending() >= BATCH_BYTES {
             self.transmit(now, out);
         }
     }

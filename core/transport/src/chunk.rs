@@ -30,6 +30,11 @@ impl Chunk {
         self.len() == 0
     }
 
+    /// Bytes of memory that it takes, whatever it holds.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Drops a prefix that has been sent: at most all that is left.
     pub fn advance(&mut self, sent: usize) {
         self.start = self.bytes.len().min(self.start + sent);

@@ -138,6 +138,17 @@ pub trait Transport {
     /// Bytes handed to the transport that have not left it yet.
     fn queued(&self, conn: Conn) -> usize;
 
+    /// Bytes of memory that hold what is [queued](Self::queued) for a connection: the capacity of its buffers.
+    fn held(&self, conn: Conn) -> usize {
+        self.queued(conn)
+    }
+
+    /// Bytes of memory that hold what is queued for all connections together. 0 where buffers are of a fixed size
+    /// and not counted here.
+    fn held_by_all(&self) -> usize {
+        0
+    }
+
     /// Allows `bytes` more to be delivered. Grants add up.
     fn grant(&mut self, conn: Conn, bytes: u32);
 

@@ -16,6 +16,8 @@ const CLIENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Lines about a link that still cannot be opened, for the same reason: at most one in this time.
 const LINK_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Lines about memory that becomes scarce, or no longer is.
+const MEMORY_INTERVAL: Duration = Duration::from_secs(5);
 /// Lines about clients that are sent away, one for each look at most otherwise.
 const SHED_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -159,6 +161,36 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut B
                     load_percent,
                     left_out,
                     "too much to do: library clients were sent to other helpers (shed_above)"
+                );
+            }
+        }
+        Notice::MemoryScarce { held, limit, clients } => {
+            let kind = (0, "memory", thread, 0, String::new());
+            if let Some(more) = limiter.count(kind, now, MEMORY_INTERVAL) {
+                let left_out = told(more);
+                warn!(
+                    thread,
+                    buffered_bytes = held,
+                    limit_bytes = limit,
+                    clients,
+                    left_out,
+                    "memory is scarce: clients that do not read are paused, and closed at the limit, largest first \
+                     (raise max_memory if they should not be; spillway connections lists them)"
+                );
+            }
+        }
+        Notice::MemoryEnough { held, limit, paused, closed } => {
+            let kind = (0, "memory again", thread, 0, String::new());
+            if let Some(more) = limiter.count(kind, now, MEMORY_INTERVAL) {
+                let left_out = told(more);
+                info!(
+                    thread,
+                    buffered_bytes = held,
+                    limit_bytes = limit,
+                    paused,
+                    closed,
+                    left_out,
+                    "there is enough memory again: {paused} clients were paused, {closed} closed"
                 );
             }
         }

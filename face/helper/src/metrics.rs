@@ -38,7 +38,17 @@ const CPU: Metric =
 const BUFFERED: Metric = Metric::gauge(
     "spillway_helper_buffered_bytes",
     CONTEXT,
-    "Bytes buffered for and from clients, beyond what waits in batches.",
+    "Bytes of memory that hold what waits for and from clients.",
+);
+const SCARCE: Metric = Metric::gauge(
+    "spillway_helper_memory_scarce",
+    CONTEXT,
+    "Whether memory is scarce: clients that do not read are paused.",
+);
+const PAUSED: Metric = Metric::counter(
+    "spillway_helper_clients_paused_total",
+    CONTEXT,
+    "Clients whose requests were not read because memory was scarce and they did not read their replies.",
 );
 const NOTICES: Metric = Metric::counter(
     "spillway_helper_notices_dropped_total",
@@ -226,6 +236,8 @@ pub const METRICS: &[Metric] = &[
     CONNECTIONS_MAX,
     CPU,
     BUFFERED,
+    SCARCE,
+    PAUSED,
     NOTICES,
     LOG_DROPPED,
     LOAD,
@@ -283,6 +295,8 @@ pub(crate) fn render(status: &HelperStatus, parts: &[(usize, Part)], started: f6
     };
     each(&CPU, |part| part.cpu.as_secs_f64());
     each(&BUFFERED, |part| part.status.buffered_bytes as f64);
+    each(&SCARCE, |part| f64::from(u8::from(part.status.memory_is_scarce)));
+    each(&PAUSED, |part| part.status.paused as f64);
     each(&NOTICES, |part| part.status.notices_dropped as f64);
     each(&FULL, |part| f64::from(u8::from(part.status.load.full)));
     render_load(&mut out, &contexts);

@@ -53,11 +53,17 @@ pub struct HelperStatus {
     pub clients: u32,
     /// As configured.
     pub max_connections: u32,
-    /// Bytes buffered for and from clients.
+    /// Bytes of memory that hold what waits for and from clients.
     pub buffered_bytes: u64,
     /// As configured.
     #[serde(default)]
     pub max_memory_bytes: u64,
+    /// Threads on which memory is scarce: clients that do not read are paused.
+    #[serde(default)]
+    pub threads_scarce: usize,
+    /// Clients that were paused because memory was scarce and they did not read, since the start.
+    #[serde(default)]
+    pub clients_paused: u64,
     /// One for each network thread that answers.
     #[serde(default)]
     pub contexts: Vec<ContextStatus>,
@@ -274,6 +280,8 @@ impl HelperStatus {
         self.draining |= status.draining;
         self.clients += status.clients;
         self.buffered_bytes += status.buffered_bytes as u64;
+        self.threads_scarce += usize::from(status.memory_is_scarce);
+        self.clients_paused += status.paused;
         for service in &status.services {
             match self.services.iter_mut().find(|total| total.name == service.name) {
                 Some(total) => total.add((thread, *now), service),

@@ -18,13 +18,20 @@ const PIECES_PER_CALL: usize = 16;
 pub struct Pool {
     small: Vec<Chunk>,
     chunks: Vec<Chunk>,
+    /// Capacity of all chunks that connections hold.
+    lent: usize,
 }
 
 impl Pool {
     const SMALL_MAX: usize = 256;
     const CHUNKS_MAX: usize = 16;
     /// A larger buffer is freed, so that one huge message does not stay in memory for ever.
-    const CHUNK_BYTES_MAX: usize = 1 << 20;
+    const CHUNK_BYTES_MAX: usize = 256 << 10;
+
+    /// Bytes of memory that all connections' queues take.
+    pub fn lent(&self) -> usize {
+        self.lent
+    }
 
     /// A spent chunk, if there is one.
     pub fn chunk(&mut self) -> Option<Chunk> {
@@ -36,8 +43,9 @@ impl Pool {
     }
 
     fn recycle(&mut self, mut piece: Piece) {
+        let capacity = piece.chunk.capacity();
+        self.lent -= capacity;
         piece.chunk.clear();
-        let capacity = piece.chunk.buffer().capacity();
         if piece.gathered {
             if self.small.len() < Pool::SMALL_MAX {
                 self.small.push(piece.chunk);
@@ -72,6 +80,8 @@ pub enum Flush {
 pub struct Outgoing {
     pieces: VecDeque<Piece>,
     bytes: usize,
+    /// Capacity of all pieces.
+    held: usize,
 }
 
 impl Outgoing {
@@ -85,6 +95,11 @@ impl Outgoing {
         self.bytes == 0
     }
 
+    /// Bytes of memory that the queue takes.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
     /// Copies bytes to the end of the queue.
     pub fn gather(&mut self, bytes: &[u8], pool: &mut Pool) {
         if bytes.is_empty() {
@@ -95,30 +110,42 @@ impl Outgoing {
             piece.gathered && !piece.sent && piece.chunk.len() + bytes.len() <= GATHERED_BYTES_MAX
         };
         if let Some(piece) = self.pieces.back_mut().filter(fits) {
+            let before = piece.chunk.capacity();
             piece.chunk.buffer().extend_from_slice(bytes);
+            let grown = piece.chunk.capacity() - before;
+            self.held += grown;
+            pool.lent += grown;
             return;
         }
         // A large send would make a small buffer large for ever: it gets one of its own.
         let gathered = bytes.len() <= GATHERED_BYTES_MAX;
         let mut chunk = if gathered { pool.small() } else { pool.chunk().unwrap_or_default() };
         chunk.buffer().extend_from_slice(bytes);
-        self.pieces.push_back(Piece { chunk, gathered, sent: false });
+        self.add(Piece { chunk, gathered, sent: false }, pool);
+    }
+
+    fn add(&mut self, piece: Piece, pool: &mut Pool) {
+        self.held += piece.chunk.capacity();
+        pool.lent += piece.chunk.capacity();
+        self.pieces.push_back(piece);
     }
 
     /// Moves a chunk to the end of the queue.
     pub fn push(&mut self, chunk: Chunk, pool: &mut Pool) {
         let piece = Piece { chunk, gathered: false, sent: false };
         if piece.chunk.is_empty() {
+            pool.lent += piece.chunk.capacity();
             pool.recycle(piece);
             return;
         }
         self.bytes += piece.chunk.len();
-        self.pieces.push_back(piece);
+        self.add(piece, pool);
     }
 
     /// Forgets everything.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.bytes = 0;
+        self.held = 0;
         self.pieces.drain(..).for_each(|piece| pool.recycle(piece));
     }
 
@@ -165,6 +192,7 @@ impl Outgoing {
             if front.chunk.is_empty()
                 && let Some(piece) = self.pieces.pop_front()
             {
+                self.held -= piece.chunk.capacity();
                 pool.recycle(piece);
             }
         }
@@ -200,6 +228,7 @@ mod tests {
             queued += chunk.len();
             out.push(chunk, &mut pool);
             let before = out.len();
+            assert!(out.held() >= out.len() && out.held() == pool.lent(), "one connection has them all");
             let (sent, _) = out.flush(ours.as_fd(), &mut pool);
             assert_eq!(out.len(), before - sent);
             let mut buffer = vec![0; 30_000];
@@ -215,6 +244,7 @@ mod tests {
             }
         }
         assert!(out.is_empty());
+        assert_eq!((out.held(), pool.lent()), (0, 0));
         assert_eq!(got, numbered(0, queued));
         assert!(pool.small.len() <= Pool::SMALL_MAX && pool.chunks.len() <= Pool::CHUNKS_MAX);
     }

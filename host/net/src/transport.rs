@@ -84,6 +84,14 @@ impl Transport for Sockets {
         self.table.look(conn).map_or(0, |connection| connection.out.len())
     }
 
+    fn held(&self, conn: Conn) -> usize {
+        self.table.look(conn).map_or(0, |connection| connection.out.held())
+    }
+
+    fn held_by_all(&self) -> usize {
+        self.pool.lent()
+    }
+
     fn grant(&mut self, conn: Conn, bytes: u32) {
         if let Some(connection) = self.table.find(conn) {
             connection.granted = connection.granted.saturating_add(u64::from(bytes));

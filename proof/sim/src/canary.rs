@@ -17,11 +17,13 @@ pub enum Canary {
     ForgetCredit,
     /// A helper says that a client has what was only sent to it.
     HastyAcknowledgement,
+    /// A helper whose memory is short closes a client that holds nothing.
+    CloseIdle,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 7] = [
+    pub const ALL: [Canary; 8] = [
         Canary::FlipByte,
         Canary::DropPiece,
         Canary::RepeatPiece,
@@ -29,6 +31,7 @@ impl Canary {
         Canary::ForgetClose,
         Canary::ForgetCredit,
         Canary::HastyAcknowledgement,
+        Canary::CloseIdle,
     ];
 
     /// For command lines.
@@ -41,6 +44,7 @@ impl Canary {
             Canary::ForgetClose => "forget-close",
             Canary::ForgetCredit => "forget-credit",
             Canary::HastyAcknowledgement => "hasty-acknowledgement",
+            Canary::CloseIdle => "close-idle",
         }
     }
 }

@@ -63,6 +63,8 @@ pub struct Network {
     pub(crate) misuse: Vec<String>,
     /// Turns one bit over in each of the next segments between these two hosts, so many: for canaries.
     pub(crate) flip: Option<(HostId, HostId, u32)>,
+    /// Hosts are told that bytes wait for everybody, and that memory is used up: for canaries.
+    pub(crate) pretends_to_hold: bool,
     /// Hosts are told that what they have sent was acknowledged: for canaries.
     pub(crate) is_hasty: bool,
 }
@@ -80,6 +82,7 @@ impl Network {
             told: 0,
             misuse: Vec::new(),
             flip: None,
+            pretends_to_hold: false,
             is_hasty: false,
         }
     }

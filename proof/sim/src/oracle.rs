@@ -43,6 +43,8 @@ pub struct Oracle {
     pub kept_looks: u64,
     /// How often what was acknowledged to a client was compared.
     pub acknowledged_looks: u64,
+    /// Clients that helpers closed because memory was short.
+    pub closed_for_memory: u64,
     /// Streams that ended in good order and complete at their client.
     pub completed: u64,
     /// Streams that ended otherwise.
@@ -172,6 +174,19 @@ impl Oracle {
             if calm && polite {
                 self.violation(format!("stream {token:x}: broken although nothing was wrong"));
             }
+        }
+    }
+
+    /// A helper closed this client because memory was short: something must have waited for it, or of it.
+    pub fn closed_for_memory(&mut self, client: SocketAddr) {
+        self.closed_for_memory += 1;
+        let held_nothing = |stream: &&Stream| {
+            let is_whole = stream.sent == stream.got_by_server && stream.replied == stream.got_by_client;
+            stream.client == client && stream.at_server && !stream.client_done && is_whole
+        };
+        if let Some(stream) = self.streams.values().find(held_nothing) {
+            let what = format!("{client} was closed for memory although it held nothing: {stream:?}");
+            self.violation(what);
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Report {
     pub delivered_bytes: u64,
     /// Looks at replies that the server keeps until a client's TCP has acknowledged them.
     pub kept_looks: u64,
+    /// Clients that helpers closed because memory was short.
+    pub closed_for_memory: u64,
     /// Faults made.
     pub faults: u64,
     /// Batches that helpers sent.
@@ -58,6 +60,7 @@ pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
         broken: oracle.broken,
         delivered_bytes: oracle.delivered,
         kept_looks: oracle.kept_looks,
+        closed_for_memory: oracle.closed_for_memory,
         faults: world.faults,
         batches,
         messages,

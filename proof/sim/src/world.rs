@@ -119,7 +119,7 @@ fn climate(rng: &mut Rng, canary: Option<Canary>) -> Climate {
 fn is_suspicious(notice: Notice) -> bool {
     match notice {
         Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
-        Notice::ClientCut { why, .. } => why != Cut::Memory,
+        Notice::ClientCut { why, .. } => !matches!(why, Cut::Memory(_)),
         Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,
         Notice::ClientRefused { why, .. } => {
             matches!(why, Refusal::Address | Refusal::NotItsOwnAddress | Refusal::OtherServer)
@@ -181,6 +181,7 @@ impl World {
         world.start(SERVER);
         helpers.for_each(|host| world.start(host));
         world.network.is_hasty = canary == Some(Canary::HastyAcknowledgement);
+        world.network.pretends_to_hold = canary == Some(Canary::CloseIdle);
         if canary == Some(Canary::FlipByte) {
             world.network.flip = Some((RAW, FIRST_HELPER, 10));
         }
@@ -241,6 +242,11 @@ impl World {
         for node in &mut self.nodes {
             let Node::Helper(relay) = node else { continue };
             while let Some(notice) = relay.poll_notice() {
+                if let Notice::ClientCut { client, why: Cut::Memory(_), .. } = notice
+                    && client.ip() == ip(RAW)
+                {
+                    self.oracle.borrow_mut().closed_for_memory(client);
+                }
                 if is_suspicious(notice) {
                     self.oracle.borrow_mut().violation(format!("a helper says {notice:?}"));
                 }

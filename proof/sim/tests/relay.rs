@@ -7,7 +7,7 @@ const STEPS: u64 = 10_000;
 
 #[test]
 fn no_byte_is_lost_repeated_reordered_or_altered() {
-    let (mut completed, mut broken, mut faults, mut looks) = (0, 0, 0, 0);
+    let (mut completed, mut broken, mut faults, mut looks, mut closed) = (0, 0, 0, 0, 0);
     for seed in 0..16 {
         let report = run(seed, STEPS, None);
         assert!(
@@ -18,11 +18,13 @@ fn no_byte_is_lost_repeated_reordered_or_altered() {
         broken += report.broken;
         faults += report.faults;
         looks += report.kept_looks;
+        closed += report.closed_for_memory;
     }
     println!(
         "{completed} streams completed, {broken} broken by {faults} faults; {looks} looks at what is kept"
     );
     assert!(looks > 300, "what is kept is looked at");
+    assert!(closed > 10, "memory is short in some worlds: {closed}");
     assert!(completed > 300 && broken > 50 && faults > 20, "the storms are neither idle nor deadly");
 }
 
@@ -32,6 +34,13 @@ fn the_same_seed_gives_the_same_trace() {
         assert_eq!(run(seed, STEPS, None), run(seed, STEPS, None));
     }
     assert_ne!(run(3, STEPS, None).trace_hash, run(4, STEPS, None).trace_hash);
+}
+
+#[test]
+fn a_client_that_holds_nothing_is_not_closed_for_memory_unseen() {
+    let report = run(1, STEPS, Some(Canary::CloseIdle));
+    let seen = report.violations.iter().any(|what| what.contains("although it held nothing"));
+    assert!(seen, "{:#?}", report.violations);
 }
 
 #[test]

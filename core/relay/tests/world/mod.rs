@@ -21,6 +21,8 @@ pub struct Line {
     pub finished: bool,
     pub aborted: bool,
     pub watched: bool,
+    /// What was sent stays with the transport: its host takes nothing.
+    pub stuck: bool,
     /// How far its gate is open.
     pub released: u64,
 }
@@ -91,6 +93,10 @@ impl Transport for Wires {
 
     fn queued(&self, conn: Conn) -> usize {
         self.lines[&conn].sent.len()
+    }
+
+    fn held_by_all(&self) -> usize {
+        self.lines.values().filter(|line| line.stuck && !line.aborted).map(|line| line.sent.len()).sum()
     }
 
     fn grant(&mut self, conn: Conn, bytes: u32) {

@@ -10,7 +10,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     runs: Runs,
     /// Plant a fault that must be found: flip-byte, drop-piece, repeat-piece, swap-pieces, forget-close, forget-credit,
-    /// hasty-acknowledgement
+    /// hasty-acknowledgement, close-idle
     #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
 }
