@@ -1,5 +1,6 @@
 //! Bytes that wait, in pieces, so that memory is given back as they go.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -12,7 +13,10 @@ const PIECE_BYTES_MAX: usize = 16 * 1024;
 
 /// A queue of bytes. Empty ones hold no memory: few clients have any.
 #[derive(Debug, Default)]
-pub(crate) struct Backlog {
+pub(crate) struct Backlog(Option<Box<Queue>>);
+
+#[derive(Debug, Default)]
+struct Queue {
     pieces: VecDeque<Piece>,
     len: usize,
     capacity: usize,
@@ -27,24 +31,59 @@ struct Piece {
 
 impl Backlog {
     pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.is_none()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.0.as_ref().map_or(0, |queue| queue.len)
     }
 
     /// Bytes of memory that it takes.
     pub(crate) fn capacity(&self) -> usize {
-        self.capacity
+        self.0.as_ref().map_or(0, |queue| queue.capacity)
     }
 
     /// The oldest bytes, as many as lie in one piece: none only if it is empty.
     pub(crate) fn front(&self) -> &[u8] {
-        self.pieces.front().map_or(&[], |piece| &piece.bytes[piece.start..])
+        let front = self.0.as_ref().and_then(|queue| queue.pieces.front());
+        front.map_or(&[], |piece| &piece.bytes[piece.start..])
     }
 
-    pub(crate) fn push(&mut self, mut bytes: &[u8], memory: &mut Memory) {
+    pub(crate) fn push(&mut self, bytes: &[u8], memory: &mut Memory) {
+        if !bytes.is_empty() {
+            self.0.get_or_insert_default().push(bytes, memory);
+        }
+    }
+
+    /// Drops a prefix: at most all of it.
+    pub(crate) fn advance(&mut self, taken: usize, memory: &mut Memory) {
+        let Some(queue) = &mut self.0 else { return };
+        queue.advance(taken, memory);
+        if queue.len == 0 {
+            debug_assert_eq!(queue.capacity, 0, "an empty backlog holds no memory");
+            self.0 = None;
+        }
+    }
+
+    pub(crate) fn clear(&mut self, memory: &mut Memory) {
+        self.advance(self.len(), memory);
+    }
+
+    /// All of it in one piece, which the relay's memory no longer counts.
+    pub(crate) fn take(&mut self, memory: &mut Memory) -> Vec<u8> {
+        let mut all = Vec::with_capacity(self.len());
+        while !self.is_empty() {
+            let front = self.front();
+            let bytes = front.len();
+            all.extend_from_slice(front);
+            self.advance(bytes, memory);
+        }
+        all
+    }
+}
+
+impl Queue {
+    fn push(&mut self, mut bytes: &[u8], memory: &mut Memory) {
         self.len += bytes.len();
         while !bytes.is_empty() {
             let last = self.pieces.back_mut().filter(|last| last.bytes.len() < last.bytes.capacity());
@@ -66,8 +105,7 @@ impl Backlog {
         self.pieces.push_back(Piece { bytes, start: 0 });
     }
 
-    /// Drops a prefix: at most all of it.
-    pub(crate) fn advance(&mut self, taken: usize, memory: &mut Memory) {
+    fn advance(&mut self, taken: usize, memory: &mut Memory) {
         let mut left = taken.min(self.len);
         self.len -= left;
         while left > 0 {
@@ -82,26 +120,6 @@ impl Backlog {
                 self.pieces.pop_front();
             }
         }
-        if self.is_empty() {
-            debug_assert_eq!(self.capacity, 0, "an empty backlog holds no memory");
-            *self = Backlog::default();
-        }
-    }
-
-    pub(crate) fn clear(&mut self, memory: &mut Memory) {
-        self.advance(self.len, memory);
-    }
-
-    /// All of it in one piece, which the relay's memory no longer counts.
-    pub(crate) fn take(&mut self, memory: &mut Memory) -> Vec<u8> {
-        let mut all = Vec::with_capacity(self.len);
-        while !self.is_empty() {
-            let front = self.front();
-            let bytes = front.len();
-            all.extend_from_slice(front);
-            self.advance(bytes, memory);
-        }
-        all
     }
 }
 
@@ -129,7 +147,7 @@ mod tests {
         }
         let rest = backlog.take(&mut memory);
         assert_eq!((rest.len(), usize::from(rest[0])), (pushed - taken, taken % 251));
-        assert_eq!((memory.clients(), backlog.capacity(), backlog.pieces.capacity()), (0, 0, 0));
+        assert_eq!((memory.clients(), backlog.capacity(), backlog.is_empty()), (0, 0, true));
     }
 
     #[test]

@@ -175,7 +175,7 @@ fn holding<T: Transport>(now: Time, conn: Conn, holder: &mut Holder, out: &T) ->
         }
         Holder::Announcing(announcing) => {
             let bytes = announcing.bytes.len();
-            return (bytes > 0).then(|| Holding { conn, bytes: announcing.counted, age: Duration::ZERO });
+            return (bytes > 0).then_some(Holding { conn, bytes: announcing.counted, age: Duration::ZERO });
         }
         Holder::Free | Holder::Upstream(_) => return None,
     };
