@@ -58,7 +58,7 @@ impl Relay {
     /// Closes those who hold most for longest, until an eighth is free. Who has not kept anything waiting is closed only
     /// as far as the bound asks for it.
     fn close_largest<T: Transport>(&mut self, out: &mut T) {
-        if self.now < self.pressure.vain_until {
+        if self.now < self.pressure.vain_until && self.memory.clients() <= self.memory.max() {
             return;
         }
         for holding in self.holdings(out) {

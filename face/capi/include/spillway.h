@@ -430,6 +430,11 @@ int pm_port_settings_sessions(struct pm_port_settings *settings,
                               uint32_t detached_ms,
                               uint32_t linger_ms);
 
+// Bytes of memory that all sessions may hold (256 MiB by default): beyond it, those that hold most and do not read are
+// ended, which the application hears of as of a client that never returned. At least 64 KiB.
+int pm_port_settings_sessions_memory(struct pm_port_settings *settings,
+                                     uint64_t bytes);
+
 // Of each session, and of each other client: bytes that may have come and not been consumed (256 KiB by default), and
 // replies that are kept until they are acknowledged (256 KiB). From 4 KiB to 64 MiB.
 int pm_port_settings_limits(struct pm_port_settings *settings,
