@@ -263,3 +263,48 @@ fn nothing_is_logged_to_what_a_server_opens_as_descriptor_2() {
         }
     }
 }
+
+/// Preloaded: a host that has no more random bytes as soon as a file is there. Nonces must not be guessed, so the network
+/// thread that needs one panics.
+const BROKEN_HOST: &str = r#"
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+ssize_t getrandom(void *bytes, size_t count, unsigned flags) {
+    if (access(getenv("BROKEN"), F_OK) == 0) { errno = EIO; return -1; }
+    return syscall(SYS_getrandom, bytes, count, flags);
+}
+"#;
+
+#[test]
+fn a_thread_that_panics_ends_the_process_whatever_becomes_of_its_log() {
+    let (scratch, place) = (Scratch::new(), Place::local().unwrap());
+    let (source, library) = (scratch.path("broken.c"), scratch.path("broken.so"));
+    fs::write(&source, BROKEN_HOST).unwrap();
+    assert!(
+        Command::new("cc").args(["-shared", "-fPIC", "-o", &library, &source]).status().unwrap().success()
+    );
+    let (full, file) = (FullPipe::new(&scratch, "full"), scratch.path("log"));
+    for (turn, log) in [&full.path, &file].into_iter().enumerate() {
+        let broken = scratch.path(&format!("broken{turn}"));
+        let listen = loopback(free_port()).to_string();
+        let socket = scratch.path(&format!("{turn}.sock"));
+        // Nobody is there: it opens a link again and again, each time with a nonce.
+        let launch = Launch::new(SPILLWAY)
+            .args(["helper", "--service", "cache=127.0.0.1:1", "--listen", &listen, "--threads", "2"])
+            .args(["--status-socket", &socket])
+            .env("LD_PRELOAD", &library)
+            .env("BROKEN", &broken)
+            .wrapper(logs::to(Some(log)));
+        let mut helper = place.spawn(&launch).unwrap();
+        let asks = ["status", "--socket", &socket];
+        eventually("it runs", || Command::new(SPILLWAY).args(asks).output().unwrap().status.success());
+        fs::write(&broken, "").unwrap();
+        assert_eq!(helper.wait(PATIENCE).expect("it ends").code(), Some(1));
+    }
+    let told = fs::read_to_string(&file).unwrap();
+    assert!(told.contains("panicked at face/helper/src/contexts.rs"), "{told}");
+    assert!(told.contains("no more random bytes") && told.contains("; ending, so that"), "{told}");
+}
