@@ -315,12 +315,13 @@ fn a_server_that_was_restarted_resets_and_serves_again() {
     let mut client = Client::new(beside.address);
     client.set("key", b"value");
     served.server.restart().unwrap();
-    assert!(client.ended(), "the server does not know the session any more");
+    assert!(client.ended(), "the server has closed the session, or does not know it any more");
     eventually("new connections are served", || {
         Client::try_new(beside.address).is_some_and(|mut client| client.version().is_some())
     });
     assert_eq!(Client::new(beside.address).get("key"), None, "a cache restarts empty");
-    assert_eq!(beside.number("/ended/gone"), 1, "{:#}", beside.status());
+    // A server that is told to end closes its sessions where it has the time.
+    assert_eq!(beside.ended_badly(), beside.number("/ended/gone"), "{:#}", beside.status());
 }
 
 #[test]
