@@ -86,8 +86,11 @@ fn the_switch_works_while_redis_saves_its_data() {
     let (place, scratch) = (Place::local().unwrap(), Scratch::new());
     let [link, raw] = [(); 2].map(|()| loopback(free_port()));
     let run = [SPILLWAY, "run", "--link", &link.to_string(), "--require", "--"].map(str::to_owned);
-    let server =
-        Redis::default().wrapper(run).args(["--rdb-key-save-delay", "10000000"]).start(&place).unwrap();
+    let server = Redis::default()
+        .wrapper(run)
+        .args(["--rdb-key-save-delay", "10000000", "--dir", &scratch.path(".")])
+        .start(&place)
+        .unwrap();
     let launch = Launch::new(SPILLWAY)
         .name("helper")
         .args(["helper", "--service", &format!("service={link}"), "--listen", &raw.to_string()])
