@@ -13,7 +13,7 @@ use crate::upstream::Linked;
 /// The only id on a library client's link.
 pub(crate) const CLIENT_ID: Id = Id(1);
 /// A larger buffer is not kept for the next batch: most clients have nothing to be sent at most times.
-const SPARE_BYTES_MAX: usize = 4 * 1024;
+const SPARE_BYTES_MAX: usize = 1024;
 
 /// One library client.
 #[derive(Debug)]
@@ -245,7 +245,7 @@ impl LibraryClient {
 
     /// Brings the relay's memory up to date.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
-        let held = self.held_for_it();
+        let held = if self.pending() == 0 { 0 } else { self.held_for_it() };
         memory.changed(self.counted, held);
         self.counted = held;
     }

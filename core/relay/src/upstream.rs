@@ -241,7 +241,7 @@ impl Linked {
     /// Brings the relay's memory up to date: a batch of one turn is not counted, what piles up behind it is.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
         let held = self.opener.held() + self.unsent.as_ref().map_or(0, Chunk::capacity);
-        let counted = held.saturating_sub(BATCH_BYTES);
+        let counted = if self.pending() == 0 { 0 } else { held.saturating_sub(BATCH_BYTES) };
         memory.link_changed(self.counted, counted);
         self.counted = counted;
     }
