@@ -65,6 +65,11 @@ impl Key {
         Key::from_secret([0; SECRET_BYTES])
     }
 
+    /// Whether it is that [well-known key](Self::loopback_only), which protects nothing.
+    pub fn is_loopback_only(&self) -> bool {
+        self.id == Key::loopback_only().id
+    }
+
     /// A key for one purpose: a keyed hash of what it is for.
     pub fn derive(&self, label: &[u8], context: &[u8]) -> Key {
         Key::from_secret(*Zeroizing::new(keyed_hash(self, label, context).finalize().into_bytes().into()))

@@ -3,15 +3,16 @@
 
 use alloc::boxed::Box;
 
-use spillway_auth::KeyRing;
+use spillway_auth::{Fresh, KeyRing};
 use spillway_transport::{Chunk, Time};
-use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role, SESSIONS_SINCE};
+use spillway_wire::preamble::{KeyId, Role, SESSIONS_SINCE};
 use spillway_wire::{Control, Disassembler, Id, Kind, Piece};
 
 use crate::assembler::Assembler;
 use crate::ends::CONTROL_BYTES_MAX;
 use crate::error::LinkError;
 use crate::handshake::{Accepted, Accepting};
+use crate::records::{Encryption, Records, Scratch};
 
 /// What an accepted link says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,11 @@ pub struct Acceptor {
     stage: Stage,
     assembler: Assembler,
     disassembler: Disassembler,
+    /// Where the link is encrypted.
+    records: Option<Box<Records>>,
+    /// What [`unseal`](Self::unseal) has found, for [`decompose`](Self::decompose) to tell.
+    found_established: Option<(Role, KeyId)>,
+    found_error: Option<LinkError>,
 }
 
 #[derive(Debug)]
@@ -58,14 +64,28 @@ enum Stage {
 
 impl Acceptor {
     /// A link that was just accepted, whose opener has until `deadline` to authenticate. `credit` are the bytes
-    /// of requests that may follow each *connect*; `nonce` are fresh random bytes, never used before.
-    pub fn new(credit: u32, connections_max: u32, deadline: Time, nonce: [u8; NONCE_BYTES]) -> Acceptor {
-        let handshake = Box::new(Accepting::new(nonce, credit, connections_max));
+    /// of requests that may follow each *connect*.
+    pub fn new(
+        encryption: Encryption,
+        credit: u32,
+        connections_max: u32,
+        deadline: Time,
+        fresh: Fresh,
+    ) -> Acceptor {
+        let handshake = Box::new(Accepting::new(encryption, fresh, credit, connections_max));
         Acceptor {
             stage: Stage::Accepting { handshake, deadline },
             assembler: Assembler::new(),
             disassembler: Disassembler::new(),
+            records: None,
+            found_established: None,
+            found_error: None,
         }
+    }
+
+    /// Whether batches are encrypted, once the peer has authenticated.
+    pub fn is_encrypted(&self) -> bool {
+        self.records.is_some()
     }
 
     /// Whether the peer has authenticated.
@@ -87,37 +107,63 @@ impl Acceptor {
         matches!(self.stage, Stage::Established { version } if version >= SESSIONS_SINCE)
     }
 
-    /// Takes the next event off the front of `input`. `None` when all of `input` is used up. After an error,
-    /// send what [`flush`](Self::flush) returns and close the link.
-    pub fn decompose<'a>(
+    /// What came from the opener, ready to be taken apart, as [`ServerLink::unseal`](crate::ServerLink::unseal) has it. Its
+    /// key must be in the ring as long as it has not authenticated.
+    pub fn unseal<'a>(
         &mut self,
         now: Time,
         ring: &KeyRing,
-        input: &mut &'a [u8],
-    ) -> Result<Option<AcceptorEvent<'a>>, LinkError> {
-        let event = self.next_event(now, ring, input);
+        wire: &'a [u8],
+        scratch: &'a mut Scratch,
+    ) -> &'a [u8] {
+        let mut rest = wire;
+        scratch.clear();
+        match self.handshake(now, ring, &mut rest) {
+            Ok(established) => self.found_established = self.found_established.or(established),
+            Err(error) => self.found_error = Some(error),
+        }
+        if self.found_error.is_some() || matches!(self.stage, Stage::Failed) {
+            return &[];
+        }
+        let Some(records) = &mut self.records else { return rest };
+        let (opened, outcome) = records.unseal(rest, scratch);
+        self.found_error = outcome.err();
+        opened
+    }
+
+    /// Takes the next event off the front of `input`, which was [opened](Self::unseal). `None` when all of `input` is used
+    /// up. After an error, send what [`flush`](Self::flush) returns and close the link.
+    pub fn decompose<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<AcceptorEvent<'a>>, LinkError> {
+        let event = self.next_event(input);
         if event.is_err() {
             self.stage = Stage::Failed;
         }
         event
     }
 
-    fn next_event<'a>(
+    /// Goes on until the opener has authenticated or more must come.
+    fn handshake(
         &mut self,
         now: Time,
         ring: &KeyRing,
-        input: &mut &'a [u8],
-    ) -> Result<Option<AcceptorEvent<'a>>, LinkError> {
+        input: &mut &[u8],
+    ) -> Result<Option<(Role, KeyId)>, LinkError> {
         while let Stage::Accepting { handshake, deadline } = &mut self.stage {
             if *deadline <= now {
                 return Err(LinkError::HandshakeTimeout);
             }
             match handshake.advance(ring, input) {
                 Ok(Accepted::NeedsInput) => return Ok(None),
-                Ok(Accepted::Say(welcome)) => self.assembler.preamble(&welcome),
-                Ok(Accepted::Done { role, key, version }) => {
+                Ok(Accepted::Say(welcome, offer)) => {
+                    self.assembler.preamble(&welcome);
+                    if let Some(offer) = offer {
+                        self.assembler.preamble(&offer);
+                    }
+                }
+                Ok(Accepted::Done { role, key, version, channel }) => {
                     self.stage = Stage::Established { version };
-                    return Ok(Some(AcceptorEvent::Established { role, key }));
+                    self.records = channel.map(Records::new);
+                    return Ok(Some((role, key)));
                 }
                 Err(rejected) => {
                     if let Some(welcome) = rejected.say {
@@ -127,9 +173,25 @@ impl Acceptor {
                 }
             }
         }
-        if matches!(self.stage, Stage::Failed) {
-            return Ok(None);
+        Ok(None)
+    }
+
+    fn next_event<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<AcceptorEvent<'a>>, LinkError> {
+        if let Some((role, key)) = self.found_established.take() {
+            return Ok(Some(AcceptorEvent::Established { role, key }));
         }
+        let before = input.len();
+        if let Some(records) = &self.records {
+            records.are_opened(input)?;
+        }
+        let event = if self.is_established() { self.next_frame(input)? } else { None };
+        if let Some(records) = &mut self.records {
+            records.took(before - input.len());
+        }
+        if event.is_none() { self.found_error.take().map_or(Ok(None), Err) } else { Ok(event) }
+    }
+
+    fn next_frame<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<AcceptorEvent<'a>>, LinkError> {
         match self.disassembler.next(input)? {
             None => Ok(None),
             Some(Piece::Data { kind: Kind::Request, id, bytes, last }) => {
@@ -185,7 +247,7 @@ impl Acceptor {
 
     /// A batch of whatever there is.
     pub fn flush(&mut self) -> Option<Chunk> {
-        (!self.assembler.is_empty()).then(|| self.assembler.take())
+        (!self.assembler.is_empty()).then(|| self.assembler.take_for(self.records.as_deref_mut()))
     }
 
     /// Gives a spent batch's buffer back for reuse.
@@ -204,14 +266,20 @@ mod tests {
     use crate::opener::{OpenerConfig, OpenerEvent, OpenerLink};
     use crate::policy::PolicyKind;
 
+    fn fresh(first: u8) -> Fresh {
+        Fresh::from_random([first; Fresh::BYTES])
+    }
+
     fn pair(key: Key) -> (OpenerLink, Acceptor) {
         let config = OpenerConfig {
             role: Role::Client,
             key,
             limits: Limits::default(),
             policy: PolicyKind::Fixed { delay: core::time::Duration::ZERO, bytes: 0 },
+            encryption: Encryption::Preferred,
         };
-        (OpenerLink::new(&config, Time(0), [1; 16]), Acceptor::new(1000, 1, Time(5), [2; 16]))
+        let acceptor = Acceptor::new(Encryption::Preferred, 1000, 1, Time(5), fresh(2));
+        (OpenerLink::new(&config, Time(0), fresh(1)), acceptor)
     }
 
     #[test]
@@ -220,18 +288,22 @@ mod tests {
         let mut ring = KeyRing::new();
         ring.accept(Role::Client, key.clone());
         let (mut opener, mut acceptor) = pair(key.clone());
+        let (mut scratch, mut here) = (Scratch::new(), Scratch::new());
         let hello = opener.flush(Time(0)).unwrap();
-        assert_eq!(acceptor.decompose(Time(0), &ring, &mut hello.as_slice()), Ok(None));
+        let mut input = acceptor.unseal(Time(0), &ring, hello.as_slice(), &mut scratch);
+        assert_eq!(acceptor.decompose(&mut input), Ok(None));
         let welcome = acceptor.flush().unwrap();
-        let established = opener.decompose(Time(1), &mut welcome.as_slice()).unwrap();
+        let mut input = opener.unseal(Time(1), welcome.as_slice(), &mut here);
+        let established = opener.decompose(Time(1), &mut input).unwrap();
         assert_eq!(established, Some(OpenerEvent::Established { connections_max: 1 }));
         assert_eq!(opener.initial_credit(), 1000);
         let id = opener.open("10.0.0.1:5".parse().unwrap(), None).unwrap();
         assert_eq!(opener.compose(id, b"get x"), 5);
         opener.close(id, CloseReason::Normal);
         let batch = opener.flush(Time(1)).unwrap();
-        let mut input = batch.as_slice();
-        let mut next = || acceptor.decompose(Time(2), &ring, &mut input).unwrap();
+        let mut input = acceptor.unseal(Time(2), &ring, batch.as_slice(), &mut scratch);
+        assert!(acceptor.is_encrypted() && opener.is_encrypted());
+        let mut next = || acceptor.decompose(&mut input).unwrap();
         assert_eq!(next(), Some(AcceptorEvent::Established { role: Role::Client, key: key.id() }));
         assert!(matches!(next(), Some(AcceptorEvent::Control { control: Control::Connect(_), .. })));
         assert_eq!(next(), Some(AcceptorEvent::Data { id, bytes: b"get x", last: true }));
@@ -243,11 +315,14 @@ mod tests {
     fn a_foreign_key_is_told_so_and_lateness_ends_it() {
         let (mut opener, mut acceptor) = pair(Key::from_secret([3; 32]));
         let hello = opener.flush(Time(0)).unwrap();
-        let error = acceptor.decompose(Time(0), &KeyRing::new(), &mut hello.as_slice()).unwrap_err();
+        let mut scratch = Scratch::new();
+        let mut input = acceptor.unseal(Time(0), &KeyRing::new(), hello.as_slice(), &mut scratch);
+        let error = acceptor.decompose(&mut input).unwrap_err();
         assert!(matches!(error, LinkError::UnknownKey { role: Role::Client, .. }));
         assert!(opener.decompose(Time(0), &mut acceptor.flush().unwrap().as_slice()).is_err());
         let (_, mut acceptor) = pair(Key::from_secret([3; 32]));
-        let late = acceptor.decompose(Time(5), &KeyRing::new(), &mut hello.as_slice());
+        let mut input = acceptor.unseal(Time(5), &KeyRing::new(), hello.as_slice(), &mut scratch);
+        let late = acceptor.decompose(&mut input);
         assert_eq!(late, Err(LinkError::HandshakeTimeout));
     }
 }

@@ -4,6 +4,8 @@ use spillway_transport::Chunk;
 use spillway_wire::session::Acknowledge;
 use spillway_wire::{Control, HEADER_BYTES, Header, Id, Kind, PAYLOAD_BYTES_MAX};
 
+use crate::records::Records;
+
 /// Gathers frames until somebody takes the batch. Consecutive data of one sender extends its last frame, so a
 /// reply written in three pieces costs one header.
 #[derive(Debug, Default)]
@@ -17,6 +19,8 @@ pub struct Assembler {
     control_bytes: usize,
     /// Batches taken so far.
     taken: u64,
+    /// So many bytes at the front are the link's beginning, which is never sealed.
+    preamble: usize,
 }
 
 /// Where the latest *credit* and *acknowledge* of a connection are in a batch, and what they say.
@@ -139,7 +143,9 @@ impl Assembler {
     /// Appends bytes that are no frame: a link's preamble.
     pub fn preamble(&mut self, bytes: &[u8]) {
         self.open = None;
+        debug_assert_eq!(self.preamble, self.batch.len(), "a link begins before its first frame");
         self.batch.buffer().extend_from_slice(bytes);
+        self.preamble = self.batch.len();
     }
 
     /// Bytes gathered.
@@ -164,10 +170,25 @@ impl Assembler {
 
     /// Takes the batch.
     pub fn take(&mut self) -> Chunk {
-        self.open = None;
-        self.control_bytes = 0;
+        (self.open, self.preamble, self.control_bytes) = (None, 0, 0);
         self.taken += 1;
         core::mem::replace(&mut self.batch, self.spare.take().unwrap_or_default())
+    }
+
+    /// Takes the batch as it is sent: sealed, if the link is encrypted. The buffer that it was gathered in stays here.
+    pub(crate) fn take_for(&mut self, records: Option<&mut Records>) -> Chunk {
+        let Some(records) = records else { return self.take() };
+        let mut sealed = self.spare.take().unwrap_or_default();
+        let (preamble, frames) = self.batch.as_slice().split_at(self.preamble);
+        sealed.buffer().extend_from_slice(preamble);
+        records.seal(frames, &mut sealed);
+        (self.open, self.preamble, self.control_bytes) = (None, 0, 0);
+        self.taken += 1;
+        if self.batch.buffer().capacity() > SPARE_BYTES_MAX {
+            self.batch = Chunk::default();
+        }
+        self.batch.clear();
+        sealed
     }
 
     /// Gives a spent buffer back for reuse.

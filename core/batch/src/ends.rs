@@ -15,6 +15,7 @@ use crate::histogram::Batches;
 use crate::id_table::IdTable;
 use crate::kept::Kept;
 use crate::policy::{Gathered, Policy, Sent};
+use crate::records::Records;
 use crate::taken::Owed;
 
 /// Bytes of control messages that may wait for transmission before a link is to be read no more: a peer that causes
@@ -105,6 +106,8 @@ pub(crate) struct Ends {
     kind_out: Kind,
     pub(crate) connections: IdTable<Connection>,
     pub(crate) assembler: Assembler,
+    /// Where the link is encrypted.
+    pub(crate) records: Option<Box<Records>>,
     pub(crate) disassembler: Disassembler,
     policy: Box<dyn Policy>,
     /// Set by the first batch.
@@ -133,6 +136,7 @@ impl Ends {
             kind_out,
             connections: IdTable::new(),
             assembler: Assembler::new(),
+            records: None,
             disassembler: Disassembler::new(),
             policy,
             last_batch: None,
@@ -349,7 +353,7 @@ impl Ends {
         if self.assembler.is_empty() {
             return None;
         }
-        let batch = self.assembler.take();
+        let batch = self.assembler.take_for(self.records.as_deref_mut());
         let elapsed = self.last_batch.replace(now).map(|last| now.since(last));
         self.policy.sent(Sent { at: now, bytes: batch.len(), elapsed });
         self.fresh = 0;

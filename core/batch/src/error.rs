@@ -2,7 +2,9 @@
 
 use core::fmt;
 
+use spillway_auth::Altered;
 use spillway_wire::preamble::{KeyId, PreambleError, Role, Verdict};
+use spillway_wire::record::RecordLength;
 use spillway_wire::{DisassembleError, Id, Kind};
 
 /// Why a link cannot go on. Whatever is still to be transmitted may tell the peer; then close the connection.
@@ -40,6 +42,14 @@ pub enum LinkError {
     Direction(Kind),
     /// Words of a session on a link of a version that carries none.
     Sessions,
+    /// The peer's stream is not a sequence of records.
+    Record(RecordLength),
+    /// What came on an encrypted link, or during its key exchange, is not what the peer sent.
+    Altered,
+    /// The link would not be encrypted, and this end requires it.
+    Unencrypted,
+    /// Our own mistake: bytes of an encrypted link that have not been opened are not taken apart.
+    Sealed,
 }
 
 impl fmt::Display for LinkError {
@@ -66,6 +76,13 @@ impl fmt::Display for LinkError {
             LinkError::Welcome => f.write_str("the server's welcome makes no sense"),
             LinkError::HandshakeTimeout => f.write_str("the peer did not authenticate in time"),
             LinkError::Id(id) => write!(f, "connect for {id}, which is in use or out of range"),
+            LinkError::Record(error) => write!(f, "{error}: altered on the way, or not a Spillway peer"),
+            LinkError::Altered => Altered.fmt(f),
+            LinkError::Unencrypted => f.write_str(
+                "the link would not be encrypted, which is required here: update the peer to link version 4, and give both \
+                 sides a key",
+            ),
+            LinkError::Sealed => f.write_str("records were to be taken apart before they were opened"),
             LinkError::Sessions => f.write_str("a session on a link of version 1, which carries none"),
             LinkError::Direction(kind) => write!(f, "{kind:?} came from the wrong side of the link"),
         }
@@ -77,6 +94,18 @@ impl core::error::Error for LinkError {}
 impl From<PreambleError> for LinkError {
     fn from(error: PreambleError) -> LinkError {
         LinkError::Preamble(error)
+    }
+}
+
+impl From<RecordLength> for LinkError {
+    fn from(error: RecordLength) -> LinkError {
+        LinkError::Record(error)
+    }
+}
+
+impl From<Altered> for LinkError {
+    fn from(_: Altered) -> LinkError {
+        LinkError::Altered
     }
 }
 

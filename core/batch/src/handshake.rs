@@ -2,14 +2,44 @@
 
 use alloc::vec::Vec;
 
-use spillway_auth::{Key, KeyRing, Prover, prove, verify};
+use core::ops::RangeInclusive;
+
+use spillway_auth::{Channel, Exchange, Fresh, Key, KeyRing, Prover, prove, verify};
 use spillway_wire::preamble::{
-    HELLO_BYTES, Hello, KeyId, MAGIC, NONCE_BYTES, PROOF_BYTES, PreambleError, Role, VERSIONS, Verdict,
-    WELCOME_BYTES, Welcome, transcript,
+    ENCRYPTED_SINCE, EXCHANGE_BYTES, HELLO_BYTES, Hello, KeyId, MAGIC, PROOF_BYTES, PreambleError, Role,
+    VERSIONS, Verdict, WELCOME_BYTES, Welcome, transcript,
 };
 
 use crate::ends::connections_max_of;
 use crate::error::LinkError;
+use crate::records::Encryption;
+
+/// Whole hello and whole welcome: what the key exchange is bound to.
+const PROLOGUE_BYTES: usize = HELLO_BYTES + WELCOME_BYTES;
+
+impl Encryption {
+    /// The link versions that this end speaks. (To speak only those that can encrypt is not all there is to requiring it:
+    /// a link without a key is not encrypted in any version.)
+    fn versions(self) -> RangeInclusive<u8> {
+        match self {
+            Encryption::Preferred => VERSIONS,
+            Encryption::Required => ENCRYPTED_SINCE..=*VERSIONS.end(),
+            Encryption::Off => *VERSIONS.start()..=ENCRYPTED_SINCE - 1,
+        }
+    }
+}
+
+/// Whether batches of such a link are encrypted.
+fn is_encrypted(version: u8, key: &Key) -> bool {
+    version >= ENCRYPTED_SINCE && !key.is_loopback_only()
+}
+
+fn prologue(hello: &Hello, welcome: &[u8; WELCOME_BYTES]) -> [u8; PROLOGUE_BYTES] {
+    let mut out = [0; PROLOGUE_BYTES];
+    out[..HELLO_BYTES].copy_from_slice(&hello.emit());
+    out[HELLO_BYTES..].copy_from_slice(welcome);
+    out
+}
 
 /// Gathers a message of fixed length from a stream cut anywhere.
 #[derive(Debug, Default)]
@@ -42,37 +72,84 @@ pub(crate) struct Settled {
     pub(crate) connections_max: u32,
 }
 
-/// The opener's side: hello out, welcome in, proof out.
+/// The opener's side: hello out, welcome and key exchange in, proof and key exchange out.
 #[derive(Debug)]
 pub(crate) struct Opening {
     hello: Hello,
     key: Key,
+    fresh: Fresh,
+    is_encryption_required: bool,
     gather: Gather,
+    /// What the server said, when its part of the key exchange is still to come.
+    welcomed: Option<Welcomed>,
+}
+
+#[derive(Debug)]
+struct Welcomed {
+    settled: Settled,
+    proof: [u8; PROOF_BYTES],
+    prologue: [u8; PROLOGUE_BYTES],
+}
+
+/// The opener's side is done.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) settled: Settled,
+    pub(crate) proof: [u8; PROOF_BYTES],
+    /// Of an encrypted link: what the server is to be told besides, and the channel.
+    pub(crate) encrypted: Option<([u8; EXCHANGE_BYTES], Channel)>,
 }
 
 impl Opening {
     /// Also returns the first bytes to send.
-    pub(crate) fn new(role: Role, key: Key, nonce: [u8; NONCE_BYTES]) -> (Opening, [u8; HELLO_BYTES]) {
+    pub(crate) fn new(
+        role: Role,
+        key: Key,
+        encryption: Encryption,
+        fresh: Fresh,
+    ) -> (Opening, [u8; HELLO_BYTES]) {
+        let versions = encryption.versions();
         let hello = Hello {
-            version_min: *VERSIONS.start(),
-            version_max: *VERSIONS.end(),
+            version_min: *versions.start(),
+            version_max: *versions.end(),
             role,
             key: key.id(),
-            nonce,
+            nonce: fresh.nonce(),
         };
-        (Opening { hello, key, gather: Gather::default() }, hello.emit())
+        let is_encryption_required = encryption == Encryption::Required;
+        let opening =
+            Opening { hello, key, fresh, is_encryption_required, gather: Gather::default(), welcomed: None };
+        (opening, hello.emit())
     }
 
     /// `None` while more input is needed; then our proof, to be sent.
-    pub(crate) fn advance(
-        &mut self,
-        input: &mut &[u8],
-    ) -> Result<Option<(Settled, [u8; PROOF_BYTES])>, LinkError> {
-        let Some(bytes) = self.gather.take::<WELCOME_BYTES>(input) else {
-            self.gather.check_magic()?;
-            return Ok(None);
-        };
-        let welcome = Welcome::parse(&bytes)?;
+    pub(crate) fn advance(&mut self, input: &mut &[u8]) -> Result<Option<Opened>, LinkError> {
+        if self.welcomed.is_none() {
+            let Some(bytes) = self.gather.take::<WELCOME_BYTES>(input) else {
+                self.gather.check_magic()?;
+                return Ok(None);
+            };
+            let welcomed = self.welcomed(&bytes)?;
+            if !is_encrypted(welcomed.settled.version, &self.key) {
+                if self.is_encryption_required {
+                    return Err(LinkError::Unencrypted);
+                }
+                let Welcomed { settled, proof, .. } = welcomed;
+                return Ok(Some(Opened { settled, proof, encrypted: None }));
+            }
+            self.welcomed = Some(welcomed);
+        }
+        let Some(offer) = self.gather.take::<EXCHANGE_BYTES>(input) else { return Ok(None) };
+        let Some(Welcomed { settled, proof, prologue }) = self.welcomed.take() else { return Ok(None) };
+        let (channel, answer) = Exchange::answer(&self.key, &prologue, &self.fresh, &offer)?;
+        Ok(Some(Opened { settled, proof, encrypted: Some((answer, channel)) }))
+    }
+
+    fn welcomed(&self, bytes: &[u8; WELCOME_BYTES]) -> Result<Welcomed, LinkError> {
+        let welcome = Welcome::parse(bytes)?;
+        if welcome.verdict == Verdict::Version && self.is_encryption_required {
+            return Err(LinkError::Unencrypted);
+        }
         if welcome.verdict != Verdict::Proceed {
             return Err(LinkError::RefusedByServer(welcome.verdict));
         }
@@ -87,16 +164,20 @@ impl Opening {
             return Err(LinkError::WrongProof);
         }
         let Welcome { version, credit, connections_max, .. } = welcome;
-        let settled = Settled { version, credit, connections_max };
-        Ok(Some((settled, prove(&self.key, Prover::Opener, &transcript))))
+        Ok(Welcomed {
+            settled: Settled { version, credit, connections_max },
+            proof: prove(&self.key, Prover::Opener, &transcript),
+            prologue: prologue(&self.hello, bytes),
+        })
     }
 }
 
-/// The server's side: hello in, welcome out, proof in.
+/// The server's side: hello in, welcome and key exchange out, proof and key exchange in.
 #[derive(Debug)]
 pub(crate) struct Accepting {
     gather: Gather,
-    nonce: [u8; NONCE_BYTES],
+    fresh: Fresh,
+    encryption: Encryption,
     credit: u32,
     connections_max: u32,
     proving: Option<Proving>,
@@ -108,14 +189,16 @@ struct Proving {
     key: Key,
     version: u8,
     transcript: [u8; HELLO_BYTES + WELCOME_BYTES],
+    /// Of a link that is going to be encrypted.
+    exchange: Option<Exchange>,
 }
 
 /// One step of the server's side.
 #[derive(Debug)]
 pub(crate) enum Accepted {
     NeedsInput,
-    Say([u8; WELCOME_BYTES]),
-    Done { role: Role, key: KeyId, version: u8 },
+    Say([u8; WELCOME_BYTES], Option<[u8; EXCHANGE_BYTES]>),
+    Done { role: Role, key: KeyId, version: u8, channel: Option<Channel> },
 }
 
 /// The server's side cannot go on; says what to tell the peer, if anything.
@@ -136,8 +219,18 @@ impl Rejected {
 }
 
 impl Accepting {
-    pub(crate) fn new(nonce: [u8; NONCE_BYTES], credit: u32, connections_max: u32) -> Accepting {
-        Accepting { gather: Gather::default(), nonce, credit, connections_max, proving: None }
+    pub(crate) fn new(encryption: Encryption, fresh: Fresh, credit: u32, connections_max: u32) -> Accepting {
+        Accepting { gather: Gather::default(), fresh, encryption, credit, connections_max, proving: None }
+    }
+
+    /// Bytes that the opener is to send before anything else is said.
+    pub(crate) fn wanted(&self) -> usize {
+        let message = match &self.proving {
+            None => HELLO_BYTES,
+            Some(Proving { exchange: None, .. }) => PROOF_BYTES,
+            Some(Proving { exchange: Some(_), .. }) => PROOF_BYTES + EXCHANGE_BYTES,
+        };
+        message - self.gather.held.len()
     }
 
     /// Whether the opener has named an accepted key, which it has yet to prove.
@@ -146,38 +239,71 @@ impl Accepting {
     }
 
     pub(crate) fn advance(&mut self, ring: &KeyRing, input: &mut &[u8]) -> Result<Accepted, Rejected> {
-        if let Some(proving) = &self.proving {
-            let Some(proof) = self.gather.take::<PROOF_BYTES>(input) else { return Ok(Accepted::NeedsInput) };
+        if let Some(proving) = &mut self.proving {
+            let (proof, answer) = if proving.exchange.is_some() {
+                match self.gather.take::<{ PROOF_BYTES + EXCHANGE_BYTES }>(input) {
+                    Some(both) => split(&both),
+                    None => return Ok(Accepted::NeedsInput),
+                }
+            } else {
+                match self.gather.take::<PROOF_BYTES>(input) {
+                    Some(proof) => (proof, [0; EXCHANGE_BYTES]),
+                    None => return Ok(Accepted::NeedsInput),
+                }
+            };
             if !verify(&proving.key, Prover::Opener, &proving.transcript, &proof) {
                 return Err(Rejected::telling(Verdict::Key, LinkError::WrongProof));
             }
+            let channel = proving.exchange.take().map(|exchange| exchange.finish(&answer)).transpose();
+            let channel = channel.map_err(Rejected::silently)?;
             let Proving { role, version, .. } = *proving;
-            return Ok(Accepted::Done { role, key: proving.key.id(), version });
+            return Ok(Accepted::Done { role, key: proving.key.id(), version, channel });
         }
         let Some(bytes) = self.gather.take::<HELLO_BYTES>(input) else {
             self.gather.check_magic().map_err(Rejected::silently)?;
             return Ok(Accepted::NeedsInput);
         };
         let hello = Hello::parse(&bytes).map_err(Rejected::silently)?;
-        let Some(version) = hello.common_version() else {
+        let Some(version) = hello.common_version_of(&self.encryption.versions()) else {
+            let is_old = hello.common_version().is_some() && self.encryption == Encryption::Required;
             let error = LinkError::Version { min: hello.version_min, max: hello.version_max };
+            let error = if is_old { LinkError::Unencrypted } else { error };
             return Err(Rejected::telling(Verdict::Version, error));
         };
         let Some(key) = ring.find(hello.role, hello.key) else {
             let error = LinkError::UnknownKey { role: hello.role, key: hello.key };
             return Err(Rejected::telling(Verdict::Key, error));
         };
+        let encrypts = is_encrypted(version, key);
+        if !encrypts && self.encryption == Encryption::Required {
+            return Err(Rejected::telling(Verdict::Key, LinkError::Unencrypted));
+        }
         let mut welcome = Welcome {
             version,
             verdict: Verdict::Proceed,
-            nonce: self.nonce,
+            nonce: self.fresh.nonce(),
             proof: [0; PROOF_BYTES],
             credit: self.credit,
             connections_max: connections_max_of(hello.role, self.connections_max),
         };
         let transcript = transcript(&hello, &welcome);
         welcome.proof = prove(key, Prover::Server, &transcript);
-        self.proving = Some(Proving { role: hello.role, key: key.clone(), version, transcript });
-        Ok(Accepted::Say(welcome.emit()))
+        let said = welcome.emit();
+        let (exchange, offer) = if encrypts {
+            let begun = Exchange::offer(key, &prologue(&hello, &said), &self.fresh);
+            let (exchange, offer) = begun.map_err(Rejected::silently)?;
+            (Some(exchange), Some(offer))
+        } else {
+            (None, None)
+        };
+        self.proving = Some(Proving { role: hello.role, key: key.clone(), version, transcript, exchange });
+        Ok(Accepted::Say(said, offer))
     }
+}
+
+fn split(both: &[u8; PROOF_BYTES + EXCHANGE_BYTES]) -> ([u8; PROOF_BYTES], [u8; EXCHANGE_BYTES]) {
+    let (mut proof, mut answer) = ([0; PROOF_BYTES], [0; EXCHANGE_BYTES]);
+    proof.copy_from_slice(&both[..PROOF_BYTES]);
+    answer.copy_from_slice(&both[PROOF_BYTES..]);
+    (proof, answer)
 }

@@ -32,6 +32,11 @@ impl IdPool {
         Some(id)
     }
 
+    /// The highest id.
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+
     /// Takes an id back. Call once, when both ends have closed the connection.
     pub fn release(&mut self, id: Id) {
         debug_assert!(id.0 >= 1 && id.0 < self.fresh, "{id} was assigned");

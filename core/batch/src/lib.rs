@@ -8,6 +8,7 @@
 //! - [`OpenerLink`]: the end of a helper or a library client
 //! - [`ServerLink`]: the end of the server, on which the server library and the preload shim stand
 //! - [`Acceptor`]: the end of a helper towards a library client, whose frames it passes on
+//! - [`Scratch`]: where an encrypted link's records are opened
 //! - [`AddressRules`]: which client addresses a link may carry
 //! - [`Unauthenticated`]: how many connections may wait for authentication, and which one is dropped for a newer one
 //!
@@ -31,6 +32,7 @@ mod id_table;
 mod ids;
 mod kept;
 mod opener;
+mod records;
 mod server;
 mod taken;
 pub mod unauthenticated;
@@ -50,7 +52,9 @@ pub use ids::IdPool;
 pub use kept::Unacknowledged;
 pub use opener::{OpenError, OpenerConfig, OpenerEvent, OpenerLink};
 pub use policy::{Policy, PolicyKind};
+pub use records::{Encryption, Scratch};
 pub use server::{ServerConfig, ServerLink};
+pub use spillway_auth::Fresh;
 pub use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role, Verdict};
 pub use spillway_wire::session::{Opening, Reconnect};
 pub use spillway_wire::{CloseReason, Connect, Control, Id, Kind, RefuseReason};

@@ -4,19 +4,20 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use spillway_auth::Key;
+use spillway_auth::{Fresh, Key};
 use spillway_transport::{Chunk, Time};
-use spillway_wire::preamble::{NONCE_BYTES, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
+use spillway_wire::preamble::{REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
 use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
 use crate::assembler::Updates;
 use crate::connection::Connection;
 use crate::ends::{Ends, Incoming, Limits, LinkCounters};
 use crate::error::LinkError;
-use crate::handshake::{Opening, Settled};
+use crate::handshake::{Opened, Opening, Settled};
 use crate::histogram::Batches;
 use crate::ids::IdPool;
 use crate::policy::PolicyKind;
+use crate::records::{Encryption, Records, Scratch};
 
 /// How a link is opened.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct OpenerConfig {
     pub limits: Limits,
     /// When batches go.
     pub policy: PolicyKind,
+    /// Whether the link is encrypted.
+    pub encryption: Encryption,
 }
 
 /// What a link tells its opener.
@@ -128,6 +131,10 @@ pub struct OpenerLink {
     ids: IdPool,
     /// By id: relayed connections. Ids are ours, and so as dense as connections were at the same time.
     relayed: Vec<Option<Updates>>,
+    /// [`unseal`](Self::unseal) has found that both ends have authenticated, which is not told yet.
+    found_established: bool,
+    /// [`unseal`](Self::unseal) has found that the link cannot go on, which is told after what came before.
+    found_error: Option<LinkError>,
 }
 
 #[derive(Debug)]
@@ -139,9 +146,8 @@ enum Stage {
 
 impl OpenerLink {
     /// A link over a connection that was just opened. The first batch is there at once.
-    /// `nonce` are fresh random bytes, never used before.
-    pub fn new(config: &OpenerConfig, now: Time, nonce: [u8; NONCE_BYTES]) -> OpenerLink {
-        let (opening, hello) = Opening::new(config.role, config.key.clone(), nonce);
+    pub fn new(config: &OpenerConfig, now: Time, fresh: Fresh) -> OpenerLink {
+        let (opening, hello) = Opening::new(config.role, config.key.clone(), config.encryption, fresh);
         let limits = config.limits;
         let mut ends = Ends::new(Kind::Request, config.policy.build(), limits.pending_bytes_max);
         ends.batches = Some(Box::default());
@@ -154,7 +160,14 @@ impl OpenerLink {
             ends,
             ids: IdPool::new(0),
             relayed: Vec::new(),
+            found_established: false,
+            found_error: None,
         }
+    }
+
+    /// Whether batches are encrypted, once both ends have authenticated.
+    pub fn is_encrypted(&self) -> bool {
+        self.ends.records.is_some()
     }
 
     /// Whether both ends have authenticated.
@@ -254,18 +267,63 @@ impl OpenerLink {
         }
     }
 
-    /// Takes the next event off the front of `input`. `None` when all of `input` is used up. After an error,
-    /// close the link; all its connections are lost.
+    /// What came from the server, ready to be taken apart: see [`ServerLink::unseal`](crate::ServerLink::unseal).
+    pub fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
+        let mut rest = wire;
+        scratch.clear();
+        if let Stage::Opening(_) = &self.stage {
+            if self.handshake_deadline <= now {
+                return rest; // which is told when it is taken apart
+            }
+            match self.handshake(&mut rest) {
+                Ok(is_established) => self.found_established = is_established,
+                Err(error) => {
+                    self.found_error = Some(error);
+                    return &[];
+                }
+            }
+        }
+        let Some(records) = &mut self.ends.records else { return rest };
+        if matches!(self.stage, Stage::Failed) || self.found_error.is_some() {
+            return &[];
+        }
+        let (opened, outcome) = records.unseal(rest, scratch);
+        self.found_error = outcome.err();
+        opened
+    }
+
+    /// Takes the next event off the front of `input`, which was [opened](Self::unseal) before; a link that is not
+    /// encrypted takes it as it came, too. `None` when all of `input` is used up. After an error, close the link; all its
+    /// connections are lost.
     pub fn decompose<'a>(
         &mut self,
         now: Time,
         input: &mut &'a [u8],
     ) -> Result<Option<OpenerEvent<'a>>, LinkError> {
-        let event = self.next_event(now, input);
+        let event = self.next_opened(now, input);
         if event.is_err() {
             self.stage = Stage::Failed;
         }
         event
+    }
+
+    fn next_opened<'a>(
+        &mut self,
+        now: Time,
+        input: &mut &'a [u8],
+    ) -> Result<Option<OpenerEvent<'a>>, LinkError> {
+        if core::mem::take(&mut self.found_established) {
+            return Ok(Some(OpenerEvent::Established { connections_max: self.ids.max() }));
+        }
+        let before = input.len();
+        if let Some(records) = &self.ends.records {
+            records.are_opened(input)?;
+        }
+        let event = self.next_event(now, input)?;
+        if let Some(records) = &mut self.ends.records {
+            records.took(before - input.len());
+        }
+        if event.is_none() { self.found_error.take().map_or(Ok(None), Err) } else { Ok(event) }
     }
 
     fn next_event<'a>(
@@ -276,13 +334,10 @@ impl OpenerLink {
         match &mut self.stage {
             Stage::Failed => return Ok(None),
             Stage::Opening(_) if self.handshake_deadline <= now => return Err(LinkError::HandshakeTimeout),
-            Stage::Opening(opening) => {
-                let Some((settled, proof)) = opening.advance(input)? else { return Ok(None) };
-                self.ends.assembler.preamble(&proof);
-                let connections_max = settled.connections_max.min(self.connections_max);
-                self.ids = IdPool::new(connections_max);
-                self.stage = Stage::Established(settled);
-                return Ok(Some(OpenerEvent::Established { connections_max }));
+            Stage::Opening(_) => {
+                let is_established = self.handshake(input)?;
+                let connections_max = self.ids.max();
+                return Ok(is_established.then_some(OpenerEvent::Established { connections_max }));
             }
             Stage::Established(_) => {}
         }
@@ -292,6 +347,20 @@ impl OpenerLink {
             }
         }
         Ok(None)
+    }
+
+    /// Whether both ends have authenticated with this.
+    fn handshake(&mut self, input: &mut &[u8]) -> Result<bool, LinkError> {
+        let Stage::Opening(opening) = &mut self.stage else { return Ok(false) };
+        let Some(Opened { settled, proof, encrypted }) = opening.advance(input)? else { return Ok(false) };
+        self.ends.assembler.preamble(&proof);
+        if let Some((answer, channel)) = encrypted {
+            self.ends.assembler.preamble(&answer);
+            self.ends.records = Some(Records::new(channel));
+        }
+        self.ids = IdPool::new(settled.connections_max.min(self.connections_max));
+        self.stage = Stage::Established(settled);
+        Ok(true)
     }
 
     fn piece<'a>(&mut self, piece: Piece<'a>) -> Result<Option<OpenerEvent<'a>>, LinkError> {

@@ -4,9 +4,9 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::SocketAddr;
 
-use spillway_auth::KeyRing;
+use spillway_auth::{Fresh, KeyRing};
 use spillway_transport::{Chunk, Time};
-use spillway_wire::preamble::{NONCE_BYTES, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
+use spillway_wire::preamble::{KeyId, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
 use spillway_wire::session::{Acknowledge, Reconnect};
 use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
 
@@ -19,6 +19,7 @@ use crate::forwarding::Taken;
 use crate::handshake::{Accepted, Accepting};
 use crate::kept::{Kept, Unacknowledged};
 use crate::policy::{Fixed, Policy};
+use crate::records::{Encryption, Records, Scratch};
 use crate::taken::Taking;
 
 /// What a server's link port accepts.
@@ -30,12 +31,14 @@ pub struct ServerConfig {
     pub rules: AddressRules,
     /// Bounds.
     pub limits: Limits,
+    /// Whether links are encrypted.
+    pub encryption: Encryption,
 }
 
 /// The server's end of one link.
 ///
-/// Feed it what the socket received with [`decompose`](Self::decompose), answer with
-/// [`compose`](Self::compose), and send what [`flush`](Self::flush) or [`poll_transmit`](Self::poll_transmit)
+/// Open what the socket received with [`unseal`](Self::unseal), take that apart with [`decompose`](Self::decompose), answer
+/// with [`compose`](Self::compose), and send what [`flush`](Self::flush) or [`poll_transmit`](Self::poll_transmit)
 /// returns, even after an error: it may tell the peer why. Receive only while [`may_read`](Self::may_read) says so.
 #[derive(Debug)]
 pub struct ServerLink {
@@ -48,6 +51,15 @@ pub struct ServerLink {
     is_drained: bool,
     /// Replies of this connection are to be kept, if it is the next that is opened. Whichever is, this is forgotten.
     keep_next: Option<Id>,
+    /// What [`unseal`](Self::unseal) has found, for [`decompose`](Self::decompose) to tell.
+    found: Found,
+}
+
+/// What opening a link's bytes has found that is not told yet.
+#[derive(Debug, Default)]
+struct Found {
+    established: Option<(Role, KeyId)>,
+    error: Option<LinkError>,
 }
 
 #[derive(Debug)]
@@ -58,15 +70,15 @@ enum Stage {
 }
 
 impl ServerLink {
-    /// A link that was just accepted. `nonce` are fresh random bytes, never used before.
+    /// A link that was just accepted.
     pub fn new(
         config: Arc<ServerConfig>,
         now: Time,
         peer: SocketAddr,
         local: SocketAddr,
-        nonce: [u8; NONCE_BYTES],
+        fresh: Fresh,
     ) -> ServerLink {
-        ServerLink::with_policy(config, now, peer, local, nonce, Box::new(Fixed::immediate()))
+        ServerLink::with_policy(config, now, peer, local, fresh, Box::new(Fixed::immediate()))
     }
 
     /// A link whose replies go by a policy of their own. With [`new`](Self::new) they go when asked for.
@@ -75,11 +87,11 @@ impl ServerLink {
         now: Time,
         peer: SocketAddr,
         local: SocketAddr,
-        nonce: [u8; NONCE_BYTES],
+        fresh: Fresh,
         policy: Box<dyn Policy>,
     ) -> ServerLink {
         let limits = config.limits;
-        let handshake = Accepting::new(nonce, limits.window_bytes, limits.connections_max);
+        let handshake = Accepting::new(config.encryption, fresh, limits.window_bytes, limits.connections_max);
         ServerLink {
             stage: Stage::Accepting {
                 handshake: Box::new(handshake),
@@ -88,14 +100,59 @@ impl ServerLink {
             ends: Ends::new(Kind::Reply, policy, limits.pending_bytes_max),
             is_drained: false,
             keep_next: None,
+            found: Found::default(),
             config,
             peer,
             local,
         }
     }
 
-    /// Takes the next event off the front of `input`. `None` when all of `input` is used up. After an error,
-    /// send what [`flush`](Self::flush) returns and close the link; all its connections are lost.
+    /// What came from the peer, ready to be taken apart: all of it, before more is given. An encrypted link's records are
+    /// opened into `scratch`; of other links the same bytes come back. Whatever is wrong with them,
+    /// [`decompose`](Self::decompose) says after it has told what came before.
+    pub fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
+        let mut rest = wire;
+        scratch.clear();
+        while let Stage::Accepting { deadline, .. } = &self.stage {
+            if *deadline <= now {
+                return rest; // which is told when it is taken apart
+            }
+            match self.handshake(&mut rest) {
+                Ok(Some(established)) => self.found.established = Some(established),
+                Ok(None) if rest.is_empty() => return rest,
+                Ok(None) => {}
+                Err(error) => {
+                    self.found.error = Some(error);
+                    return &[];
+                }
+            }
+        }
+        let Some(records) = &mut self.ends.records else { return rest };
+        if matches!(self.stage, Stage::Failed) || self.found.error.is_some() {
+            return &[];
+        }
+        let (opened, outcome) = records.unseal(rest, scratch);
+        self.found.error = outcome.err();
+        opened
+    }
+
+    /// Whether batches are encrypted, once the peer has authenticated.
+    pub fn is_encrypted(&self) -> bool {
+        self.ends.records.is_some()
+    }
+
+    /// Bytes that the peer must send before anything else can be said: where more than those is received, it is to be
+    /// [opened](Self::unseal). 0 once it has authenticated.
+    pub fn handshake_wants(&self) -> usize {
+        match &self.stage {
+            Stage::Accepting { handshake, .. } => handshake.wanted(),
+            _ => 0,
+        }
+    }
+
+    /// Takes the next event off the front of `input`, which was [opened](Self::unseal) before; a link that is not
+    /// encrypted takes it as it came, too. `None` when all of `input` is used up. After an error, send what
+    /// [`flush`](Self::flush) returns and close the link; all its connections are lost.
     pub fn decompose<'a>(
         &mut self,
         now: Time,
@@ -111,11 +168,33 @@ impl ServerLink {
         input: &mut &'a [u8],
         run: Option<&mut &'a [u8]>,
     ) -> Result<Option<ServerEvent<'a>>, LinkError> {
-        let event = self.next_event(now, input, run);
+        let event = self.next_opened(now, input, run);
         if event.is_err() {
             self.stage = Stage::Failed;
         }
         event
+    }
+
+    #[inline]
+    fn next_opened<'a>(
+        &mut self,
+        now: Time,
+        input: &mut &'a [u8],
+        mut run: Option<&mut &'a [u8]>,
+    ) -> Result<Option<ServerEvent<'a>>, LinkError> {
+        if let Some((role, key)) = self.found.established.take() {
+            return Ok(Some(ServerEvent::Established { role, key }));
+        }
+        let before = input.len();
+        if let Some(records) = &self.ends.records {
+            records.are_opened(input)?;
+        }
+        let event = self.next_event(now, input, run.as_deref_mut())?;
+        if let Some(records) = &mut self.ends.records {
+            records.took(before - input.len());
+        }
+        let is_all_told = event.is_none() && run.is_none_or(|run| run.is_empty());
+        if is_all_told { self.found.error.take().map_or(Ok(None), Err) } else { Ok(event) }
     }
 
     /// `run`: requests are wanted as they are; when there are some at the front they are put there, and there is no event.
@@ -133,7 +212,7 @@ impl ServerLink {
                     return Err(LinkError::HandshakeTimeout);
                 }
                 Stage::Accepting { .. } => match self.handshake(input)? {
-                    Some(event) => return Ok(Some(event)),
+                    Some((role, key)) => return Ok(Some(ServerEvent::Established { role, key })),
                     None if input.is_empty() => return Ok(None),
                     None => continue,
                 },
@@ -168,17 +247,21 @@ impl ServerLink {
         }
     }
 
-    fn handshake<'a>(&mut self, input: &mut &[u8]) -> Result<Option<ServerEvent<'a>>, LinkError> {
+    fn handshake(&mut self, input: &mut &[u8]) -> Result<Option<(Role, KeyId)>, LinkError> {
         let Stage::Accepting { handshake, .. } = &mut self.stage else { return Ok(None) };
         match handshake.advance(&self.config.ring, input) {
             Ok(Accepted::NeedsInput) => Ok(None),
-            Ok(Accepted::Say(welcome)) => {
+            Ok(Accepted::Say(welcome, offer)) => {
                 self.ends.assembler.preamble(&welcome);
+                if let Some(offer) = offer {
+                    self.ends.assembler.preamble(&offer);
+                }
                 Ok(None)
             }
-            Ok(Accepted::Done { role, key, version }) => {
+            Ok(Accepted::Done { role, key, version, channel }) => {
                 self.stage = Stage::Established { role, version };
-                Ok(Some(ServerEvent::Established { role, key }))
+                self.ends.records = channel.map(Records::new);
+                Ok(Some((role, key)))
             }
             Err(rejected) => {
                 if let Some(welcome) = rejected.say {

@@ -6,10 +6,10 @@ mod vectors;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use spillway_auth::{Key, KeyRing};
+use spillway_auth::{Fresh, Key, KeyRing};
 use spillway_batch::{
-    CloseReason, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, ServerConfig,
-    ServerEvent, ServerLink,
+    CloseReason, Encryption, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, Scratch,
+    ServerConfig, ServerEvent, ServerLink,
 };
 use spillway_transport::Time;
 use vectors::{Vectors, hex};
@@ -26,10 +26,16 @@ fn key(role: Role) -> Key {
     Key::from_secret(std::array::from_fn(|at| first + at as u8))
 }
 
-fn opener(role: Role) -> OpenerLink {
+/// Fresh bytes: a nonce that counts from `nonce`, and an ephemeral secret that counts from `ephemeral`.
+fn fresh(nonce: u8, ephemeral: u8) -> Fresh {
+    let byte = |at: usize| if at < 16 { nonce + at as u8 } else { ephemeral + (at - 16) as u8 };
+    Fresh::from_random(std::array::from_fn(byte))
+}
+
+fn opener(role: Role, encryption: Encryption) -> OpenerLink {
     let policy = PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 };
-    let config = OpenerConfig { role, key: key(role), limits: Limits::default(), policy };
-    OpenerLink::new(&config, NOW, std::array::from_fn(|at| 0x10 + at as u8))
+    let config = OpenerConfig { role, key: key(role), limits: Limits::default(), policy, encryption };
+    OpenerLink::new(&config, NOW, fresh(0x10, 0x40))
 }
 
 fn server() -> ServerLink {
@@ -38,8 +44,7 @@ fn server() -> ServerLink {
     ring.accept(Role::Client, key(Role::Client));
     let config = Arc::new(ServerConfig { ring, ..ServerConfig::default() });
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-    let nonce = std::array::from_fn(|at| 0x20 + at as u8);
-    ServerLink::new(config, NOW, address("10.0.0.2:40000"), address("10.0.0.5:11411"), nonce)
+    ServerLink::new(config, NOW, address("10.0.0.2:40000"), address("10.0.0.5:11411"), fresh(0x20, 0x60))
 }
 
 fn assert_says(batch: Option<spillway_transport::Chunk>, expected: &[u8], name: &str) {
@@ -51,7 +56,7 @@ fn assert_says(batch: Option<spillway_transport::Chunk>, expected: &[u8], name: 
 #[test]
 fn a_link_of_version_3_is_these_bytes() {
     let vectors = vectors();
-    let (mut opener, mut server) = (opener(Role::Helper), server());
+    let (mut opener, mut server) = (opener(Role::Helper, Encryption::Off), server());
     let says = |name: &str| vectors.bytes(name);
 
     assert_says(opener.flush(NOW), says("version 3: hello"), "hello");
@@ -91,6 +96,49 @@ fn a_link_of_version_3_is_these_bytes() {
 }
 
 #[test]
+fn a_link_of_version_4_is_these_bytes() {
+    let vectors = vectors();
+    let (mut opener, mut server) = (opener(Role::Helper, Encryption::Preferred), server());
+    let (mut scratch, mut here) = (Scratch::new(), Scratch::new());
+    let says = |name: &str| vectors.bytes(name);
+
+    assert_says(opener.flush(NOW), says("version 4: hello"), "hello");
+    let mut input = server.unseal(NOW, says("version 4: hello"), &mut scratch);
+    assert_eq!(server.decompose(NOW, &mut input), Ok(None));
+    assert_says(server.flush(NOW), says("version 4: welcome"), "welcome");
+    let mut input = opener.unseal(NOW, says("version 4: welcome"), &mut here);
+    let established = opener.decompose(NOW, &mut input).unwrap();
+    assert!(matches!(established, Some(OpenerEvent::Established { .. })));
+    // What follows the proof is sealed: the batch of version 3.
+    let (id, client) = (Id(1), CLIENT.parse().unwrap());
+    assert_eq!(opener.open(client, None), Ok(id));
+    assert_eq!(opener.compose(id, b"get a\r\n"), 7);
+    opener.finish(id);
+    assert_says(opener.flush(NOW), says("version 4: proof and opener's batch"), "the opener's batch");
+    let mut input = server.unseal(NOW, says("version 4: proof and opener's batch"), &mut scratch);
+    assert_eq!(input, says("version 3: opener's batch"));
+    let mut next = || server.decompose(NOW, &mut input).unwrap();
+    assert!(matches!(next(), Some(ServerEvent::Established { role: Role::Helper, .. })));
+    assert_eq!(next(), Some(ServerEvent::Connect { id, client, server: None }));
+    assert_eq!(next(), Some(ServerEvent::Data { id, bytes: b"get a\r\n" }));
+    assert_eq!((next(), next()), (Some(ServerEvent::Finished { id }), None));
+
+    server.accept(id);
+    assert_eq!(server.compose(id, b"END\r\n"), 5);
+    server.close(id, CloseReason::Normal);
+    assert_says(server.flush(NOW), says("version 4: server's batch"), "the server's batch");
+    let mut input = opener.unseal(NOW, says("version 4: server's batch"), &mut here);
+    assert_eq!(input, says("version 3: server's batch"));
+    while opener.decompose(NOW, &mut input).unwrap().is_some() {}
+
+    opener.close(id, CloseReason::Normal);
+    assert_says(opener.flush(NOW), says("version 4: opener's last batch"), "the opener's last batch");
+    let mut input = server.unseal(NOW, says("version 4: opener's last batch"), &mut scratch);
+    assert_eq!(server.decompose(NOW, &mut input), Ok(None));
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
 fn openers_of_versions_before_are_answered_with_these_bytes() {
     let vectors = vectors();
     for version in [1, 2] {
@@ -106,7 +154,7 @@ fn openers_of_versions_before_are_answered_with_these_bytes() {
 #[test]
 fn a_server_of_version_1_is_answered_with_these_bytes() {
     let vectors = vectors();
-    let mut opener = opener(Role::Client);
+    let mut opener = opener(Role::Client, Encryption::Off);
     assert_says(opener.flush(NOW), vectors.bytes("server of version 1: hello"), "hello");
     let established = opener.decompose(NOW, &mut vectors.bytes("server of version 1: welcome")).unwrap();
     assert!(matches!(established, Some(OpenerEvent::Established { .. })));

@@ -67,7 +67,7 @@ fn words_before_connect_are_about_the_next_connection_only() {
         (&[(5, asks(9)), (5, plain)], false),
     ];
     for (words, is_kept) in plays {
-        let mut pair = Pair::established();
+        let mut pair = Pair::plain(Limits::default());
         for (id, control) in words {
             let mut bytes = Vec::new();
             control.emit(Id(*id), &mut bytes);

@@ -407,7 +407,7 @@ proptest! {
     /// Any bytes after a good preamble: an error or not, never a panic, never more than was opened.
     #[test]
     fn an_authenticated_peer_may_send_anything(junk in proptest::collection::vec(any::<u8>(), 0..3000)) {
-        let mut pair = Pair::established();
+        let mut pair = Pair::plain(Limits::default());
         pair.open(1);
         let mut input = &junk[..];
         let mut events = 0;

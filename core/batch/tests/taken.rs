@@ -4,7 +4,7 @@
 mod pair;
 
 use pair::{Pair, Seen};
-use spillway_batch::{CloseReason, Control, Id, Received};
+use spillway_batch::{CloseReason, Control, Id, Limits, Received};
 use spillway_wire::session::Acknowledge;
 
 fn open(pair: &mut Pair, port: u16) -> Id {
@@ -54,7 +54,7 @@ fn only_where_the_helper_asks() {
 
 #[test]
 fn nothing_is_told_of_what_is_cut_short() {
-    let mut pair = Pair::established();
+    let mut pair = Pair::plain(Limits::default());
     let id = open(&mut pair, 1);
     pair.opener.compose(id, &[7; 100]);
     // The header and half of the bytes: the server has no more, and says so.
@@ -72,7 +72,7 @@ fn nothing_is_told_of_what_is_cut_short() {
 
 #[test]
 fn runs_that_are_passed_on_are_taken_too() {
-    let mut pair = Pair::established();
+    let mut pair = Pair::plain(Limits::default());
     let id = open(&mut pair, 1);
     pair.opener.compose(id, b"abc");
     pair.opener.compose(id, b"de");

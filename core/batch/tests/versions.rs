@@ -5,8 +5,8 @@ mod pair;
 
 use spillway_auth::{Key, Prover, prove};
 use spillway_batch::{
-    CloseReason, Id, Limits, LinkError, OpenError, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role,
-    ServerEvent, ServerLink, Verdict,
+    CloseReason, Encryption, Id, Limits, LinkError, OpenError, OpenerConfig, OpenerEvent, OpenerLink,
+    PolicyKind, Role, ServerEvent, ServerLink, Verdict,
 };
 use spillway_transport::Time;
 use spillway_wire::Control;
@@ -30,7 +30,7 @@ fn server_of_an_old_opener() -> ServerLink {
     let key = pair::helper_key();
     let (peer, local) = ("10.0.0.2:40000".parse().unwrap(), "10.0.0.5:11411".parse().unwrap());
     let config = pair::server_config(Limits::default());
-    let mut server = ServerLink::new(config, Time(0), peer, local, [9; 16]);
+    let mut server = ServerLink::new(config, Time(0), peer, local, pair::fresh(9));
     let hello = Hello { version_min: 1, version_max: 1, role: Role::Helper, key: key.id(), nonce: [5; 16] };
     assert_eq!(server.decompose(Time(1), &mut &hello.emit()[..]), Ok(None));
     let welcome: [u8; WELCOME_BYTES] = server.flush(Time(1)).unwrap().as_slice().try_into().unwrap();
@@ -63,8 +63,9 @@ fn opener_of_an_old_server() -> OpenerLink {
         key: key.clone(),
         limits: Limits::default(),
         policy: PolicyKind::Fixed { delay: core::time::Duration::ZERO, bytes: 0 },
+        encryption: Encryption::Preferred,
     };
-    let mut opener = OpenerLink::new(&config, Time(0), [5; 16]);
+    let mut opener = OpenerLink::new(&config, Time(0), pair::fresh(5));
     let hello: [u8; HELLO_BYTES] = opener.flush(Time(0)).unwrap().as_slice().try_into().unwrap();
     let hello = Hello::parse(&hello).unwrap();
     let mut welcome = Welcome {

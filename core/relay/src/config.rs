@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{AddressRange, Limits, PolicyKind};
+use spillway_batch::{AddressRange, Encryption, Limits, PolicyKind};
 use spillway_policy::SheddingSettings;
 
 /// Fills a buffer with bytes for nonces and jitter: unpredictable ones in production, those of a seeded generator
@@ -136,6 +136,10 @@ pub struct ServiceConfig {
     pub acknowledges_replies: bool,
     /// When batches go.
     pub policy: PolicyKind,
+    /// Whether links to the server are encrypted.
+    pub encryption: Encryption,
+    /// Whether links of library clients are.
+    pub client_encryption: Encryption,
     /// Bounds of each link and of its connections.
     pub limits: Limits,
     /// How long the server may take to accept a link's connection. Authentication has
@@ -159,6 +163,8 @@ impl ServiceConfig {
             links: 1,
             acknowledges_replies: false,
             policy: PolicyKind::Adaptive { max_delay: Duration::from_micros(200), max_bytes: 64 * 1024 },
+            encryption: Encryption::Preferred,
+            client_encryption: Encryption::Preferred,
             limits: Limits::default(),
             connect_timeout: Duration::from_secs(1),
         }

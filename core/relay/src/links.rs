@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, RefuseReason, Role, Verdict,
+    CloseReason, Fresh, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, RefuseReason, Role, Verdict,
 };
 use spillway_policy::Word;
 use spillway_transport::{Conn, Time, Transport};
@@ -71,7 +71,7 @@ impl Relay {
             return;
         };
         let index = *index;
-        let nonce = self.nonce();
+        let fresh = self.fresh();
         // All links' batches together may have a quarter of the memory.
         let share = self.config.memory_bytes_max / 4 / self.upstreams.len();
         let upstream = &mut self.upstreams[index];
@@ -84,27 +84,41 @@ impl Relay {
             key: key.unwrap_or_else(Key::loopback_only),
             limits: Limits { pending_bytes_max, ..service.limits },
             policy: service.policy,
+            encryption: service.encryption,
         };
-        let opener = OpenerLink::new(&config, now, nonce);
+        let opener = OpenerLink::new(&config, now, fresh);
         upstream.state = State::Linked(Box::new(Linked::new(conn, opener, config.key.id())));
         out.grant(conn, LINK_GRANT_BYTES);
     }
 
-    pub(crate) fn nonce(&mut self) -> [u8; 16] {
-        let mut nonce = [0; 16];
-        (self.random)(&mut nonce);
-        nonce
+    pub(crate) fn fresh(&mut self) -> Fresh {
+        Fresh::filled(|bytes| (self.random)(bytes))
     }
 
     pub(crate) fn link_data<T: Transport>(&mut self, now: Time, index: usize, bytes: &[u8], out: &mut T) {
-        let mut input = bytes;
+        let mut scratch = core::mem::take(&mut self.scratch);
+        if let Some(linked) = self.upstreams[index].linked_mut() {
+            let opened = linked.opener.unseal(now, bytes, &mut scratch);
+            self.link_opened_data(now, index, (bytes.len(), opened), out);
+        }
+        self.scratch = scratch;
+    }
+
+    /// `received` bytes have been opened: `input` was in them.
+    fn link_opened_data<T: Transport>(
+        &mut self,
+        now: Time,
+        index: usize,
+        (received, mut input): (usize, &[u8]),
+        out: &mut T,
+    ) {
         loop {
             let Some(linked) = self.upstreams[index].linked_mut() else { return };
             match linked.opener.decompose(now, &mut input) {
                 Ok(Some(OpenerEvent::Data { id, bytes })) => self.reply(index, id, bytes, out),
                 Ok(Some(event)) => self.link_event(now, index, event, out),
                 Ok(None) => {
-                    out.grant(linked.conn, bytes.len() as u32); // at most what was granted
+                    out.grant(linked.conn, received as u32); // at most what was granted
                     return;
                 }
                 Err(error) => {

@@ -38,7 +38,8 @@ impl Relay {
             Ok(credit) => {
                 self.gauge.came(now, peer);
                 let deadline = now + self.config.timeouts.handshake;
-                let acceptor = Acceptor::new(credit, 1, deadline, self.nonce());
+                let encryption = self.config.services[usize::from(service)].client_encryption;
+                let acceptor = Acceptor::new(encryption, credit, 1, deadline, self.fresh());
                 let mut client = LibraryClient::new(now, service, peer, acceptor, credit);
                 client.grant(conn, None, &mut self.memory, out);
                 self.put_client(conn, Holder::Library(Box::new(client)));
@@ -106,21 +107,29 @@ impl Relay {
     }
 
     fn library_frames<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
-        let mut input = bytes;
-        loop {
-            let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
-            let (service, established) = (client.service, client.acceptor.is_established());
+        let mut scratch = core::mem::take(&mut self.scratch);
+        if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
             let keyless;
-            let ring = match &self.config.services[usize::from(service)].client_keys {
+            let ring = match &self.config.services[usize::from(client.service)].client_keys {
                 Some(ring) => ring,
                 None => {
                     // Settings may have changed since it came: who is not on loopback is not let in without a key.
-                    let trusted = !established && client.peer.ip().is_loopback();
+                    let trusted = !client.acceptor.is_established() && client.peer.ip().is_loopback();
                     keyless = if trusted { KeyRing::loopback_only() } else { KeyRing::new() };
                     &keyless
                 }
             };
-            match client.acceptor.decompose(now, ring, &mut input) {
+            let opened = client.acceptor.unseal(now, ring, bytes, &mut scratch);
+            self.library_opened_data(now, conn, opened, out);
+        }
+        self.scratch = scratch;
+    }
+
+    fn library_opened_data<T: Transport>(&mut self, now: Time, conn: Conn, mut input: &[u8], out: &mut T) {
+        loop {
+            let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
+            let (service, established) = (client.service, client.acceptor.is_established());
+            match client.acceptor.decompose(&mut input) {
                 Ok(Some(AcceptorEvent::Data { id, bytes, last })) => {
                     client.bytes_in += bytes.len() as u64;
                     self.services[usize::from(service)].counters.requests.count(bytes.len());

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use spillway_auth::KeyRing;
-use spillway_batch::Unauthenticated;
+use spillway_batch::{Scratch, Unauthenticated};
 use spillway_policy::{Gauge, Shedding};
 use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time, Transport};
 
@@ -54,6 +54,8 @@ pub struct Relay {
     pub(crate) shedding: Option<Shedding>,
     /// Where to look for the next client to send away.
     pub(crate) shed_next: u32,
+    /// Where records of encrypted links are opened.
+    pub(crate) scratch: Scratch,
     /// Of services without client keys.
     pub(crate) loopback_ring: KeyRing,
 }
@@ -131,6 +133,7 @@ impl Relay {
             gauge: Gauge::new(config.capacity(), u64::from_le_bytes(seed)),
             shedding: config.load.shedding.map(Shedding::new),
             shed_next: 0,
+            scratch: Scratch::new(),
             loopback_ring: KeyRing::loopback_only(),
             config: Config { services: Vec::new(), ..config },
         };
@@ -315,6 +318,7 @@ fn link_status(upstream: &Upstream) -> LinkStatus {
         pending_bytes: linked.map_or(0, |linked| linked.pending()),
         replaced: upstream.standing != Standing::Current,
         key: linked.map(|linked| linked.key),
+        encrypted: linked.is_some_and(|linked| linked.opener.is_encrypted()),
     }
 }
 

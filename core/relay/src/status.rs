@@ -81,6 +81,8 @@ pub struct LinkStatus {
     pub replaced: bool,
     /// The key that it was opened with, while it is open.
     pub key: Option<KeyId>,
+    /// Its batches are encrypted.
+    pub encrypted: bool,
 }
 
 /// What became of a draining service's clients.

@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Connect, Control, Id, KeyId, Kind, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink,
-    Opening, PolicyKind, Reconnect, RefuseReason, Role,
+    CloseReason, Connect, Control, Encryption, Fresh, Id, KeyId, Kind, Limits, LinkError, OpenerConfig,
+    OpenerEvent, OpenerLink, Opening, PolicyKind, Reconnect, RefuseReason, Role, Scratch,
 };
 use spillway_policy::Word;
 use spillway_relay::{Config, Cut, Notice};
@@ -29,7 +29,11 @@ impl Client {
     fn connecting(world: &mut World, key: Key, role: Role, limits: Limits) -> Client {
         let conn = world.client(1, CLIENT);
         let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
-        let link = OpenerLink::new(&OpenerConfig { role, key, limits, policy }, world.now, [3; 16]);
+        let link = OpenerLink::new(
+            &OpenerConfig { role, key, limits, policy, encryption: Encryption::Preferred },
+            world.now,
+            Fresh::from_random([3; Fresh::BYTES]),
+        );
         Client { conn, link, heard: Vec::new(), got: Vec::new() }
     }
 
@@ -57,7 +61,8 @@ impl Client {
             if bytes.is_empty() && batch.is_none() {
                 return Ok(());
             }
-            let mut input = bytes.as_slice();
+            let mut scratch = Scratch::new();
+            let mut input = self.link.unseal(world.now, &bytes, &mut scratch);
             while let Some(event) = self.link.decompose(world.now, &mut input)? {
                 let said = match event {
                     OpenerEvent::Established { connections_max } => format!("established {connections_max}"),

@@ -6,7 +6,9 @@ use core::time::Duration;
 use std::net::SocketAddr;
 
 use spillway_auth::{Key, prove_ask, verify_load};
-use spillway_batch::{Id, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role};
+use spillway_batch::{
+    Encryption, Fresh, Id, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, Scratch,
+};
 use spillway_relay::{Config, Load, Notice, Questions};
 use spillway_transport::{Application, Conn};
 use spillway_wire::load::{ASK_BYTES, Ask};
@@ -133,10 +135,18 @@ impl Client {
         let address = SocketAddr::from(([10, 9, 0, 1], 5000 + number));
         let conn = world.client(1, &address.to_string());
         let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
-        let config =
-            OpenerConfig { role: Role::Client, key: client_key(), limits: Default::default(), policy };
-        let mut client =
-            Client { conn, link: OpenerLink::new(&config, world.now, [3; 16]), told: Vec::new() };
+        let config = OpenerConfig {
+            role: Role::Client,
+            key: client_key(),
+            limits: Default::default(),
+            policy,
+            encryption: Encryption::Preferred,
+        };
+        let mut client = Client {
+            conn,
+            link: OpenerLink::new(&config, world.now, Fresh::from_random([3; Fresh::BYTES])),
+            told: Vec::new(),
+        };
         client.exchange(world);
         client.link.open(address, None).unwrap();
         client.exchange(world);
@@ -153,7 +163,8 @@ impl Client {
             if bytes.is_empty() && batch.is_none() {
                 return;
             }
-            let mut input = bytes.as_slice();
+            let mut scratch = Scratch::new();
+            let mut input = self.link.unseal(world.now, &bytes, &mut scratch);
             while let Some(event) = self.link.decompose(world.now, &mut input).unwrap() {
                 if let OpenerEvent::Drain { deadline_ms } = event {
                     self.told.push(deadline_ms);

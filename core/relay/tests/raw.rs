@@ -4,7 +4,7 @@ mod world;
 
 use core::time::Duration;
 
-use spillway_batch::{CloseReason, Id, Limits, RefuseReason};
+use spillway_batch::{CloseReason, Id, Limits, RefuseReason, Scratch};
 use spillway_relay::{Config, LinkDown, LinkState, Notice, Refusal, ServiceConfig};
 use spillway_transport::{Application, Event, HostLimit, LostReason, Time};
 use world::{Heard, World, config};
@@ -51,7 +51,8 @@ fn messages_of_one_turn_share_a_batch() {
     let after = world.relay.status().services[0].traffic;
     assert_eq!(after.batches_sent - before.batches_sent, 1);
     assert_eq!(after.messages_sent - before.messages_sent, 10);
-    assert_eq!(after.bytes_sent - before.bytes_sent, 10 * (7 + 7));
+    // One record: its sealed length, and its tag.
+    assert_eq!(after.bytes_sent - before.bytes_sent, 10 * (7 + 7) + 18 + 16);
 }
 
 #[test]
@@ -392,7 +393,8 @@ fn a_drain_ends_when_the_clients_are_gone_or_its_time_is_up() {
         }
         assert!(world.relay.is_drained() && world.wires.line(world.link).finished);
         let last = world.wires.take(world.link);
-        let mut input = last.as_slice();
+        let mut scratch = Scratch::new();
+        let mut input = world.server.unseal(world.now, &last, &mut scratch);
         assert!(world.server.decompose(world.now, &mut input).unwrap().is_some(), "the close is told");
         assert_eq!(world.relay.poll_timeout(), None);
     }

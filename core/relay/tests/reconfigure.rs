@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{AddressRules, CloseReason, Id, Limits, PolicyKind, Role, ServerConfig, ServerLink};
+use spillway_batch::{
+    AddressRules, CloseReason, Encryption, Fresh, Id, Limits, PolicyKind, Role, Scratch, ServerConfig,
+    ServerLink,
+};
 use spillway_relay::{Config, ConfigError, Drained, LinkState, Notice, ServiceConfig};
 use spillway_transport::{Application, Event, LostReason, Time};
 use world::{Heard, SERVER, World, config, helper_key};
@@ -39,9 +42,14 @@ fn turn(world: &mut World) {
 fn server_with(now: Time, keys: &[Key]) -> ServerLink {
     let mut ring = KeyRing::new();
     keys.iter().for_each(|key| ring.accept(Role::Helper, key.clone()));
-    let config = ServerConfig { ring, rules: AddressRules::default(), limits: Limits::default() };
+    let config = ServerConfig {
+        ring,
+        rules: AddressRules::default(),
+        limits: Limits::default(),
+        encryption: Encryption::Preferred,
+    };
     let (peer, local) = ("10.0.0.2:40001".parse().unwrap(), SERVER.parse().unwrap());
-    ServerLink::new(Arc::new(config), now, peer, local, [8; 16])
+    ServerLink::new(Arc::new(config), now, peer, local, Fresh::from_random([8; Fresh::BYTES]))
 }
 
 /// Puts the old link aside and has the new one opened: returns the old link with its server.
@@ -119,7 +127,8 @@ fn another_key_gets_a_new_link_before_the_old_one_ends() {
     assert!(matches!(world.exchange()[..], [Heard::Connect(1, _)]));
     world.data(client, b"get x");
     let bytes = world.wires.take(old);
-    let mut input = bytes.as_slice();
+    let mut scratch = Scratch::new();
+    let mut input = old_server.unseal(world.now, &bytes, &mut scratch);
     let mut told = Vec::new();
     while let Some(event) = old_server.decompose(world.now, &mut input).unwrap() {
         told.push(format!("{event:?}"));
@@ -132,7 +141,8 @@ fn another_key_gets_a_new_link_before_the_old_one_ends() {
         old_server.close(Id(id), CloseReason::Normal);
     }
     let bytes = world.wires.take(old);
-    let mut input = bytes.as_slice();
+    let mut scratch = Scratch::new();
+    let mut input = old_server.unseal(world.now, &bytes, &mut scratch);
     while old_server.decompose(world.now, &mut input).unwrap().is_some() {}
     let batch = old_server.flush(world.now).unwrap();
     assert!(!world.wires.line(old).finished);

@@ -4,6 +4,7 @@
 //! - [`control`]: what control messages carry
 //! - [`disassemble`]: a batch taken apart, piece by piece
 //! - [`preamble`]: how a link begins
+//! - [`record`]: what batches are cut into on an encrypted link
 //! - [`session`]: what sessions say when they begin and move
 //! - [`load`]: what helpers are asked by datagram before a client comes
 //! - [`state`]: a live TCP connection on its way to another host
@@ -26,6 +27,7 @@ pub mod load;
 pub mod packet;
 pub mod preamble;
 pub mod proxy;
+pub mod record;
 pub mod session;
 pub mod state;
 

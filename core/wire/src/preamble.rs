@@ -3,8 +3,8 @@
 //! ```text
 //! opener                                   server
 //!   hello: magic, versions, role, key id, nonce  ->
-//!   <-  welcome: magic, version, verdict, nonce, proof, limits
-//!   proof                                        ->
+//!   <-  welcome: magic, version, verdict, nonce, proof, limits; since version 4, key exchange
+//!   proof; since version 4, key exchange         ->
 //!   batches                                      <->
 //! ```
 //!
@@ -17,7 +17,7 @@ use core::fmt;
 pub const MAGIC: [u8; 8] = *b"\xf5SPILLWY";
 
 /// The link versions that this code speaks.
-pub const VERSIONS: core::ops::RangeInclusive<u8> = 1..=3;
+pub const VERSIONS: core::ops::RangeInclusive<u8> = 1..=4;
 
 /// The first link version that carries sessions.
 pub const SESSIONS_SINCE: u8 = 2;
@@ -25,12 +25,17 @@ pub const SESSIONS_SINCE: u8 = 2;
 /// The first link version in which a server that is asked to keep replies also acknowledges requests.
 pub const REQUESTS_ACKNOWLEDGED_SINCE: u8 = 3;
 
+/// The first link version in which batches are encrypted, unless the key is the one that everybody knows.
+pub const ENCRYPTED_SINCE: u8 = 4;
+
 /// Bytes of [`Hello`].
 pub const HELLO_BYTES: usize = 36;
 /// Bytes of [`Welcome`].
 pub const WELCOME_BYTES: usize = 68;
 /// Bytes of a proof.
 pub const PROOF_BYTES: usize = 32;
+/// Bytes of each message of the key exchange: an ephemeral public key and a tag.
+pub const EXCHANGE_BYTES: usize = 48;
 /// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 16;
 
@@ -179,8 +184,13 @@ impl Hello {
 
     /// The highest version that both ends speak.
     pub fn common_version(&self) -> Option<u8> {
-        let version = self.version_max.min(*VERSIONS.end());
-        (version >= self.version_min && version >= *VERSIONS.start()).then_some(version)
+        self.common_version_of(&VERSIONS)
+    }
+
+    /// The highest version that the opener and an end that speaks `versions` have in common.
+    pub fn common_version_of(&self, versions: &core::ops::RangeInclusive<u8>) -> Option<u8> {
+        let version = self.version_max.min(*versions.end());
+        (version >= self.version_min && version >= *versions.start()).then_some(version)
     }
 }
 
@@ -276,9 +286,9 @@ mod tests {
     #[test]
     fn the_newest_common_version_is_chosen() {
         assert_eq!(hello().common_version(), Some(3));
-        assert_eq!(Hello { version_max: 9, ..hello() }.common_version(), Some(3));
+        assert_eq!(Hello { version_max: 9, ..hello() }.common_version(), Some(4));
         assert_eq!(Hello { version_max: 1, ..hello() }.common_version(), Some(1));
-        assert_eq!(Hello { version_min: 4, version_max: 9, ..hello() }.common_version(), None);
+        assert_eq!(Hello { version_min: 5, version_max: 9, ..hello() }.common_version(), None);
     }
 
     #[test]

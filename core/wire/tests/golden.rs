@@ -7,9 +7,10 @@ use std::net::SocketAddr;
 
 use spillway_wire::control::Control::{self, *};
 use spillway_wire::preamble::{
-    HELLO_BYTES, Hello, KeyId, PROOF_BYTES, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE, VERSIONS,
-    Verdict, WELCOME_BYTES, Welcome,
+    ENCRYPTED_SINCE, HELLO_BYTES, Hello, KeyId, PROOF_BYTES, REQUESTS_ACKNOWLEDGED_SINCE, Role,
+    SESSIONS_SINCE, VERSIONS, Verdict, WELCOME_BYTES, Welcome,
 };
+use spillway_wire::record::{RECORD_HEADER_BYTES, RECORD_PLAIN_BYTES_MAX, RECORD_TAG_BYTES};
 use spillway_wire::session::{Acknowledge, Opening, Position, Reconnect, Resumed, SessionId};
 use spillway_wire::{
     CloseReason, Connect, Disassembler, HEADER_BYTES, Header, Id, Kind, PAYLOAD_BYTES_MAX, Piece,
@@ -23,6 +24,8 @@ fn frames_of(version: u8) -> (Vectors, Vec<(&'static str, Vec<Said>)>) {
         1 => (Vectors::read(include_str!("../golden/frames-1.hex")), version_1()),
         2 => (Vectors::read(include_str!("../golden/frames-2.hex")), version_2()),
         3 => (Vectors::read(include_str!("../golden/frames-3.hex")), version_3()),
+        // The frames of version 3, in encrypted records: link.hex has them.
+        4 => (Vectors::read(""), Vec::new()),
         _ => panic!("link version {version} has no vectors: add golden/frames-{version}.hex"),
     }
 }
@@ -275,5 +278,6 @@ fn the_preamble_is_these_bytes() {
 fn numbers_that_both_ends_must_know() {
     assert_eq!((HEADER_BYTES, PAYLOAD_BYTES_MAX), (7, 65_535));
     assert_eq!(spillway_wire::control::CONTROL_BYTES_MAX, 256);
-    assert_eq!((VERSIONS, SESSIONS_SINCE, REQUESTS_ACKNOWLEDGED_SINCE), (1..=3, 2, 3));
+    assert_eq!((VERSIONS, SESSIONS_SINCE, REQUESTS_ACKNOWLEDGED_SINCE, ENCRYPTED_SINCE), (1..=4, 2, 3, 4));
+    assert_eq!((RECORD_HEADER_BYTES, RECORD_PLAIN_BYTES_MAX, RECORD_TAG_BYTES), (18, 16_384, 16));
 }

@@ -272,6 +272,11 @@ int pm_settings_key_file(struct pm_settings *settings,
 int pm_settings_key_text(struct pm_settings *settings,
                          const char *text);
 
+// Whether links that would not be encrypted are refused (0 by default): of a server or helper that is too old for it.
+// Otherwise links are encrypted where both ends can and have a key.
+int pm_settings_require_encryption(struct pm_settings *settings,
+                                   int require);
+
 // The server that is wanted of helpers which serve several: its link port, as the helpers' configuration names it. Not
 // needed where they serve one.
 int pm_settings_service(struct pm_settings *settings,
@@ -408,6 +413,11 @@ struct pm_port_settings *pm_port_settings_new(void);
 int pm_port_settings_key_file(struct pm_port_settings *settings,
                               int role,
                               const char *path);
+
+// Whether links that would not be encrypted are refused (0 by default): of helpers and clients that are too old for it.
+// `pm_listen` then fails without a key.
+int pm_port_settings_require_encryption(struct pm_port_settings *settings,
+                                        int require);
 
 // The same, as the text of a key file. The library keeps a copy, and wipes it at the end.
 int pm_port_settings_key_text(struct pm_port_settings *settings, int role, const char *text);

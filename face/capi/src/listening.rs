@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use spillway_server::{AddressRange, Key, RangeError, Role, Settings, Threads};
+use spillway_server::{AddressRange, Encryption, Key, RangeError, Role, Settings, Threads};
 
 use crate::argument::{self, milliseconds};
 use crate::object::{self, Handle};
@@ -71,6 +71,25 @@ pub unsafe extern "C" fn pm_port_settings_key_file(
 ) -> c_int {
     // SAFETY: the caller vouches for both.
     unsafe { accept(settings, role, || argument::key_file(argument::text(path, "path")?)) }
+}
+
+/// Whether links that would not be encrypted are refused (0 by default): of helpers and clients that are too old for it.
+/// `pm_listen` then fails without a key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_port_settings_require_encryption(
+    settings: *mut pm_port_settings,
+    require: c_int,
+) -> c_int {
+    done(|| {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            object::with(settings, |settings| {
+                settings.settings.encryption =
+                    if require == 0 { Encryption::Preferred } else { Encryption::Required };
+                Ok(())
+            })
+        }
+    })
 }
 
 /// The same, as the text of a key file. The library keeps a copy, and wipes it at the end.

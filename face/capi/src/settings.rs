@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::net::SocketAddr;
 
 use spillway_client::session::{Pace, Patience, StreamLimits};
-use spillway_client::{Key, LinkTarget, SessionSettings};
+use spillway_client::{Encryption, Key, LinkTarget, SessionSettings};
 
 use crate::argument::{self, milliseconds};
 use crate::object::{self, Handle};
@@ -31,6 +31,7 @@ pub(crate) struct Settings {
     service: Option<SocketAddr>,
     key: Option<Key>,
     begin: Option<u32>,
+    encryption: Encryption,
     session: SessionSettings,
 }
 
@@ -89,7 +90,11 @@ impl Settings {
             )));
         }
         let key = self.key.clone().unwrap_or_else(Key::loopback_only);
-        let target = |address, server| LinkTarget { address, key: key.clone(), server };
+        if self.encryption == Encryption::Required && self.key.is_none() {
+            return Err(Fault::invalid("links without a key are not encrypted: pm_settings_key_file"));
+        }
+        let target =
+            |address, server| LinkTarget { address, key: key.clone(), server, encryption: self.encryption };
         let helpers =
             (0..).zip(&self.helpers).map(|(number, helper)| (number, target(*helper, self.service)));
         let direct = self.server.map(|server| (PM_DIRECT, target(server, None)));
@@ -175,6 +180,19 @@ pub unsafe extern "C" fn pm_settings_key_text(settings: *mut pm_settings, text: 
             })
         }
     })
+}
+
+/// Whether links that would not be encrypted are refused (0 by default): of a server or helper that is too old for it.
+/// Otherwise links are encrypted where both ends can and have a key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pm_settings_require_encryption(settings: *mut pm_settings, require: c_int) -> c_int {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        change(settings, |settings| {
+            settings.encryption = if require == 0 { Encryption::Preferred } else { Encryption::Required };
+            Ok(())
+        })
+    }
 }
 
 /// The server that is wanted of helpers which serve several: its link port, as the helpers' configuration names it. Not

@@ -99,8 +99,12 @@ fn rust_clients_at_the_c_server() {
     let echo = bench.echo_server(Flavour::Sanitized);
     let helper = HelperProcess::start(&bench, &echo.links);
     let key = read_key_file(bench.key("client.key")).unwrap();
-    let target =
-        |address: &str| LinkTarget { address: address.parse().unwrap(), key: key.clone(), server: None };
+    let target = |address: &str| LinkTarget {
+        address: address.parse().unwrap(),
+        key: key.clone(),
+        server: None,
+        encryption: Default::default(),
+    };
     // A session, whose helper is killed.
     let routes = vec![target(&helper.links), target(&echo.links)];
     let mut session = BlockingSession::open(routes, SessionSettings::default()).unwrap();

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 use spillway_auth::Key;
-use spillway_batch::{Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason, Role};
+use spillway_batch::{Encryption, Fresh, Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason, Role};
 use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
 use spillway_transport::Time;
@@ -81,8 +81,14 @@ fn forged_client_addresses_are_refused() {
 
 fn hello(role: Role, key: &Key) -> Vec<u8> {
     let policy = PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 };
-    let config = OpenerConfig { role, key: key.clone(), limits: Limits::default(), policy };
-    let mut link = OpenerLink::new(&config, Time::ZERO, [5; 16]);
+    let config = OpenerConfig {
+        role,
+        key: key.clone(),
+        limits: Limits::default(),
+        policy,
+        encryption: Encryption::Preferred,
+    };
+    let mut link = OpenerLink::new(&config, Time::ZERO, Fresh::from_random([5; Fresh::BYTES]));
     link.flush(Time::ZERO).unwrap().as_slice().to_vec()
 }
 

@@ -23,7 +23,12 @@ struct Sessions(Vec<BlockingSession>);
 
 impl Sessions {
     fn open(scene: &Scene, count: usize) -> Sessions {
-        let target = |address| LinkTarget { address, key: scene.client_key.clone(), server: None };
+        let target = |address| LinkTarget {
+            address,
+            key: scene.client_key.clone(),
+            server: None,
+            encryption: Default::default(),
+        };
         let routes = vec![target(scene.link), target(scene.client_link)];
         let settings = SessionSettings { server_port: Some(scene.link), ..SessionSettings::default() };
         Sessions((0..count).map(|_| BlockingSession::open(routes.clone(), settings).unwrap()).collect())

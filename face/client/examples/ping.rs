@@ -32,7 +32,12 @@ fn run() -> Result<(), Box<dyn Error>> {
         _ => return Err("usage: ping SERVER LINK_PORT CLIENT_KEY_FILE [COUNT]".into()),
     };
     let server: SocketAddr = server.parse()?;
-    let helper = LinkTarget { address: link.parse()?, key: spillway_keys::read_key_file(key)?, server: None };
+    let helper = LinkTarget {
+        address: link.parse()?,
+        key: spillway_keys::read_key_file(key)?,
+        server: None,
+        encryption: Default::default(),
+    };
 
     let mut client = Client::connect(server, Settings::default())?;
     measure("direct", &mut client, count)?;

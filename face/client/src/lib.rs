@@ -43,7 +43,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let key = spillway_keys::read_key_file("/etc/spillway/client.key")?;
-//! let helper = LinkTarget { address: "10.0.0.9:11411".parse()?, key, server: None };
+//! let helper = LinkTarget { address: "10.0.0.9:11411".parse()?, key, server: None, encryption: Default::default() };
 //!
 //! let mut cache = Client::connect("10.0.0.5:11211".parse()?, Settings::default())?;
 //! let mut reply = [0; 4096];
@@ -68,6 +68,7 @@ mod link;
 mod moving;
 mod outbox;
 pub mod relief;
+mod scratch;
 pub mod session;
 mod settings;
 mod socket;
@@ -81,5 +82,6 @@ pub use relief::{Relief, ReliefSettings};
 pub use session::{Session, SessionSettings};
 pub use settings::{LinkTarget, Route, Settings};
 pub use spillway_auth::Key;
+pub use spillway_batch::Encryption;
 pub use spillway_policy::Word;
 pub use watch::{Ready, Slot, Watch, split_token};

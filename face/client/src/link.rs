@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use spillway_batch::{CloseReason, Id, Limits, LinkError, OpenerLink, RefuseReason};
+use spillway_batch::{CloseReason, Fresh, Id, Limits, LinkError, OpenerLink, RefuseReason};
 use spillway_transport::Time;
 
 use crate::outbox::Outbox;
@@ -71,12 +71,12 @@ pub(crate) enum Ended {
 }
 
 impl Link {
-    /// Starts to connect. `nonce` are fresh random bytes.
+    /// Starts to connect.
     pub(crate) fn start(
         now: Time,
         target: &LinkTarget,
         settings: &Settings,
-        nonce: [u8; spillway_batch::NONCE_BYTES],
+        fresh: Fresh,
     ) -> io::Result<Link> {
         let socket = socket::start(target.address)?;
         let config = target.opener(Limits {
@@ -88,7 +88,7 @@ impl Link {
             socket,
             target: target.address,
             server: target.server,
-            end: OpenerLink::new(&config, now, nonce),
+            end: OpenerLink::new(&config, now, fresh),
             stage: Stage::Connecting,
             unsent: Outbox::default(),
             held: Vec::new(),

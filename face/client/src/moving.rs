@@ -147,7 +147,7 @@ impl Connection {
 
     fn start_link(&mut self, now: Instant, target: &LinkTarget) -> Result<(Slot, Carrier), MoveError> {
         let to = if self.active == Some(Slot::LinkA) { Slot::LinkB } else { Slot::LinkA };
-        let link = Link::start(self.time(now), target, &self.settings, spillway_keys::fresh_nonce()?)?;
+        let link = Link::start(self.time(now), target, &self.settings, spillway_keys::fresh()?)?;
         if let Some(index) = to.link() {
             self.links[index] = Some(Box::new(link));
         }

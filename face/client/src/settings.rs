@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_auth::Key;
-use spillway_batch::{Limits, OpenerConfig, PolicyKind, Role};
+use spillway_batch::{Encryption, Limits, OpenerConfig, PolicyKind, Role};
 
 /// A link port: a helper's, or the server's own.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub struct LinkTarget {
     pub key: Key,
     /// Which server is wanted, where a helper's link port serves several; `None` for the only one.
     pub server: Option<SocketAddr>,
+    /// Whether links to it are encrypted.
+    pub encryption: Encryption,
 }
 
 impl LinkTarget {
@@ -25,6 +27,7 @@ impl LinkTarget {
             key: self.key.clone(),
             limits: Limits { connections_max: 1, handshake_timeout: Duration::MAX, ..limits },
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+            encryption: self.encryption,
         }
     }
 }

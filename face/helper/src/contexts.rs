@@ -4,7 +4,7 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use spillway_batch::{Limits, PolicyKind};
+use spillway_batch::{Encryption, Limits, PolicyKind};
 use spillway_daemon::ThreadWatch;
 use spillway_net::{
     Clock, Config as NetConfig, Context, ContextListeners, allowed_cores, pin_current_thread,
@@ -93,6 +93,8 @@ pub fn relay_config(config: &HelperConfig, places: &Places, threads: &Threads) -
         links: service.links_per_thread,
         acknowledges_replies: service.acknowledges_replies,
         policy: service.policy,
+        encryption: encryption(service),
+        client_encryption: encryption(service),
         limits: Limits { window_bytes: service.connection_buffer_bytes, ..Limits::default() },
         connect_timeout: service.connect_timeout,
         ..ServiceConfig::new(service.name.clone(), service.server)
@@ -106,6 +108,10 @@ pub fn relay_config(config: &HelperConfig, places: &Places, threads: &Threads) -
         load: load_config(config, threads),
         ..RelayConfig::new(services.collect())
     }
+}
+
+fn encryption(service: &Service) -> Encryption {
+    if service.require_encryption { Encryption::Required } else { Encryption::Preferred }
 }
 
 /// What one thread tells of its load, and does about it.

@@ -225,6 +225,9 @@ pub struct LinkStatus {
     /// The name of the key that it was opened with, while it is open.
     #[serde(default)]
     pub key: Option<String>,
+    /// Its batches are encrypted.
+    #[serde(default)]
+    pub encrypted: bool,
 }
 
 /// What has become of a draining service's clients.
@@ -329,6 +332,7 @@ impl ServiceStatus {
             pending_bytes: link.pending_bytes as u64,
             replaced: link.replaced,
             key: link.key.map(|key| key.to_string()),
+            encrypted: link.encrypted,
         }));
         self.removed |= service.removed;
         // Every thread was told the same.

@@ -35,7 +35,7 @@ fn start_with(
     let helper = Helper::start(config).expect("a helper");
     wait("the links", || helper.status().services[0].threads_listening == threads);
     let address = helper.status().services[0].link_listen[0];
-    (helper, LinkTarget { address, key: client_key(), server: None })
+    (helper, LinkTarget { address, key: client_key(), server: None, encryption: Default::default() })
 }
 
 /// Waits for the outcome. Helpers have as long as they need: this machine may be busy.

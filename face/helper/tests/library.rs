@@ -25,7 +25,7 @@ fn start(server: SocketAddr, threads: usize) -> (Helper, LinkTarget) {
     let helper = Helper::start(config).expect("a helper");
     wait("the links", || helper.status().services[0].threads_listening == threads);
     let address = helper.status().services[0].link_listen[0];
-    (helper, LinkTarget { address, key: client_key(), server: None })
+    (helper, LinkTarget { address, key: client_key(), server: None, encryption: Default::default() })
 }
 
 fn round_trip(client: &mut Client, seed: usize, length: usize) {

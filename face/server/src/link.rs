@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use spillway_batch::{CloseReason, Id, ServerLink};
+use spillway_batch::{CloseReason, Id, Scratch, ServerLink};
 use spillway_transport::{Chunk, Time};
 
 use crate::event::LinkEnd;
@@ -29,6 +29,9 @@ pub(crate) struct Link {
     pub(crate) lost: Option<LinkEnd>,
     /// The beginning of a frame, where runs are taken: at most the longest one.
     cut: Vec<u8>,
+    /// What was opened of an encrypted link and did not fit the application's buffer: less than that, and a record.
+    opened: Vec<u8>,
+    opened_start: usize,
 }
 
 impl Link {
@@ -43,6 +46,8 @@ impl Link {
             orphans: Vec::new(),
             lost: None,
             cut: Vec::new(),
+            opened: Vec::new(),
+            opened_start: 0,
         }
     }
 
@@ -55,11 +60,13 @@ impl Link {
     }
 
     pub(crate) fn interest(&self) -> Interest {
-        Interest { readable: self.may_read(), writable: self.lost.is_none() && !self.unsent.is_empty() }
+        // Epoll tells at once of a socket that can be written to: that is how the rest of what was opened is told of.
+        let wants_turn = !self.unsent.is_empty() || self.has_opened();
+        Interest { readable: self.may_read(), writable: self.lost.is_none() && wants_turn }
     }
 
     /// Bytes received; 0 when there are none now. `Err`: the link is gone.
-    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, LinkEnd> {
+    pub(crate) fn receive(&mut self, buffer: &mut [u8], scratch: &mut Scratch) -> Result<usize, LinkEnd> {
         if !self.may_read() || buffer.is_empty() {
             return Ok(0);
         }
@@ -68,9 +75,19 @@ impl Link {
             let what = "the buffer is shorter than a frame: see RUN_BUFFER_BYTES";
             return Err(LinkEnd::Socket(io::Error::new(io::ErrorKind::InvalidInput, what)));
         }
+        if self.has_opened() {
+            return Ok(self.hand_out(buffer));
+        }
+        let is_encrypted = self.end.is_encrypted();
+        let room = match self.end.handshake_wants() {
+            0 => buffer.len() - held,
+            // What follows may be encrypted: it is received when that is known.
+            wanted => wanted.min(buffer.len() - held),
+        };
         loop {
-            match recv(&self.socket, &mut buffer[held..], RecvFlags::empty()) {
+            match recv(&self.socket, &mut buffer[held..held + room], RecvFlags::empty()) {
                 Ok((_, 0)) => return Err(LinkEnd::Closed),
+                Ok((_, received)) if is_encrypted => return self.open(buffer, received, scratch),
                 Ok((_, received)) => {
                     buffer[..held].copy_from_slice(&self.cut);
                     self.cut.clear();
@@ -81,6 +98,42 @@ impl Link {
                 Err(error) => return Err(LinkEnd::Socket(error.into())),
             }
         }
+    }
+
+    /// Opens what was received behind the place of what is cut.
+    fn open(&mut self, buffer: &mut [u8], received: usize, scratch: &mut Scratch) -> Result<usize, LinkEnd> {
+        let held = self.cut.len();
+        self.end.unseal(Time::ZERO, &buffer[held..held + received], scratch);
+        let opened = scratch.opened();
+        if opened.is_empty() {
+            // The beginning of a record, or something is wrong.
+            return self.end.decompose(Time::ZERO, &mut &[][..]).map(|_| 0).map_err(LinkEnd::Broken);
+        }
+        let (now, later) = opened.split_at(opened.len().min(buffer.len() - held));
+        buffer[..held].copy_from_slice(&self.cut);
+        buffer[held..held + now.len()].copy_from_slice(now);
+        self.cut.clear();
+        self.opened.extend_from_slice(later);
+        Ok(held + now.len())
+    }
+
+    /// Whether there is more of what was opened than the last buffer had room for.
+    pub(crate) fn has_opened(&self) -> bool {
+        self.opened_start < self.opened.len()
+    }
+
+    fn hand_out(&mut self, buffer: &mut [u8]) -> usize {
+        let held = self.cut.len();
+        buffer[..held].copy_from_slice(&self.cut);
+        self.cut.clear();
+        let rest = &self.opened[self.opened_start..];
+        let taken = rest.len().min(buffer.len() - held);
+        buffer[held..held + taken].copy_from_slice(&rest[..taken]);
+        self.opened_start += taken;
+        if !self.has_opened() {
+            (self.opened, self.opened_start) = (Vec::new(), 0);
+        }
+        held + taken
     }
 
     /// Has these bytes before what is received next.

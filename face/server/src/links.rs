@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use spillway_auth::KeyRing;
-use spillway_batch::{ServerConfig, Unauthenticated};
+use spillway_batch::{Encryption, Scratch, ServerConfig, Unauthenticated};
 use spillway_transport::Time;
 
 use self::far::Member;
@@ -58,12 +58,15 @@ pub struct Links {
     window_bytes: u32,
     /// The time that was last told.
     latest: Time,
+    /// Where records of encrypted links are opened.
+    scratch: Scratch,
 }
 
 impl Links {
     /// Opens a link port. Without any key, the address must be a loopback one.
     pub fn bind(now: Instant, address: SocketAddr, settings: Settings) -> Result<Links, BindError> {
         let ring = match settings.ring.is_empty() {
+            true if settings.encryption == Encryption::Required => return Err(BindError::NeedsKey(address)),
             true if !address.ip().to_canonical().is_loopback() => return Err(BindError::NeedsKey(address)),
             true => KeyRing::loopback_only(),
             false => settings.ring,
@@ -71,7 +74,12 @@ impl Links {
         let mut random = [0; 8];
         let nonce = spillway_keys::fresh_nonce().map_err(|error| BindError::Listen(address, error))?;
         random.copy_from_slice(&nonce[..8]);
-        let config = ServerConfig { ring, rules: settings.rules, limits: settings.limits };
+        let config = ServerConfig {
+            ring,
+            rules: settings.rules,
+            limits: settings.limits,
+            encryption: settings.encryption,
+        };
         let failed = |error| BindError::Listen(address, error);
         let member = settings.threads.map(Member::join).transpose().map_err(failed)?;
         let listener = Listener::bind(address, settings.reuse_port || member.is_some()).map_err(failed)?;
@@ -95,6 +103,7 @@ impl Links {
             member,
             window_bytes: settings.sessions.stream.window_bytes,
             latest: Time::ZERO,
+            scratch: Scratch::new(),
         })
     }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use spillway_auth::KeyRing;
 use spillway_batch::unauthenticated::Bounds;
-use spillway_batch::{AddressRules, Limits};
+use spillway_batch::{AddressRules, Encryption, Limits};
 use spillway_policy::release::ReleaseSettings;
 use spillway_session::TableLimits;
 
@@ -22,6 +22,8 @@ pub struct Settings {
     pub rules: AddressRules,
     /// Bounds of each link.
     pub limits: Limits,
+    /// Whether links are encrypted.
+    pub encryption: Encryption,
     /// Links at a time. One for each helper thread, and one for each client that speaks links itself.
     pub links_max: usize,
     /// Links at a time that have not authenticated yet. When there are more, one of the source address that holds most
@@ -50,6 +52,7 @@ impl Default for Settings {
             ring: KeyRing::new(),
             rules: AddressRules::default(),
             limits: Limits::default(),
+            encryption: Encryption::Preferred,
             links_max: 16_384,
             unauthenticated: Bounds::DEFAULT,
             sessions: TableLimits::default(),
@@ -74,7 +77,7 @@ impl fmt::Display for BindError {
         match self {
             BindError::NeedsKey(address) => write!(
                 f,
-                "link port {address} can be reached from other machines, so it needs a key: \
+                "link port {address} can be reached from other machines, or encryption is required, so it needs a key: \
                  make one with `spillway key new FILE`, or bind it to 127.0.0.1"
             ),
             BindError::Listen(address, error) => write!(f, "cannot listen on link port {address}: {error}"),

@@ -58,7 +58,12 @@ impl World {
     }
 
     fn target(&self) -> LinkTarget {
-        LinkTarget { address: self.leader.1, key: self.keys.client.clone(), server: None }
+        LinkTarget {
+            address: self.leader.1,
+            key: self.keys.client.clone(),
+            server: None,
+            encryption: Default::default(),
+        }
     }
 }
 

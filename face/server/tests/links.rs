@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
 use spillway_batch::unauthenticated::Bounds;
-use spillway_batch::{CloseReason, Id, Limits, Role};
+use spillway_batch::{CloseReason, Encryption, Id, Limits, Role, Scratch};
 use spillway_server::{BindError, Client, Event, Key, KeyRing, LinkEnd, Links, Settings};
 use spillway_transport::Time;
 use spillway_wire::{Connect, Control};
@@ -59,7 +59,15 @@ impl Server {
     }
 
     fn establish(&mut self, role: Role, key: Key) -> RawLink {
-        let mut link = RawLink::open(self.port.links.address(), role, key);
+        self.establish_as(role, key, Encryption::Preferred)
+    }
+
+    fn establish_plain(&mut self, role: Role, key: Key) -> RawLink {
+        self.establish_as(role, key, Encryption::Off)
+    }
+
+    fn establish_as(&mut self, role: Role, key: Key, encryption: Encryption) -> RawLink {
+        let mut link = RawLink::open_as(self.port.links.address(), role, key, encryption);
         assert_eq!(self.hear(&mut link), Heard::Established);
         link.flush();
         let opened = self.opened;
@@ -237,7 +245,8 @@ fn answers_that_nobody_reads_do_not_pile_up() {
     let limits = Limits { pending_bytes_max: 64 * 1024, ..Limits::default() };
     let mut server = Server::start(Settings { limits, ..Settings::default() });
     let mut bystander = server.establish(Role::Helper, keys().0);
-    let mut rude = server.establish(Role::Helper, keys().0);
+    // Not encrypted: the frames are written as they are.
+    let mut rude = server.establish_plain(Role::Helper, keys().0);
     let mut frames = Vec::new();
     let connect = Connect { client: address("127.0.0.1:5"), server: None, credit: 0, session: None };
     for _ in 0..1000 {
@@ -282,7 +291,8 @@ fn drain_is_told_to_every_link() {
     server.until("the word", |_| helper.has_something());
     let mut buffer = [0; 256];
     let received = std::io::Read::read(&mut helper.stream, &mut buffer).unwrap();
-    let mut input = &buffer[..received];
+    let mut scratch = Scratch::new();
+    let mut input = helper.end.unseal(Time::ZERO, &buffer[..received], &mut scratch);
     let event = helper.end.decompose(Time::ZERO, &mut input).unwrap();
     assert_eq!(event, Some(spillway_batch::OpenerEvent::Drain { deadline_ms: 1500 }));
 }

@@ -74,7 +74,12 @@ impl Server {
     }
 
     fn target(&self, keys: &Keys) -> LinkTarget {
-        LinkTarget { address: self.link, key: keys.client.clone(), server: None }
+        LinkTarget {
+            address: self.link,
+            key: keys.client.clone(),
+            server: None,
+            encryption: Default::default(),
+        }
     }
 
     /// What comes of it.

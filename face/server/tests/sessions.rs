@@ -71,8 +71,15 @@ fn helpers_come_and_go_and_no_session_notices() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let ports: Vec<SocketAddr> = (0..2).map(|_| spillway_ports::free_address()).collect();
-    let routes: Vec<LinkTarget> =
-        ports.iter().map(|&address| LinkTarget { address, key: keys.client.clone(), server: None }).collect();
+    let routes: Vec<LinkTarget> = ports
+        .iter()
+        .map(|&address| LinkTarget {
+            address,
+            key: keys.client.clone(),
+            server: None,
+            encryption: Default::default(),
+        })
+        .collect();
     let mut helpers: Vec<Relief> =
         ports.iter().map(|port| Relief::start_at(&keys, echo.link, *port)).collect();
     let done = AtomicBool::new(false);
@@ -268,7 +275,12 @@ fn who_writes_to_a_server_that_has_closed_is_told_so() {
     let now = Instant::now();
     let settings = Settings { ring, ..Settings::default() };
     let mut server = Curt(Port::bind(now, "127.0.0.1:0".parse().unwrap(), settings));
-    let target = LinkTarget { address: server.0.links.address(), key: keys.client.clone(), server: None };
+    let target = LinkTarget {
+        address: server.0.links.address(),
+        key: keys.client.clone(),
+        server: None,
+        encryption: Default::default(),
+    };
     let mut session = Session::open(now, vec![target], SessionSettings::default()).unwrap();
     assert_eq!(session.send(now, b"heard").unwrap(), 5);
     let turn = |server: &mut Curt| server.turn_at(now, &mut [0; 1000]);

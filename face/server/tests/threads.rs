@@ -53,7 +53,12 @@ impl Worker {
     }
 
     fn target(&self, keys: &Keys) -> LinkTarget {
-        LinkTarget { address: self.port.links.address(), key: keys.client.clone(), server: None }
+        LinkTarget {
+            address: self.port.links.address(),
+            key: keys.client.clone(),
+            server: None,
+            encryption: Default::default(),
+        }
     }
 
     fn turn(&mut self) {

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use spillway_auth::KeyRing;
-use spillway_batch::{AddressRange, AddressRules, Limits, Role, ServerConfig};
+use spillway_batch::{AddressRange, AddressRules, Encryption, Limits, Role, ServerConfig};
 use spillway_session::{StreamLimits, TableLimits};
 
 pub use crate::port::LinkAddress;
@@ -29,6 +29,8 @@ pub const SESSIONS_MEMORY: &CStr = c"SPILLWAY_SESSIONS_MEMORY";
 pub const RELEASE_AFTER: &CStr = c"SPILLWAY_RELEASE_AFTER_MS";
 /// `1`: end the server rather than run it without help.
 pub const REQUIRE: &CStr = c"SPILLWAY_REQUIRE";
+/// `1`: refuse links that would not be encrypted.
+pub const REQUIRE_ENCRYPTION: &CStr = c"SPILLWAY_REQUIRE_ENCRYPTION";
 /// Names one start by `spillway run`: all its processes have the same.
 pub const LAUNCH: &CStr = c"SPILLWAY_LAUNCH";
 /// `1`: the shim does nothing at all.
@@ -70,6 +72,8 @@ pub struct Config {
     pub release_after: Duration,
     /// Rather no server than one without help.
     pub require: bool,
+    /// Whether links are encrypted.
+    pub encryption: Encryption,
     /// Which start by `spillway run` this process came of.
     pub launch: Option<String>,
     /// Where the status page may be made.
@@ -97,6 +101,7 @@ impl Config {
             ring: self.ring.clone(),
             rules: self.allow.clone().map_or_else(AddressRules::default, |allow| AddressRules { allow }),
             limits: Limits { window_bytes: WINDOW_BYTES, ..Limits::default() },
+            encryption: self.encryption,
         }
     }
 }
@@ -148,6 +153,10 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         Some(text) => text.parse().map_err(|_| format!("SPILLWAY_RELEASE_AFTER_MS={text} is no number"))?,
     };
     let release_after = Duration::from_millis(release_after.into());
+    let encryption = match variable(REQUIRE_ENCRYPTION).as_deref() {
+        Some("1") => Encryption::Required,
+        _ => Encryption::Preferred,
+    };
     let launch = variable(LAUNCH).filter(|id| is_launch(id));
     let status_directories = status::directories();
     Ok(Config {
@@ -160,6 +169,7 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         sessions_memory,
         release_after,
         require,
+        encryption,
         launch,
         status_directories,
     })

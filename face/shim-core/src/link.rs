@@ -18,7 +18,7 @@ use crate::epoll::Tag;
 use crate::links::Newcomer;
 use crate::listeners::{self, Offer};
 use crate::log::{self, Reason};
-use crate::ready::{self, Set, Wakes};
+use crate::ready::{self, Buffers, Set, Wakes};
 use crate::sessions::Name;
 use crate::source::{notify, notify_all};
 use crate::status::{self, Counter};
@@ -265,20 +265,21 @@ impl Inner {
         }
     }
 
-    pub(crate) fn receive_or_lose(&mut self, buffer: &mut [u8], wakes: &mut Wakes) {
-        match self.receive(buffer, wakes) {
+    pub(crate) fn receive_or_lose(&mut self, buffers: &mut Buffers, wakes: &mut Wakes) {
+        match self.receive(buffers, wakes) {
             Ok(()) => self.send_soon(wakes),
             Err(lost) => self.lose(lost, wakes),
         }
     }
 
     /// One receive: what is left makes epoll report the socket again.
-    fn receive(&mut self, buffer: &mut [u8], wakes: &mut Wakes) -> Result<(), Lost> {
+    fn receive(&mut self, buffers: &mut Buffers, wakes: &mut Wakes) -> Result<(), Lost> {
+        let Buffers { received, scratch } = buffers;
         // A peer that does not read our answers waits; `flush` goes on with it.
         if !self.end.as_ref().is_some_and(|end| end.may_read()) {
             return Ok(());
         }
-        let length = match sys::receive(self.fd, buffer) {
+        let length = match sys::receive(self.fd, received) {
             Ok(0) => return Err(Lost::Ended),
             Ok(length) => length,
             Err(libc::EAGAIN | libc::EINTR) => return Ok(()),
@@ -288,7 +289,8 @@ impl Inner {
             |end: &Option<Box<ServerLink>>| end.as_ref().map_or(0, |end| end.counters().messages_received);
         let messages_before = messages(&self.end);
         let now = sys::now();
-        let mut input = &buffer[..length];
+        let Some(end) = &mut self.end else { return Ok(()) };
+        let mut input = end.unseal(now, &received[..length], scratch);
         let outcome = loop {
             let Some(end) = &mut self.end else { break Ok(()) };
             match end.decompose(now, &mut input) {

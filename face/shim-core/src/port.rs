@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use libc::c_int;
-use spillway_batch::{NONCE_BYTES, ServerConfig, ServerLink};
+use spillway_batch::{Fresh, ServerConfig, ServerLink};
 use spillway_session::TableLimits;
 
 use crate::config::{Config, ConfigError};
@@ -250,12 +250,12 @@ pub(crate) fn ready(set: &Set, wakes: &mut Wakes) {
             sys::end_socket(socket);
             continue;
         }
-        let mut nonce = [0; NONCE_BYTES];
+        let mut random = [0; Fresh::BYTES];
         let named = sys::socket_name(socket, &mut local);
         let addresses = address::from_c(&peer).zip(address::from_c(&local));
-        match (named, addresses, sys::random(&mut nonce)) {
+        match (named, addresses, sys::random(&mut random)) {
             (Ok(()), Some((peer, local)), Ok(())) => {
-                let end = ServerLink::new(keys.server(), sys::now(), peer, local, nonce);
+                let end = ServerLink::new(keys.server(), sys::now(), peer, local, Fresh::from_random(random));
                 links::opened(socket, peer, local, end, set, wakes);
             }
             _ => sys::end_socket(socket),

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
 use libc::{c_int, epoll_event};
+use spillway_batch::Scratch;
 
 use crate::connections::{self, Connection, ERR, HUP};
 use crate::links;
@@ -50,7 +51,7 @@ pub(crate) struct Set {
     /// The waiter that receives for everybody, of a set that is not the application's; its slot plus one.
     pub(crate) leader: AtomicU32,
     /// Lent to whoever receives from a link of this set.
-    buffer: Mutex<Option<Box<[u8]>>>,
+    buffer: Mutex<Option<Box<Buffers>>>,
     /// Descriptors that name it.
     references: AtomicU32,
     inner: Mutex<Members>,
@@ -100,6 +101,18 @@ impl Wakes {
         for fd in self.sets.drain(..) {
             let _ = sys::write(fd, &1u64.to_ne_bytes());
         }
+    }
+}
+
+/// What links' bytes are received into and opened in.
+pub(crate) struct Buffers {
+    pub(crate) received: Box<[u8]>,
+    pub(crate) scratch: Scratch,
+}
+
+impl Default for Buffers {
+    fn default() -> Buffers {
+        Buffers { received: vec![0; links::RECEIVE_BYTES].into_boxed_slice(), scratch: Scratch::new() }
     }
 }
 
@@ -310,11 +323,11 @@ impl Set {
     }
 
     /// A buffer to receive into; hand it back with [`return_buffer`](Self::return_buffer).
-    pub(crate) fn borrow_buffer(&self) -> Box<[u8]> {
-        lock(&self.buffer).take().unwrap_or_else(|| vec![0; links::RECEIVE_BYTES].into_boxed_slice())
+    pub(crate) fn borrow_buffer(&self) -> Box<Buffers> {
+        lock(&self.buffer).take().unwrap_or_default()
     }
 
-    pub(crate) fn return_buffer(&self, buffer: Box<[u8]>) {
+    pub(crate) fn return_buffer(&self, buffer: Box<Buffers>) {
         *lock(&self.buffer) = Some(buffer);
     }
 }

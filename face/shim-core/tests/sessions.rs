@@ -16,7 +16,12 @@ use support::process::Server;
 
 /// A session with two ways to the server, each a link of its own.
 fn open(server: &Server) -> BlockingSession {
-    let way = LinkTarget { address: server.link, key: Key::loopback_only(), server: None };
+    let way = LinkTarget {
+        address: server.link,
+        key: Key::loopback_only(),
+        server: None,
+        encryption: Default::default(),
+    };
     BlockingSession::open(vec![way.clone(), way], SessionSettings::default()).unwrap()
 }
 
@@ -234,7 +239,12 @@ fn a_full_table_refuses_more_and_serves_the_others() {
     let server = memcached(&[], &[("SPILLWAY_SESSIONS_MAX", "1")]);
     let mut first = open(&server);
     exchange(&mut first, b"get key\r\n", b"END\r\n", &[0]);
-    let way = LinkTarget { address: server.link, key: Key::loopback_only(), server: None };
+    let way = LinkTarget {
+        address: server.link,
+        key: Key::loopback_only(),
+        server: None,
+        encryption: Default::default(),
+    };
     let settings =
         SessionSettings { give_up_after: Duration::from_millis(300), ..SessionSettings::default() };
     let error = BlockingSession::open(vec![way], settings).unwrap_err();
@@ -308,7 +318,12 @@ fn who_comes_while_the_server_does_not_listen_is_served_later() {
     });
     let mut first = open(&server);
     exchange(&mut first, b"rest\n", b"rest\n", &[]);
-    let way = LinkTarget { address: server.link, key: Key::loopback_only(), server: None };
+    let way = LinkTarget {
+        address: server.link,
+        key: Key::loopback_only(),
+        server: None,
+        encryption: Default::default(),
+    };
     let mut session = Session::open(Instant::now(), vec![way], SessionSettings::default()).unwrap();
     session.send(Instant::now(), b"patience\n").unwrap();
     until(&mut session, "a refusal", |session| {

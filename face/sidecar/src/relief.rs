@@ -31,7 +31,12 @@ impl Relief {
     /// The host has no descriptors, or the SLA is out of its bounds.
     pub fn new(now: Instant, settings: &Settings) -> io::Result<Relief> {
         let key = settings.key.clone();
-        let server = LinkTarget { address: settings.server, key: key.clone(), server: None };
+        let server = LinkTarget {
+            address: settings.server,
+            key: key.clone(),
+            server: None,
+            encryption: settings.encryption,
+        };
         let activation = ActivationSettings { sla: settings.sla, ..ActivationSettings::default() };
         let wanted = ReliefSettings {
             activation,
@@ -47,8 +52,12 @@ impl Relief {
 
     /// Other helpers from now on. Sessions that are with one that is no longer among them stay there until it goes.
     pub fn set_helpers(&mut self, now: Instant, helpers: &[SocketAddr]) {
-        let target =
-            |address: &SocketAddr| LinkTarget { address: *address, key: self.key.clone(), server: None };
+        let target = |address: &SocketAddr| LinkTarget {
+            address: *address,
+            key: self.key.clone(),
+            server: None,
+            encryption: self.server.encryption,
+        };
         self.policy.set_helpers(now, helpers.iter().map(target).collect());
         self.is_news = true;
     }

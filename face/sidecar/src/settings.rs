@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use spillway_batch::AddressRange;
+use spillway_batch::{AddressRange, Encryption};
 use spillway_client::Key;
 use spillway_discovery::Source;
 use spillway_policy::{ASKED_DEFAULT, Word};
@@ -44,6 +44,8 @@ pub struct Settings {
     pub helpers: Option<Source>,
     /// What the server accepts of clients.
     pub key: Key,
+    /// Whether links are encrypted.
+    pub encryption: Encryption,
     /// Where local clients come in.
     pub listen: Vec<Listen>,
     /// Who may come by TCP.
@@ -84,6 +86,7 @@ impl Settings {
             server,
             helpers: None,
             key,
+            encryption: Encryption::Preferred,
             listen: Vec::new(),
             allow_clients: loopback(),
             proxy_protocol_from: Vec::new(),

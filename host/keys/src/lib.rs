@@ -10,4 +10,4 @@ mod random;
 
 pub use error::{KeyFileError, Problem};
 pub use file::{read_key_file, write_new_key_file};
-pub use random::{fresh_key, fresh_nonce};
+pub use random::{fresh, fresh_key, fresh_nonce};

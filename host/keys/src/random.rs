@@ -2,11 +2,18 @@
 
 use std::io;
 
-use spillway_auth::{Key, SECRET_BYTES};
+use spillway_auth::{Fresh, Key, SECRET_BYTES};
 use spillway_wire::preamble::NONCE_BYTES;
 use zeroize::Zeroizing;
 
-/// A nonce for one link. Fails only where the kernel has no `getrandom`.
+/// Random bytes for one end of one link. Fails only where the kernel has no `getrandom`.
+pub fn fresh() -> io::Result<Fresh> {
+    let mut bytes = Zeroizing::new([0; Fresh::BYTES]);
+    getrandom::fill(&mut *bytes)?;
+    Ok(Fresh::from_random(*bytes))
+}
+
+/// A nonce, for a question or the name of a session. Fails only where the kernel has no `getrandom`.
 pub fn fresh_nonce() -> io::Result<[u8; NONCE_BYTES]> {
     let mut nonce = [0; NONCE_BYTES];
     getrandom::fill(&mut nonce)?;
@@ -27,6 +34,7 @@ mod tests {
     #[test]
     fn nothing_comes_twice() {
         assert_ne!(fresh_nonce().unwrap(), fresh_nonce().unwrap());
+        assert_ne!(fresh().unwrap().nonce(), fresh().unwrap().nonce());
         assert_ne!(fresh_key().unwrap().id(), fresh_key().unwrap().id());
     }
 }

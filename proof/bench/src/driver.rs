@@ -6,7 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use spillway_auth::Key;
-use spillway_batch::{Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role};
+use spillway_batch::{
+    Encryption, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, Scratch,
+};
 use spillway_load::protocol::memcached::Text;
 use spillway_load::protocol::redis::Resp;
 use spillway_load::protocol::store::{Dialect, Space};
@@ -53,6 +55,7 @@ impl<P: Protocol> Links<P> {
 pub struct LinkDriver {
     stream: TcpStream,
     link: OpenerLink,
+    scratch: Scratch,
     clients: Vec<Client>,
     begun: Instant,
     buffer: Vec<u8>,
@@ -78,11 +81,13 @@ impl LinkDriver {
         let limits = Limits { handshake_timeout: PATIENCE, ..Limits::default() };
         // Batches are sent by hand.
         let policy = PolicyKind::Fixed { delay: PATIENCE, bytes: usize::MAX };
-        let config = OpenerConfig { role: Role::Helper, key, limits, policy };
-        let nonce = spillway_keys::fresh_nonce().map_err(|e| e.to_string())?;
+        let config =
+            OpenerConfig { role: Role::Helper, key, limits, policy, encryption: Encryption::Preferred };
+        let fresh = spillway_keys::fresh().map_err(|e| e.to_string())?;
         let mut driver = LinkDriver {
             stream,
-            link: OpenerLink::new(&config, Time::ZERO, nonce),
+            link: OpenerLink::new(&config, Time::ZERO, fresh),
+            scratch: Scratch::new(),
             clients: Vec::new(),
             begun: Instant::now(),
             buffer: vec![0; BUFFER_BYTES],
@@ -151,7 +156,7 @@ impl LinkDriver {
     fn receive(&mut self) -> Result<(), String> {
         let count = read(&mut self.stream, &mut self.buffer)?;
         let now = self.now();
-        let mut input = &self.buffer[..count];
+        let mut input = self.link.unseal(now, &self.buffer[..count], &mut self.scratch);
         while let Some(event) = self.link.decompose(now, &mut input).map_err(|e| e.to_string())? {
             match event {
                 OpenerEvent::Data { id, bytes } => {

@@ -96,7 +96,7 @@ impl Helpers {
 
     pub(crate) fn target(&self, address: SocketAddr) -> LinkTarget {
         let key = self.key.clone().unwrap_or_else(Key::loopback_only);
-        LinkTarget { address, key, server: None }
+        LinkTarget { address, key, server: None, encryption: Default::default() }
     }
 }
 

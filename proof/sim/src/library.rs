@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_auth::Key;
-use spillway_batch::{CloseReason, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role};
+use spillway_batch::{
+    CloseReason, Encryption, Fresh, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role,
+    Scratch,
+};
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 
 use crate::network::AddressBook;
@@ -80,24 +83,25 @@ impl Library {
     }
 
     fn opened(&mut self, now: Time, conn: Conn, address: SocketAddr) {
-        let mut nonce = [0; 16];
-        self.rng.fill(&mut nonce);
+        let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
         let window_bytes = self.rng.pick(&[1000, 64 << 10, 256 << 10]);
         let config = OpenerConfig {
             role: Role::Client,
             key: self.key.clone(),
             limits: Limits { window_bytes, ..Limits::default() },
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+            encryption: Encryption::Preferred,
         };
         let left = self.rng.range(1, 4) as u32; // small
-        let end = OpenerLink::new(&config, now, nonce);
+        let end = OpenerLink::new(&config, now, fresh);
         self.links
             .insert(conn, Some(Link { address, end, unsent: None, current: None, left, finished: false }));
     }
 
     fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let Some(Some(link)) = self.links.get_mut(&conn) else { return };
-        let mut input = bytes;
+        let mut scratch = Scratch::new();
+        let mut input = link.end.unseal(now, bytes, &mut scratch);
         loop {
             match link.end.decompose(now, &mut input) {
                 Ok(Some(event)) => event_of(link, event),

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_batch::{CloseReason, Id, LinkError, RefuseReason, ServerConfig, ServerEvent, ServerLink};
+use spillway_batch::{
+    CloseReason, Fresh, Id, LinkError, RefuseReason, Scratch, ServerConfig, ServerEvent, ServerLink,
+};
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 
 use crate::canary::Canary;
@@ -103,8 +105,9 @@ impl Server {
     }
 
     fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
-        let mut input = bytes;
         let Some(mut link) = self.links.remove(&conn) else { return };
+        let mut scratch = Scratch::new();
+        let mut input = link.end.unseal(now, bytes, &mut scratch);
         loop {
             match link.end.decompose(now, &mut input) {
                 Ok(Some(event)) => self.event(&mut link, event),
@@ -358,9 +361,8 @@ impl Application for Server {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { peer, .. } => {
-                let mut nonce = [0; 16];
-                self.rng.fill(&mut nonce);
-                let end = ServerLink::new(self.config.clone(), now, peer, self.local, nonce);
+                let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
+                let end = ServerLink::new(self.config.clone(), now, peer, self.local, fresh);
                 self.links.insert(
                     conn,
                     Link { end, unsent: None, connections: BTreeMap::new(), closing: Vec::new(), held: None },

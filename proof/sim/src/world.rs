@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{AddressRules, Limits, LinkError, Role, ServerConfig};
+use spillway_batch::{AddressRules, Encryption, Limits, LinkError, Role, ServerConfig};
 use spillway_relay::{Config, Cut, LinkDown, Notice, Refusal, Relay};
 use spillway_transport::Time;
 
@@ -96,7 +96,8 @@ fn climate(rng: &mut Rng, canary: Option<Canary>) -> Climate {
         kept_bytes_max: rng.pick(&[0, 2_000, 10_000, 256 * 1024]),
         handshake_timeout: Duration::from_secs(5),
     };
-    let mut server = ServerConfig { ring, rules: AddressRules::default(), limits };
+    let mut server =
+        ServerConfig { ring, rules: AddressRules::default(), limits, encryption: Encryption::Preferred };
     let helpers = rng.range(1, 2) as usize;
     let mut relay = settings::of_helpers(rng, calm);
     if canary == Some(Canary::HastyAcknowledgement) {

@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_auth::{Key, KeyRing};
+use spillway_auth::{Fresh, Key, KeyRing};
 use spillway_batch::{
-    CloseReason, Control, Forbidden, Id, KeyId, Kind, Limits, LinkError, OpenerConfig, OpenerEvent,
-    OpenerLink, Opening, PolicyKind, Reconnect, RefuseReason, Role, ServerConfig, ServerEvent, ServerLink,
+    CloseReason, Control, Encryption, Forbidden, Id, KeyId, Kind, Limits, LinkError, OpenerConfig,
+    OpenerEvent, OpenerLink, Opening, PolicyKind, Reconnect, RefuseReason, Role, Scratch, ServerConfig,
+    ServerEvent, ServerLink,
 };
 use spillway_transport::Time;
 use spillway_wire::Connect;
@@ -21,6 +22,10 @@ const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 5)
 
 pub fn helper_key() -> Key {
     Key::from_secret([1; 32])
+}
+
+pub fn fresh(first: u8) -> Fresh {
+    Fresh::from_random([first; Fresh::BYTES])
 }
 
 pub fn server_config(limits: Limits) -> Arc<ServerConfig> {
@@ -87,11 +92,12 @@ impl Pair {
     fn build(role: Role, key: Key, limits: Limits, config: Arc<ServerConfig>) -> Pair {
         let now = Time(1_000_000_000);
         let policy = PolicyKind::Fixed { delay: Duration::from_micros(200), bytes: 32_768 };
-        let opener = OpenerLink::new(&OpenerConfig { role, key, limits, policy }, now, [7; 16]);
+        let encryption = Encryption::default();
+        let opener = OpenerLink::new(&OpenerConfig { role, key, limits, policy, encryption }, now, fresh(7));
         Pair {
             now,
             opener,
-            server: ServerLink::new(config, now, HELPER, SERVER, [8; 16]),
+            server: ServerLink::new(config, now, HELPER, SERVER, fresh(8)),
             to_server: Vec::new(),
             to_opener: Vec::new(),
             server_seen: Vec::new(),
@@ -105,6 +111,15 @@ impl Pair {
 
     pub fn established() -> Pair {
         Pair::with_limits(Limits::default(), Limits::default())
+    }
+
+    /// A link that is not encrypted, for tests that put their own frames on it.
+    pub fn plain(limits: Limits) -> Pair {
+        let config = ServerConfig { encryption: Encryption::Off, ..(*server_config(limits)).clone() };
+        let mut pair = Pair::new(Role::Helper, helper_key(), Arc::new(config));
+        pair.exchange();
+        assert!(pair.opener.is_established() && !pair.opener.is_encrypted());
+        pair
     }
 
     pub fn with_limits(opener: Limits, server: Limits) -> Pair {
@@ -177,7 +192,8 @@ impl Pair {
         alter(&mut self.alter_to_server, &mut self.to_server);
         let rest = self.to_server.split_off(cut.min(self.to_server.len()));
         let bytes = std::mem::replace(&mut self.to_server, rest);
-        let mut input = &bytes[..];
+        let mut scratch = Scratch::new();
+        let mut input = self.server.unseal(self.now, &bytes, &mut scratch);
         while let Some(event) = self.server.decompose(self.now, &mut input)? {
             let seen = match event {
                 ServerEvent::Established { .. } => continue,
@@ -211,7 +227,8 @@ impl Pair {
         alter(&mut self.alter_to_opener, &mut self.to_opener);
         let rest = self.to_opener.split_off(cut.min(self.to_opener.len()));
         let bytes = std::mem::replace(&mut self.to_opener, rest);
-        let mut input = &bytes[..];
+        let mut scratch = Scratch::new();
+        let mut input = self.opener.unseal(self.now, &bytes, &mut scratch);
         while let Some(event) = self.opener.decompose(self.now, &mut input)? {
             let seen = match event {
                 OpenerEvent::Established { .. } => continue,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{
-    AddressRules, Control, Kind, Limits, PolicyKind, Role, ServerConfig, ServerEvent, ServerLink,
+    AddressRules, Control, Encryption, Fresh, Kind, Limits, PolicyKind, Role, Scratch, ServerConfig,
+    ServerEvent, ServerLink,
 };
 use spillway_relay::{Config, Relay, ServiceConfig};
 use spillway_transport::{Application, Chunk, Conn, Event, Full, Time, Transport};
@@ -219,7 +220,8 @@ impl World {
         let mut heard = Vec::new();
         loop {
             let bytes = self.wires.take(self.link);
-            let mut input = bytes.as_slice();
+            let mut scratch = Scratch::new();
+            let mut input = self.server.unseal(self.now, &bytes, &mut scratch);
             while let Some(event) = self.server.decompose(self.now, &mut input).expect("a healthy link") {
                 heard.push(Heard::of(event));
             }
@@ -237,10 +239,17 @@ impl World {
 fn new_server(limits: Limits) -> ServerLink {
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, helper_key());
-    let config = ServerConfig { ring, rules: AddressRules::default(), limits };
+    let config =
+        ServerConfig { ring, rules: AddressRules::default(), limits, encryption: Encryption::Preferred };
     let (peer, local) = ("10.0.0.2:40000", SERVER);
     let address = |text: &str| text.parse().expect("an address");
-    ServerLink::new(Arc::new(config), Time(0), address(peer), address(local), [9; 16])
+    ServerLink::new(
+        Arc::new(config),
+        Time(0),
+        address(peer),
+        address(local),
+        Fresh::from_random([9; Fresh::BYTES]),
+    )
 }
 
 /// A server's event, with its bytes.

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Read all settings from this file. `spillway check FILE` says what is wrong with it.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "service", "listen", "link-listen", "key", "client_key", "allow_clients", "threads", "max_delay", "batch",
-        "max_connections", "drain_deadline", "status_socket", "metrics", "proxy_protocol_from",
+        "max_connections", "drain_deadline", "require_encryption", "status_socket", "metrics", "proxy_protocol_from",
     ])]
     config: Option<PathBuf>,
 
@@ -52,6 +52,11 @@ pub(crate) struct Args {
     /// A key that library clients may use on --link-listen; give it again for more. Not needed on loopback.
     #[arg(long, value_name = "FILE")]
     client_key: Vec<PathBuf>,
+
+    /// Refuse links that would not be encrypted, to servers and of library clients: of peers that are too old for it, or
+    /// without a key.
+    #[arg(long)]
+    require_encryption: bool,
 
     /// Who may connect, as CIDR; give it again for more [default: private ranges, and loopback where the server is
     /// on loopback].
@@ -126,6 +131,7 @@ impl Args {
         for service in &mut services {
             service.keys.clone_from(&keys);
             service.client_keys.clone_from(&client_keys);
+            service.require_encryption = self.require_encryption;
             service.clients.clone_from(&self.allow_clients);
             service.proxy_protocol_from.clone_from(&self.proxy_protocol_from);
             service.policy = self.policy();

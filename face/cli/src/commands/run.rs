@@ -53,6 +53,9 @@ pub struct Args {
     /// Send sessions that are helped back when requests have been few and fast for so long; 0s: never.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     release_after: Duration,
+    /// Refuse links that would not be encrypted: of peers that are too old for it. Needs --key or --client-key
+    #[arg(long)]
+    require_encryption: bool,
     /// Fail rather than run the server without helpers
     #[arg(long)]
     require: bool,
@@ -118,6 +121,11 @@ fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
         None => "127.0.0.1:11411".into(),
     };
     config::link_address(&link, has_key)?;
+    if args.require_encryption && !has_key {
+        return Err(
+            "--require-encryption needs --key or --client-key: links without a key are not encrypted".into(),
+        );
+    }
     let ranges: Vec<String> = args.allow_clients.iter().map(AddressRange::to_string).collect();
     let port = args.port.map(|port| port.to_string()).unwrap_or_default();
     let require = if args.require { "1" } else { "0" };
@@ -133,6 +141,7 @@ fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
         (name(config::SESSIONS_MEMORY), args.sessions_memory.to_string().into()),
         (name(config::RELEASE_AFTER), args.release_after.as_millis().to_string().into()),
         (name(config::REQUIRE), require.into()),
+        (name(config::REQUIRE_ENCRYPTION), if args.require_encryption { "1" } else { "0" }.into()),
         (name(config::LAUNCH), launch.into()),
     ])
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use spillway_auth::Key;
-use spillway_batch::AddressRange;
+use spillway_batch::{AddressRange, Encryption};
 use spillway_discovery::Source;
 use spillway_helper::config::{
     AddressError, listen_address, listen_addresses, parse_duration, parse_size, server_address,
@@ -46,6 +46,10 @@ pub(crate) struct Args {
     /// are on loopback.
     #[arg(long, value_name = "FILE", env = "SPILLWAY_SIDECAR_CLIENT_KEY")]
     client_key: Option<PathBuf>,
+
+    /// Refuse links that would not be encrypted: of a server or helper that is too old for it. Needs --client-key.
+    #[arg(long, env = "SPILLWAY_SIDECAR_REQUIRE_ENCRYPTION")]
+    require_encryption: bool,
 
     /// Take clients here: ADDR, or unix:PATH; give it again for more.
     #[arg(
@@ -146,6 +150,12 @@ impl Args {
         if self.client_key.is_none() && !server.ip().is_loopback() {
             return Err(format!("--server {server} is on another host: give --client-key FILE").into());
         }
+        if self.require_encryption && self.client_key.is_none() {
+            return Err(
+                "--require-encryption needs --client-key: links without a key are not encrypted".into()
+            );
+        }
+        let encryption = if self.require_encryption { Encryption::Required } else { Encryption::Preferred };
         let mut listen = Vec::new();
         for text in &self.listen {
             listen.extend(listen_on(text, self.socket_mode)?);
@@ -172,6 +182,7 @@ impl Args {
             drain_deadline: self.drain_deadline,
             socket: self.status_socket,
             metrics: self.metrics.as_deref().map(listen_address).transpose()?,
+            encryption,
             ..Settings::new(server, key)
         })
     }

@@ -5,7 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use spillway_auth::Key;
-use spillway_batch::{Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, RefuseReason, Role};
+use spillway_batch::{
+    Encryption, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, RefuseReason, Role, Scratch,
+};
 use spillway_transport::Time;
 
 use super::PATIENCE;
@@ -37,8 +39,9 @@ impl LinkPeer {
             key: key.clone(),
             limits: Limits { handshake_timeout: PATIENCE, ..Limits::default() },
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+            encryption: Encryption::Preferred,
         };
-        let link = OpenerLink::new(&config, Time::ZERO, spillway_keys::fresh_nonce().unwrap());
+        let link = OpenerLink::new(&config, Time::ZERO, spillway_keys::fresh().unwrap());
         let mut peer = LinkPeer { socket, link, started: Instant::now(), unsent: Vec::new() };
         while !peer.link.is_established() {
             peer.turn(|_| {})?;
@@ -64,7 +67,8 @@ impl LinkPeer {
             }
             Err(_) => return Err(End::Closed),
         };
-        let mut input = &buffer[..count];
+        let mut scratch = Scratch::new();
+        let mut input = self.link.unseal(now, &buffer[..count], &mut scratch);
         loop {
             match self.link.decompose(now, &mut input) {
                 Ok(Some(event)) => hear(event),

@@ -28,7 +28,7 @@ impl Helper {
     }
 
     fn target(&self) -> LinkTarget {
-        LinkTarget { address: self.address(), key: key(), server: None }
+        LinkTarget { address: self.address(), key: key(), server: None, encryption: Default::default() }
     }
 
     /// The next question, and who asks.

@@ -4,6 +4,7 @@
 //! one system call, and no buffer of our own.
 
 use std::io;
+use std::mem::MaybeUninit;
 
 use spillway_batch::{CloseReason, LinkError, OpenerEvent};
 use spillway_transport::Time;
@@ -16,6 +17,12 @@ const ANY_TIME: Time = Time::ZERO;
 
 /// What arrives on a link between two requests is control: a few dozen bytes.
 const TAKE_IN_BYTES: usize = 2048;
+
+/// Received at a time of an encrypted link: about one record.
+const RECORDS_BYTES: usize = 16 * 1024;
+
+/// A buffer of replies that was longer is not kept while it is empty.
+const HELD_BYTES_KEPT: usize = 4096;
 
 impl Link {
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -91,6 +98,13 @@ impl Link {
             if let Some(ended) = self.ended {
                 return ended.to_result();
             }
+            if self.end.is_encrypted() {
+                self.receive_records()?;
+                if !self.held.is_empty() {
+                    return Ok(self.take_held(buffer));
+                }
+                continue;
+            }
             match socket::receive(&self.socket, buffer) {
                 Ok(0) => self.fail(Ended::LinkLost),
                 Ok(received) => {
@@ -111,6 +125,24 @@ impl Link {
         }
     }
 
+    /// Records are opened elsewhere than where they are received, and what was in them is held. An error means: later.
+    fn receive_records(&mut self) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); RECORDS_BYTES];
+        match socket::receive_into(&self.socket, &mut space) {
+            Ok([]) => self.fail(Ended::LinkLost),
+            Ok(received) => {
+                if let Err(error) = self.digest(ANY_TIME, received) {
+                    self.fail(Ended::Broken(error));
+                }
+                while self.end.poll_room().is_some() {}
+                let _ = self.push_or_fail();
+            }
+            Err(error) if socket::is_later(&error) => return Err(error),
+            Err(error) => self.fail(Ended::Socket(error.kind())),
+        }
+        Ok(())
+    }
+
     /// Whether `receive` has something that the socket will not report.
     pub(crate) fn has_more(&self) -> bool {
         self.held_start < self.held.len() || self.ended.is_some()
@@ -122,7 +154,9 @@ impl Link {
         buffer[..taken].copy_from_slice(&held[..taken]);
         self.held_start += taken;
         if self.held_start == self.held.len() {
-            (self.held, self.held_start) = (Vec::new(), 0);
+            self.held_start = 0;
+            self.held.clear();
+            self.held.shrink_to(HELD_BYTES_KEPT);
         }
         self.consumed(taken);
         let _ = self.push_or_fail();

@@ -7,7 +7,7 @@ use spillway_transport::Time;
 
 use super::{Ended, Link, Stage};
 use crate::error::MoveError;
-use crate::socket;
+use crate::{scratch, socket};
 
 /// The preamble and the answer to *connect* fit many times.
 const OPENING_BYTES: usize = 2048;
@@ -44,7 +44,14 @@ impl Link {
     }
 
     /// Takes in what arrived while the application cannot receive: data is held.
-    pub(super) fn digest(&mut self, now: Time, mut input: &[u8]) -> Result<(), LinkError> {
+    pub(super) fn digest(&mut self, now: Time, wire: &[u8]) -> Result<(), LinkError> {
+        scratch::with(|scratch| {
+            let opened = self.end.unseal(now, wire, scratch);
+            self.digest_opened(now, opened)
+        })
+    }
+
+    fn digest_opened(&mut self, now: Time, mut input: &[u8]) -> Result<(), LinkError> {
         while let Some(event) = self.end.decompose(now, &mut input)? {
             match event {
                 OpenerEvent::Established { .. } => self.ask()?,

@@ -48,6 +48,7 @@ mod tests {
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             key: Key::loopback_only(),
             server: None,
+            encryption: Default::default(),
         };
         Known { server: target(9), helpers: (0..helpers).map(|helper| target(100 + helper)).collect() }
     }

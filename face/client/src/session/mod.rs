@@ -33,7 +33,7 @@ use self::absence::Absence;
 use self::way::Way;
 use crate::jitter::Jitter;
 use crate::settings::LinkTarget;
-use crate::socket;
+use crate::{scratch, socket};
 
 /// Received at a time.
 const RECEIVE_BYTES: usize = 64 * 1024;
@@ -278,7 +278,18 @@ impl Session {
         self.push(now);
     }
 
-    fn digest(&mut self, now: Instant, mut input: &[u8]) -> Result<(), CarrierLoss> {
+    fn digest(&mut self, now: Instant, wire: &[u8]) -> Result<(), CarrierLoss> {
+        let time = self.time(now);
+        scratch::with(|scratch| match &mut self.way {
+            Some(way) => {
+                let opened = way.link.unseal(time, wire, scratch);
+                self.digest_opened(now, opened)
+            }
+            None => Ok(()),
+        })
+    }
+
+    fn digest_opened(&mut self, now: Instant, mut input: &[u8]) -> Result<(), CarrierLoss> {
         let time = self.time(now);
         while let Some(way) = &mut self.way {
             match way.link.decompose(time, &mut input).map_err(CarrierLoss::Link)? {

@@ -44,7 +44,7 @@ impl Way {
             socket: socket::start_from(target.address, local_port)?,
             target: target.address,
             server: target.server,
-            link: OpenerLink::new(&config, now.1, spillway_keys::fresh_nonce()?),
+            link: OpenerLink::new(&config, now.1, spillway_keys::fresh()?),
             id: None,
             unsent: Outbox::default(),
             is_connected: false,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{Limits, Role, ServerConfig, ServerEvent, ServerLink};
+use spillway_batch::{Limits, Role, Scratch, ServerConfig, ServerEvent, ServerLink};
 use spillway_client::{Connection, Event, LinkTarget, Ready, Slot};
 use spillway_transport::Time;
 
@@ -52,7 +52,12 @@ impl Server {
     }
 
     pub fn target(&self) -> LinkTarget {
-        LinkTarget { address: self.link, key: self.client_key.clone(), server: None }
+        LinkTarget {
+            address: self.link,
+            key: self.client_key.clone(),
+            server: None,
+            encryption: Default::default(),
+        }
     }
 }
 
@@ -79,12 +84,13 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
     let start = Instant::now();
     let now = || Time::ZERO + start.elapsed();
     let (peer, local) = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
-    let nonce = spillway_keys::fresh_nonce().unwrap();
-    let mut link = ServerLink::new(config.clone(), now(), peer, local, nonce);
+    let fresh = spillway_keys::fresh().unwrap();
+    let mut link = ServerLink::new(config.clone(), now(), peer, local, fresh);
     let mut buffer = [0; 65536];
     let mut waiting = Vec::new();
     while let Ok(received @ 1..) = stream.read(&mut buffer) {
-        let mut input = &buffer[..received];
+        let mut scratch = Scratch::new();
+        let mut input = link.unseal(now(), &buffer[..received], &mut scratch);
         let goes_on = loop {
             match link.decompose(now(), &mut input) {
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),

@@ -170,6 +170,16 @@ impl Reader<'_> {
             let what = format!("library clients of other hosts at {open} need client_key_files");
             self.problem(at.span(), what);
         }
+        service.require_encryption = self.flag(&section.require_encryption).unwrap_or(false);
+        if let Some(at) = &section.require_encryption
+            && service.require_encryption
+            && (!given(&section.key_files)
+                || given(&section.link_listen) && !given(&section.client_key_files))
+        {
+            let what = "links without a key are not encrypted: require_encryption needs key_files, and client_key_files \
+                        where there is link_listen";
+            self.problem(at.span(), what);
+        }
         service.clients = self.ranges(&section.clients);
         service.proxy_protocol_from = self.ranges(&section.proxy_protocol_from);
         let protocols = [Protocol::Tcp, Protocol::Memcached, Protocol::Redis];

@@ -133,6 +133,12 @@ impl HelperConfig {
             {
                 return Err(StartError::NoClientKey { service: service.name.clone(), address: *open });
             }
+            if service.require_encryption
+                && (service.keys.is_empty()
+                    || !service.link_listen.is_empty() && service.client_keys.is_empty())
+            {
+                return Err(StartError::EncryptionWithoutKey(service.name.clone()));
+            }
             let place = |other: &Service| other.register.as_ref().map(|register| register.place.clone());
             if let Some(other) = self.services[..index].iter().find(|other| place(other) == place(service))
                 && service.register.is_some()
@@ -166,6 +172,8 @@ pub struct Service {
     pub keys: Vec<Key>,
     /// Keys of library clients; none: they are served on loopback only.
     pub client_keys: Vec<Key>,
+    /// Links that would not be encrypted are refused: to the server, and of library clients.
+    pub require_encryption: bool,
     /// Who may connect. Empty: the private ranges, and loopback where the server is on loopback, too.
     pub clients: Vec<AddressRange>,
     /// Load balancers whose PROXY header is believed.
@@ -208,6 +216,7 @@ impl Service {
             link_listen: Vec::new(),
             keys: Vec::new(),
             client_keys: Vec::new(),
+            require_encryption: false,
             clients: Vec::new(),
             proxy_protocol_from: Vec::new(),
             protocol: Protocol::default(),

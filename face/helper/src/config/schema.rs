@@ -120,6 +120,9 @@ section! {
     key_files: Texts, "list of paths", "[]";
     /// Keys that library clients may use on `link_listen`. Not needed on loopback.
     client_key_files: Texts, "list of paths", "[]";
+    /// Whether links that would not be encrypted are refused, to the server and of library clients: those of peers that
+    /// are too old for it, and those without a key. Without it links are encrypted where both ends can and have a key.
+    require_encryption: Any, "true or false", "false";
     /// Who may connect. The server has its own list (`spillway run --allow-clients`).
     clients: Texts, "list of address ranges", "private ranges, and loopback where the server is on loopback, too";
     /// Load balancers that say whom they speak for, with PROXY protocol version 1 or 2: plain clients from these

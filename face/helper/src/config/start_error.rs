@@ -24,6 +24,8 @@ pub enum StartError {
         /// Where they would come in.
         address: SocketAddr,
     },
+    /// Encryption is required, and a key is missing.
+    EncryptionWithoutKey(String),
     /// Two services under one prefix of etcd, where clients of one would find the other.
     SamePlace {
         /// Their names.
@@ -72,6 +74,11 @@ impl fmt::Display for StartError {
                 f,
                 "service {service} would take library clients of other hosts at {address} without a key: \
                  give --client-key FILE (client_key_files), or listen on loopback"
+            ),
+            StartError::EncryptionWithoutKey(service) => write!(
+                f,
+                "service {service} requires encryption, and links without a key are not encrypted: give --key FILE \
+                 (key_files), and --client-key FILE (client_key_files) where library clients come in"
             ),
             StartError::SamePlace { services: [one, other] } => write!(
                 f,

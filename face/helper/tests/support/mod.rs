@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{Id, Limits, Role, ServerConfig, ServerEvent, ServerLink};
+use spillway_batch::{Fresh, Id, Limits, Role, Scratch, ServerConfig, ServerEvent, ServerLink};
 use spillway_net::{Clock, Config, Context, Listeners, Remote};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
@@ -96,7 +96,8 @@ impl LinkEcho {
 
     fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let Some(link) = self.links.get_mut(&conn) else { return };
-        let mut input = bytes;
+        let mut scratch = Scratch::new();
+        let mut input = link.unseal(now, bytes, &mut scratch);
         loop {
             match link.decompose(now, &mut input) {
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
@@ -142,8 +143,13 @@ impl Application for LinkEcho {
         match event {
             Event::Opened { peer, .. } => {
                 self.nonces = self.nonces.wrapping_add(1);
-                let link =
-                    ServerLink::new(Arc::clone(&self.config), now, peer, self.local, [self.nonces; 16]);
+                let link = ServerLink::new(
+                    Arc::clone(&self.config),
+                    now,
+                    peer,
+                    self.local,
+                    Fresh::from_random([self.nonces; Fresh::BYTES]),
+                );
                 self.links.insert(conn, link);
                 out.grant(conn, LINK_GRANT);
             }

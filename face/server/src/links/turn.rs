@@ -77,7 +77,8 @@ impl Links {
             let time = self.time(now);
             self.push(time, link);
         }
-        (broken || flags.contains(EventFlags::IN)).then_some(link)
+        let has_opened = self.table.get_mut(link).is_some_and(|entry| entry.has_opened());
+        (broken || has_opened || flags.contains(EventFlags::IN)).then_some(link)
     }
 
     fn accept_links(&mut self, now: Instant) {
@@ -89,10 +90,10 @@ impl Links {
 
     fn add(&mut self, now: Instant, accepted: Accepted) {
         // Without random bytes no link is safe; the peer sees a closed connection and tries again.
-        let Ok(nonce) = spillway_keys::fresh_nonce() else { return };
+        let Ok(fresh) = spillway_keys::fresh() else { return };
         let (time, limits) = (self.time(now), self.config.limits);
         let peer = accepted.peer;
-        let end = ServerLink::new(self.config.clone(), time, peer, accepted.local, nonce);
+        let end = ServerLink::new(self.config.clone(), time, peer, accepted.local, fresh);
         let mut link = Link::new(accepted, end);
         link.touched = true;
         if self.table.is_full() {
@@ -147,7 +148,17 @@ impl Links {
         if link == MAIL {
             return self.receive_mail(buffer);
         }
-        match self.table.get_mut(link).map(|entry| entry.receive(buffer)) {
+        let scratch = &mut self.scratch;
+        let entry = self.table.get_mut(link);
+        let outcome = entry.map(|entry| {
+            let outcome = entry.receive(buffer, scratch);
+            if !entry.touched && entry.watched.is_some_and(|watched| watched != entry.interest()) {
+                entry.touched = true;
+                self.touched.push(link);
+            }
+            outcome
+        });
+        match outcome {
             Some(Ok(received)) => received,
             Some(Err(why)) => {
                 self.lose(link, why);

@@ -54,7 +54,12 @@ impl Relief {
     }
 
     pub fn target(&self, keys: &Keys) -> LinkTarget {
-        LinkTarget { address: self.link, key: keys.client.clone(), server: None }
+        LinkTarget {
+            address: self.link,
+            key: keys.client.clone(),
+            server: None,
+            encryption: Default::default(),
+        }
     }
 
     pub fn library_clients(&self) -> u32 {

@@ -103,7 +103,12 @@ impl Echo {
     }
 
     pub fn target(&self, keys: &Keys) -> LinkTarget {
-        LinkTarget { address: self.link, key: keys.client.clone(), server: None }
+        LinkTarget {
+            address: self.link,
+            key: keys.client.clone(),
+            server: None,
+            encryption: Default::default(),
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use spillway_batch::{
-    CloseReason, Control, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind,
-    RefuseReason, Role,
+    CloseReason, Control, Encryption, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink,
+    PolicyKind, RefuseReason, Role, Scratch,
 };
 use spillway_client::Key;
 use spillway_transport::Time;
@@ -34,14 +34,18 @@ pub struct RawLink {
 
 impl RawLink {
     pub fn open(address: SocketAddr, role: Role, key: Key) -> RawLink {
+        RawLink::open_as(address, role, key, Encryption::Preferred)
+    }
+
+    pub fn open_as(address: SocketAddr, role: Role, key: Key, encryption: Encryption) -> RawLink {
         let stream = TcpStream::connect(address).unwrap();
         // Only so that a failing test ends.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
-        let config = OpenerConfig { role, key, limits: Limits::default(), policy };
-        let nonce = spillway_keys::fresh_nonce().unwrap();
+        let config = OpenerConfig { role, key, limits: Limits::default(), policy, encryption };
+        let fresh = spillway_keys::fresh().unwrap();
         let mut link =
-            RawLink { stream, end: OpenerLink::new(&config, Time::ZERO, nonce), buffer: Vec::new() };
+            RawLink { stream, end: OpenerLink::new(&config, Time::ZERO, fresh), buffer: Vec::new() };
         link.flush();
         link
     }
@@ -92,7 +96,11 @@ impl RawLink {
             let mut buffer = [0; 4096];
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Heard::End,
-                Ok(received) => self.buffer.extend_from_slice(&buffer[..received]),
+                Ok(received) => {
+                    let mut scratch = Scratch::new();
+                    let opened = self.end.unseal(Time::ZERO, &buffer[..received], &mut scratch);
+                    self.buffer.extend_from_slice(opened);
+                }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Heard::End,
                 Err(error) => panic!("{error}"),
             }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Control, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, RefuseReason, Role,
+    CloseReason, Control, Encryption, Fresh, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind,
+    RefuseReason, Role, Scratch,
 };
 use spillway_transport::{Chunk, Time};
 
@@ -81,12 +82,12 @@ impl Driver {
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let limits = Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() };
         let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
-        let config = OpenerConfig { role, key, limits, policy };
-        let mut nonce = [0; 16];
-        getrandom::fill(&mut nonce).map_err(|error| error.to_string())?;
+        let config = OpenerConfig { role, key, limits, policy, encryption: Encryption::Preferred };
+        let mut random = [0; Fresh::BYTES];
+        getrandom::fill(&mut random).map_err(|error| error.to_string())?;
         Ok(Driver {
             stream,
-            link: OpenerLink::new(&config, Time::ZERO, nonce),
+            link: OpenerLink::new(&config, Time::ZERO, Fresh::from_random(random)),
             connections: HashMap::new(),
             established: false,
             lost: None,
@@ -162,8 +163,10 @@ impl Driver {
         length > 0
     }
 
-    fn digest(&mut self, mut input: &[u8]) {
+    fn digest(&mut self, wire: &[u8]) {
         let now = self.now();
+        let mut scratch = Scratch::new();
+        let mut input = self.link.unseal(now, wire, &mut scratch);
         loop {
             match self.link.decompose(now, &mut input) {
                 Ok(None) => break,

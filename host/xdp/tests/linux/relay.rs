@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with};
 use spillway_auth::{Key as LinkKey, KeyRing};
-use spillway_batch::{CloseReason, PolicyKind, Role as LinkRole, ServerConfig, ServerEvent, ServerLink};
+use spillway_batch::{
+    CloseReason, Fresh, PolicyKind, Role as LinkRole, Scratch, ServerConfig, ServerEvent, ServerLink,
+};
 use spillway_relay::{Config, Relay, ServiceConfig};
 use spillway_tcp::{Listener, Settings};
 use spillway_transport::Time;
@@ -59,7 +61,8 @@ impl Server {
         ring.accept(LinkRole::Helper, link_key());
         let config = Arc::new(ServerConfig { ring, ..ServerConfig::default() });
         let (mut stream, peer) = listener.accept().unwrap();
-        let mut link = ServerLink::new(config, Time(1), peer, self.address, [8; 16]);
+        let mut link =
+            ServerLink::new(config, Time(1), peer, self.address, Fresh::from_random([8; Fresh::BYTES]));
         let mut buffer = vec![0; 256 * 1024];
         let mut replies = BTreeMap::new();
         loop {
@@ -79,7 +82,9 @@ impl Server {
     }
 
     /// What goes on when there is room for it waits in `replies`, with whether it is the end.
-    fn answer(&self, link: &mut ServerLink, mut input: &[u8], replies: &mut BTreeMap<Id, (Vec<u8>, bool)>) {
+    fn answer(&self, link: &mut ServerLink, wire: &[u8], replies: &mut BTreeMap<Id, (Vec<u8>, bool)>) {
+        let mut scratch = Scratch::new();
+        let mut input = link.unseal(Time(1), wire, &mut scratch);
         while let Some(event) = link.decompose(Time(1), &mut input).unwrap() {
             match event {
                 ServerEvent::Connect { id, .. } => link.accept(id),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{Role, ServerConfig, ServerEvent, ServerLink};
+use spillway_batch::{Role, Scratch, ServerConfig, ServerEvent, ServerLink};
 use spillway_transport::Time;
 
 /// Cuts all links of a port.
@@ -31,13 +31,14 @@ fn echo(mut stream: TcpStream, config: &Arc<ServerConfig>) -> std::io::Result<()
     let start = Instant::now();
     let now = || Time::ZERO + start.elapsed();
     stream.set_nodelay(true)?;
-    let nonce = spillway_keys::fresh_nonce()?;
-    let mut link = ServerLink::new(config.clone(), now(), stream.peer_addr()?, stream.local_addr()?, nonce);
+    let fresh = spillway_keys::fresh()?;
+    let mut link = ServerLink::new(config.clone(), now(), stream.peer_addr()?, stream.local_addr()?, fresh);
     let mut buffer = vec![0; 1 << 16];
     let mut owed = Vec::new();
+    let mut scratch = Scratch::new();
     loop {
         let count = stream.read(&mut buffer)?;
-        let mut input = &buffer[..count];
+        let mut input = link.unseal(now(), &buffer[..count], &mut scratch);
         let mut broken = count == 0;
         loop {
             match link.decompose(now(), &mut input) {

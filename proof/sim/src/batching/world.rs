@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use spillway_auth::KeyRing;
 use spillway_batch::{
-    Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, ServerConfig, ServerEvent,
-    ServerLink,
+    Encryption, Fresh, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, ServerConfig,
+    ServerEvent, ServerLink,
 };
 use spillway_transport::Time;
 
@@ -111,10 +111,21 @@ pub fn play(course: &Course, policy: PolicyKind, setting: &Setting, seed: u64) -
     world.tally.iter_mut().zip(&course.steps).map(|(tally, step)| tally.figures(step.length)).collect()
 }
 
+/// Batches are not encrypted here: what they cost is what the costs say.
+fn fresh(first: u8) -> Fresh {
+    Fresh::from_random([first; Fresh::BYTES])
+}
+
 impl<'a> World<'a> {
     fn new(course: &'a Course, policy: PolicyKind, setting: &Setting, seed: u64) -> World<'a> {
         let limits = Limits::default();
-        let opener = OpenerConfig { role: Role::Helper, key: helper_key(), limits, policy };
+        let opener = OpenerConfig {
+            role: Role::Helper,
+            key: helper_key(),
+            limits,
+            policy,
+            encryption: Encryption::Off,
+        };
         let mut ring = KeyRing::new();
         ring.accept(Role::Helper, helper_key());
         let server = Arc::new(ServerConfig { ring, limits, ..ServerConfig::default() });
@@ -126,8 +137,8 @@ impl<'a> World<'a> {
             now: Time::ZERO,
             rng,
             agenda: Agenda::default(),
-            opener: OpenerLink::new(&opener, Time::ZERO, [7; 16]),
-            server: ServerLink::new(server, Time::ZERO, address(1, 40_000), address(0, 11_411), [8; 16]),
+            opener: OpenerLink::new(&opener, Time::ZERO, fresh(7)),
+            server: ServerLink::new(server, Time::ZERO, address(1, 40_000), address(0, 11_411), fresh(8)),
             ids: Vec::new(),
             asked: Vec::new(),
             timer: None,

@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_auth::Key;
-use spillway_batch::{Limits, NONCE_BYTES, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role};
+use spillway_batch::{
+    Encryption, Fresh, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, Scratch,
+};
 use spillway_session::{ClientSession, Patience, StreamLimits, Vigil};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 use spillway_wire::session::SessionId;
@@ -168,7 +170,8 @@ impl Clients {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(mut link) = client.way.as_mut().and_then(|way| way.link.take()) else { return };
         let here = client.time(now);
-        let mut input = bytes;
+        let mut scratch = Scratch::new();
+        let mut input = link.unseal(here, bytes, &mut scratch);
         let mut stays = true;
         while stays {
             match link.decompose(here, &mut input) {
@@ -275,16 +278,16 @@ impl Clients {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let here = client.time(now);
         let Some(way) = &mut client.way else { return };
-        let mut nonce = [0; NONCE_BYTES];
-        self.rng.fill(&mut nonce);
+        let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
         let config = OpenerConfig {
             role: Role::Client,
             key: self.around.key.clone(),
             // The way has a deadline of its own.
             limits: Limits { handshake_timeout: Duration::MAX, ..Limits::default() },
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+            encryption: Encryption::Preferred,
         };
-        way.link = Some(OpenerLink::new(&config, here, nonce));
+        way.link = Some(OpenerLink::new(&config, here, fresh));
         out.grant(conn, 1 << 20);
         self.pump(now, number, out);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_auth::KeyRing;
-use spillway_batch::{AddressRules, Limits, Role, ServerConfig};
+use spillway_batch::{AddressRules, Encryption, Limits, Role, ServerConfig};
 use spillway_relay::Config;
 use spillway_session::{StreamLimits, TableLimits};
 
@@ -129,5 +129,5 @@ fn server(rng: &mut Rng) -> Arc<ServerConfig> {
         connections_max: 1_000,
         ..Limits::default()
     };
-    Arc::new(ServerConfig { ring, rules: AddressRules::default(), limits })
+    Arc::new(ServerConfig { ring, rules: AddressRules::default(), limits, encryption: Encryption::Preferred })
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Control, Id, Limits, LinkError, NONCE_BYTES, OpenerConfig, OpenerEvent, OpenerLink,
-    PolicyKind, Role,
+    CloseReason, Control, Encryption, Fresh, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink,
+    PolicyKind, Role, Scratch,
 };
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 use spillway_wire::session::SessionId;
@@ -128,7 +128,8 @@ impl Copyist {
 
     fn data<T: Transport>(&mut self, now: Time, bytes: &[u8], out: &mut T) {
         let Some(Link { conn, end: Some(end), said, .. }) = &mut self.link else { return };
-        let mut input = bytes;
+        let mut scratch = Scratch::new();
+        let mut input = end.unseal(now, bytes, &mut scratch);
         loop {
             let (id, control) = match end.decompose(now, &mut input) {
                 Ok(Some(OpenerEvent::RelayedControl { id, control })) => (id, control),
@@ -173,16 +174,16 @@ impl Application for Copyist {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { .. } => {
-                let mut nonce = [0; NONCE_BYTES];
-                self.rng.fill(&mut nonce);
+                let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
                 let config = OpenerConfig {
                     role: Role::Helper,
                     key: self.key.clone(),
                     limits: Limits::default(),
                     policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+                    encryption: Encryption::Preferred,
                 };
                 if let Some(link) = &mut self.link {
-                    link.end = Some(OpenerLink::new(&config, now, nonce));
+                    link.end = Some(OpenerLink::new(&config, now, fresh));
                 }
                 out.grant(conn, 1 << 20);
             }

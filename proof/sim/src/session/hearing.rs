@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use spillway_batch::{CloseReason, Control, Id, Kind, LinkError, RefuseReason, ServerEvent};
+use spillway_batch::{CloseReason, Control, Id, Kind, LinkError, RefuseReason, Scratch, ServerEvent};
 use spillway_session::{FirstWords, Opened, SessionHandle, StreamEvent};
 use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::session::{Opening, Resumed};
@@ -13,8 +13,9 @@ use super::server::{Known, Link, Server, altered};
 
 impl Server {
     pub(super) fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
-        let mut input = bytes;
         let Some(mut link) = self.links.remove(&conn) else { return };
+        let mut scratch = Scratch::new();
+        let mut input = link.end.unseal(now, bytes, &mut scratch);
         loop {
             match link.end.decompose(now, &mut input) {
                 Ok(Some(event)) => self.event(now, conn, &mut link, event),

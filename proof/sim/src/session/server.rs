@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_batch::{CloseReason, Control, Id, NONCE_BYTES, ServerConfig, ServerLink};
+use spillway_batch::{CloseReason, Control, Fresh, Id, ServerConfig, ServerLink};
 use spillway_session::{Expired, OnServerLink, SessionHandle, Sessions, TableLimits};
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 use spillway_wire::session::{Resumed, SessionId};
@@ -325,9 +325,8 @@ impl Application for Server {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { peer, .. } => {
-                let mut nonce = [0; NONCE_BYTES];
-                self.rng.fill(&mut nonce);
-                let end = ServerLink::new(self.config.clone(), now, peer, self.local, nonce);
+                let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
+                let end = ServerLink::new(self.config.clone(), now, peer, self.local, fresh);
                 self.links.insert(conn, Link { end, unsent: None, carried: BTreeMap::new() });
                 self.proving.insert(conn);
                 out.grant(conn, 1 << 20);

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{AddressRules, Limits, PolicyKind, Role, ServerConfig, ServerEvent, ServerLink};
+use spillway_batch::{
+    AddressRules, Encryption, Fresh, Limits, PolicyKind, Role, Scratch, ServerConfig, ServerEvent, ServerLink,
+};
 use spillway_relay::{Config, Relay, ServiceConfig};
 use spillway_tcp::{Listener, Settings, Stack, isn};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
@@ -211,8 +213,10 @@ struct Answering {
 }
 
 impl Answering {
-    fn take(&mut self, now: Time, mut bytes: &[u8]) {
+    fn take(&mut self, now: Time, bytes: &[u8]) {
         let Some((_, link)) = &mut self.link else { return };
+        let mut scratch = Scratch::new();
+        let mut bytes = link.unseal(now, bytes, &mut scratch);
         while let Ok(Some(event)) = link.decompose(now, &mut bytes) {
             match event {
                 ServerEvent::Connect { id, .. } => link.accept(id),
@@ -232,8 +236,19 @@ impl Application for Answering {
             Event::Opened { peer, .. } => {
                 let mut ring = KeyRing::new();
                 ring.accept(Role::Helper, Key::from_secret(SECRET));
-                let config = ServerConfig { ring, rules: AddressRules::default(), limits: Limits::default() };
-                let link = ServerLink::new(Arc::new(config), now, peer, SocketAddr::from(SERVER), [9; 16]);
+                let config = ServerConfig {
+                    ring,
+                    rules: AddressRules::default(),
+                    limits: Limits::default(),
+                    encryption: Encryption::Preferred,
+                };
+                let link = ServerLink::new(
+                    Arc::new(config),
+                    now,
+                    peer,
+                    SocketAddr::from(SERVER),
+                    Fresh::from_random([9; Fresh::BYTES]),
+                );
                 self.link = Some((conn, link));
                 out.grant(conn, 1 << 20);
             }

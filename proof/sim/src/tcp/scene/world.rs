@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_auth::KeyRing;
-use spillway_batch::{AddressRules, Limits, PolicyKind, Role, ServerConfig};
+use spillway_batch::{AddressRules, Encryption, Limits, PolicyKind, Role, ServerConfig};
 use spillway_relay::Config;
 use spillway_tcp::isn::Key;
 use spillway_tcp::{KeepAlive, Listener, Settings};
@@ -150,7 +150,12 @@ impl World {
                 let mut ring = KeyRing::new();
                 ring.accept(Role::Helper, helper_key());
                 let limits = Limits { connections_max: 1000, ..Limits::default() };
-                let config = ServerConfig { ring, rules: AddressRules::default(), limits };
+                let config = ServerConfig {
+                    ring,
+                    rules: AddressRules::default(),
+                    limits,
+                    encryption: Encryption::Preferred,
+                };
                 Actor::Server(Box::new(Server::new(
                     Arc::new(config),
                     address(SERVER, PORTS[1]),

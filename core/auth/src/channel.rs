@@ -1,0 +1,275 @@
+//! Encrypted links: a key exchange with forward secrecy, and what is sealed with its keys (link version 4).
+//!
+//! The handshake is Noise `NNpsk0` (Noise Protocol Framework, revision 34), whose initiator is the server: its message
+//! follows the welcome at once, and the opener may send right after its own, so that encryption costs no round trip. The
+//! prologue is the whole beginning of the link, and the pre-shared key is derived from the link's key.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+use snow::{Builder, HandshakeState, TransportState};
+use spillway_wire::preamble::EXCHANGE_BYTES;
+use spillway_wire::record::{
+    RECORD_HEADER_BYTES, RECORD_LENGTH_BYTES, RECORD_PLAIN_BYTES_MAX, RECORD_TAG_BYTES, emit_record_length,
+};
+use zeroize::Zeroizing;
+
+use crate::fresh::Fresh;
+use crate::key::Key;
+use crate::primitives::Primitives;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
+
+/// Records that are sealed with one key. At most 1 GiB: far below what AES-GCM allows (2^24.5 records of this length,
+/// RFC 8446 §5.5).
+pub const RECORDS_PER_KEY: u64 = 1 << 16;
+
+/// What came is not what the peer sent, or the peer does not have the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Altered;
+
+impl fmt::Display for Altered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes were altered, inserted, lost or repeated on the way")
+    }
+}
+
+impl core::error::Error for Altered {}
+
+fn begin(key: &Key, prologue: &[u8], fresh: &Fresh, is_initiator: bool) -> Result<HandshakeState, Altered> {
+    let primitives = Primitives { ephemeral: Zeroizing::new(*fresh.ephemeral()) };
+    let shared = key.derive(b"spillway link 4 exchange\0", b"");
+    let build = || -> Result<HandshakeState, snow::Error> {
+        let builder = Builder::with_resolver(PATTERN.parse()?, Box::new(primitives))
+            .psk(0, shared.secret())?
+            .prologue(prologue)?;
+        if is_initiator { builder.build_initiator() } else { builder.build_responder() }
+    };
+    build().map_err(|error| {
+        debug_assert!(false, "the pattern and its primitives are there: {error}");
+        Altered
+    })
+}
+
+/// The server's side of a key exchange that has begun.
+pub struct Exchange(Box<HandshakeState>);
+
+impl Exchange {
+    /// Also returns what the server says first.
+    ///
+    /// # Errors
+    /// Never in practice: the pattern is fixed.
+    pub fn offer(
+        key: &Key,
+        prologue: &[u8],
+        fresh: &Fresh,
+    ) -> Result<(Exchange, [u8; EXCHANGE_BYTES]), Altered> {
+        let mut state = begin(key, prologue, fresh, true)?;
+        let mut message = [0; EXCHANGE_BYTES];
+        match state.write_message(&[], &mut message) {
+            Ok(EXCHANGE_BYTES) => Ok((Exchange(Box::new(state)), message)),
+            _ => Err(Altered),
+        }
+    }
+
+    /// The opener's side of it, which ends the exchange there. Also returns what the opener says.
+    ///
+    /// # Errors
+    /// The server's message was altered.
+    pub fn answer(
+        key: &Key,
+        prologue: &[u8],
+        fresh: &Fresh,
+        offer: &[u8; EXCHANGE_BYTES],
+    ) -> Result<(Channel, [u8; EXCHANGE_BYTES]), Altered> {
+        let mut state = begin(key, prologue, fresh, false)?;
+        state.read_message(offer, &mut []).map_err(|_| Altered)?;
+        let mut message = [0; EXCHANGE_BYTES];
+        match state.write_message(&[], &mut message) {
+            Ok(EXCHANGE_BYTES) => Ok((Channel::new(state)?, message)),
+            _ => Err(Altered),
+        }
+    }
+
+    /// Ends the exchange at the server.
+    ///
+    /// # Errors
+    /// The opener's message was altered.
+    pub fn finish(mut self, answer: &[u8; EXCHANGE_BYTES]) -> Result<Channel, Altered> {
+        self.0.read_message(answer, &mut []).map_err(|_| Altered)?;
+        Channel::new(*self.0)
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Exchange")
+    }
+}
+
+/// Both directions of an encrypted link.
+pub struct Channel(TransportState);
+
+impl Channel {
+    fn new(state: HandshakeState) -> Result<Channel, Altered> {
+        state.into_transport_mode().map(Channel).map_err(|_| Altered)
+    }
+
+    /// Appends `plain` to `out` as records.
+    pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+        let records = plain.len().div_ceil(RECORD_PLAIN_BYTES_MAX);
+        out.reserve(plain.len() + records * (RECORD_HEADER_BYTES + RECORD_TAG_BYTES));
+        for part in plain.chunks(RECORD_PLAIN_BYTES_MAX) {
+            if is_due(self.0.sending_nonce()) {
+                self.0.rekey_outgoing();
+            }
+            self.seal_part(&emit_record_length(part.len()), out);
+            self.seal_part(part, out);
+        }
+    }
+
+    fn seal_part(&mut self, part: &[u8], out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + part.len() + RECORD_TAG_BYTES, 0);
+        let sealed = self.0.write_message(part, &mut out[start..]);
+        // It fails after 2^64 messages. What is then sent cannot be opened.
+        debug_assert_eq!(sealed, Ok(part.len() + RECORD_TAG_BYTES), "there are counters left");
+    }
+
+    /// Opens the next record's length.
+    ///
+    /// # Errors
+    /// It is not what the peer sent next. Close the link.
+    pub fn open_length(
+        &mut self,
+        sealed: &[u8; RECORD_HEADER_BYTES],
+    ) -> Result<[u8; RECORD_LENGTH_BYTES], Altered> {
+        if is_due(self.0.receiving_nonce()) {
+            self.0.rekey_incoming();
+        }
+        let mut length = [0; RECORD_LENGTH_BYTES];
+        self.open(sealed, &mut length)?;
+        Ok(length)
+    }
+
+    /// Opens what follows a length, into `out`, which is shorter by the tag.
+    ///
+    /// # Errors
+    /// It is not what the peer sent next. Close the link.
+    pub fn open(&mut self, sealed: &[u8], out: &mut [u8]) -> Result<(), Altered> {
+        match self.0.read_message(sealed, out) {
+            Ok(length) if length == out.len() => Ok(()),
+            _ => Err(Altered),
+        }
+    }
+}
+
+/// Whether this message is the first of a new key. A record is two: its length and its bytes.
+fn is_due(message: u64) -> bool {
+    message > 0 && message.is_multiple_of(2 * RECORDS_PER_KEY)
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Channel")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    fn fresh(first: u8) -> Fresh {
+        Fresh::from_random([first; Fresh::BYTES])
+    }
+
+    fn channels() -> (Channel, Channel) {
+        let key = Key::from_secret([3; 32]);
+        let (exchange, offer) = Exchange::offer(&key, b"beginning", &fresh(1)).unwrap();
+        let (opener, answer) = Exchange::answer(&key, b"beginning", &fresh(2), &offer).unwrap();
+        (exchange.finish(&answer).unwrap(), opener)
+    }
+
+    fn open(channel: &mut Channel, sealed: &[u8]) -> Result<Vec<u8>, Altered> {
+        let (header, rest) = sealed.split_first_chunk().unwrap();
+        let length = u16::from_be_bytes(channel.open_length(header)?);
+        assert_eq!(usize::from(length) + RECORD_TAG_BYTES, rest.len());
+        let mut out = vec![0; usize::from(length)];
+        channel.open(rest, &mut out)?;
+        Ok(out)
+    }
+
+    #[test]
+    fn both_directions_carry_what_was_sealed() {
+        let (mut server, mut opener) = channels();
+        for (from, to) in [(0, 1), (1, 0), (0, 1)] {
+            let ends = [&mut server, &mut opener];
+            let mut sealed = Vec::new();
+            ends[from].seal(b"get x\r\n", &mut sealed);
+            assert_eq!(sealed.len(), 7 + RECORD_HEADER_BYTES + RECORD_TAG_BYTES);
+            assert!(!sealed.windows(5).any(|window| window == b"get x"));
+            assert_eq!(open(ends[to], &sealed), Ok(b"get x\r\n".to_vec()));
+        }
+    }
+
+    #[test]
+    fn a_record_opens_once_in_its_turn_and_unaltered() {
+        let (mut server, mut opener) = channels();
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        server.seal(b"first", &mut first);
+        server.seal(b"second", &mut second);
+        assert_eq!(open(&mut opener, &second), Err(Altered), "one is missing");
+        for bit in 0..first.len() * 8 {
+            let (mut server, mut opener) = channels();
+            let mut altered = Vec::new();
+            server.seal(b"first", &mut altered);
+            altered[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(open(&mut opener, &altered), Err(Altered), "bit {bit}");
+        }
+        assert_eq!(open(&mut server, &first), Err(Altered), "its own");
+        assert_eq!(open(&mut opener, &first), Ok(b"first".to_vec()));
+        assert_eq!(open(&mut opener, &first), Err(Altered), "repeated");
+        assert_eq!(open(&mut opener, &second), Ok(b"second".to_vec()));
+    }
+
+    #[test]
+    fn who_has_another_key_or_saw_another_beginning_learns_nothing() {
+        let (key, other) = (Key::from_secret([3; 32]), Key::from_secret([4; 32]));
+        let (_, offer) = Exchange::offer(&key, b"beginning", &fresh(1)).unwrap();
+        assert!(Exchange::answer(&other, b"beginning", &fresh(2), &offer).is_err());
+        assert!(Exchange::answer(&key, b"another", &fresh(2), &offer).is_err());
+        let (_, answer) = Exchange::answer(&key, b"beginning", &fresh(2), &offer).unwrap();
+        for bit in 0..EXCHANGE_BYTES * 8 {
+            let (mut offered, mut answered) = (offer, answer);
+            offered[bit / 8] ^= 1 << (bit % 8);
+            answered[bit / 8] ^= 1 << (bit % 8);
+            assert!(Exchange::answer(&key, b"beginning", &fresh(2), &offered).is_err(), "bit {bit}");
+            let (exchange, _) = Exchange::offer(&key, b"beginning", &fresh(1)).unwrap();
+            assert!(exchange.finish(&answered).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn keys_change_after_a_fixed_number_of_records_at_both_ends() {
+        let (mut server, mut opener) = channels();
+        let mut sealed = Vec::new();
+        for record in 0..RECORDS_PER_KEY * 2 + 10 {
+            sealed.clear();
+            server.seal(b"x", &mut sealed);
+            assert_eq!(open(&mut opener, &sealed).as_deref(), Ok(&b"x"[..]), "record {record}");
+        }
+        // An end that goes on with the old key opens nothing more.
+        let (mut server, mut opener) = channels();
+        for _ in 0..RECORDS_PER_KEY {
+            sealed.clear();
+            server.seal(b"x", &mut sealed);
+            open(&mut opener, &sealed).unwrap();
+        }
+        sealed.clear();
+        server.seal(b"x", &mut sealed);
+        assert!(opener.0.read_message(&sealed[..RECORD_HEADER_BYTES], &mut [0; 2]).is_err());
+    }
+}

@@ -1,0 +1,163 @@
+//! An encrypted link's records: what comes in is opened before it is taken apart, what goes out is sealed when the batch
+//! is complete.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use spillway_auth::Channel;
+use spillway_transport::Chunk;
+use spillway_wire::record::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RECORD_TAG_BYTES, parse_record_length};
+
+use crate::error::LinkError;
+
+/// What one end of a link does about encryption. Links with the key that everybody knows are never encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Encryption {
+    /// Encrypted wherever both ends can.
+    #[default]
+    Preferred,
+    /// A link that would not be encrypted is refused: of an older peer, or without a key.
+    Required,
+    /// Never encrypted: this end speaks the last version without. For measuring what encryption costs, and for tests.
+    Off,
+}
+
+/// Where opened records go. One for each thread serves all its links; it grows to what is received at a time, and one
+/// record.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    opened: Vec<u8>,
+    filled: usize,
+    /// The buffer of a record that was cut, for the next link that needs one.
+    spare: Vec<u8>,
+}
+
+impl Scratch {
+    /// Empty.
+    pub fn new() -> Scratch {
+        Scratch::default()
+    }
+
+    /// Nothing is opened.
+    pub(crate) fn clear(&mut self) {
+        self.filled = 0;
+    }
+
+    /// What was in the records that were opened last.
+    pub fn opened(&self) -> &[u8] {
+        &self.opened[..self.filled]
+    }
+
+    fn open(&mut self, channel: &mut Channel, sealed: &[u8]) -> Result<(), LinkError> {
+        let end = self.filled + sealed.len() - RECORD_TAG_BYTES;
+        if self.opened.len() < end {
+            self.opened.resize(end, 0);
+        }
+        channel.open(sealed, &mut self.opened[self.filled..end])?;
+        self.filled = end;
+        Ok(())
+    }
+}
+
+/// Both directions of an encrypted link.
+#[derive(Debug)]
+pub(crate) struct Records {
+    channel: Channel,
+    /// What comes next.
+    next: Part,
+    /// The part that comes next, as far as it has come.
+    cut: Vec<u8>,
+    /// Opened bytes that have been handed out and not been taken apart.
+    unread: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Length,
+    /// So many bytes of a batch, and a tag.
+    Bytes(usize),
+}
+
+impl Records {
+    pub(crate) fn new(channel: Channel) -> Box<Records> {
+        Box::new(Records { channel, next: Part::Length, cut: Vec::new(), unread: 0 })
+    }
+
+    /// Opens all records that have come. What was opened before an error is handed out all the same.
+    pub(crate) fn unseal<'a>(
+        &mut self,
+        wire: &[u8],
+        scratch: &'a mut Scratch,
+    ) -> (&'a [u8], Result<(), LinkError>) {
+        scratch.filled = 0;
+        let outcome = self.open_all(wire, scratch);
+        self.unread += scratch.filled;
+        (scratch.opened(), outcome)
+    }
+
+    fn open_all(&mut self, mut wire: &[u8], scratch: &mut Scratch) -> Result<(), LinkError> {
+        loop {
+            let wanted = match self.next {
+                Part::Length => RECORD_HEADER_BYTES,
+                Part::Bytes(plain) => plain + RECORD_TAG_BYTES,
+            };
+            let (more, rest) = wire.split_at((wanted - self.cut.len()).min(wire.len()));
+            wire = rest;
+            if self.cut.is_empty() && more.len() == wanted {
+                self.open_part(more, scratch)?;
+            } else {
+                self.hold(more, wanted, scratch);
+                if self.cut.len() < wanted {
+                    return Ok(());
+                }
+                let cut = core::mem::take(&mut self.cut);
+                self.open_part(&cut, scratch)?;
+                scratch.spare = cut;
+            }
+        }
+    }
+
+    fn open_part(&mut self, sealed: &[u8], scratch: &mut Scratch) -> Result<(), LinkError> {
+        self.next = match (self.next, sealed.first_chunk()) {
+            (Part::Length, Some(header)) => {
+                Part::Bytes(parse_record_length(self.channel.open_length(header)?)?)
+            }
+            _ => {
+                scratch.open(&mut self.channel, sealed)?;
+                Part::Length
+            }
+        };
+        Ok(())
+    }
+
+    /// Keeps what has come of a part: at most one record.
+    fn hold(&mut self, bytes: &[u8], wanted: usize, scratch: &mut Scratch) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.cut.capacity() == 0 {
+            self.cut = core::mem::take(&mut scratch.spare);
+            self.cut.clear();
+        }
+        if self.cut.capacity() < wanted {
+            self.cut.reserve_exact(wanted - self.cut.len());
+        }
+        self.cut.extend_from_slice(bytes);
+        debug_assert!(self.cut.len() <= RECORD_BYTES_MAX, "one record at most");
+    }
+
+    /// Whether these bytes may be taken apart: they were opened by [`unseal`](Self::unseal).
+    pub(crate) fn are_opened(&self, input: &[u8]) -> Result<(), LinkError> {
+        if input.len() > self.unread { Err(LinkError::Sealed) } else { Ok(()) }
+    }
+
+    /// So many opened bytes have been taken apart.
+    pub(crate) fn took(&mut self, bytes: usize) {
+        self.unread -= bytes.min(self.unread);
+    }
+
+    /// Appends a batch as records.
+    pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Chunk) {
+        self.channel.seal(plain, out.buffer());
+    }
+}

@@ -1,0 +1,292 @@
+//! Encrypted links: nobody on the path can make one plain, or change a byte of what the ends tell each other.
+
+#[allow(dead_code, reason = "its pair is for other test programs")]
+mod pair;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{
+    Encryption, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, Scratch,
+    ServerConfig, ServerEvent, ServerLink,
+};
+use spillway_transport::Time;
+use spillway_wire::record::RECORD_BYTES_MAX;
+
+const NOW: Time = Time(1);
+const CLIENT: &str = "10.0.0.3:5000";
+
+fn opener(key: Key, encryption: Encryption) -> OpenerLink {
+    let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+    let config = OpenerConfig { role: Role::Helper, key, limits: Limits::default(), policy, encryption };
+    OpenerLink::new(&config, NOW, pair::fresh(7))
+}
+
+fn server(ring: KeyRing, encryption: Encryption) -> ServerLink {
+    let (peer, local) = ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:11411".parse().unwrap());
+    let config = Arc::new(ServerConfig { ring, encryption, ..ServerConfig::default() });
+    ServerLink::new(config, NOW, peer, local, pair::fresh(8))
+}
+
+fn ring() -> KeyRing {
+    pair::server_config(Limits::default()).ring.clone()
+}
+
+/// All that is sent now.
+fn said_by_opener(opener: &mut OpenerLink) -> Vec<u8> {
+    opener.flush(NOW).map_or(Vec::new(), |batch| batch.as_slice().to_vec())
+}
+
+fn said_by_server(server: &mut ServerLink) -> Vec<u8> {
+    server.flush(NOW).map_or(Vec::new(), |batch| batch.as_slice().to_vec())
+}
+
+/// The data that the server hears in these bytes.
+fn heard_by_server(server: &mut ServerLink, wire: &[u8]) -> (Vec<u8>, Result<(), LinkError>) {
+    let (mut scratch, mut heard) = (Scratch::new(), Vec::new());
+    let mut input = server.unseal(NOW, wire, &mut scratch);
+    loop {
+        match server.decompose(NOW, &mut input) {
+            Ok(Some(ServerEvent::Data { bytes, .. })) => heard.extend_from_slice(bytes),
+            Ok(Some(_)) => {}
+            Ok(None) => return (heard, Ok(())),
+            Err(error) => return (heard, Err(error)),
+        }
+    }
+}
+
+fn heard_by_opener(opener: &mut OpenerLink, wire: &[u8]) -> (Vec<u8>, Result<(), LinkError>) {
+    let (mut scratch, mut heard) = (Scratch::new(), Vec::new());
+    let mut input = opener.unseal(NOW, wire, &mut scratch);
+    loop {
+        match opener.decompose(NOW, &mut input) {
+            Ok(Some(OpenerEvent::Data { bytes, .. })) => heard.extend_from_slice(bytes),
+            Ok(Some(_)) => {}
+            Ok(None) => return (heard, Ok(())),
+            Err(error) => return (heard, Err(error)),
+        }
+    }
+}
+
+fn established() -> (OpenerLink, ServerLink, Id) {
+    let mut ends = (opener(pair::helper_key(), Encryption::Preferred), server(ring(), Encryption::Preferred));
+    let (opener, server) = (&mut ends.0, &mut ends.1);
+    heard_by_server(server, &said_by_opener(opener)).1.unwrap();
+    heard_by_opener(opener, &said_by_server(server)).1.unwrap();
+    let id = opener.open(CLIENT.parse().unwrap(), None).unwrap();
+    heard_by_server(server, &said_by_opener(opener)).1.unwrap();
+    server.accept(id);
+    heard_by_opener(opener, &said_by_server(server)).1.unwrap();
+    assert!(opener.is_encrypted() && server.is_encrypted());
+    (ends.0, ends.1, id)
+}
+
+/// Each bit of each byte with which a link begins is flipped, and each byte set to what another version has. Either
+/// there is no link, or both ends have what was not altered: never one that is not encrypted.
+#[test]
+fn no_alteration_of_the_beginning_gives_a_link_that_is_not_encrypted() {
+    let lengths = [36, 68 + 48, 32 + 48];
+    let masks = (0..8).map(|bit| 1 << bit).chain([4 ^ 1, 4 ^ 2, 4 ^ 3, 0xff]);
+    let cases =
+        lengths.iter().enumerate().flat_map(|(message, length)| (0..*length).map(move |at| (message, at)));
+    let mut refused = 0;
+    for ((message, at), mask) in cases.flat_map(|case| masks.clone().map(move |mask| (case, mask))) {
+        let mut opener = opener(pair::helper_key(), Encryption::Preferred);
+        let mut server = server(ring(), Encryption::Preferred);
+        let altered = |number: usize, mut bytes: Vec<u8>| {
+            assert!(number != 2 || bytes.is_empty() || bytes.len() == lengths[2]);
+            if number == message && !bytes.is_empty() {
+                bytes[at] ^= mask;
+            }
+            bytes
+        };
+        let outcome = heard_by_server(&mut server, &altered(0, said_by_opener(&mut opener)))
+            .1
+            .and_then(|()| heard_by_opener(&mut opener, &altered(1, said_by_server(&mut server))).1)
+            .and_then(|()| heard_by_server(&mut server, &altered(2, said_by_opener(&mut opener))).1);
+        let case = format!("byte {at} of message {message}, mask {mask:#04x}: {outcome:?}");
+        assert!(!opener.is_established() || opener.is_encrypted(), "{case}");
+        assert!(!server.is_established() || server.is_encrypted(), "{case}");
+        assert!(!(opener.is_established() && server.is_established()), "{case}");
+        refused += usize::from(outcome.is_err());
+    }
+    // The rest waits for bytes that never come, as after a hello that is no hello.
+    assert!(refused > 2500, "{refused}");
+}
+
+#[test]
+fn what_is_not_opened_is_not_taken_apart() {
+    let (mut opener, mut server, id) = established();
+    opener.compose(id, b"get x");
+    let batch = said_by_opener(&mut opener);
+    assert_eq!(server.decompose(NOW, &mut batch.as_slice()), Err(LinkError::Sealed));
+    // Nor plain frames that somebody puts there.
+    let (_, mut server, _) = established();
+    let mut frame = Vec::new();
+    spillway_batch::Control::Credit(1).emit(id, &mut frame);
+    spillway_batch::Control::Credit(2).emit(id, &mut frame);
+    assert_eq!(server.decompose(NOW, &mut frame.as_slice()), Err(LinkError::Sealed));
+    assert!(heard_by_server(&mut established().1, &frame).1.is_err());
+}
+
+#[test]
+fn the_longest_record_is_held_until_all_of_it_is_there() {
+    let (mut opener, mut server, id) = established();
+    let request = vec![7; 60_000];
+    assert_eq!(opener.compose(id, &request), request.len());
+    let batch = said_by_opener(&mut opener);
+    let (first, rest) = batch.split_at(RECORD_BYTES_MAX - 1);
+    assert_eq!(heard_by_server(&mut server, first), (Vec::new(), Ok(())));
+    assert_eq!(heard_by_server(&mut server, rest), (request, Ok(())));
+}
+
+#[test]
+fn who_requires_encryption_refuses_older_ends_and_ends_without_a_key() {
+    let refuse = |opener_says, server_says, key: fn() -> Key, ring: KeyRing| {
+        let (mut opener, mut server) = (opener(key(), opener_says), server(ring, server_says));
+        let at_server = heard_by_server(&mut server, &said_by_opener(&mut opener)).1;
+        let at_opener = heard_by_opener(&mut opener, &said_by_server(&mut server)).1;
+        (at_opener, at_server)
+    };
+    use Encryption::{Off, Preferred, Required};
+    assert_eq!(refuse(Required, Required, pair::helper_key, ring()), (Ok(()), Ok(())));
+    // An end that is too old.
+    let (at_opener, at_server) = refuse(Off, Required, pair::helper_key, ring());
+    assert_eq!(at_server, Err(LinkError::Unencrypted));
+    assert!(at_opener.unwrap_err().to_string().contains("link versions"));
+    let (at_opener, at_server) = refuse(Required, Off, pair::helper_key, ring());
+    assert_eq!(at_opener, Err(LinkError::Unencrypted));
+    assert!(matches!(at_server, Err(LinkError::Version { min: 4, .. })));
+    // The key that everybody knows.
+    let (at_opener, at_server) = refuse(Preferred, Required, Key::loopback_only, KeyRing::loopback_only());
+    assert_eq!(at_server, Err(LinkError::Unencrypted));
+    assert!(at_opener.is_err());
+    let (at_opener, _) = refuse(Required, Preferred, Key::loopback_only, KeyRing::loopback_only());
+    assert_eq!(at_opener, Err(LinkError::Unencrypted));
+}
+
+#[test]
+fn a_link_without_a_key_is_of_the_same_version_and_plain() {
+    let mut opener = opener(Key::loopback_only(), Encryption::Preferred);
+    let mut server = server(KeyRing::loopback_only(), Encryption::Preferred);
+    heard_by_server(&mut server, &said_by_opener(&mut opener)).1.unwrap();
+    let welcome = said_by_server(&mut server);
+    assert_eq!((welcome.len(), welcome[8]), (68, 4));
+    heard_by_opener(&mut opener, &welcome).1.unwrap();
+    heard_by_server(&mut server, &said_by_opener(&mut opener)).1.unwrap();
+    assert!(server.is_established() && !server.is_encrypted() && !opener.is_encrypted());
+}
+
+/// What somebody on the path does to a stream.
+#[derive(Clone, Debug)]
+enum Alteration {
+    Flip(prop::sample::Index, u8),
+    Insert(prop::sample::Index, Vec<u8>),
+    Delete(prop::sample::Index, usize),
+    Repeat(prop::sample::Index, usize),
+}
+
+impl Alteration {
+    fn of(&self, stream: &[u8]) -> Vec<u8> {
+        let mut out = stream.to_vec();
+        match self {
+            Alteration::Flip(at, mask) => out[at.index(stream.len())] ^= mask,
+            Alteration::Insert(at, bytes) => {
+                let at = at.index(stream.len());
+                out.splice(at..at, bytes.iter().copied());
+            }
+            Alteration::Delete(at, count) => {
+                let at = at.index(stream.len());
+                out.drain(at..(at + count).min(stream.len()));
+            }
+            Alteration::Repeat(at, count) => {
+                let at = at.index(stream.len());
+                let again = stream[at..(at + count).min(stream.len())].to_vec();
+                let end = at + again.len();
+                out.splice(end..end, again);
+            }
+        }
+        out
+    }
+}
+
+fn alteration() -> impl Strategy<Value = Alteration> {
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        (at(), 1..=u8::MAX).prop_map(|(at, mask)| Alteration::Flip(at, mask)),
+        (at(), prop::collection::vec(any::<u8>(), 1..40))
+            .prop_map(|(at, bytes)| Alteration::Insert(at, bytes)),
+        (at(), 1..200_usize).prop_map(|(at, count)| Alteration::Delete(at, count)),
+        (at(), 1..200_usize).prop_map(|(at, count)| Alteration::Repeat(at, count)),
+    ]
+}
+
+proptest! {
+    /// However a stream of batches is altered and cut, the server hears a prefix of it and then, at the latest when more
+    /// comes, that the link is broken.
+    #[test]
+    fn altered_streams_end_the_link_after_a_prefix(
+        sizes in prop::collection::vec(1..3000_usize, 1..8),
+        alteration in alteration(),
+        cut in 1..5000_usize,
+    ) {
+        let (mut opener, mut server, id) = established();
+        let (mut stream, mut sent) = (Vec::new(), Vec::new());
+        for (number, size) in sizes.iter().enumerate() {
+            let request: Vec<u8> = (0..*size).map(|at| (at * 31 + number) as u8).collect();
+            prop_assert_eq!(opener.compose(id, &request), request.len());
+            sent.extend(request);
+            stream.extend(said_by_opener(&mut opener));
+        }
+        let altered = alteration.of(&stream);
+        let (mut heard, mut outcome) = (Vec::new(), Ok(()));
+        // What follows is right, and long enough for any record that was begun.
+        for _ in 0..6 {
+            prop_assert_eq!(opener.compose(id, &[9; 4000]), 4000);
+            stream.extend(said_by_opener(&mut opener));
+        }
+        let rest = stream.split_off(stream.len() - 6 * (4000 + 7 + 18 + 16));
+        for piece in altered.chunks(cut).chain([&rest[..]]) {
+            let (more, result) = heard_by_server(&mut server, piece);
+            heard.extend(more);
+            outcome = result;
+            if outcome.is_err() {
+                break;
+            }
+        }
+        if altered == stream {
+            return Ok(()); // bytes that were repeated as they stood
+        }
+        prop_assert!(outcome.is_err());
+        prop_assert!(sent.starts_with(&heard), "{} of {} bytes", heard.len(), sent.len());
+    }
+
+    /// Any bytes after a good beginning.
+    #[test]
+    fn any_records_are_taken_without_panic(junk in prop::collection::vec(any::<u8>(), 18..3000), cut in 1..100_usize) {
+        let (mut opener, mut server, _) = established();
+        for piece in junk.chunks(cut) {
+            if !heard_by_server(&mut server, piece).0.is_empty() || !heard_by_opener(&mut opener, piece).0.is_empty() {
+                panic!("junk was taken for data");
+            }
+        }
+    }
+
+    /// However the stream is cut, all of it arrives.
+    #[test]
+    fn cuts_change_nothing(cut in 1..40_000_usize, size in 1..100_000_usize) {
+        let (mut opener, mut server, id) = established();
+        let reply: Vec<u8> = (0..size).map(|at| (at * 7) as u8).collect();
+        prop_assert_eq!(server.compose(id, &reply), size);
+        let stream = said_by_server(&mut server);
+        let mut heard = Vec::new();
+        for piece in stream.chunks(cut) {
+            let (more, outcome) = heard_by_opener(&mut opener, piece);
+            heard.extend(more);
+            prop_assert_eq!(outcome, Ok(()));
+        }
+        prop_assert!(heard == reply);
+    }
+}

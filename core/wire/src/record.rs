@@ -1,0 +1,66 @@
+//! Records of an encrypted link: what a batch is cut into before it is sent (link version 4).
+//!
+//! ```text
+//! sealed length: 2 bytes, tag of 16 | ciphertext, 1 to 16,384 bytes | tag, 16 bytes
+//! ```
+//!
+//! The length has a tag of its own, so that it is believed only when it is the peer's: a receiver that believed a length
+//! which was altered on the path would wait for bytes that nobody sends.
+
+use core::fmt;
+
+/// Bytes of a tag.
+pub const RECORD_TAG_BYTES: usize = 16;
+/// Bytes of a length before it is sealed: of the plaintext, in network order.
+pub const RECORD_LENGTH_BYTES: usize = 2;
+/// Bytes of the sealed length before each record.
+pub const RECORD_HEADER_BYTES: usize = RECORD_LENGTH_BYTES + RECORD_TAG_BYTES;
+/// Most bytes of a batch in one record.
+pub const RECORD_PLAIN_BYTES_MAX: usize = 16 * 1024;
+/// The longest record: what a receiver buffers at most.
+pub const RECORD_BYTES_MAX: usize = RECORD_HEADER_BYTES + RECORD_PLAIN_BYTES_MAX + RECORD_TAG_BYTES;
+
+/// A record announces more bytes than a record may have, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordLength(pub u16);
+
+impl fmt::Display for RecordLength {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a record of {} bytes, which no record has", self.0)
+    }
+}
+
+impl core::error::Error for RecordLength {}
+
+/// The length of a record with `plain` bytes of a batch: 1 to [`RECORD_PLAIN_BYTES_MAX`].
+pub fn emit_record_length(plain: usize) -> [u8; RECORD_LENGTH_BYTES] {
+    debug_assert!((1..=RECORD_PLAIN_BYTES_MAX).contains(&plain), "batches are cut before they are sealed");
+    (plain as u16).to_be_bytes()
+}
+
+/// How many bytes of a batch are in the record.
+///
+/// # Errors
+/// No record has this length. Such a stream cannot be read on.
+pub fn parse_record_length(bytes: [u8; RECORD_LENGTH_BYTES]) -> Result<usize, RecordLength> {
+    let length = u16::from_be_bytes(bytes);
+    match usize::from(length) {
+        plain @ 1..=RECORD_PLAIN_BYTES_MAX => Ok(plain),
+        _ => Err(RecordLength(length)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lengths_that_a_record_can_have_are_read() {
+        for plain in [1, 2, 255, RECORD_PLAIN_BYTES_MAX] {
+            assert_eq!(parse_record_length(emit_record_length(plain)), Ok(plain));
+        }
+        let lengths = (0..=u16::MAX).filter(|length| parse_record_length(length.to_be_bytes()).is_ok());
+        assert_eq!(lengths.clone().next(), Some(1), "an empty record would say nothing");
+        assert_eq!(lengths.max().map(usize::from), Some(RECORD_PLAIN_BYTES_MAX));
+    }
+}
