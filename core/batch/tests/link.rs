@@ -10,8 +10,8 @@ use pair::{CLIENT, Pair, Seen, helper_key, server_config};
 use proptest::prelude::*;
 use spillway_auth::Key;
 use spillway_batch::{
-    CLIENT_CONNECTIONS_MAX, CONTROL_BYTES_MAX, CloseReason, Control, Forbidden, Id, Limits, LinkError,
-    OpenError, RefuseReason, Role, ServerConfig,
+    CLIENT_CONNECTIONS_MAX, CONTROL_BYTES_MAX, CloseReason, Control, Encryption, Forbidden, Id, Limits,
+    LinkError, OpenError, RefuseReason, Role, ServerConfig,
 };
 use spillway_wire::preamble::Verdict;
 
@@ -440,7 +440,7 @@ fn frames(controls: impl IntoIterator<Item = (Id, Control)>) -> Vec<u8> {
 /// A peer that asks for connections which are refused, for ever, and does not read the answers.
 #[test]
 fn answers_that_wait_stop_the_reading_of_their_link() {
-    let mut pair = Pair::established();
+    let mut pair = Pair::plain(Limits::default());
     let connect = pair::connect_control("203.0.113.7:1".parse().unwrap());
     let batch = frames((0..1000).map(|_| (Id(1), connect)));
     let mut rounds = 0;
@@ -457,7 +457,7 @@ fn answers_that_wait_stop_the_reading_of_their_link() {
 
 #[test]
 fn a_helper_says_once_and_of_its_whole_link_that_it_goes_away() {
-    let mut pair = Pair::established();
+    let mut pair = Pair::plain(Limits::default());
     let id = pair.open(5);
     pair.take_server_events();
     let drain = Control::Drain { deadline_ms: 7 };
@@ -473,6 +473,7 @@ fn a_helper_says_once_and_of_its_whole_link_that_it_goes_away() {
 fn a_client_has_few_connections_on_its_link() {
     let client_key = Key::from_secret([77; 32]);
     let mut config = (*server_config(Limits::default())).clone();
+    config.encryption = Encryption::Off; // for a frame as it is
     config.ring.accept(Role::Client, client_key.clone());
     let mut pair = Pair::new(Role::Client, client_key, std::sync::Arc::new(config));
     pair.exchange();

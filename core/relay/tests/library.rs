@@ -27,10 +27,20 @@ struct Client {
 
 impl Client {
     fn connecting(world: &mut World, key: Key, role: Role, limits: Limits) -> Client {
+        Client::connecting_as(world, key, role, limits, Encryption::Preferred)
+    }
+
+    fn connecting_as(
+        world: &mut World,
+        key: Key,
+        role: Role,
+        limits: Limits,
+        encryption: Encryption,
+    ) -> Client {
         let conn = world.client(1, CLIENT);
         let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
         let link = OpenerLink::new(
-            &OpenerConfig { role, key, limits, policy, encryption: Encryption::Preferred },
+            &OpenerConfig { role, key, limits, policy, encryption },
             world.now,
             Fresh::from_random([3; Fresh::BYTES]),
         );
@@ -42,6 +52,15 @@ impl Client {
         let mut client = Client::connecting(world, client_key(), Role::Client, Limits::default());
         client.exchange(world).unwrap();
         assert_eq!(client.heard, ["established 1"]);
+        client.heard.clear();
+        client
+    }
+
+    /// One whose link is not encrypted, for tests that put their own frames on it.
+    fn plain(world: &mut World) -> Client {
+        let (key, limits) = (client_key(), Limits::default());
+        let mut client = Client::connecting_as(world, key, Role::Client, limits, Encryption::Off);
+        client.exchange(world).unwrap();
         client.heard.clear();
         client
     }
@@ -463,7 +482,7 @@ fn frames(controls: impl IntoIterator<Item = Control>) -> Vec<u8> {
 fn refusals_that_nobody_reads_stop_their_client_only() {
     let mut world = World::new(config());
     let mut good = Client::new(&mut world);
-    let mut rude = Client::new(&mut world);
+    let mut rude = Client::plain(&mut world);
     let id = rude.open();
     rude.link.close(id, CloseReason::Reset);
     drop(rude.link.flush(world.now));
@@ -495,7 +514,7 @@ fn refusals_that_nobody_reads_stop_their_client_only() {
 #[test]
 fn repeated_credit_is_forwarded_once_in_a_batch() {
     let mut world = World::new(config());
-    let mut client = Client::new(&mut world);
+    let mut client = Client::plain(&mut world);
     client.open();
     client.exchange(&mut world).unwrap();
     world.exchange();
@@ -515,7 +534,7 @@ fn repeated_credit_is_forwarded_once_in_a_batch() {
 #[test]
 fn data_over_credit_ends_at_the_helper() {
     let mut world = World::with_server(config(), Limits { window_bytes: 1000, ..Limits::default() });
-    let mut client = Client::new(&mut world);
+    let mut client = Client::plain(&mut world);
     let id = client.open();
     assert_eq!(client.link.compose(id, &[1; 1000]), 1000);
     client.exchange(&mut world).unwrap();
@@ -544,7 +563,7 @@ fn data_over_credit_ends_at_the_helper() {
 #[test]
 fn a_client_cannot_say_that_its_helper_goes_away() {
     let mut world = World::new(config());
-    let mut client = Client::new(&mut world);
+    let mut client = Client::plain(&mut world);
     client.open();
     client.exchange(&mut world).unwrap();
     world.exchange();
