@@ -6,7 +6,8 @@ use core::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Fresh, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, RefuseReason, Role, Verdict,
+    CloseReason, Fresh, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink, RefuseReason, Role,
+    Verdict,
 };
 use spillway_policy::Word;
 use spillway_transport::{Conn, Time, Transport};

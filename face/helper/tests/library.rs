@@ -7,7 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use spillway_auth::Key;
 use spillway_batch::{
-    Connect, Control, Id, Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason, Role,
+    Connect, Control, Encryption, Fresh, Id, Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason,
+    Role, Scratch,
 };
 use spillway_client::blocking::Client;
 use spillway_client::{Carrier, LinkTarget, MoveError, Route, Settings};
@@ -140,8 +141,10 @@ fn rude_link(target: &LinkTarget) -> TcpStream {
         key: target.key.clone(),
         limits: Limits::default(),
         policy: PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 },
+        // The test writes frames itself.
+        encryption: Encryption::Off,
     };
-    let mut link = OpenerLink::new(&config, Time::ZERO, [9; 16]);
+    let mut link = OpenerLink::new(&config, Time::ZERO, Fresh::from_random([9; Fresh::BYTES]));
     let mut buffer = [0; 4096];
     while !link.is_established() {
         while let Some(batch) = link.flush(Time::ZERO) {
@@ -149,7 +152,9 @@ fn rude_link(target: &LinkTarget) -> TcpStream {
         }
         let received = stream.read(&mut buffer).expect("a welcome");
         assert!(received > 0, "the helper closed");
-        link.decompose(Time::ZERO, &mut &buffer[..received]).expect("a welcome");
+        let mut scratch = Scratch::new();
+        let mut input = link.unseal(Time::ZERO, &buffer[..received], &mut scratch);
+        link.decompose(Time::ZERO, &mut input).expect("a welcome");
     }
     while let Some(batch) = link.flush(Time::ZERO) {
         stream.write_all(batch.as_slice()).expect("a proof");
