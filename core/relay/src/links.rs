@@ -299,6 +299,11 @@ impl Relay {
                         leaving.owed = None;
                         continue;
                     }
+                    if self.is_closed_by_server(conn) {
+                        // The server's *close* came before the end of its link: the client hears of it.
+                        self.leave_passage(conn);
+                        continue;
+                    }
                     self.drop_client(conn, true);
                     out.abort(conn);
                     clients += 1;

@@ -329,6 +329,20 @@ impl Relay {
         }
     }
 
+    /// Whether a library client's connection has been closed by the server.
+    pub(crate) fn is_closed_by_server(&self, conn: Conn) -> bool {
+        let holder = self.slots.get(conn);
+        matches!(holder, Some(Holder::Library(client)) if client.passage.is_some_and(|one| one.closed_by_server))
+    }
+
+    /// The link that carried a library client's connection has ended. The client's own link goes on without it.
+    pub(crate) fn leave_passage(&mut self, conn: Conn) {
+        if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
+            client.passage = None;
+            self.mark_dirty(conn);
+        }
+    }
+
     fn release(&mut self, upstream: usize, id: Id) {
         if let Some(linked) = self.upstreams[upstream].linked_mut() {
             linked.set_member(id, Member::Nobody);

@@ -71,7 +71,7 @@ fn a_working_helper_tells_everything() {
     assert!(sum("spillway_helper_registration_failures_total", &[service]) > 0.0);
     let reasons = told["spillway_helper_clients_refused_total"].samples.iter();
     let reasons: BTreeSet<&str> = reasons.map(|(_, labels, _)| &*labels.last().unwrap().1).collect();
-    assert_eq!(reasons.len(), 16, "{reasons:?}");
+    assert_eq!(reasons.len(), 17, "{reasons:?}");
     let samples = &told["spillway_helper_batch_delay_seconds"].samples;
     let count = samples.iter().find(|(name, _, _)| name.ends_with("_count")).unwrap().2;
     assert_eq!(count, sum("spillway_helper_batches_sent_total", &[]));

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use spillway_batch::{CloseReason, Control, Id, Role};
+use spillway_batch::{CloseReason, Control, Encryption, Id, Role};
 use spillway_client::session::{BlockingSession, Gone, SessionSettings};
 use spillway_client::{Key, LinkTarget};
 use spillway_server::{Client, Event, KeyRing, Settings, Threads};
@@ -258,7 +258,8 @@ impl Pair {
     }
 
     fn establish(&mut self, address: SocketAddr) -> RawLink {
-        let mut link = RawLink::open(address, Role::Client, self.keys.client.clone());
+        // One test writes frames itself.
+        let mut link = RawLink::open_as(address, Role::Client, self.keys.client.clone(), Encryption::Off);
         assert_eq!(self.hear(&mut link), Heard::Established);
         link.flush();
         link

@@ -54,8 +54,11 @@ fn caught(canary: Canary) -> u64 {
     for seed in 0..SEEDS_PER_CANARY {
         let report = run(seed, STEPS_OF_CANARIES, Some(canary));
         if let Some(first) = report.violations.first() {
-            assert_eq!(first.check, canary.seen_by(), "{canary:?}, seed {seed}: {first}");
-            return seed;
+            if first.check == canary.seen_by() {
+                return seed;
+            }
+            // A piece that is missing can be noticed first by the offset of the client's *finish*, for example.
+            assert!(!canary.is_seen_by_one(), "{canary:?}, seed {seed}: {first}");
         }
     }
     panic!("{canary:?} was not caught with any of {SEEDS_PER_CANARY} seeds");

@@ -81,8 +81,10 @@ section! {
     metrics: Any, "address", "off";
     /// Clients of all services at one time; more are refused. 1 to 10,000,000.
     max_connections: Any, "number", "50_000";
-    /// Bytes that may be buffered for and from all clients. From three quarters of it new clients are refused; at
-    /// the limit, clients are reset that do not read. At least `1MiB`.
+    /// Memory that may hold what waits for and from all clients, in buffers as they are allocated, with what the kernel
+    /// has not taken and what piles up behind links; each thread has an equal share. Three quarters and the limit have
+    /// effects: see [limits](limits.md#memory-of-a-helper). The process takes up to a quarter and 32 MiB more. At
+    /// least `1MiB`; have 1 MiB for each thread and link.
     max_memory: Any, "size", "\"1GiB\"";
     /// How long clients may take to finish when the helper or one of its services goes; then they are reset. At most
     /// `24h`.

@@ -96,6 +96,7 @@ fn every_key_is_read() {
         link_listen = ["0.0.0.0:11411"]
         key_files = ["a", "b"]
         client_key_files = ["c"]
+        require_encryption = true
         clients = ["10.0.0.0/8", "2001:db8::/32"]
         proxy_protocol_from = ["10.1.0.0/16"]
         register = "etcd:http://10.0.0.1:2379,http://10.0.0.2:2379/spillway/cache/"
@@ -121,6 +122,7 @@ fn every_key_is_read() {
     assert_eq!((config.shed_above, config.shed_until), (90, 70));
     assert_eq!((service.listen.len(), service.link_listen.len()), (2, 1));
     assert_eq!((service.clients.len(), service.proxy_protocol_from.len()), (2, 1));
+    assert!(service.require_encryption);
     assert_eq!((service.protocol, service.links_per_thread), (Protocol::Memcached, 2));
     assert_eq!((service.connect_timeout, service.client_keepalive), (Duration::from_secs(2), None));
     assert_eq!(service.policy, PolicyKind::Fixed { delay: Duration::from_millis(1), bytes: 32 << 10 });
