@@ -38,7 +38,7 @@ impl Scratch {
         Scratch::default()
     }
 
-    /// Nothing is opened.
+    /// Discards what was opened last.
     pub(crate) fn clear(&mut self) {
         self.filled = 0;
     }
@@ -63,18 +63,18 @@ impl Scratch {
 #[derive(Debug)]
 pub(crate) struct Records {
     channel: Channel,
-    /// What comes next.
+    /// The part of a record that is received next.
     next: Part,
-    /// The part that comes next, as far as it has come.
+    /// The bytes of that part that have arrived, while it is incomplete.
     cut: Vec<u8>,
-    /// Opened bytes that have been handed out and not been taken apart.
+    /// Opened bytes that were handed out and are not decomposed yet.
     unread: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Length,
-    /// So many bytes of a batch, and a tag.
+    /// This number of bytes of frames, and their tag.
     Bytes(usize),
 }
 
@@ -146,12 +146,12 @@ impl Records {
         debug_assert!(self.cut.len() <= RECORD_BYTES_MAX, "one record at most");
     }
 
-    /// Whether these bytes may be taken apart: they were opened by [`unseal`](Self::unseal).
+    /// Fails unless these bytes were opened by [`unseal`](Self::unseal): a driver must not decompose sealed bytes.
     pub(crate) fn are_opened(&self, input: &[u8]) -> Result<(), LinkError> {
         if input.len() > self.unread { Err(LinkError::Sealed) } else { Ok(()) }
     }
 
-    /// So many opened bytes have been taken apart.
+    /// The caller has decomposed this number of opened bytes.
     pub(crate) fn took(&mut self, bytes: usize) {
         self.unread -= bytes.min(self.unread);
     }

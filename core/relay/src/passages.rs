@@ -323,10 +323,7 @@ impl Relay {
     /// Both sides have closed, or the server refused: the id is free.
     fn end_passage(&mut self, conn: Conn, passage: Passage) {
         self.release(passage.upstream, passage.id);
-        if let Some(Holder::Library(client)) = self.slots.get_mut(conn) {
-            client.passage = None;
-            self.mark_dirty(conn);
-        }
+        self.leave_passage(conn);
     }
 
     /// Whether a library client's connection has been closed by the server.
