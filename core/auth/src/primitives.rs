@@ -42,7 +42,7 @@ impl CryptoResolver for Primitives {
     }
 }
 
-/// The given ephemeral secret, once. Whoever asks for more gets an error.
+/// Hands out the given ephemeral secret once, and an error after that: it must never be used twice.
 struct Given {
     bytes: Option<Zeroizing<[u8; KEY_BYTES]>>,
 }

@@ -19,7 +19,7 @@ pub struct Assembler {
     control_bytes: usize,
     /// Batches taken so far.
     taken: u64,
-    /// So many bytes at the front are the link's beginning, which is never sealed.
+    /// Bytes at the front that belong to the link's beginning, which is never sealed.
     preamble: usize,
 }
 

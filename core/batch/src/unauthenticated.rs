@@ -122,7 +122,7 @@ impl<K> Unauthenticated<K> {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether every connection has authenticated or ended.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -98,7 +98,7 @@ pub(crate) struct Leaving {
 pub(crate) enum Stream {
     /// So many bytes: all have arrived when so many are acknowledged.
     Known { bytes: u64 },
-    /// Nobody counted what came before these last words, and acknowledgements are not watched.
+    /// Bytes sent before were not counted, and the peer's acknowledgements are not watched.
     Unknown { bytes: u64 },
 }
 

@@ -42,7 +42,7 @@ impl Duplicates {
         self.ranges[..many].iter().find(may_be_told).copied()
     }
 
-    /// It was told.
+    /// The peer has been told of this range.
     pub(super) fn told(&mut self, range: (Seq, Seq)) {
         let many = usize::from(self.many);
         if let Some(at) = self.ranges[..many].iter().position(|one| *one == range) {
