@@ -70,10 +70,12 @@ struct Client {
 }
 
 impl LinkDriver {
-    /// Opens a link as a helper, with so many virtual connections from an address, its port and those above it.
+    /// Opens a link as a helper, with so many virtual connections from an address, its port and those above it. Fails if
+    /// the link is encrypted although [`Encryption::Off`] was asked for, or is not although something else was.
     pub fn open(
         server: SocketAddr,
         key: Key,
+        encryption: Encryption,
         from: SocketAddr,
         connections: u16,
     ) -> Result<LinkDriver, String> {
@@ -81,8 +83,7 @@ impl LinkDriver {
         let limits = Limits { handshake_timeout: PATIENCE, ..Limits::default() };
         // Batches are sent by hand.
         let policy = PolicyKind::Fixed { delay: PATIENCE, bytes: usize::MAX };
-        let config =
-            OpenerConfig { role: Role::Helper, key, limits, policy, encryption: Encryption::Preferred };
+        let config = OpenerConfig { role: Role::Helper, key, limits, policy, encryption };
         let fresh = spillway_keys::fresh().map_err(|e| e.to_string())?;
         let mut driver = LinkDriver {
             stream,
@@ -96,6 +97,10 @@ impl LinkDriver {
         while !driver.link.is_established() {
             driver.flush()?;
             driver.receive()?;
+        }
+        let is_encrypted = driver.link.is_encrypted();
+        if is_encrypted == (encryption == Encryption::Off) {
+            return Err(format!("the link should be {encryption:?}, and is encrypted: {is_encrypted}"));
         }
         for number in 0..connections {
             let client = SocketAddr::new(from.ip(), from.port().wrapping_add(number));

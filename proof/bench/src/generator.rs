@@ -420,7 +420,7 @@ fn launch(
         launch = launch.args(["--arrivals", "constant"]);
     }
     if let Some(ways) = &clients.sessions {
-        launch = launch.arg("--sessions").arg("--client-key").arg(&ways.key);
+        launch = launch.args(["--sessions", "--require-encryption", "--client-key"]).arg(&ways.key);
         for helper in &ways.helpers {
             launch = launch.args(["--helper", &helper.to_string()]);
         }
@@ -441,7 +441,7 @@ fn launch(
         for helper in helpers {
             launch = launch.args(["--helper", &helper.to_string()]);
         }
-        launch = launch.arg("--client-key").arg(key);
+        launch = launch.args(["--require-encryption", "--client-key"]).arg(key);
     }
     for (at, order) in &clients.schedule {
         launch =

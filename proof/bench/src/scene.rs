@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::generator::{Clients, Generators};
 use crate::machine::Machine;
 use crate::measure::Snapshot;
-use crate::served::{Helper, HelperPlan, Keys, runs, wrapper};
+use crate::served::{Helper, HelperPlan, Keys, LINKS, runs, wrapper};
 use crate::steady::Steady;
 
 /// The server's link port, and the helper's.
@@ -329,6 +329,7 @@ impl Scene {
             ("helper".into(), format!("1 thread, a batch each {:?}", setting.max_delay)),
             ("moves".into(), format!("one connection each {:?}", setting.pace)),
             ("congestion control".into(), self.hosts.server.congestion_control()?),
+            ("links".into(), LINKS.into()),
         ]);
         if let Some(slowdown) = &self.slowdown {
             let burnt: Vec<String> =

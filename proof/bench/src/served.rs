@@ -10,6 +10,8 @@ use spillway_lab::{Host, Launch, Process};
 use crate::error::Error;
 use crate::measure::BatchCount;
 
+/// What results say of links.
+pub(crate) const LINKS: &str = "encrypted (link version 4, AES-256-GCM), unless a row says otherwise";
 /// Everybody in the laboratory's network may be a client.
 pub(crate) const CLIENTS: &str = "10.77.0.0/24";
 /// How long a helper may take to open its link.
@@ -143,14 +145,14 @@ impl Helper {
         answer.map(|answer| answer.ok).map_err(|e| format!("its status is not understood: {e}"))
     }
 
-    /// Waits until its link to the server is up.
+    /// Waits until its link to the server is up and encrypted.
     pub(crate) fn await_link(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + LINK_WITHIN;
         loop {
             self.check()?;
             let problem = match self.status() {
                 Ok(status) if status.link_is_up() => return Ok(()),
-                Ok(_) => "its link to the server is not up".to_owned(),
+                Ok(_) => "its link to the server is not up, or not encrypted".to_owned(),
                 Err(e) => e,
             };
             if Instant::now() >= deadline {
@@ -179,12 +181,17 @@ struct Service {
 struct Link {
     state: String,
     #[serde(default)]
+    encrypted: bool,
+    #[serde(default)]
     connections: u64,
 }
 
 impl Status {
+    /// Links that are up, and all of them encrypted: figures of links that are not would be better than what users see.
     fn link_is_up(&self) -> bool {
-        self.services.iter().flat_map(|service| &service.links).any(|link| link.state == "up")
+        let mut up =
+            self.services.iter().flat_map(|service| &service.links).filter(|link| link.state == "up");
+        up.next().is_some_and(|link| link.encrypted) && up.all(|link| link.encrypted)
     }
 
     fn batches(&self) -> BatchCount {
@@ -200,11 +207,14 @@ mod tests {
     #[test]
     fn a_status_is_read_whatever_else_it_says() {
         let text = r#"{"version":"0.1.0","services":[
-            {"name":"cache","batches_sent":10,"messages_sent":250,"links":[{"state":"up","connections":3}]},
+            {"name":"cache","batches_sent":10,"messages_sent":250,
+                "links":[{"state":"up","encrypted":true,"connections":3}]},
             {"name":"other","batches_sent":1,"messages_sent":2,"links":[]}]}"#;
         let status: Status = serde_json::from_str(text).unwrap();
         assert!(status.link_is_up() && status.services[0].links[0].connections == 3);
         assert_eq!(status.batches(), BatchCount { batches: 11, messages: 252 });
         assert!(!Status::default().link_is_up());
+        let without = text.replace(r#""encrypted":true,"#, "");
+        assert!(!serde_json::from_str::<Status>(&without).unwrap().link_is_up(), "not encrypted");
     }
 }

@@ -23,7 +23,7 @@ use crate::generator::{Clients, Traffic};
 use crate::machine::Machine;
 use crate::measure::{BatchCount, Snapshot};
 use crate::scene::{Placement, Setting, quota_words};
-use crate::served::{HelperPlan, Keys, runs, wrapper};
+use crate::served::{HelperPlan, Keys, LINKS, runs, wrapper};
 use crate::steady::Steady;
 
 pub use crate::served::Helper;
@@ -309,6 +309,7 @@ impl Stage {
             (QUOTA.into(), quota_words(None)),
             ("accounts".into(), "processes and the receive threads of their host's interface".into()),
             ("congestion control".into(), self.server.congestion_control()?),
+            ("links".into(), LINKS.into()),
             ("keys".into(), format!("{KEYS} of 32 B in each server, all equally likely")),
         ]);
         machine.lab.extend(self.steady.words());

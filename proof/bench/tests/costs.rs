@@ -19,6 +19,7 @@ fn server_cost_is_whole() {
     let effort = server_cost::Effort {
         pairs: 1,
         rounds: 1,
+        link_rounds: 1,
         batches: vec![1, 20],
         mixes: vec![(1024, 1.0), (64, 0.5)],
         mix_batches: vec![20],
@@ -39,6 +40,9 @@ fn server_cost_is_whole() {
             let name = format!("{speech}_{ratio}");
             assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
         }
+        let encrypted =
+            results.ratios.iter().find(|ratio| ratio.name.contains("encrypted_over_plain_links_20"));
+        assert_eq!(encrypted.map(|ratio| ratio.runs), Some(1), "{encrypted:?}");
     }
 }
 

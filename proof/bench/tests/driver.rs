@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use spillway_batch::Encryption;
 use spillway_bench::driver::{LinkDriver, Links};
 use spillway_load::protocol::echo::Echo;
 use spillway_load::protocol::{Protocol, Request, Sent, Verdict};
@@ -72,13 +73,14 @@ fn nothing_is_under_way_when_a_series_has_ended() {
     std::fs::remove_file(&key_file).unwrap();
 
     let under_way = Rc::new(Cell::new(0));
-    let open = |port: u16| {
+    let open = |port: u16, encryption| {
         let from = SocketAddr::from(([127, 0, 0, 1], port));
-        let driver = LinkDriver::open(link, key.clone(), from, 5).unwrap();
+        let driver = LinkDriver::open(link, key.clone(), encryption, from, 5).unwrap();
         let echo = Echo::new(u64::from(port), 64);
         (driver, Counted { echo, under_way: Rc::clone(&under_way) })
     };
-    let mut links = Links::start(vec![open(20_000), open(21_000)]).unwrap();
+    let mut links =
+        Links::start(vec![open(20_000, Encryption::Required), open(21_000, Encryption::Off)]).unwrap();
     assert_eq!(under_way.get(), 10);
     assert_eq!(links.turn(), Ok(10));
     assert_eq!(under_way.get(), 10, "the next batches are under way");

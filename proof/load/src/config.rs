@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_client::{Key, LinkTarget};
+use spillway_client::{Encryption, Key, LinkTarget};
 
 use crate::arrivals::Spacing;
 use crate::control::{Command, Order};
@@ -87,6 +87,8 @@ pub struct Helpers {
     pub addresses: Vec<SocketAddr>,
     /// The key that they accept of clients. Without one, they must be on loopback.
     pub key: Option<Key>,
+    /// Whether links to them are encrypted.
+    pub encryption: Encryption,
 }
 
 impl Helpers {
@@ -96,7 +98,7 @@ impl Helpers {
 
     pub(crate) fn target(&self, address: SocketAddr) -> LinkTarget {
         let key = self.key.clone().unwrap_or_else(Key::loopback_only);
-        LinkTarget { address, key, server: None, encryption: Default::default() }
+        LinkTarget { address, key, server: None, encryption: self.encryption }
     }
 }
 

@@ -20,7 +20,7 @@ fn key() -> Key {
 /// An echo server on a plain port, and `helper` as the way to be helped.
 fn echo_config(helpers: &[SocketAddr]) -> Config {
     let address = server("127.0.0.1:0", |stream| echo_back(stream, |_| {})).unwrap();
-    let helpers = Helpers { addresses: helpers.to_vec(), key: Some(key()) };
+    let helpers = Helpers { addresses: helpers.to_vec(), key: Some(key()), ..Helpers::default() };
     Config { speech: Speech::Echo, connections: 40, helpers, ..config(address) }
 }
 

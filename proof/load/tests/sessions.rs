@@ -21,7 +21,7 @@ fn sessions(helpers: &[&Relief], link: Option<std::net::SocketAddr>) -> Config {
     Config {
         speech: Speech::Echo,
         connections: CONNECTIONS,
-        helpers: Helpers { addresses, key: Some(client_key()) },
+        helpers: Helpers { addresses, key: Some(client_key()), ..Helpers::default() },
         sessions: Some(Sessions { link, ..Sessions::default() }),
         ..config(nobody)
     }

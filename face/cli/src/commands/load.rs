@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use spillway_batch::Encryption;
 use spillway_load::arrivals::Spacing;
 use spillway_load::config::{Assignment, Config, Fill, Helpers, Loop, SelfRelief, Sessions, Speech};
 use spillway_load::control::{Order, parse_duration};
@@ -49,6 +50,9 @@ pub struct Args {
     /// The clients' key for the server (with --helper or --link)
     #[arg(long, value_name = "FILE")]
     client_key: Option<PathBuf>,
+    /// Refuse links that would not be encrypted: of a server or helper that is too old for it
+    #[arg(long, requires = "client_key")]
+    require_encryption: bool,
     /// What to speak
     #[arg(long, value_enum, default_value_t = Protocol::Memcached)]
     protocol: Protocol,
@@ -239,7 +243,11 @@ fn config(args: Args) -> Result<Config, Error> {
     schedule.sort_by_key(|order| order.at_ns);
     Ok(Config {
         server: args.server,
-        helpers: Helpers { addresses: args.helper, key },
+        helpers: Helpers {
+            addresses: args.helper,
+            key,
+            encryption: if args.require_encryption { Encryption::Required } else { Encryption::Preferred },
+        },
         sessions: args.sessions.then_some(Sessions {
             link: args.link,
             standby: args.standby,

@@ -207,7 +207,10 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let stage = Stage::set("attacks", setting)?;
     let attackers = stage.attackers(QUOTA)?;
     let mut machine = stage.machine(&[("memcached", "-V")])?;
-    machine.lab.insert("attackers".into(), quota_words(Some(QUOTA)));
+    machine.lab.insert(
+        "attackers".into(),
+        format!("{}; links of version 3, not encrypted", quota_words(Some(QUOTA))),
+    );
     machine.lab.insert(
         "honest clients".into(),
         format!("{CONNECTIONS} connections and {RATE_PER_S}/s on each of three ways; a new connection on each all the time"),

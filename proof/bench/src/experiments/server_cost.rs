@@ -9,6 +9,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use spillway_batch::Encryption;
 use spillway_load::config::Speech;
 use spillway_load::keys::Keys;
 use spillway_load::protocol::memcached::Text;
@@ -44,11 +45,13 @@ pub struct Effort {
     pub rounds: usize,
     /// Rounds of mixes, of helpers, and of pipelines.
     pub side_rounds: usize,
+    /// Rounds of batches over links that are encrypted and over links that are not.
+    pub link_rounds: usize,
     /// Sizes of batches.
     pub batches: Vec<u16>,
     /// Values and get ratios besides GET of 64 B.
     pub mixes: Vec<(usize, f64)>,
-    /// Batches of the mixes.
+    /// Batches of the mixes, and those that are compared with and without encryption.
     pub mix_batches: Vec<u16>,
     /// Rates offered through helpers, in requests a second.
     pub rates: Vec<f64>,
@@ -71,6 +74,7 @@ impl Effort {
             pairs: 16,
             rounds: 5,
             side_rounds: 3,
+            link_rounds: 15,
             batches: vec![1, 2, 5, 10, 20, 50, 100, 200],
             mixes: vec![(1024, 1.0), (4096, 1.0), (64, 0.0), (1024, 0.0), (4096, 0.0), (64, 0.9)],
             mix_batches: vec![20, 200],
@@ -89,6 +93,7 @@ impl Effort {
             pairs: 5,
             rounds: 2,
             side_rounds: 1,
+            link_rounds: 5,
             batches: vec![1, 20, 200],
             mixes: vec![(64, 0.0)],
             mix_batches: vec![200],
@@ -111,6 +116,8 @@ enum Way {
     Shim,
     /// As many clients as plain, whose requests come in batches of so many, each batch on a link of its own.
     Batch(u16),
+    /// The same over links of the last version without encryption.
+    Unencrypted(u16),
     /// One link, with one batch of so many at a time: the server sleeps between two of them.
     Alone(u16),
     /// One plain connection with so many requests in a row.
@@ -209,6 +216,9 @@ impl Course<'_> {
         plan.extend(self.effort.batches.iter().map(|&batch| (Way::Batch(batch), 64, 1.0)));
         plan.extend(self.effort.mix_batches.iter().map(|&batch| (Way::Alone(batch), 64, 1.0)));
         self.rounds(&mut pair, "batches", &plan, self.effort.rounds)?;
+        let both = |&batch: &u16| [(Way::Batch(batch), 64, 1.0), (Way::Unencrypted(batch), 64, 1.0)];
+        let plan: Vec<_> = self.effort.mix_batches.iter().flat_map(both).collect();
+        self.rounds(&mut pair, "links", &plan, self.effort.link_rounds)?;
         let mut plan = Vec::new();
         for &(size, gets) in &self.effort.mixes {
             plan.push((Way::Plain, size, gets));
@@ -312,14 +322,18 @@ impl Course<'_> {
                     driver.multiget::<D>(&space, &keys)
                 })
             }
-            Way::Plain | Way::Shim | Way::Batch(_) | Way::Alone(_) => {
+            Way::Plain | Way::Shim | Way::Batch(_) | Way::Unencrypted(_) | Way::Alone(_) => {
                 let (batch, links) = match way {
-                    Way::Batch(batch) => (batch, links(batch)),
+                    Way::Batch(batch) | Way::Unencrypted(batch) => (batch, links(batch)),
                     Way::Alone(batch) => (batch, 1),
                     _ => (1, 1),
                 };
+                let encryption = match way {
+                    Way::Unencrypted(_) => Encryption::Off,
+                    _ => Encryption::Required,
+                };
                 let open = |link| {
-                    let driver = LinkDriver::open(pair.link, key.clone(), from(link), batch)?;
+                    let driver = LinkDriver::open(pair.link, key.clone(), encryption, from(link), batch)?;
                     Ok((driver, store((u32::from(link), u32::from(links)))))
                 };
                 let drivers = (0..links).map(open).collect::<Result<_, String>>().map_err(failed)?;
@@ -421,9 +435,21 @@ impl Way {
             Way::Plain => "direct, without shim".into(),
             Way::Shim => "direct, with shim".into(),
             Way::Batch(batch) => format!("batches of {batch}, links: {}", links(batch)),
+            Way::Unencrypted(batch) => {
+                format!("batches of {batch}, links: {}, not encrypted", links(batch))
+            }
             Way::Alone(batch) => format!("batches of {batch}, one at a time"),
             Way::Pipelined(depth) => format!("one connection, {depth} pipelined"),
             Way::Multiget(depth) => format!("one connection, multiget of {depth}"),
+        }
+    }
+
+    /// Whether the links of this way are encrypted; `None` if it has none.
+    fn links(self) -> Option<&'static str> {
+        match self {
+            Way::Batch(_) | Way::Alone(_) => Some("encrypted"),
+            Way::Unencrypted(_) => Some("not encrypted"),
+            Way::Plain | Way::Shim | Way::Pipelined(_) | Way::Multiget(_) => None,
         }
     }
 }

@@ -165,7 +165,7 @@ impl Sidecar {
             .name("sidecar")
             .args(["sidecar", "--server", &link.to_string(), "--listen", &address.to_string()])
             .args(["--protocol", protocol.name()])
-            .arg("--client-key")
+            .args(["--require-encryption", "--client-key"])
             .arg(stage.client_key());
         let mut sidecar = Sidecar { process: stage.client.spawn(&launch)?, address };
         let deadline = Instant::now() + READY_WITHIN;

@@ -162,6 +162,7 @@ fn helper_rows(
     let row = |metric: &str, unit: &str, values: &[f64]| {
         Row::new("helper", metric, unit, values)
             .param("clients", clients)
+            .param("link", "encrypted")
             .param("requests_in_a_batch", helper::TURN)
     };
     results.rows.push(row("helper_message_ns", "ns", &times).note(format!(

@@ -157,6 +157,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     drop(echo);
     let course = course.and_then(|()| stage.close());
     machine.server = "echo server".into();
+    machine.lab.remove("links"); // there are none
     machine.lab.insert(QUOTA.into(), quota_words(quota));
     machine.lab.insert("connections".into(), format!("{} closed loops", effort.connections));
     let mut results = Results::new("table1", machine);

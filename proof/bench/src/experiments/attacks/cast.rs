@@ -94,7 +94,7 @@ impl<'a> Cast<'a> {
             .name("sidecar")
             .args(["sidecar", "--server", &link.to_string(), "--helpers", &helper_link.to_string()])
             .args(["--name", "sidecar", "--listen", &sidecar_plain.to_string()])
-            .args(["--protocol", "memcached", "--client-key"])
+            .args(["--protocol", "memcached", "--require-encryption", "--client-key"])
             .arg(stage.client_key())
             .arg("--status-socket")
             .arg(&sockets[1]);

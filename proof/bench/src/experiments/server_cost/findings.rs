@@ -21,6 +21,9 @@ const EXPECTED: [(Speech, u16, &str); 4] = [
     (Speech::Redis, 20, "expected ≥ 3.8, prototype 3.8"),
 ];
 
+/// What encryption may add to batches of a size, by server: one ratio has the name without a server, memcached's.
+const ENCRYPTED_EXPECTED: [(u16, &str); 2] = [(20, "expected ≤ 1.10"), (200, "expected ≤ 1.05")];
+
 /// States everything.
 pub(super) fn state(measured: &mut Measured, effort: &Effort, results: &mut Results) {
     for series in &measured.series {
@@ -53,12 +56,15 @@ fn series_rows(series: &Series, results: &mut Results) {
     let spoilt = left_out(&series.spoilt, series.costs.len());
     let mut row = |metric: &str, unit: &str, value: fn(&Cost) -> f64| {
         let values: Vec<f64> = series.costs.iter().flatten().map(value).collect();
-        let row = Row::new(&series.way.name(), metric, unit, &values)
+        let mut row = Row::new(&series.way.name(), metric, unit, &values)
             .param("server", series.speech.to_string())
             .param("request", request_name(series.get_ratio))
             .param("value_bytes", series.value_size)
             .param("part", series.part)
             .note(&spoilt);
+        if let Some(links) = series.way.links() {
+            row = row.param("links", links);
+        }
         results.rows.push(row);
     };
     row("server_cpu_us_per_request", "µs", Cost::server_us);
@@ -124,6 +130,19 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
             let few = few(pairs.len(), "pairs", PAIRS_MIN);
             let name = format!("{speech}_shim_over_plain");
             results.ratios.push(Ratio::new(&name, &pairs).void_if(few).note(SHIM_EXPECTED));
+        }
+        for &batch in &effort.mix_batches {
+            let (Some(encrypted), Some(plain)) =
+                (find(speech, "links", Way::Batch(batch)), find(speech, "links", Way::Unencrypted(batch)))
+            else {
+                continue;
+            };
+            let server = if speech == Speech::Memcached { String::new() } else { format!("{speech}_") };
+            let name = format!("{server}encrypted_over_plain_links_{batch}");
+            let expected = ENCRYPTED_EXPECTED.iter().find(|(size, _)| *size == batch);
+            let ratio = Ratio::paired(&name, &encrypted.server_us(), &plain.server_us());
+            let note = format!("{speech}; {}", expected.map_or("", |(_, words)| words));
+            results.ratios.push(ratio.note(note));
         }
         side_rows(measured, speech, results);
         let Some(plain) = find(speech, "batches", Way::Plain) else { continue };
@@ -222,6 +241,29 @@ mod tests {
         let idle = results.rows.iter().find(|r| r.metric == "idle_shim_cpu_percent").unwrap();
         assert_eq!(idle.median, Some(0.03125));
         assert!(results.passed());
+    }
+
+    #[test]
+    fn encryption_is_compared_within_rounds_of_the_same_batches() {
+        let results = stated(vec![
+            series(Way::Batch(20), "batches", &[9.0; 5]),
+            series(Way::Batch(20), "links", &[2.1; 15]),
+            series(Way::Unencrypted(20), "links", &[2.0; 15]),
+            series(Way::Batch(200), "links", &[0.5; 4]),
+            series(Way::Unencrypted(200), "links", &[0.5; 4]),
+        ]);
+        let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
+        let small = ratio("encrypted_over_plain_links_20");
+        assert!(small.valid && (small.median.unwrap() - 1.05).abs() < 1e-9, "{small:?}");
+        assert_eq!(small.why, "memcached; expected ≤ 1.10");
+        let large = ratio("encrypted_over_plain_links_200");
+        assert!(!large.valid && large.why.contains("4 rounds"), "{large:?}");
+        let links = |system: &str| {
+            let row = results.rows.iter().find(|row| row.system == system).unwrap();
+            row.params["links"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(links("batches of 20, links: 10"), "encrypted");
+        assert_eq!(links("batches of 20, links: 10, not encrypted"), "not encrypted");
     }
 
     #[test]

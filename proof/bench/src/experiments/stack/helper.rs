@@ -116,8 +116,13 @@ impl Scene {
         for _ in 0..TURNS_MAX {
             scene.exchange()?;
         }
-        if scene.answering.link.as_ref().is_none_or(|(_, link)| !link.is_established()) {
-            return Err("the helper's link does not come up".into());
+        if scene
+            .answering
+            .link
+            .as_ref()
+            .is_none_or(|(_, link)| !link.is_established() || !link.is_encrypted())
+        {
+            return Err("the helper's link does not come up, or is not encrypted".into());
         }
         for index in 0..clients {
             scene.open(index)?;
