@@ -251,6 +251,11 @@ impl ClientSession {
         self.stage == Stage::Attached
     }
 
+    /// Whether our application has closed it.
+    pub fn is_closed_here(&self) -> bool {
+        self.stream.is_closed_here()
+    }
+
     /// Whether nothing more comes of it: both ends have closed, or the server does not know it.
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Ended || self.stream.is_over()

@@ -35,6 +35,9 @@ impl Session {
 
     /// The carrier wants to go away within this time.
     pub(super) fn drained(&mut self, now: Instant, deadline_ms: u32) -> Result<(), CarrierLoss> {
+        if self.stays() {
+            return Ok(());
+        }
         let deadline = Duration::from_millis(deadline_ms.into());
         let time = self.time(now);
         match self.routes.drained(time, deadline, self.jitter.fraction()) {
@@ -48,11 +51,19 @@ impl Session {
 
     /// The server wants the session elsewhere within this time: with a helper, or without.
     pub(super) fn sent_away(&mut self, now: Instant, deadline_ms: u32) {
+        if self.stays() {
+            return;
+        }
         let deadline = Duration::from_millis(deadline_ms.into());
         let (time, chance) = (self.time(now), self.jitter.fraction());
         if let Some(away) = self.routes.sent_away(time, deadline, chance) {
             self.departure = Some((self.instant(away.at), Some(away.route)));
         }
+    }
+
+    /// Whether the session ends on this carrier: it has closed, and the server's answer comes here.
+    fn stays(&self) -> bool {
+        self.machine.is_closed_here() && self.machine.is_attached()
     }
 
     /// It is time to leave a carrier that is still there.

@@ -200,9 +200,12 @@ impl Session {
     }
 
     /// Closes. What was sent still reaches the server if the session is kept in its loop until it
-    /// [is over](Self::is_over).
+    /// [is over](Self::is_over). A closed session stays on its carrier, also when that asks it to leave: it leaves only a
+    /// carrier that is lost.
     pub fn close(&mut self, now: Instant) {
         self.is_finished = true;
+        // A move now would race with the server's answer, which comes on the present carrier.
+        self.departure = None;
         self.machine.close(CloseReason::Normal);
         self.push(now);
     }
