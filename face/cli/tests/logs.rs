@@ -12,7 +12,7 @@ use spillway_lab::peers::Memcached;
 use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
 use support::beside::Served;
-use support::logs::{self, FullPipe, Reader};
+use support::logs::{self, FullPipe, Reader, Terminal};
 use support::{Client, Ending, Options, PATIENCE, SPILLWAY, Scene, Scratch, eventually, loopback};
 
 const TERM: i32 = 15;
@@ -173,14 +173,41 @@ fn a_server_whose_log_nobody_reads_serves_direct_and_helped_clients() {
     for address in [scene.direct(), scene.raw] {
         assert!(busily(address, || scene.await_helped()) >= 6);
     }
-    // Strangers at the link port are lines, too.
-    for _ in 0..3 {
-        let mut stranger = TcpStream::connect(scene.link).unwrap();
-        std::io::Write::write_all(&mut stranger, &[b'x'; 100]).unwrap();
-        std::io::copy(&mut stranger, &mut std::io::sink()).ok();
-    }
+    (0..3).for_each(|_| knock(scene.link));
     assert!(Client::new(scene.direct()).version().is_some());
     assert!(Client::new(scene.raw).version().is_some());
+}
+
+/// A stranger at the link port, which is a line of the shim's log.
+fn knock(link: SocketAddr) {
+    let mut stranger = TcpStream::connect(link).unwrap();
+    stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+    std::io::Write::write_all(&mut stranger, &[b'x'; 100]).unwrap();
+    std::io::copy(&mut stranger, &mut std::io::sink()).ok();
+}
+
+#[test]
+fn a_server_on_a_terminal_that_nobody_reads_serves_direct_and_helped_clients() {
+    let mut terminal = Terminal::new();
+    let scene = Scene::with(Options { server_log: Some(terminal.path.clone()), ..Options::default() });
+    let mut read = String::new();
+    eventually("lines are written to it", || {
+        knock(scene.link);
+        read.push_str(&terminal.read(4096));
+        read.contains("spillway: link of ") && read.contains(" refused: ")
+    });
+    // A terminal says that it has room when it has less than a line: some of what was written is read, then nothing.
+    terminal.fill();
+    terminal.read(1024);
+    eventually("there is some room", || terminal.has_room());
+    eventually("lines have taken it", || {
+        knock(scene.link);
+        !terminal.has_room()
+    });
+    (0..3).for_each(|_| knock(scene.link));
+    for address in [scene.direct(), scene.raw] {
+        assert!(busily(address, || scene.await_helped()) >= 6);
+    }
 }
 
 /// Serves memcached's `version` on a port, after it has closed its standard streams and opened something else as

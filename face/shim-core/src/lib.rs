@@ -36,6 +36,7 @@ mod relief;
 mod rotation;
 mod sessions;
 mod source;
+mod standard_error;
 mod switch;
 mod sys;
 mod threads;
@@ -64,7 +65,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 /// Runs once, before the application: finds libc's functions and reads the configuration.
 pub fn start() {
     real::resolve_all();
-    log::start();
+    standard_error::start();
     port::configure(config::from_environment());
     if port::is_configured() {
         fork::prepare();

@@ -7,14 +7,9 @@
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use core::time::Duration;
-use std::sync::OnceLock;
-
-use libc::c_int;
 
 use crate::status::{self, Counter};
-use crate::sys::Identity;
-use crate::{sys, table};
+use crate::{standard_error, sys};
 
 /// Lines within one second; more are dropped.
 const LINES_PER_SECOND: u64 = 20;
@@ -23,12 +18,10 @@ const LINES_PER_SECOND: u64 = 20;
 /// able to hide what else happens.
 const KNOCKS_PER_SECOND: u64 = 5;
 
-const STANDARD_ERROR: c_int = 2;
-
 /// A longer line is cut.
 const LINE_BYTES_MAX: usize = 512;
 
-/// The line that tells of dropped ones, and a line: less than what a pipe takes whole (`PIPE_BUF`).
+/// The line that tells of dropped ones, and a line.
 const WRITE_BYTES_MAX: usize = LINE_BYTES_MAX + 64;
 
 /// Attempts to write while another thread does, which takes microseconds.
@@ -38,20 +31,12 @@ const TURNS_MAX: u32 = 1000;
 static BUDGET: AtomicU64 = AtomicU64::new(0);
 static KNOCK_BUDGET: AtomicU64 = AtomicU64::new(0);
 
-/// The file that standard error was when this library was loaded, if it was open.
-static FILE: OnceLock<Option<Identity>> = OnceLock::new();
-
-/// A thread is writing. Two that found room for one line would not both find it.
+/// A thread is writing.
 static WRITING: AtomicBool = AtomicBool::new(false);
 
 /// Lines that were not written, and those of them that the log tells of.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static TOLD: AtomicU64 = AtomicU64::new(0);
-
-/// Looks which file standard error is. Called once, before the application.
-pub(crate) fn start() {
-    let _ = FILE.set(sys::identity(STANDARD_ERROR).ok());
-}
 
 /// What is written at once.
 struct Text {
@@ -62,6 +47,17 @@ struct Text {
 }
 
 impl Text {
+    /// An empty one, or one that ends the line before.
+    fn new(ends_line: bool) -> Text {
+        let mut bytes = [0; WRITE_BYTES_MAX];
+        bytes[0] = b'\n';
+        Text { bytes, length: usize::from(ends_line), end: 0 }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
     fn line(&mut self, bytes_max: usize, arguments: fmt::Arguments<'_>) {
         self.end = (self.length + bytes_max).min(WRITE_BYTES_MAX);
         let _ = self.write_str("spillway: ");
@@ -111,14 +107,14 @@ fn may_write(budget: &AtomicU64, max: u64) -> bool {
 /// Writes the line whatever was written before: for the last words of a process.
 pub(crate) fn always(arguments: fmt::Arguments<'_>) {
     let Some(_turn) = Turn::take() else { return count_dropped() };
-    let mut text = Text { bytes: [0; WRITE_BYTES_MAX], length: 0, end: 0 };
+    let mut text = Text::new(standard_error::is_torn());
     let dropped = DROPPED.load(Ordering::Relaxed);
     let untold = dropped - TOLD.load(Ordering::Relaxed);
     if untold > 0 {
         text.line(WRITE_BYTES_MAX - LINE_BYTES_MAX, format_args!("{untold} log lines dropped"));
     }
     text.line(LINE_BYTES_MAX, arguments);
-    if write(&text.bytes[..text.length]) {
+    if standard_error::write(text.as_bytes()) {
         TOLD.store(dropped, Ordering::Relaxed);
     } else {
         count_dropped();
@@ -158,28 +154,6 @@ impl Drop for Turn {
     }
 }
 
-/// Writes all of it at once, or nothing. False: there was no room, or standard error is not what it was.
-fn write(bytes: &[u8]) -> bool {
-    let file = sys::identity(STANDARD_ERROR).ok();
-    let was = FILE.get().copied().flatten();
-    let Some(file) = file.filter(|file| Some(*file) == was && table::is_real(STANDARD_ERROR)) else {
-        return false;
-    };
-    let mut asked = [libc::pollfd { fd: STANDARD_ERROR, events: libc::POLLOUT, revents: 0 }];
-    // A pipe whose reader has gone says so, too: writing would be SIGPIPE.
-    let has_room = sys::poll(&mut asked, Some(Duration::ZERO), core::ptr::null()) == Ok(1)
-        && asked[0].revents == libc::POLLOUT;
-    if !has_room {
-        return false;
-    }
-    let written = match file.is_socket {
-        true => sys::send(STANDARD_ERROR, bytes),
-        // A pipe with room takes these whole; a file always takes them, or fails.
-        false => sys::write(STANDARD_ERROR, bytes),
-    };
-    written == Ok(bytes.len())
-}
-
 /// An error number as people know it.
 pub(crate) struct Reason(pub(crate) sys::Errno);
 
@@ -215,13 +189,18 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_cut_and_what_is_written_fits_a_pipe() {
-        let mut text = Text { bytes: [0; WRITE_BYTES_MAX], length: 0, end: 0 };
+    fn long_lines_are_cut_and_fit_one_write() {
+        let mut text = Text::new(false);
         text.line(WRITE_BYTES_MAX - LINE_BYTES_MAX, format_args!("{} log lines dropped", u64::MAX));
-        assert_eq!(&text.bytes[..text.length], b"spillway: 18446744073709551615 log lines dropped\n");
+        assert_eq!(text.as_bytes(), b"spillway: 18446744073709551615 log lines dropped\n");
         let before = text.length;
         text.line(LINE_BYTES_MAX, format_args!("{}", "x".repeat(1000)));
         assert_eq!((text.length - before, text.bytes[text.length - 1]), (LINE_BYTES_MAX, b'\n'));
-        const { assert!(WRITE_BYTES_MAX <= libc::PIPE_BUF) };
+        let mut torn = Text::new(true);
+        torn.line(WRITE_BYTES_MAX - LINE_BYTES_MAX, format_args!("{} log lines dropped", u64::MAX));
+        torn.line(LINE_BYTES_MAX, format_args!("{}", "x".repeat(1000)));
+        assert!(torn.as_bytes().starts_with(b"\nspillway: 1844"), "behind a part of a line");
+        assert_eq!(torn.as_bytes().last(), Some(&b'\n'));
+        const { assert!(WRITE_BYTES_MAX <= standard_error::BYTES_MAX) };
     }
 }

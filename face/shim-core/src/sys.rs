@@ -107,24 +107,6 @@ pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
 }
 
-/// Which file a descriptor is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    device: u64,
-    inode: u64,
-    pub(crate) is_socket: bool,
-}
-
-/// Which file a descriptor is now.
-pub(crate) fn identity(fd: c_int) -> Result<Identity, Errno> {
-    let mut status = MaybeUninit::<libc::stat>::uninit();
-    call!(libc::SYS_fstat, fd, status.as_mut_ptr())?;
-    // SAFETY: the call has succeeded, and has filled it.
-    let status = unsafe { status.assume_init() };
-    let is_socket = status.st_mode & libc::S_IFMT == libc::S_IFSOCK;
-    Ok(Identity { device: status.st_dev, inode: status.st_ino, is_socket })
-}
-
 /// Fills `bytes` with random ones.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Errno> {
     let mut filled = 0;

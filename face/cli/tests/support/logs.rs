@@ -1,10 +1,13 @@
 //! Standard errors that fail: for tests of what becomes of whoever logs.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::Scratch;
 
@@ -55,4 +58,49 @@ fn pipe(scratch: &Scratch, name: &str, also_writes: bool) -> (String, File) {
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let end = OpenOptions::new().read(true).write(also_writes).custom_flags(nonblocking).open(&path);
     (path, end.unwrap())
+}
+
+/// A terminal that is read when the test says so.
+pub struct Terminal {
+    pub path: String,
+    master: OwnedFd,
+    /// Non-blocking.
+    slave: File,
+}
+
+impl Terminal {
+    pub fn new() -> Terminal {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        // For servers that change their user, too.
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+        let slave = OpenOptions::new().write(true).custom_flags(flags).open(&path).unwrap();
+        Terminal { path, master, slave }
+    }
+
+    /// What has been written, at most so many bytes of it. Waits for the first.
+    pub fn read(&self, bytes_max: usize) -> String {
+        let mut bytes = vec![0; bytes_max];
+        let length = rustix::io::read(&self.master, &mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    /// Writes to it until there is no room.
+    pub fn fill(&mut self) {
+        while self.has_room() {
+            match self.slave.write(&[b'x'; 100]) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    pub fn has_room(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.slave, PollFlags::OUT)], Some(&now)).unwrap() > 0
+    }
 }

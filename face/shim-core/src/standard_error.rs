@@ -1,0 +1,283 @@
+//! Writes to standard error that never wait, whatever standard error is and whoever else writes to it.
+//!
+//! Descriptor 2 is usually blocking, and is shared with the application and with other processes: making it
+//! non-blocking would change it for all of them, and asking for room before a blocking write is not enough. Others may
+//! take the room of a pipe meanwhile, and a terminal says that it has room when it has less than a line. Each kind of
+//! file therefore has a call of its own that returns when there is no room:
+//!
+//! - a socket: `MSG_DONTWAIT`
+//! - a pipe: `vmsplice` with `SPLICE_F_NONBLOCK`. A pipe could be opened anew as a terminal is, but not by a server that
+//!   has changed its user since, as most servers do that are started by root
+//! - a terminal or another device: a descriptor of its own, opened anew for each line. Lines are dropped where this
+//!   process may not open it
+//! - a file on a disk: `write`, which needs no reader
+
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::sync::OnceLock;
+
+use libc::c_int;
+
+use crate::sys::{self, Errno, call};
+use crate::table;
+
+const STANDARD_ERROR: c_int = 2;
+
+/// Of the calling thread: the threads of a process need not share their descriptors.
+const OPENED_ANEW: &CStr = c"/proc/thread-self/fd/2";
+
+/// More cannot be written at once: the least size of a memory page.
+pub(crate) const BYTES_MAX: usize = 4096;
+
+/// Opening this device makes a new terminal, of which nobody reads.
+const TERMINAL_MASTER: libc::dev_t = libc::makedev(5, 2);
+
+/// The file that standard error was when this library was loaded, if it was open.
+static FILE: OnceLock<Option<Identity>> = OnceLock::new();
+
+/// The last line was written in part.
+static IS_TORN: AtomicBool = AtomicBool::new(false);
+
+/// Looks which file standard error is. Called once, before the application.
+pub(crate) fn start() {
+    let _ = FILE.set(identity(STANDARD_ERROR).ok());
+}
+
+/// Whether the last line was written in part, so that the next has to begin with a line end.
+pub(crate) fn is_torn() -> bool {
+    IS_TORN.load(Ordering::Relaxed)
+}
+
+/// Writes at most [`BYTES_MAX`] bytes without waiting. False if not all were written: there was no room, or standard
+/// error is another file than when the library was loaded. One thread at a time.
+pub(crate) fn write(bytes: &[u8]) -> bool {
+    let was = FILE.get().copied().flatten();
+    let file = identity(STANDARD_ERROR).ok().filter(|file| Some(*file) == was);
+    let Some(file) = file.filter(|_| table::is_real(STANDARD_ERROR)) else { return false };
+    let mut asked = [libc::pollfd { fd: STANDARD_ERROR, events: libc::POLLOUT, revents: 0 }];
+    // A pipe whose reader has gone says so, too: writing would be SIGPIPE.
+    let has_room = sys::poll(&mut asked, Some(Duration::ZERO), core::ptr::null()) == Ok(1)
+        && asked[0].revents == libc::POLLOUT;
+    if !has_room {
+        return false;
+    }
+    let written = file.write(STANDARD_ERROR, OPENED_ANEW, bytes).unwrap_or(0);
+    if written > 0 {
+        IS_TORN.store(written < bytes.len(), Ordering::Relaxed);
+    }
+    written == bytes.len()
+}
+
+/// How a file is written without waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Disk,
+    Pipe,
+    Socket,
+    Device,
+    /// Not at all.
+    Other,
+}
+
+/// Which file a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    kind: Kind,
+}
+
+/// Which file a descriptor is now.
+fn identity(fd: c_int) -> Result<Identity, Errno> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    call!(libc::SYS_fstat, fd, status.as_mut_ptr())?;
+    // SAFETY: the call has succeeded, and has filled it.
+    let status = unsafe { status.assume_init() };
+    let kind = match status.st_mode & libc::S_IFMT {
+        libc::S_IFREG => Kind::Disk,
+        libc::S_IFIFO => Kind::Pipe,
+        libc::S_IFSOCK => Kind::Socket,
+        libc::S_IFCHR if status.st_rdev != TERMINAL_MASTER => Kind::Device,
+        _ => Kind::Other,
+    };
+    Ok(Identity { device: status.st_dev, inode: status.st_ino, kind })
+}
+
+impl Identity {
+    /// Writes to the descriptor `fd`, which is this file and can also be opened by this path. The length written.
+    fn write(self, fd: c_int, path: &CStr, bytes: &[u8]) -> Result<usize, Errno> {
+        match self.kind {
+            Kind::Disk => sys::write(fd, bytes),
+            Kind::Pipe => put_into_pipe(fd, bytes),
+            Kind::Socket => sys::send(fd, bytes),
+            Kind::Device => self.write_anew(path, bytes),
+            Kind::Other => Err(libc::EINVAL),
+        }
+    }
+
+    /// Opens the file for this one write, so that it can be non-blocking.
+    fn write_anew(self, path: &CStr, bytes: &[u8]) -> Result<usize, Errno> {
+        let flags = libc::O_WRONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+        let fd = call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0)? as c_int;
+        // Another thread may have replaced the descriptor meanwhile.
+        let written = match identity(fd) {
+            Ok(file) if file == self => sys::write(fd, bytes),
+            _ => Err(libc::EBADF),
+        };
+        sys::close(fd);
+        written
+    }
+}
+
+/// All of it, or nothing. The pipe takes the page that the bytes are in, so that it has to be one that nobody changes.
+fn put_into_pipe(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
+    debug_assert!(bytes.len() <= BYTES_MAX, "a line is written at once");
+    const NO_FILE: c_int = -1;
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let page = call!(libc::SYS_mmap, 0, BYTES_MAX, access, kind, NO_FILE, 0)?;
+    let length = bytes.len().min(BYTES_MAX);
+    let part = libc::iovec { iov_base: page as *mut libc::c_void, iov_len: length };
+    // SAFETY: the page was made for this, is writable, and holds as many bytes.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), part.iov_base.cast::<u8>(), length) };
+    let taken = call!(libc::SYS_vmsplice, fd, &raw const part, 1, libc::SPLICE_F_NONBLOCK);
+    let _ = call!(libc::SYS_munmap, page, BYTES_MAX);
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::fs::File;
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    const LINE: &[u8] = b"spillway: a line of the log\n";
+
+    /// A descriptor that blocks, as standard error does, and another descriptor of the same that does not.
+    struct Target {
+        blocking: File,
+        other: File,
+        reader: File,
+    }
+
+    impl Target {
+        fn new(writer: impl Into<OwnedFd>, reader: impl Into<OwnedFd>) -> Target {
+            let blocking = File::from(writer.into());
+            let path = format!("/proc/self/fd/{}", blocking.as_raw_fd());
+            // A socket cannot be opened that way.
+            let other = match identity(blocking.as_raw_fd()).unwrap().kind {
+                Kind::Socket => blocking.try_clone(),
+                _ => {
+                    use std::os::unix::fs::OpenOptionsExt;
+                    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+                    File::options().write(true).custom_flags(flags).open(path)
+                }
+            };
+            Target { blocking, other: other.unwrap(), reader: File::from(reader.into()) }
+        }
+
+        /// A line in the manner of the log, but without a look at whether there is room.
+        fn write(&self) -> Result<usize, Errno> {
+            let fd = self.blocking.as_raw_fd();
+            let path = CString::new(format!("/proc/self/fd/{fd}")).unwrap();
+            identity(fd).unwrap().write(fd, &path, LINE)
+        }
+
+        fn fill(&mut self, bytes: &[u8]) {
+            loop {
+                match self.other.write(bytes) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+
+    fn pipe() -> Target {
+        let (reader, writer) = std::io::pipe().unwrap();
+        Target::new(writer, reader)
+    }
+
+    fn terminal() -> Target {
+        // SAFETY: plain calls on a descriptor that is ours from then on.
+        let (master, slave) = unsafe {
+            let master = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
+            assert!(master >= 0);
+            assert_eq!((libc::grantpt(master), libc::unlockpt(master)), (0, 0));
+            let mut name = [0; 64];
+            assert_eq!(libc::ptsname_r(master, name.as_mut_ptr(), name.len()), 0);
+            let slave = libc::open(name.as_ptr(), libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
+            assert!(slave >= 0);
+            (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
+        };
+        Target::new(slave, master)
+    }
+
+    /// The first lines that a write of ours and writes of others give, then writes while nobody reads.
+    fn goes_on(mut target: Target, expected: &[u8]) {
+        assert_eq!(target.write(), Ok(LINE.len()));
+        let mut read = vec![0; expected.len()];
+        target.reader.read_exact(&mut read).unwrap();
+        assert_eq!(read, expected);
+        target.fill(b"others\n");
+        let (done, outcome) = channel();
+        std::thread::spawn(move || {
+            // Until nothing more fits, which a short write of others may have left room for.
+            let outcomes: Vec<_> = (0..50).map(|_| target.write()).collect();
+            done.send(outcomes).unwrap();
+            drop(target);
+        });
+        let outcomes = outcome.recv_timeout(Duration::from_secs(30)).expect("no write waits");
+        assert_eq!(outcomes.last(), Some(&Err(libc::EAGAIN)), "{outcomes:?}");
+    }
+
+    #[test]
+    fn no_write_waits_for_a_reader() {
+        goes_on(pipe(), LINE);
+        goes_on(terminal(), b"spillway: a line of the log\r\n");
+        let (writer, reader) = UnixStream::pair().unwrap();
+        writer.set_nonblocking(false).unwrap();
+        let mut target = Target::new(writer, reader);
+        assert_eq!(target.write(), Ok(LINE.len()));
+        let (done, outcome) = channel();
+        std::thread::spawn(move || {
+            while target.write().is_ok() {}
+            let mut read = vec![0; LINE.len()];
+            target.reader.read_exact(&mut read).unwrap();
+            done.send(read).unwrap();
+        });
+        assert_eq!(outcome.recv_timeout(Duration::from_secs(30)).expect("no write waits"), LINE);
+    }
+
+    #[test]
+    fn a_line_in_a_pipe_stays_as_it_was_written() {
+        let mut target = pipe();
+        for _ in 0..10 {
+            assert_eq!(target.write(), Ok(LINE.len()));
+        }
+        // Pages that were given back and are used again are not those in the pipe.
+        let reused = vec![b'x'; 1 << 20];
+        let mut read = vec![0; 10 * LINE.len()];
+        target.reader.read_exact(&mut read).unwrap();
+        assert_eq!(read, LINE.repeat(10));
+        drop(reused);
+    }
+
+    #[test]
+    fn another_file_under_the_same_number_is_not_written() {
+        let (terminal, other) = (terminal(), terminal());
+        let file = identity(terminal.blocking.as_raw_fd()).unwrap();
+        let path = CString::new(format!("/proc/self/fd/{}", other.blocking.as_raw_fd())).unwrap();
+        assert_eq!(file.write(terminal.blocking.as_raw_fd(), &path, LINE), Err(libc::EBADF));
+        let master = terminal.reader.as_raw_fd();
+        assert_eq!(identity(master).unwrap().kind, Kind::Other, "a new terminal is of no use");
+    }
+}
