@@ -154,7 +154,12 @@ impl Relay {
                     self.unauthenticated.end(conn);
                 }
             }
-            Holder::Leaving(leaving) => leaving.backlog.clear(&mut self.memory),
+            Holder::Leaving(leaving) => {
+                leaving.backlog.clear(&mut self.memory);
+                if leaving.sort == Sort::Library {
+                    self.unauthenticated.end(conn);
+                }
+            }
             Holder::Announcing(announcing) => self.memory.changed(announcing.counted, 0),
             Holder::Free | Holder::Upstream(_) => {}
         }

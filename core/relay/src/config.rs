@@ -8,6 +8,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
+use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{AddressRange, Encryption, Limits, PolicyKind};
 use spillway_policy::SheddingSettings;
 
@@ -35,6 +36,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// What clients are told of its load, and what is done when it is too high.
     pub load: LoadConfig,
+    /// How many library clients may wait for authentication. Fixed when the relay starts.
+    pub unauthenticated: Bounds,
 }
 
 /// Load: what there is, and what is done about it.
@@ -72,6 +75,7 @@ impl Config {
             connection_buffer_bytes: 1 << 20,
             timeouts: Timeouts::default(),
             load: LoadConfig::default(),
+            unauthenticated: Bounds::DEFAULT,
         }
     }
 

@@ -16,7 +16,7 @@ pub(crate) struct Memory {
     clients: usize,
     /// Batches to servers, where they are larger than one turn makes them.
     links: usize,
-    /// What the transport had queued when the turn began.
+    /// What the transport had queued when the turn began, without what it has freed since.
     transport: usize,
     max: usize,
     /// Three quarters were reached, and it has not come down to five eighths since.
@@ -50,6 +50,12 @@ impl Memory {
     /// A turn begins: all that the last one gave to the transport is with the host, unless the host did not take it.
     pub(crate) fn look<T: Transport>(&mut self, out: &T) {
         self.transport = out.held_by_all();
+    }
+
+    /// A turn ends: what the transport has freed in it counts no more. What it was given in this turn is looked at when the
+    /// next one begins, but there may be none for long.
+    pub(crate) fn turn_ends<T: Transport>(&mut self, out: &T) {
+        self.transport = self.transport.min(out.held_by_all());
     }
 
     /// A connection of the transport was ended: what was queued for it is freed.

@@ -56,14 +56,16 @@ impl Relay {
         }
     }
 
-    /// A library client that has yet to authenticate is dropped for a newer one.
+    /// A library client that has yet to authenticate, or that was rejected and stays, is dropped for a newer one.
     fn crowd_out<T: Transport>(&mut self, conn: Conn, out: &mut T) {
-        let Some(Holder::Library(client)) = self.slots.get(conn) else {
-            debug_assert!(false, "only library clients wait for authentication");
-            return;
-        };
-        let (service, peer) = (client.service, client.peer);
-        self.refused(service, peer, Refusal::Crowded);
+        match self.slots.get(conn) {
+            Some(Holder::Library(client)) => {
+                let (service, peer) = (client.service, client.peer);
+                self.refused(service, peer, Refusal::Crowded);
+            }
+            Some(Holder::Leaving(_)) => {} // refused already
+            _ => debug_assert!(false, "only library clients wait for authentication"),
+        }
         self.drop_client(conn, true);
         out.abort(conn);
     }
@@ -191,7 +193,7 @@ impl Relay {
         }
         client.over(&mut self.memory);
         *holder = Holder::leaving(service, Sort::Library, peer, since, (backlog, Unread::new(now)));
-        self.unauthenticated.end(conn);
+        // It counts as a stranger until it has gone.
         self.refused(service, peer, Refusal::Handshake(error));
         self.start_lingering(now, conn);
         self.send_rest(conn, out);
@@ -448,7 +450,6 @@ impl Relay {
             client.since,
             (Backlog::default(), Unread::new(now)),
         );
-        self.unauthenticated.end(conn);
         self.start_lingering(now, conn);
         self.send_rest(conn, out);
     }

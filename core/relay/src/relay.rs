@@ -118,7 +118,7 @@ impl Relay {
             lingering: Deadlines::new(config.timeouts.linger),
             tellings: Deadlines::new(TELL_AFTER),
             handshakes: Deadlines::new(config.timeouts.handshake),
-            unauthenticated: Unauthenticated::default(),
+            unauthenticated: Unauthenticated::new(config.unauthenticated),
             announcing: Deadlines::new(config.timeouts.proxy_header),
             now: Time::ZERO,
             services: Vec::new(),
@@ -428,6 +428,7 @@ impl Application for Relay {
         }
         self.dirty.clear();
         self.advance_drains(now, out);
+        self.memory.turn_ends(out);
         self.keep_within_memory(out);
         self.in_turn = false;
     }

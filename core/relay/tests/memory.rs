@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use spillway_batch::{Id, Limits};
 use spillway_relay::{Config, Cut, Notice};
-use spillway_transport::{Application, Conn, Event};
+use spillway_transport::{Application, Conn, Event, LostReason};
 use world::{World, config};
 
 const LIMIT: usize = 400_000;
@@ -208,4 +208,21 @@ fn requests_behind_a_link_that_is_stuck_are_within_the_bound() {
         later(&mut world, Duration::from_millis(1));
     }
     assert_eq!(world.relay.buffered_bytes(), 0);
+}
+
+/// What the transport holds is looked at when a turn begins, and there may be no other turn for long.
+#[test]
+fn a_connection_that_is_lost_within_a_turn_holds_nothing_after_it() {
+    let mut world = world();
+    let all = clients(&mut world, 2);
+    world.wires.line(all[0]).stuck = true;
+    reply(&mut world, 1, 50_000);
+    later(&mut world, Duration::from_millis(1));
+    assert_eq!(world.relay.status().buffered_bytes, 50_000);
+    let now = world.now;
+    world.relay.handle(now, all[1], Event::Data { end: 5, bytes: b"get x" }, &mut world.wires);
+    world.wires.line(all[0]).aborted = true;
+    world.relay.handle(now, all[0], Event::Lost(LostReason::Reset), &mut world.wires);
+    world.relay.end_of_turn(now, &mut world.wires);
+    assert_eq!(world.relay.status().buffered_bytes, 0);
 }

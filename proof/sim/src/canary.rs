@@ -19,11 +19,15 @@ pub enum Canary {
     HastyAcknowledgement,
     /// A helper whose memory is short closes a client that holds nothing.
     CloseIdle,
+    /// A helper keeps all connections that do not authenticate.
+    KeepStrangers,
+    /// A helper goes on reading a client that does not read the answers that it causes.
+    ReadFlooders,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 8] = [
+    pub const ALL: [Canary; 10] = [
         Canary::FlipByte,
         Canary::DropPiece,
         Canary::RepeatPiece,
@@ -32,6 +36,8 @@ impl Canary {
         Canary::ForgetCredit,
         Canary::HastyAcknowledgement,
         Canary::CloseIdle,
+        Canary::KeepStrangers,
+        Canary::ReadFlooders,
     ];
 
     /// For command lines.
@@ -45,6 +51,8 @@ impl Canary {
             Canary::ForgetCredit => "forget-credit",
             Canary::HastyAcknowledgement => "hasty-acknowledgement",
             Canary::CloseIdle => "close-idle",
+            Canary::KeepStrangers => "keep-strangers",
+            Canary::ReadFlooders => "read-flooders",
         }
     }
 }

@@ -12,6 +12,7 @@
 //! - [`batching`]: a third one, without faults, in which policies of batching are compared
 //! - [`policy`]: another world, of decisions when to help
 //! - [`tcp`]: another world, of frames between user-level stacks
+//! - `attackers`: strangers and clients that flood, in the worlds of relays and of sessions
 //! - [`canary`]: planted faults that a run must find
 //! - [`run()`]: a storm, then calm, and what was found; [`swarm()`]: many seeds, on all cores
 //!
@@ -34,7 +35,9 @@ pub mod tcp;
 pub mod weather;
 pub mod world;
 
+mod attackers;
 mod clients;
+mod climate;
 mod faults;
 mod helpers;
 mod library;

@@ -67,6 +67,8 @@ pub struct Network {
     pub(crate) pretends_to_hold: bool,
     /// Hosts are told that what they have sent was acknowledged: for canaries.
     pub(crate) is_hasty: bool,
+    /// Hosts that accept a connection read all that comes, whatever they grant: for canaries.
+    pub(crate) grants_all: bool,
 }
 
 impl Network {
@@ -84,6 +86,7 @@ impl Network {
             flip: None,
             pretends_to_hold: false,
             is_hasty: false,
+            grants_all: false,
         }
     }
 
@@ -197,6 +200,12 @@ impl Network {
         let addresses = self.hosts[host].addresses.borrow();
         let open = self.connections(host).into_iter();
         open.filter_map(|conn| Some((*addresses.get(&conn)?, self.socket(host, conn)?.received))).collect()
+    }
+
+    /// The other ends of the connections that a host has accepted and its program was told of.
+    pub(crate) fn remotes(&self, host: HostId) -> impl Iterator<Item = SocketAddr> + '_ {
+        let sockets = self.hosts[host].slots.iter().filter_map(|slot| slot.socket.as_ref());
+        sockets.filter(|socket| socket.listener.is_some() && !socket.opened_due).map(|socket| socket.remote)
     }
 
     fn insert(&mut self, host: HostId, socket: Socket) -> Option<Conn> {
@@ -358,6 +367,9 @@ impl Network {
             let mut socket = Socket::new(source, Some(index as u16), self.weather.window_bytes);
             socket.peer = Some(from);
             socket.opened_due = true;
+            if self.grants_all {
+                socket.granted = 1 << 60;
+            }
             Some((host, self.insert(host, socket)?))
         });
         let Some((host, conn)) = open else {

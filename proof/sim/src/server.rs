@@ -10,6 +10,7 @@ use spillway_batch::{
 };
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 
+use crate::attackers::is_attacker;
 use crate::canary::Canary;
 use crate::oracle::Shared;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
@@ -65,6 +66,9 @@ struct Connection {
 impl Connection {
     /// Replies for so many bytes of requests: none, an echo, or more than was asked for.
     fn reply_bytes(&self, read: u64) -> u64 {
+        if is_attacker(self.client) {
+            return read * 4;
+        }
         let factor = [0, 1, 1, 4][(self.token.unwrap_or(0) % 4) as usize];
         read * factor
     }
@@ -134,6 +138,9 @@ impl Server {
             ServerEvent::Connect { id, client, .. } => self.connect(link, id, client),
             ServerEvent::Forbidden { client, why } => {
                 self.oracle.borrow_mut().violation(format!("{client} was carried: {why}"));
+            }
+            ServerEvent::Session { id, client, .. } if is_attacker(client) => {
+                link.end.refuse(id, RefuseReason::Gone);
             }
             ServerEvent::Session { .. }
             | ServerEvent::Carried { .. }
@@ -228,6 +235,9 @@ impl Server {
         let Some(connection) = link.connections.get_mut(&id) else { return };
         let mut oracle = self.oracle.borrow_mut();
         connection.waiting += bytes.len() as u64;
+        if is_attacker(connection.client) {
+            return;
+        }
         if connection.waiting > u64::from(self.config.limits.window_bytes) {
             oracle.violation(format!(
                 "{} bytes wait for the application, more than its window",
@@ -280,9 +290,15 @@ impl Server {
             if self.canary != Some(Canary::ForgetCredit) {
                 link.end.consumed(id, part as usize);
             }
+            connection.owed = connection.reply_bytes(connection.read);
+            if is_attacker(connection.client) {
+                let part = (connection.owed - connection.replied).min(64 * 1024) as usize; // fits
+                connection.replied += link.end.compose(id, &vec![0; part]) as u64;
+                busy |= connection.waiting > 0 || connection.replied < connection.owed;
+                continue;
+            }
             let Some(token) = connection.token else { continue };
             let mut oracle = self.oracle.borrow_mut();
-            connection.owed = connection.reply_bytes(connection.read);
             let part = (connection.owed - connection.replied).min(self.rng.scale(1, 64 * 1024));
             if part > 0 {
                 let bytes = bytes_of(reply_word, token, connection.replied, part);

@@ -4,14 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_auth::{Key, KeyRing};
-use spillway_batch::{AddressRules, Encryption, Limits, LinkError, Role, ServerConfig};
-use spillway_relay::{Config, Cut, LinkDown, Notice, Refusal, Relay};
+use spillway_auth::Key;
+use spillway_relay::{Cut, Notice, Relay};
 use spillway_transport::Time;
 
 use crate::agenda::Happening;
+use crate::attackers::{ATTACKERS_IP, Attackers};
 use crate::canary::Canary;
 use crate::clients::Clients;
+use crate::climate::{self, Climate, is_suspicious};
 use crate::driver::{self, Down};
 use crate::helpers;
 use crate::library::Library;
@@ -22,7 +23,6 @@ use crate::server::Server;
 use crate::settings;
 use crate::socket::HostId;
 use crate::storm::Stormy;
-use crate::weather::Weather;
 
 pub(crate) const SERVER: HostId = 0;
 const RAW: HostId = 1;
@@ -40,22 +40,9 @@ enum Node {
     Server(Box<Server>),
     Raw(Box<Clients>),
     Library(Box<Library>),
+    Attackers(Box<Attackers>),
     Helper(Box<Relay>),
     Down(Down),
-}
-
-/// What a world is like, drawn from its seed.
-#[derive(Clone, Debug)]
-struct Climate {
-    weather: Weather,
-    helpers: usize,
-    relay: Config,
-    server: Arc<ServerConfig>,
-    clients_max: usize,
-    rude_in_1000: u64,
-    /// No faults: every polite stream must complete.
-    calm: bool,
-    fault_ns_max: u64,
 }
 
 /// A running world.
@@ -81,54 +68,6 @@ pub(crate) fn ip(host: HostId) -> IpAddr {
     [10, 0, 0, 1 + host as u8].into() // a handful of hosts
 }
 
-fn climate(rng: &mut Rng, canary: Option<Canary>) -> Climate {
-    let calm = canary.is_some() || rng.chance(1, 4);
-    let weather = Weather::drawn(rng, calm);
-    let mut ring = KeyRing::new();
-    ring.accept(Role::Helper, helper_key());
-    // Half of the worlds have windows so wide that only the links hold anybody up.
-    let wide = canary != Some(Canary::ForgetCredit) && rng.chance(1, 2);
-    let window = if wide { 256 * 1024 } else { rng.scale(16, 4096) as u32 };
-    let limits = Limits {
-        window_bytes: window,
-        pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
-        connections_max: if calm { 1000 } else { rng.pick(&[5, 100, 1000]) },
-        kept_bytes_max: rng.pick(&[0, 2_000, 10_000, 256 * 1024]),
-        handshake_timeout: Duration::from_secs(5),
-    };
-    let mut server =
-        ServerConfig { ring, rules: AddressRules::default(), limits, encryption: Encryption::Preferred };
-    let helpers = rng.range(1, 2) as usize;
-    let mut relay = settings::of_helpers(rng, calm);
-    if canary == Some(Canary::HastyAcknowledgement) {
-        server.limits.kept_bytes_max = 256 * 1024;
-        relay.services.iter_mut().for_each(|service| service.acknowledges_replies = true);
-    }
-    Climate {
-        weather,
-        helpers,
-        relay,
-        server: Arc::new(server),
-        clients_max: rng.scale(4, 120) as usize,
-        rude_in_1000: if calm { rng.pick(&[0, 100]) } else { 100 },
-        calm,
-        fault_ns_max: rng.scale(5_000_000, 200_000_000),
-    }
-}
-
-/// Faults lose connections, they do not alter bytes, and everybody keeps to the protocol.
-fn is_suspicious(notice: Notice) -> bool {
-    match notice {
-        Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
-        Notice::ClientCut { why, .. } => !matches!(why, Cut::Memory(_)),
-        Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,
-        Notice::ClientRefused { why, .. } => {
-            matches!(why, Refusal::Address | Refusal::NotItsOwnAddress | Refusal::OtherServer)
-        }
-        _ => false,
-    }
-}
-
 pub(crate) fn helper_key() -> Key {
     Key::from_secret([1; 32])
 }
@@ -141,7 +80,9 @@ impl World {
     /// A world at its beginning.
     pub fn new(seed: u64, canary: Option<Canary>) -> World {
         let mut rng = Rng::new(seed);
-        let climate = climate(&mut rng, canary);
+        // From a generator of its own: the rest of each world stays what it was.
+        let mut of_attack = Rng::new(!seed);
+        let climate = climate::drawn(&mut rng, &mut of_attack, canary);
         let mut network = Network::new(rng.word(), climate.weather);
         let oracle: Shared = Shared::new(std::cell::RefCell::new(Oracle::new(climate.calm)));
         let helpers = FIRST_HELPER..FIRST_HELPER + climate.helpers;
@@ -180,8 +121,15 @@ impl World {
         };
         world.nodes.resize_with(FIRST_HELPER + world.climate.helpers, || Node::Down(Down));
         world.start(SERVER);
-        helpers.for_each(|host| world.start(host));
+        helpers.clone().for_each(|host| world.start(host));
+        if let Some(attack) = world.climate.attack {
+            let host = world.network.add_host(ATTACKERS_IP, &[]);
+            let addresses = world.network.addresses(host);
+            let attackers = Attackers::new(attack, true, addresses, targets(11411), client_key(), of_attack);
+            world.nodes.push(Node::Attackers(Box::new(attackers)));
+        }
         world.network.is_hasty = canary == Some(Canary::HastyAcknowledgement);
+        world.network.grants_all = canary == Some(Canary::ReadFlooders);
         world.network.pretends_to_hold = canary == Some(Canary::CloseIdle);
         if canary == Some(Canary::FlipByte) {
             world.network.flip = Some((RAW, FIRST_HELPER, 10));
@@ -248,7 +196,7 @@ impl World {
                 {
                     self.oracle.borrow_mut().closed_for_memory(client);
                 }
-                if is_suspicious(notice) {
+                if is_suspicious(notice, self.climate.unauthenticated) {
                     self.oracle.borrow_mut().violation(format!("a helper says {notice:?}"));
                 }
             }
@@ -268,6 +216,24 @@ impl World {
         for (client, from) in server.kept_from() {
             if received.get(&client).is_some_and(|received| from > *received) {
                 let what = format!("what {client} lacks is not kept: only from {from} on");
+                self.oracle.borrow_mut().violation(what);
+            }
+        }
+    }
+
+    /// What helpers hold for attackers is bounded.
+    fn check_attackers(&mut self) {
+        let Some(Node::Attackers(attackers)) = self.nodes.last() else { return };
+        let helpers = FIRST_HELPER..FIRST_HELPER + self.climate.helpers;
+        for host in helpers {
+            let Node::Helper(relay) = &self.nodes[host] else { continue };
+            let connection_bytes_max = self.climate.relay.connection_buffer_bytes;
+            let (clients, _) = relay.client_statuses(None, usize::MAX);
+            let beyond = clients.iter().find_map(|client| {
+                attackers.beyond_bounds(client.client, client.buffered, connection_bytes_max)
+            });
+            let too_many = attackers.beyond_strangers(&self.network, host, self.climate.unauthenticated);
+            for what in beyond.into_iter().chain(too_many) {
                 self.oracle.borrow_mut().violation(what);
             }
         }
@@ -374,6 +340,7 @@ impl Stormy for World {
                     Node::Server(node) => driver::turn(network, host, &mut **node),
                     Node::Raw(node) => driver::turn(network, host, &mut **node),
                     Node::Library(node) => driver::turn(network, host, &mut **node),
+                    Node::Attackers(node) => driver::turn(network, host, &mut **node),
                     Node::Helper(node) => driver::turn(network, host, &mut **node),
                     Node::Down(node) => driver::turn(network, host, node),
                 });
@@ -381,6 +348,7 @@ impl Stormy for World {
                 self.happened += 1;
                 if self.happened.is_multiple_of(KEPT_EVERY) {
                     self.check_kept();
+                    self.check_attackers();
                 }
             }
         }
@@ -404,11 +372,12 @@ impl Stormy for World {
             }
         }
         let now = self.network.now();
-        for host in [RAW, LIBRARY] {
+        for host in 0..self.nodes.len() {
             match &mut self.nodes[host] {
                 Node::Raw(clients) => clients.calm_down(now),
                 Node::Library(clients) => clients.calm_down(now),
-                _ => {}
+                Node::Attackers(attackers) => attackers.calm_down(),
+                _ => continue,
             }
             self.network.turn_soon(host);
         }
@@ -426,6 +395,7 @@ impl Stormy for World {
             match node {
                 Node::Raw(clients) => note("plain clients' connections", clients.open()),
                 Node::Library(clients) => note("library clients' links", clients.open()),
+                Node::Attackers(attackers) => note("attackers' connections", attackers.open()),
                 Node::Server(server) => note("connections at the server", server.connections()),
                 Node::Helper(relay) => {
                     helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count))

@@ -35,11 +35,15 @@ pub enum Canary {
     ForgetClose,
     /// The server tells an end of the replies that is not where they end.
     WrongFinish,
+    /// The server keeps all connections that do not authenticate.
+    KeepStrangers,
+    /// The server goes on reading a peer that does not read the answers that it causes.
+    ReadFlooders,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 15] = [
+    pub const ALL: [Canary; 17] = [
         Canary::DeliverOld,
         Canary::DropPiece,
         Canary::RepeatPiece,
@@ -55,6 +59,8 @@ impl Canary {
         Canary::ForgetRoom,
         Canary::ForgetClose,
         Canary::WrongFinish,
+        Canary::KeepStrangers,
+        Canary::ReadFlooders,
     ];
 
     /// For command lines.
@@ -75,6 +81,8 @@ impl Canary {
             Canary::ForgetRoom => "forget-room",
             Canary::ForgetClose => "forget-close",
             Canary::WrongFinish => "wrong-finish",
+            Canary::KeepStrangers => "keep-strangers",
+            Canary::ReadFlooders => "read-flooders",
         }
     }
 
@@ -88,7 +96,9 @@ impl Canary {
             Canary::EarlyEnd => Check::Ends,
             Canary::AcceptStale => Check::Epochs,
             Canary::FalseGone | Canary::GoneFurther => Check::Gone,
-            Canary::KeepMore | Canary::TakeMore => Check::Memory,
+            Canary::KeepMore | Canary::TakeMore | Canary::KeepStrangers | Canary::ReadFlooders => {
+                Check::Memory
+            }
             Canary::ForgetCredit | Canary::ForgetRoom => Check::Liveness,
             Canary::ForgetClose => Check::Leftovers,
             Canary::WrongFinish => Check::Rules,

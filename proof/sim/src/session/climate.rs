@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_auth::KeyRing;
+use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{AddressRules, Encryption, Limits, Role, ServerConfig};
 use spillway_relay::Config;
 use spillway_session::{StreamLimits, TableLimits};
 
 use super::canary::Canary;
 use super::clients::Manners;
+use crate::attackers::{self, Attack};
 use crate::rng::Rng;
 use crate::settings;
 use crate::weather::Weather;
@@ -46,11 +48,14 @@ pub(crate) struct Climate {
     pub(crate) is_copied: bool,
     /// Every host's clock is another.
     pub(crate) clocks_differ: bool,
+    pub(crate) attack: Option<Attack>,
+    /// What servers and helpers should keep to; where a fault is planted, the server is told nothing of it.
+    pub(crate) unauthenticated: Bounds,
 }
 
 impl Climate {
     /// Where a fault is planted the weather is such that it shows: much moves, and bounds are met.
-    pub(crate) fn drawn(rng: &mut Rng, canary: Option<Canary>) -> Climate {
+    pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) -> Climate {
         let faults = match canary {
             Some(Canary::GoneFurther) => Faults::All,
             Some(_) => Faults::Survivable,
@@ -89,11 +94,18 @@ impl Climate {
             bytes_max: if canary.is_some() { 100_000 } else { rng.scale(100, bytes_max) },
         };
         let calm = faults != Faults::All;
+        let attack = match canary {
+            Some(Canary::KeepStrangers) => Some(Attack::OF_STRANGERS),
+            Some(Canary::ReadFlooders) => Some(Attack::OF_FLOODERS),
+            Some(_) => None,
+            None => Attack::drawn(of_attack),
+        };
+        let unauthenticated = attackers::drawn_bounds(of_attack, attack, canary.is_some());
         Climate {
             // Where a fault is planted much happens in few steps, to those who have much under way.
             weather: if canary.is_some() { Weather::calm() } else { Weather::drawn(rng, calm) },
             manners,
-            relay: settings::of_helpers(rng, calm),
+            relay: Config { unauthenticated, ..settings::of_helpers(rng, calm) },
             server: server(rng),
             table,
             rude_in_1000: rng.pick(&[0, 50]),
@@ -104,6 +116,8 @@ impl Climate {
             is_restless: canary.is_some(),
             is_copied: canary.is_some() || rng.chance(1, 2),
             clocks_differ: rng.chance(3, 4),
+            attack,
+            unauthenticated,
         }
     }
 }

@@ -10,6 +10,7 @@ use spillway_wire::session::{Opening, Resumed};
 use super::app::App;
 use super::canary::Canary;
 use super::server::{Known, Link, Server, altered};
+use crate::attackers::is_attacker;
 
 impl Server {
     pub(super) fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
@@ -21,7 +22,7 @@ impl Server {
                 Ok(Some(event)) => self.event(now, conn, &mut link, event),
                 Ok(None) => break,
                 Err(error) => {
-                    if error != LinkError::HandshakeTimeout {
+                    if error != LinkError::HandshakeTimeout && !is_attacker(link.end.peer()) {
                         self.wrong(format!("the server's link failed: {error}"));
                     }
                     self.drop_link(now, conn, &link);
@@ -30,7 +31,10 @@ impl Server {
                 }
             }
         }
-        out.grant(conn, bytes.len() as u32); // at most what was granted
+        if link.end.has_named_key() {
+            self.unauthenticated.named_key(conn);
+        }
+        link.ungranted += bytes.len() as u32; // at most what was granted
         self.links.insert(conn, link);
         self.dirty.insert(conn);
     }
@@ -38,9 +42,10 @@ impl Server {
     fn event(&mut self, now: Time, conn: Conn, link: &mut Link, event: ServerEvent<'_>) {
         match event {
             ServerEvent::Established { .. } => {
-                self.proving.remove(&conn);
+                self.authenticated(conn);
             }
             ServerEvent::Drain { .. } => {}
+            ServerEvent::Forbidden { client, .. } if is_attacker(client) => {}
             ServerEvent::Session { id, kind, client, opening } => {
                 self.first_words(now, conn, link, (id, kind, client, opening));
             }

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_batch::{CloseReason, Control, Fresh, Id, ServerConfig, ServerLink};
+use spillway_batch::unauthenticated::Bounds;
+use spillway_batch::{CloseReason, Control, Fresh, Id, ServerConfig, ServerLink, Unauthenticated};
 use spillway_session::{Expired, OnServerLink, SessionHandle, Sessions, TableLimits};
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 use spillway_wire::session::{Resumed, SessionId};
@@ -15,6 +16,7 @@ use super::app::{App, End};
 use super::books::Shared;
 use super::canary::Canary;
 use super::check::Check;
+use crate::attackers::NO_BOUNDS;
 use crate::rng::Rng;
 
 /// A connection on a link: what carries a session.
@@ -28,8 +30,10 @@ pub(crate) struct Server {
     pub(super) rng: Rng,
     pub(super) books: Shared,
     pub(super) links: BTreeMap<Conn, Link>,
-    /// Links that have not authenticated.
+    /// Links that have not authenticated,
     pub(super) proving: BTreeSet<Conn>,
+    /// and which of them are closed for others.
+    pub(super) unauthenticated: Unauthenticated<Conn>,
     /// Links that have something to send.
     pub(super) dirty: BTreeSet<Conn>,
     pub(super) table: Sessions<CarrierName>,
@@ -63,13 +67,15 @@ pub(super) struct Known {
 pub(super) struct Link {
     pub(super) end: ServerLink,
     pub(super) unsent: Option<Chunk>,
+    /// Bytes that were read and may be granted again when the link may be read.
+    pub(super) ungranted: u32,
     pub(super) carried: BTreeMap<u32, SessionHandle>,
 }
 
 impl Server {
     pub(crate) fn new(
         config: Arc<ServerConfig>,
-        limits: TableLimits,
+        (limits, bounds): (TableLimits, Bounds),
         local: SocketAddr,
         rude_in_1000: u64,
         mut rng: Rng,
@@ -84,6 +90,7 @@ impl Server {
             books,
             links: BTreeMap::new(),
             proving: BTreeSet::new(),
+            unauthenticated: Unauthenticated::new(bounds),
             dirty: BTreeSet::new(),
             table,
             known: BTreeMap::new(),
@@ -106,6 +113,10 @@ impl Server {
         match canary {
             Some(Canary::KeepMore) => limits.stream.kept_bytes_max *= 3,
             Some(Canary::TakeMore) => limits.stream.window_bytes *= 3,
+            Some(Canary::KeepStrangers) => {
+                self.unauthenticated = Unauthenticated::new(NO_BOUNDS);
+                return;
+            }
             _ => return,
         }
         self.table = Sessions::new(limits, self.rng.word());
@@ -114,6 +125,12 @@ impl Server {
     /// Sessions that it knows.
     pub(crate) fn sessions(&self) -> usize {
         self.table.len()
+    }
+
+    /// By the addresses of links' other ends, bytes that wait for them.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (SocketAddr, usize)> + '_ {
+        let unsent = |link: &Link| link.unsent.as_ref().map_or(0, Chunk::len);
+        self.links.values().map(move |link| (link.end.peer(), link.end.pending() + unsent(link)))
     }
 
     /// The program dies.
@@ -283,6 +300,9 @@ impl Server {
                 }
                 link.end.recycle(chunk);
             }
+            if link.end.may_read() || self.canary == Some(Canary::ReadFlooders) {
+                out.grant(conn, std::mem::take(&mut link.ungranted));
+            }
             while let Some(id) = link.end.poll_room() {
                 self.touched.extend(link.carried.get(&id.0));
             }
@@ -291,12 +311,24 @@ impl Server {
 
     // Ends.
 
-    pub(super) fn drop_link(&mut self, now: Time, conn: Conn, link: &Link) {
+    pub(super) fn authenticated(&mut self, conn: Conn) {
         self.proving.remove(&conn);
+        self.unauthenticated.end(conn);
+    }
+
+    pub(super) fn drop_link(&mut self, now: Time, conn: Conn, link: &Link) {
+        self.authenticated(conn);
         for (&id, &session) in &link.carried {
             self.table.detach(now, session, (conn, Id(id)));
             self.touched.insert(session);
         }
+    }
+
+    fn abort<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        if let Some(link) = self.links.remove(&conn) {
+            self.drop_link(now, conn, &link);
+        }
+        out.abort(conn);
     }
 
     fn expire(&mut self, now: Time) {
@@ -327,9 +359,12 @@ impl Application for Server {
             Event::Opened { peer, .. } => {
                 let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
                 let end = ServerLink::new(self.config.clone(), now, peer, self.local, fresh);
-                self.links.insert(conn, Link { end, unsent: None, carried: BTreeMap::new() });
+                self.links.insert(conn, Link { end, unsent: None, ungranted: 0, carried: BTreeMap::new() });
                 self.proving.insert(conn);
-                out.grant(conn, 1 << 20);
+                out.grant(conn, 64 << 10);
+                if let Some(victim) = self.unauthenticated.begin(now, peer.ip(), conn) {
+                    self.abort(now, victim, out);
+                }
             }
             Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
             Event::Finished | Event::Lost(_) => {
@@ -354,11 +389,12 @@ impl Application for Server {
         }
         self.work_at = self.work_at.filter(|at| *at > now);
         self.expire(now);
-        for conn in &self.proving {
-            if self.links.get_mut(conn).is_some_and(|link| link.end.handle_timeout(now).is_err()) {
-                out.abort(*conn);
-            }
-        }
+        let is_late = |conn: &Conn, links: &mut BTreeMap<Conn, Link>| {
+            links.get_mut(conn).is_some_and(|link| link.end.handle_timeout(now).is_err())
+        };
+        let late: Vec<Conn> =
+            self.proving.iter().copied().filter(|conn| is_late(conn, &mut self.links)).collect();
+        late.into_iter().for_each(|conn| self.abort(now, conn, out));
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {

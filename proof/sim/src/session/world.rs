@@ -15,6 +15,7 @@ use super::copies;
 use super::copyist::Copyist;
 use super::server::Server;
 use crate::agenda::Happening;
+use crate::attackers::{ATTACKERS_IP, Attackers};
 use crate::driver::{self, Down};
 use crate::helpers;
 use crate::network::Network;
@@ -37,6 +38,7 @@ enum Node {
     Clients(Box<Clients>),
     Helper(Box<Relay>),
     Copyist(Box<Copyist>),
+    Attackers(Box<Attackers>),
 }
 
 /// One world.
@@ -57,7 +59,9 @@ impl World {
     /// A world at its beginning. `blind` is not looked at.
     pub fn new(seed: u64, canary: Option<Canary>, blind: Option<Check>) -> World {
         let mut rng = Rng::new(seed);
-        let climate = Climate::drawn(&mut rng, canary);
+        // From a generator of its own: the rest of each world stays what it was.
+        let mut of_attack = Rng::new(!seed);
+        let climate = Climate::drawn(&mut rng, &mut of_attack, canary);
         let mut network = Network::new(rng.word(), climate.weather);
         let books = Books::new(climate.manners.limits, climate.table.stream, blind);
         let books = Shared::new(std::cell::RefCell::new(books));
@@ -86,9 +90,24 @@ impl World {
             nodes.push(Node::Copyist(Box::new(copyist)));
             network.turn_soon(host);
         }
+        let attackers = climate.attack.map(|attack| {
+            let host = network.add_host(ATTACKERS_IP, &[]);
+            let addresses = network.addresses(host);
+            let ports =
+                [SERVER].into_iter().chain(helpers.clone()).map(|host| address(host, 11411)).collect();
+            Node::Attackers(Box::new(Attackers::new(
+                attack,
+                false,
+                addresses,
+                ports,
+                client_key(),
+                of_attack,
+            )))
+        });
         if climate.clocks_differ {
             (0..nodes.len()).filter(|host| *host != CLIENTS).for_each(|host| network.draw_clock(host));
         }
+        nodes.extend(attackers);
         let mut world =
             World { nodes, asleep: BTreeSet::new(), network, books, rng, climate, storm: true, faults: 0 };
         world.start(SERVER);
@@ -97,6 +116,9 @@ impl World {
         }
         helpers.for_each(|host| world.start(host));
         world.network.turn_soon(CLIENTS);
+        if world.climate.attack.is_some() {
+            world.network.turn_soon(world.nodes.len() - 1);
+        }
         if world.climate.faults != Faults::None {
             world.network.after(Duration::from_millis(1), Happening::World(FAULT));
         }
@@ -108,7 +130,9 @@ impl World {
         self.nodes[host] = if host == SERVER {
             let (config, books) = (self.climate.server.clone(), self.books.clone());
             let rude = self.climate.rude_in_1000;
-            let server = Server::new(config, self.climate.table, address(SERVER, 11411), rude, rng, books);
+            let bounds = self.climate.unauthenticated;
+            let local = address(SERVER, 11411);
+            let server = Server::new(config, (self.climate.table, bounds), local, rude, rng, books);
             Node::Server(Box::new(server))
         } else {
             match helpers::start(&self.climate.relay, rng) {
@@ -148,9 +172,29 @@ impl World {
                 self.wrong(Check::Memory, what);
             }
         }
+        self.check_attackers();
         for what in std::mem::take(&mut self.network.misuse) {
             self.wrong(Check::Rules, what);
         }
+    }
+
+    /// What is held for attackers is bounded.
+    fn check_attackers(&mut self) {
+        let Some(Node::Attackers(attackers)) = self.nodes.last() else { return };
+        let mut wrong = Vec::new();
+        for (host, node) in self.nodes.iter().enumerate() {
+            let held: Vec<_> = match node {
+                Node::Helper(relay) => {
+                    let clients = relay.client_statuses(None, usize::MAX).0;
+                    clients.iter().map(|client| (client.client, client.buffered)).collect()
+                }
+                Node::Server(server) => server.pending().collect(),
+                _ => continue,
+            };
+            wrong.extend(held.iter().find_map(|(peer, held)| attackers.beyond_bounds(*peer, *held, 0)));
+            wrong.extend(attackers.beyond_strangers(&self.network, host, self.climate.unauthenticated));
+        }
+        wrong.into_iter().for_each(|what| self.wrong(Check::Memory, what));
     }
 
     fn fault(&mut self) {
@@ -293,6 +337,7 @@ impl Stormy for World {
                         Node::Clients(node) => driver::turn(network, host, &mut **node),
                         Node::Helper(node) => driver::turn(network, host, &mut **node),
                         Node::Copyist(node) => driver::turn(network, host, &mut **node),
+                        Node::Attackers(node) => driver::turn(network, host, &mut **node),
                         Node::Down(node) => driver::turn(network, host, node),
                     }
                 });
@@ -316,6 +361,7 @@ impl Stormy for World {
             match &mut self.nodes[host] {
                 Node::Clients(clients) => clients.calm_down(now),
                 Node::Copyist(copyist) => copyist.calm_down(),
+                Node::Attackers(attackers) => attackers.calm_down(),
                 _ => continue,
             }
             self.network.turn_soon(host);
@@ -340,6 +386,7 @@ impl Stormy for World {
                 Node::Helper(relay) => {
                     helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count))
                 }
+                Node::Attackers(attackers) => note("attackers' connections", attackers.open()),
                 Node::Copyist(copyist) => note("connections of the copyist", copyist.open()),
                 Node::Down(_) => note("host down", 1),
             }

@@ -1,0 +1,412 @@
+//! A host of attackers: strangers without a key at link ports, and clients with a key that cause answers for as long as they
+//! may, or that never read. In the relay's world and in the world of sessions.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use spillway_auth::{Fresh, Key};
+use spillway_batch::unauthenticated::Bounds;
+use spillway_batch::{
+    Connect, Control, Encryption, Id, Limits, OpenerConfig, OpenerLink, PolicyKind, Reconnect, Role, Scratch,
+};
+use spillway_transport::{Application, Conn, Event, Time, Transport};
+use spillway_wire::session::{Opening, Position, SessionId};
+
+use crate::network::{AddressBook, Network};
+use crate::rng::Rng;
+use crate::socket::HostId;
+use crate::world::client_key;
+
+/// The address of the attackers' host: no other host of a world has it.
+pub(crate) const ATTACKERS_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 9, 9));
+
+/// What a flooder reads at a time until its handshake is complete; then it reads nothing more.
+const HANDSHAKE_STEP_BYTES: u32 = 16;
+/// Bytes that wait in an attacker before it makes more of them.
+const WAITING_BYTES_MAX: usize = 64 * 1024;
+/// A peer that holds more bytes than this for one client that reads no answers has no bound: a batch waits at the transport,
+/// another one is gathered, and there are the answers to what had been granted when the peer stopped reading.
+const UNREAD_BYTES_MAX: usize = 192 * 1024;
+
+/// A frame of a kind that there is not, with a payload of one byte.
+const OF_NO_KIND: [u8; 8] = [0x7e, 0, 1, 0, 0, 0, 1, 0];
+
+/// Whether this is an attacker's address.
+pub(crate) fn is_attacker(address: SocketAddr) -> bool {
+    address.ip() == ATTACKERS_IP
+}
+
+/// How many attackers there are in a world, and of which kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attack {
+    /// Connections at a time.
+    pub(crate) connections_max: usize,
+    /// Of 100 attackers, how many have no key.
+    pub(crate) strangers_in_100: u64,
+}
+
+impl Attack {
+    /// Of worlds in which strangers are kept.
+    pub(crate) const OF_STRANGERS: Attack = Attack { connections_max: 60, strangers_in_100: 100 };
+    /// Of worlds in which those that flood are read.
+    pub(crate) const OF_FLOODERS: Attack = Attack { connections_max: 8, strangers_in_100: 0 };
+
+    /// Any attack, or none. From a generator of its own, so that the rest of the world stays what it was.
+    pub(crate) fn drawn(rng: &mut Rng) -> Option<Attack> {
+        rng.chance(1, 3).then(|| Attack {
+            connections_max: rng.range(1, 60) as usize,
+            strangers_in_100: rng.pick(&[0, 30, 100]),
+        })
+    }
+}
+
+/// Bounds of connections that have not authenticated: under attack, the shipped ones or smaller ones, which a small attack
+/// reaches.
+pub(crate) fn drawn_bounds(rng: &mut Rng, attack: Option<Attack>, is_planted: bool) -> Bounds {
+    let is_small = attack.is_some() && (is_planted || rng.chance(1, 2));
+    if is_small { SMALL_BOUNDS } else { Bounds::DEFAULT }
+}
+
+const SMALL_BOUNDS: Bounds = Bounds { per_source: 4, total: 8, young: 16 };
+
+/// No bounds: planted.
+pub(crate) const NO_BOUNDS: Bounds = Bounds { per_source: usize::MAX, total: usize::MAX, young: usize::MAX };
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// Sends nothing.
+    Silent,
+    /// Sends random bytes.
+    Garbage,
+    /// Sends the beginning of a handshake.
+    Half,
+    /// Has a key that nobody accepts.
+    WrongKey,
+    /// Causes answers, and reads none of them or all; or has a connection, and makes more of its control messages than
+    /// anybody needs.
+    Floods { reads: bool, opens: bool },
+    /// Sends requests for which there are replies, and reads none.
+    NeverReads,
+}
+
+impl Manner {
+    fn drawn(attack: Attack, is_plain: bool, rng: &mut Rng) -> Manner {
+        if rng.chance(attack.strangers_in_100, 100) {
+            return rng.pick(&[
+                Manner::Silent,
+                Manner::Silent,
+                Manner::Garbage,
+                Manner::Half,
+                Manner::WrongKey,
+            ]);
+        }
+        match rng.below(3) {
+            0 if is_plain => Manner::NeverReads,
+            _ => Manner::Floods { reads: rng.chance(1, 2), opens: is_plain && rng.chance(1, 2) },
+        }
+    }
+
+    fn is_stranger(self) -> bool {
+        !matches!(self, Manner::Floods { .. } | Manner::NeverReads)
+    }
+}
+
+/// The host's application.
+pub(crate) struct Attackers {
+    attack: Attack,
+    /// Those with a key may open plain virtual connections: the world has not only sessions.
+    is_plain: bool,
+    targets: Vec<SocketAddr>,
+    key: Key,
+    rng: Rng,
+    addresses: AddressBook,
+    peers: BTreeMap<Conn, Peer>,
+    /// By the addresses of connections that are open here.
+    manners: BTreeMap<SocketAddr, Manner>,
+    next: Option<Time>,
+}
+
+struct Peer {
+    manner: Manner,
+    link: Option<Link>,
+}
+
+struct Link {
+    address: SocketAddr,
+    /// Where there is none, what is unsent is all that the peer ever says.
+    end: Option<OpenerLink>,
+    unsent: Vec<u8>,
+    connection: Option<Id>,
+}
+
+impl Attackers {
+    /// Attackers of these link ports.
+    pub(crate) fn new(
+        attack: Attack,
+        is_plain: bool,
+        addresses: AddressBook,
+        targets: Vec<SocketAddr>,
+        key: Key,
+        rng: Rng,
+    ) -> Attackers {
+        Attackers {
+            attack,
+            is_plain,
+            targets,
+            key,
+            rng,
+            addresses,
+            peers: BTreeMap::new(),
+            manners: BTreeMap::new(),
+            next: Some(Time::ZERO),
+        }
+    }
+
+    /// No new ones come, and the others leave at their next turn.
+    pub(crate) fn calm_down(&mut self) {
+        (self.attack.connections_max, self.next) = (0, Some(Time::ZERO));
+    }
+
+    /// Connections that are open or opening.
+    pub(crate) fn open(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// What is wrong with what a host holds for one client, if that is an attacker. Of the bytes `held`, `replies_max` may be
+    /// replies to its requests.
+    pub(crate) fn beyond_bounds(
+        &self,
+        client: SocketAddr,
+        held: usize,
+        replies_max: usize,
+    ) -> Option<String> {
+        let manner = self.manners.get(&client)?;
+        let bound = UNREAD_BYTES_MAX + if *manner == Manner::NeverReads { replies_max } else { 0 };
+        (held > bound)
+            .then(|| format!("{held} bytes are held for {client} ({manner:?}), the bound is {bound}"))
+    }
+
+    /// What is wrong with the number of strangers that a host's program knows of.
+    pub(crate) fn beyond_strangers(&self, network: &Network, host: HostId, bounds: Bounds) -> Option<String> {
+        let known = network.remotes(host).filter(|remote| self.is_stranger(remote)).count();
+        (known > bounds.young)
+            .then(|| format!("host {host} keeps {known} strangers, its bound is {}", bounds.young))
+    }
+
+    fn is_stranger(&self, address: &SocketAddr) -> bool {
+        self.manners.get(address).is_some_and(|manner| manner.is_stranger())
+    }
+
+    fn opened(&mut self, now: Time, conn: Conn, address: SocketAddr) {
+        let Some(peer) = self.peers.get_mut(&conn) else { return };
+        let manner = peer.manner;
+        self.manners.insert(address, manner);
+        let key = match manner {
+            Manner::WrongKey => Key::from_secret([self.rng.below(50) as u8 + 100; 32]),
+            _ => self.key.clone(),
+        };
+        let config = OpenerConfig {
+            role: Role::Client,
+            key,
+            limits: Limits { window_bytes: 1 << 30, ..Limits::default() },
+            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+            encryption: self.rng.pick(&[Encryption::Preferred, Encryption::Preferred, Encryption::Off]),
+        };
+        let mut end = OpenerLink::new(&config, now, Fresh::filled(|bytes| self.rng.fill(bytes)));
+        let mut link = Link { address, end: None, unsent: Vec::new(), connection: None };
+        match manner {
+            Manner::Silent => {}
+            Manner::Garbage => {
+                link.unsent.resize(self.rng.scale(1, 300) as usize, 0);
+                self.rng.fill(&mut link.unsent);
+            }
+            Manner::Half => {
+                let hello = end.flush(now).map_or_else(Vec::new, |hello| hello.as_slice().to_vec());
+                let part = self.rng.below(hello.len().max(1) as u64) as usize;
+                link.unsent.extend_from_slice(&hello[..part]);
+            }
+            Manner::WrongKey | Manner::Floods { .. } | Manner::NeverReads => link.end = Some(end),
+        }
+        peer.link = Some(link);
+    }
+
+    fn forget(&mut self, conn: Conn) {
+        if let Some(Peer { link: Some(link), .. }) = self.peers.remove(&conn) {
+            self.manners.remove(&link.address);
+        }
+    }
+
+    /// Returns whether the link has failed.
+    fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) -> bool {
+        let Some(Peer { manner, link: Some(link) }) = self.peers.get_mut(&conn) else { return true };
+        let Some(end) = &mut link.end else {
+            out.grant(conn, bytes.len() as u32); // at most what was granted
+            return false;
+        };
+        let mut scratch = Scratch::new();
+        let mut input = end.unseal(now, bytes, &mut scratch);
+        loop {
+            match end.decompose(now, &mut input) {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => return true,
+            }
+        }
+        if matches!(manner, Manner::Floods { reads: true, .. }) {
+            out.grant(conn, bytes.len() as u32); // at most what was granted
+        } else if !end.is_established() {
+            out.grant(conn, HANDSHAKE_STEP_BYTES);
+        }
+        false
+    }
+
+    fn pump<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        let Some(Peer { manner, link: Some(link) }) = self.peers.get_mut(&conn) else { return };
+        match manner {
+            Manner::Floods { opens, .. } => link.flood(*opens, &mut self.rng),
+            Manner::NeverReads => link.send_requests(),
+            _ => {}
+        }
+        if let Some(end) = &mut link.end {
+            while link.unsent.len() < WAITING_BYTES_MAX
+                && let Some(batch) = end.flush(now)
+            {
+                link.unsent.extend_from_slice(batch.as_slice());
+            }
+        }
+        let taken = out.send(conn, &link.unsent);
+        link.unsent.drain(..taken);
+    }
+}
+
+impl Link {
+    fn flood(&mut self, opens: bool, rng: &mut Rng) {
+        let Some(end) = self.end.as_mut().filter(|end| end.is_established()) else { return };
+        if opens && self.connection.is_none() {
+            self.connection = end.open(self.address, None).ok();
+        }
+        let mut foreign = self.address;
+        foreign.set_port(foreign.port() ^ 1);
+        while self.unsent.len() + end.pending() < WAITING_BYTES_MAX {
+            let offset = rng.below(1 << 40);
+            let connect = Connect { client: foreign, server: None, credit: offset, session: None };
+            // An id that is in use must not be opened again: this would end the link.
+            let other = Id(2 + rng.below(10) as u32);
+            let (id, control) = match rng.below(2_000) {
+                // Most of these break the protocol's rules, and end the link.
+                0 if rng.chance(1, 50) => breaking_rules(connect, self.address, rng),
+                0..200 => (Id(1), Control::Credit(offset)),
+                200..400 => (other, Control::Credit(offset)),
+                400..500 => (other, Control::Finish(offset)),
+                500..600 => (Id(1 << 30), Control::Credit(offset)),
+                600..1_000 if self.connection.is_none() => {
+                    (Id(1), Control::Reconnect(of_no_session(foreign, rng)))
+                }
+                _ if self.connection.is_none() => (Id(1), Control::Connect(connect)),
+                _ => (Id(1), Control::Credit(offset)),
+            };
+            end.relay_control(id, control);
+        }
+        if !end.is_encrypted() && rng.chance(1, 50) {
+            self.unsent.extend_from_slice(&OF_NO_KIND);
+        }
+    }
+
+    fn send_requests(&mut self) {
+        let Some(end) = self.end.as_mut().filter(|end| end.is_established()) else { return };
+        if self.connection.is_none() {
+            self.connection = end.open(self.address, None).ok();
+        }
+        if let Some(id) = self.connection
+            && self.unsent.len() < WAITING_BYTES_MAX
+        {
+            end.compose(id, &[0; 8 * 1024]);
+        }
+    }
+}
+
+/// What ends the link that it is sent on, at once or with the next message.
+fn breaking_rules(connect: Connect, own: SocketAddr, rng: &mut Rng) -> (Id, Control) {
+    match rng.below(5) {
+        0 => (Id(u32::MAX), Control::Connect(connect)),
+        1 => (Id::LINK, Control::Connect(connect)),
+        2 => (Id(1), Control::Accepted),
+        3 => (Id::LINK, Control::Drain { deadline_ms: 0 }),
+        // Of its own address a helper passes it on, and the id is in use.
+        _ => (Id(1), Control::Reconnect(of_no_session(own, rng))),
+    }
+}
+
+/// A session's first words on a new carrier, of a session that no server knows.
+fn of_no_session(client: SocketAddr, rng: &mut Rng) -> Reconnect {
+    let mut session = [0; 16];
+    rng.fill(&mut session);
+    let opening = Opening {
+        session: SessionId(session),
+        key: client_key().id(),
+        epoch: 1,
+        life: rng.word(),
+        position: Position::default(),
+        proof: [0; 32],
+    };
+    Reconnect { client, server: None, opening }
+}
+
+impl Application for Attackers {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        match event {
+            Event::Opened { .. } => {
+                let Some(address) = self.addresses.borrow().get(&conn).copied() else { return };
+                self.opened(now, conn, address);
+                out.grant(conn, HANDSHAKE_STEP_BYTES);
+            }
+            Event::Data { bytes, .. } => {
+                if self.data(now, conn, bytes, out) {
+                    self.forget(conn);
+                    out.abort(conn);
+                    return;
+                }
+            }
+            Event::Finished => {
+                self.forget(conn);
+                out.abort(conn);
+                return;
+            }
+            Event::Lost(_) => return self.forget(conn),
+            Event::Room | Event::Acknowledged { .. } => {}
+        }
+        self.pump(now, conn, out);
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
+        if self.next.is_none_or(|at| at > now) {
+            return;
+        }
+        let most = self.attack.connections_max;
+        self.next = (most > 0).then(|| now + Duration::from_nanos(self.rng.scale(50_000, 20_000_000)));
+        while self.peers.len() > most {
+            let Some(&conn) = self.peers.keys().next() else { return };
+            self.forget(conn);
+            out.abort(conn);
+        }
+        for _ in 0..self.rng.range(1, 60) {
+            let (target, manner) =
+                (self.rng.pick(&self.targets), Manner::drawn(self.attack, self.is_plain, &mut self.rng));
+            if self.peers.len() < most
+                && let Ok(conn) = out.connect(now, target)
+            {
+                self.peers.insert(conn, Peer { manner, link: None });
+            }
+        }
+        for conn in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.pump(now, conn, out);
+        }
+    }
+
+    fn end_of_turn<T: Transport>(&mut self, _: Time, _: &mut T) {}
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.next
+    }
+}

@@ -1,0 +1,102 @@
+//! What a relay's world is like, drawn from its seed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_auth::KeyRing;
+use spillway_batch::unauthenticated::Bounds;
+use spillway_batch::{AddressRules, Encryption, Limits, LinkError, Role, ServerConfig};
+use spillway_relay::{Config, Cut, LinkDown, Notice, Refusal};
+
+use crate::attackers::{self, Attack, is_attacker};
+use crate::canary::Canary;
+use crate::rng::Rng;
+use crate::settings;
+use crate::weather::Weather;
+use crate::world::helper_key;
+
+/// What a world is like, drawn from its seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Climate {
+    pub(crate) weather: Weather,
+    pub(crate) helpers: usize,
+    pub(crate) relay: Config,
+    pub(crate) server: Arc<ServerConfig>,
+    pub(crate) clients_max: usize,
+    pub(crate) rude_in_1000: u64,
+    /// No faults: every polite stream must complete.
+    pub(crate) calm: bool,
+    pub(crate) fault_ns_max: u64,
+    pub(crate) attack: Option<Attack>,
+    /// What helpers should keep to; where a fault is planted, they are told nothing of it.
+    pub(crate) unauthenticated: Bounds,
+}
+
+/// Draws one.
+pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) -> Climate {
+    let calm = canary.is_some() || rng.chance(1, 4);
+    let mut weather = Weather::drawn(rng, calm);
+    if canary == Some(Canary::ReadFlooders) {
+        // So that much comes, and little of the answers is with the transport.
+        weather = Weather { queue_bytes_max: 2_000, ..Weather::calm() };
+    }
+    let mut ring = KeyRing::new();
+    ring.accept(Role::Helper, helper_key());
+    // Half of the worlds have windows so wide that only the links hold anybody up.
+    let wide = canary != Some(Canary::ForgetCredit) && rng.chance(1, 2);
+    let window = if wide { 256 * 1024 } else { rng.scale(16, 4096) as u32 };
+    let limits = Limits {
+        window_bytes: window,
+        pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
+        connections_max: if calm { 1000 } else { rng.pick(&[5, 100, 1000]) },
+        kept_bytes_max: rng.pick(&[0, 2_000, 10_000, 256 * 1024]),
+        handshake_timeout: Duration::from_secs(5),
+    };
+    let mut server =
+        ServerConfig { ring, rules: AddressRules::default(), limits, encryption: Encryption::Preferred };
+    let helpers = rng.range(1, 2) as usize;
+    let mut relay = settings::of_helpers(rng, calm);
+    if canary == Some(Canary::HastyAcknowledgement) {
+        server.limits.kept_bytes_max = 256 * 1024;
+        relay.services.iter_mut().for_each(|service| service.acknowledges_replies = true);
+    }
+    let attack = match canary {
+        Some(Canary::KeepStrangers) => Some(Attack::OF_STRANGERS),
+        Some(Canary::ReadFlooders) => Some(Attack::OF_FLOODERS),
+        Some(_) => None,
+        None => Attack::drawn(of_attack),
+    };
+    let unauthenticated = attackers::drawn_bounds(of_attack, attack, canary.is_some());
+    relay.unauthenticated =
+        if canary == Some(Canary::KeepStrangers) { attackers::NO_BOUNDS } else { unauthenticated };
+    Climate {
+        attack,
+        unauthenticated,
+        weather,
+        helpers,
+        relay,
+        server: Arc::new(server),
+        clients_max: rng.scale(4, 120) as usize,
+        rude_in_1000: if calm { rng.pick(&[0, 100]) } else { 100 },
+        calm,
+        fault_ns_max: rng.scale(5_000_000, 200_000_000),
+    }
+}
+
+/// Faults lose connections, they do not alter bytes, and all but attackers keep to the protocol.
+pub(crate) fn is_suspicious(notice: Notice, bounds: Bounds) -> bool {
+    match notice {
+        Notice::ClientCut { client, .. } | Notice::ClientRefused { client, .. } if is_attacker(client) => {
+            false
+        }
+        Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
+        Notice::ClientCut { why, .. } => !matches!(why, Cut::Memory(_)),
+        Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,
+        // An attack is too small for the shipped bounds to be reached.
+        Notice::ClientRefused { why: Refusal::Crowded, .. } => bounds == Bounds::DEFAULT,
+        Notice::ClientRefused { why, .. } => {
+            matches!(why, Refusal::Address | Refusal::NotItsOwnAddress | Refusal::OtherServer)
+        }
+        _ => false,
+    }
+}
