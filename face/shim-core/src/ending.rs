@@ -3,14 +3,15 @@
 //! Without this, a session whose link ends waits for its server to come back. What the application has sent is
 //! delivered first, then the end of each connection, as far as the links' sockets take it. Nothing here waits for a
 //! peer. Other threads may still run and hold locks, and an application that ends inside a signal handler may hold one
-//! itself, so a lock is tried for a short time only: what is behind it ends with the process.
+//! itself, so a lock is tried for a short time only: what is behind it ends with the process. For the same reason the heap
+//! is not used from here on.
 
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use spillway_transport::Time;
 
-use crate::{fork, links, port, sys};
+use crate::{allocator, fork, links, port, sys};
 
 /// How long locks are tried for, all together.
 const LOCKS_MAX: Duration = Duration::from_millis(50);
@@ -18,6 +19,7 @@ const LOCKS_MAX: Duration = Duration::from_millis(50);
 /// Ends the link port and all links. Called once, by the thread that ends the process.
 pub(crate) fn end() {
     if fork::is_owner_process() {
+        allocator::end();
         let patience = Patience::new();
         port::end();
         links::end_all(&patience);

@@ -11,6 +11,7 @@
 //! - [`poll`], [`select`]: with virtual connections among real descriptors
 //! - [`raw`]: system calls by number; io_uring is refused
 //! - [`finish`]: the process ends, and helped clients hear of it
+//! - [`allocator`]: the application's heap, but not while the process ends
 //! - [`turns`]: how long direct connections wait behind virtual ones
 //! - [`status`]: what the server does, in shared memory; its off switch, and the operator's word on relief
 //!
@@ -43,6 +44,7 @@ mod threads;
 mod waiters;
 
 pub mod accept;
+pub mod allocator;
 pub mod config;
 pub mod data;
 pub mod descriptors;

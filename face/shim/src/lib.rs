@@ -7,9 +7,12 @@ use libc::{
     off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use spillway_shim_core::{
-    accept as accepting, data, descriptors, epoll, files, is_listener_awaited, names, options,
+    accept as accepting, allocator, data, descriptors, epoll, files, is_listener_awaited, names, options,
     poll as polling, raw, real, select as selecting, several, table,
 };
+
+#[global_allocator]
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 extern "C" fn start() {
     spillway_shim_core::start();

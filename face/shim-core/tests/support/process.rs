@@ -100,6 +100,18 @@ impl Server {
         self.child.wait().unwrap();
     }
 
+    /// Waits for its end: its exit code, `None` where a signal ended it.
+    pub fn wait(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the server does not end:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

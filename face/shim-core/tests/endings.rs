@@ -1,0 +1,85 @@
+//! Servers that end, or close event loops, in unusual ways: helped clients hear of it at once.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::Command;
+
+use spillway_batch::CloseReason;
+use spillway_client::session::{BlockingSession, SessionSettings};
+use spillway_client::{Key, LinkTarget};
+use support::driver::Driver;
+use support::process::Server;
+
+/// The program in `programs/ending.c`. Removed when dropped.
+struct Program(PathBuf);
+
+impl Program {
+    fn compile(name: &str) -> Program {
+        let path = std::env::temp_dir().join(format!("spillway-{name}-{}", std::process::id()));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/ending.c");
+        let status = Command::new("cc").args(["-O1", "-fno-builtin", "-o"]).arg(&path).arg(source).status();
+        assert!(status.expect("a C compiler is installed").success());
+        Program(path)
+    }
+
+    fn start(&self) -> Server {
+        Server::start(|address| {
+            let mut command = Command::new(&self.0);
+            command.arg(address.port().to_string());
+            command
+        })
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn open(server: &Server) -> BlockingSession {
+    let way = LinkTarget {
+        address: server.link,
+        key: Key::loopback_only(),
+        server: None,
+        encryption: Default::default(),
+    };
+    BlockingSession::open(vec![way], SessionSettings::default()).unwrap()
+}
+
+fn echo(session: &mut BlockingSession, text: &[u8]) {
+    session.write_all(text).unwrap();
+    let mut got = vec![0; text.len()];
+    session.read_exact(&mut got).unwrap();
+    assert_eq!(got, text);
+}
+
+/// The end of what the server sent.
+fn hear_end(session: &mut BlockingSession) {
+    assert_eq!(session.read(&mut [0; 10]).unwrap(), 0);
+}
+
+#[test]
+fn a_server_that_exits_inside_the_heap_ends_and_its_clients_hear_of_it() {
+    let program = Program::compile("exit");
+    for command in [b"quit", b"free"] {
+        let mut server = program.start();
+        let mut session = open(&server);
+        echo(&mut session, b"hello");
+        let mut link = Driver::loopback(server.link);
+        let (first, other) = (link.connect(), link.connect());
+        for id in [first, other] {
+            assert_eq!(link.ask(id, b"hello", b"hello"), b"hello");
+        }
+        link.send(first, command);
+        link.run(|link| [first, other].iter().all(|id| link.connections[id].closed.is_some()));
+        for id in [first, other] {
+            assert_eq!(link.of(id).closed, Some(CloseReason::Normal));
+        }
+        assert_eq!(link.take(first), command, "what it sent came first");
+        hear_end(&mut session);
+        assert_eq!(server.wait(), Some(3), "{}", server.log());
+    }
+}
