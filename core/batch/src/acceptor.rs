@@ -14,6 +14,10 @@ use crate::error::LinkError;
 use crate::handshake::{Accepted, Accepting};
 use crate::records::{Encryption, Records, Scratch};
 
+/// Capacity, in bytes, up to which empty buffers are kept: a helper has thousands of library clients, and most of them
+/// wait for nothing at most times.
+const SPARE_BYTES_MAX: usize = 1024;
+
 /// What an accepted link says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptorEvent<'a> {
@@ -73,9 +77,11 @@ impl Acceptor {
         fresh: Fresh,
     ) -> Acceptor {
         let handshake = Box::new(Accepting::new(encryption, fresh, credit, connections_max));
+        let mut assembler = Assembler::new();
+        assembler.keep_at_most(SPARE_BYTES_MAX);
         Acceptor {
             stage: Stage::Accepting { handshake, deadline },
-            assembler: Assembler::new(),
+            assembler,
             disassembler: Disassembler::new(),
             records: None,
             found_established: None,
@@ -240,9 +246,14 @@ impl Acceptor {
         self.assembler.control_bytes() <= CONTROL_BYTES_MAX
     }
 
-    /// Bytes of memory that they take.
+    /// Bytes of memory that the link takes: what waits to be taken, and what has come of an incomplete record.
     pub fn held(&self) -> usize {
-        self.assembler.held()
+        self.assembler.held() + self.held_incomplete()
+    }
+
+    /// Bytes of memory that an incomplete record takes. The peer decides how long.
+    pub fn held_incomplete(&self) -> usize {
+        self.records.as_ref().map_or(0, |records| records.held())
     }
 
     /// A batch of whatever there is.
@@ -250,7 +261,8 @@ impl Acceptor {
         (!self.assembler.is_empty()).then(|| self.assembler.take_for(self.records.as_deref_mut()))
     }
 
-    /// Gives a spent batch's buffer back for reuse.
+    /// Gives a spent batch's buffer back for reuse. Large ones are freed: a peer that has read everything holds next to
+    /// nothing.
     pub fn recycle(&mut self, chunk: Chunk) {
         self.assembler.recycle(chunk);
     }
@@ -309,6 +321,42 @@ mod tests {
         assert_eq!(next(), Some(AcceptorEvent::Data { id, bytes: b"get x", last: true }));
         assert_eq!(next(), Some(AcceptorEvent::Control { id, control: Control::Close(CloseReason::Normal) }));
         assert_eq!(next(), None);
+    }
+
+    /// A helper has tens of thousands of such links: neither a large reply nor half a record stays behind in one.
+    #[test]
+    fn a_link_on_which_nothing_waits_holds_next_to_nothing() {
+        let key = Key::from_secret([3; 32]);
+        let mut ring = KeyRing::new();
+        ring.accept(Role::Client, key.clone());
+        let (mut opener, mut acceptor) = pair(key);
+        let mut scratch = Scratch::new();
+        let hello = opener.flush(Time(0)).unwrap();
+        let mut input = acceptor.unseal(Time(0), &ring, hello.as_slice(), &mut scratch);
+        acceptor.decompose(&mut input).unwrap();
+        let welcome = acceptor.flush().unwrap();
+        let mut here = Scratch::new();
+        let mut input = opener.unseal(Time(1), welcome.as_slice(), &mut here);
+        opener.decompose(Time(1), &mut input).unwrap();
+        let id = opener.open("10.0.0.1:5".parse().unwrap(), None).unwrap();
+        opener.compose(id, &[1; 1000]);
+        let batch = opener.flush(Time(1)).unwrap();
+        let (first, rest) = batch.as_slice().split_at(batch.len() - 10);
+        for (part, held) in [(first, first.len() - 300..first.len() + 300), (rest, 0..1)] {
+            let mut input = acceptor.unseal(Time(2), &ring, part, &mut scratch);
+            while acceptor.decompose(&mut input).unwrap().is_some() {}
+            let incomplete = acceptor.held_incomplete();
+            assert!(held.contains(&incomplete), "{incomplete} bytes");
+        }
+        assert!(acceptor.is_encrypted());
+        for _ in 0..3 {
+            acceptor.data(id, &[2; 200_000]);
+            assert!(acceptor.held() >= 200_000);
+            let batch = acceptor.flush().unwrap();
+            acceptor.recycle(batch);
+            let held = acceptor.held();
+            assert!(held <= 2 * SPARE_BYTES_MAX, "{held} bytes");
+        }
     }
 
     #[test]

@@ -8,10 +8,12 @@ use crate::records::Records;
 
 /// Gathers frames until somebody takes the batch. Consecutive data of one sender extends its last frame, so a
 /// reply written in three pieces costs one header.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Assembler {
     batch: Chunk,
     spare: Option<Chunk>,
+    /// Larger buffers are freed once they are empty.
+    spare_bytes_max: usize,
     /// The last frame, while it can be extended.
     open: Option<OpenFrame>,
     messages: u64,
@@ -40,13 +42,34 @@ struct OpenFrame {
     length: usize,
 }
 
-/// A batch that grew beyond this is not kept for reuse, so that one burst does not hold its memory for ever.
+/// Default of [`Assembler::keep_at_most`]: a link of many connections fills buffers of this size again at once.
 const SPARE_BYTES_MAX: usize = 256 * 1024;
+
+impl Default for Assembler {
+    fn default() -> Assembler {
+        Assembler::new()
+    }
+}
 
 impl Assembler {
     /// An empty batch.
     pub fn new() -> Assembler {
-        Assembler::default()
+        Assembler {
+            batch: Chunk::default(),
+            spare: None,
+            spare_bytes_max: SPARE_BYTES_MAX,
+            open: None,
+            messages: 0,
+            control_bytes: 0,
+            taken: 0,
+            preamble: 0,
+        }
+    }
+
+    /// Sets the capacity, in bytes, up to which an empty buffer is kept for reuse; 256 KiB otherwise. There are at most
+    /// two. Larger ones are freed, so that one large reply does not hold memory as long as its link lives.
+    pub(crate) fn keep_at_most(&mut self, bytes: usize) {
+        self.spare_bytes_max = bytes;
     }
 
     /// Appends a message, or extends the last one if it came from the same sender and this is its continuation
@@ -153,9 +176,9 @@ impl Assembler {
         self.batch.len()
     }
 
-    /// Bytes of memory that the batch takes.
+    /// Bytes of memory that the batch and the spare buffer take.
     pub fn held(&self) -> usize {
-        self.batch.capacity()
+        self.batch.capacity() + self.spare.as_ref().map_or(0, Chunk::capacity)
     }
 
     /// Whether nothing is gathered.
@@ -184,7 +207,7 @@ impl Assembler {
         records.seal(frames, &mut sealed);
         (self.open, self.preamble, self.control_bytes) = (None, 0, 0);
         self.taken += 1;
-        if self.batch.buffer().capacity() > SPARE_BYTES_MAX {
+        if self.batch.capacity() > self.spare_bytes_max {
             self.batch = Chunk::default();
         }
         self.batch.clear();
@@ -194,7 +217,7 @@ impl Assembler {
     /// Gives a spent buffer back for reuse.
     pub fn recycle(&mut self, mut chunk: Chunk) {
         chunk.clear();
-        if self.spare.is_none() && chunk.buffer().capacity() <= SPARE_BYTES_MAX {
+        if self.spare.is_none() && chunk.capacity() <= self.spare_bytes_max {
             self.spare = Some(chunk);
         }
     }

@@ -152,6 +152,11 @@ impl Ends {
         }
     }
 
+    /// Bytes of memory that buffers take: what waits to be taken, and what has come of an incomplete record.
+    pub(crate) fn held(&self) -> usize {
+        self.assembler.held() + self.records.as_ref().map_or(0, |records| records.held())
+    }
+
     /// Another policy from now on; what the one before has learned is forgotten.
     pub(crate) fn set_policy(&mut self, policy: Box<dyn Policy>) {
         self.policy = policy;

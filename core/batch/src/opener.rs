@@ -504,9 +504,9 @@ impl OpenerLink {
         self.ends.assembler.len()
     }
 
-    /// Bytes of memory that they take.
+    /// Bytes of memory that the link takes: what waits to be taken, and what has come of an incomplete record.
     pub fn held(&self) -> usize {
-        self.ends.assembler.held()
+        self.ends.held()
     }
 
     /// Whether [`compose`](Self::compose) takes nothing because of what waits. Forwarded frames are for the caller to hold

@@ -146,6 +146,11 @@ impl Records {
         debug_assert!(self.cut.len() <= RECORD_BYTES_MAX, "one record at most");
     }
 
+    /// Bytes of memory that the incomplete record takes.
+    pub(crate) fn held(&self) -> usize {
+        self.cut.capacity()
+    }
+
     /// Fails unless these bytes were opened by [`unseal`](Self::unseal): a driver must not decompose sealed bytes.
     pub(crate) fn are_opened(&self, input: &[u8]) -> Result<(), LinkError> {
         if input.len() > self.unread { Err(LinkError::Sealed) } else { Ok(()) }

@@ -22,6 +22,9 @@ use crate::policy::{Fixed, Policy};
 use crate::records::{Encryption, Records, Scratch};
 use crate::taken::Taking;
 
+/// Capacity, in bytes, up to which a client's link keeps empty buffers: a server has thousands of such links.
+const CLIENT_SPARE_BYTES_MAX: usize = 8 * 1024;
+
 /// What a server's link port accepts.
 #[derive(Clone, Debug, Default)]
 pub struct ServerConfig {
@@ -260,6 +263,9 @@ impl ServerLink {
             }
             Ok(Accepted::Done { role, key, version, channel }) => {
                 self.stage = Stage::Established { role, version };
+                if role == Role::Client {
+                    self.ends.assembler.keep_at_most(CLIENT_SPARE_BYTES_MAX);
+                }
                 self.ends.records = channel.map(Records::new);
                 Ok(Some((role, key)))
             }

@@ -149,6 +149,30 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         victim
     }
 
+    /// Whether [`evict`](Self::evict) would return a connection.
+    pub fn can_evict(&self, now: Time) -> bool {
+        self.first_to_go(now).is_some()
+    }
+
+    /// The table that these connections share with others is full: returns the connection that goes first. It is forgotten
+    /// here already. A peer that has named a key keeps its place for [`GRACE`], so that peers with a key do not replace each
+    /// other.
+    #[must_use = "the connection that is returned must be closed"]
+    pub fn evict(&mut self, now: Time) -> Option<K> {
+        let victim = self.first_to_go(now).and_then(|number| self.remove(number));
+        self.evicted += u64::from(victim.is_some());
+        victim
+    }
+
+    fn first_to_go(&self, now: Time) -> Option<u64> {
+        let (stage, _, Reverse(number), _) = self.ranks.last()?;
+        (*stage == Stage::Silent || self.is_old(now, *number)).then_some(*number)
+    }
+
+    fn is_old(&self, now: Time, number: u64) -> bool {
+        self.entries.get(&number).is_some_and(|entry| now.since(entry.since) >= GRACE)
+    }
+
     /// The peer has named a key that is accepted. It has not proven yet that it has that key.
     pub fn named_key(&mut self, name: K) {
         let Some(&number) = self.by_name.get(&name) else { return };
@@ -166,17 +190,16 @@ impl<K: Copy + Ord> Unauthenticated<K> {
 
     /// Number of the connection that is dropped for a new one of this source.
     fn victim(&self, now: Time, source: Source) -> Option<u64> {
-        let is_old =
-            |number: &u64| self.entries.get(number).is_some_and(|entry| now.since(entry.since) >= GRACE);
         let (silent, named) = (self.group((source, Stage::Silent)), self.group((source, Stage::NamedKey)));
         let held = silent.map_or(0, BTreeSet::len) + named.map_or(0, BTreeSet::len);
         if held >= self.bounds.per_source.max(1)
-            && let Some(oldest) = silent.or(named).and_then(BTreeSet::first).filter(|number| is_old(number))
+            && let Some(oldest) =
+                silent.or(named).and_then(BTreeSet::first).filter(|number| self.is_old(now, **number))
         {
             return Some(*oldest);
         }
         let (_, _, Reverse(worst), _) = self.ranks.last()?;
-        let is_full = self.entries.len() >= self.bounds.total.max(1) && is_old(worst);
+        let is_full = self.entries.len() >= self.bounds.total.max(1) && self.is_old(now, *worst);
         (is_full || self.entries.len() >= self.bounds.young.max(1)).then_some(*worst)
     }
 
@@ -285,6 +308,20 @@ mod tests {
             assert!(table.end(name));
         }
         assert_eq!(names(&table), [5000]);
+    }
+
+    #[test]
+    fn a_full_table_of_others_evicts_the_silent_and_those_that_take_too_long() {
+        let mut table = table(9, 9, 9);
+        assert_eq!(table.evict(LATER), None);
+        for (name, source) in [(0, 1), (1, 2), (2, 2)] {
+            assert_eq!(table.begin(Time(0), v4(source), name), None);
+        }
+        table.named_key(0);
+        assert_eq!((table.evict(Time(0)), table.evict(Time(0))), (Some(1), Some(2)));
+        assert!(!table.can_evict(Time(0)), "it may still prove its key");
+        assert_eq!((table.evict(Time(0)), table.evict(LATER)), (None, Some(0)));
+        assert_eq!((table.len(), table.evicted()), (0, 3));
     }
 
     #[test]

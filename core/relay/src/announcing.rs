@@ -43,6 +43,7 @@ impl Relay {
             self.refused(service, peer, why);
             return out.abort(conn);
         }
+        self.make_room(out);
         let since = self.now;
         let announcing = Announcing { service, peer, since, bytes: Vec::new(), counted: 0 };
         self.put_client(conn, Holder::Announcing(Box::new(announcing)));

@@ -38,7 +38,8 @@ impl Relay {
         if self.is_off(service) {
             return Err(Refusal::Off);
         }
-        if self.clients >= self.config.clients_max {
+        // One that has yet to authenticate goes when somebody else wants its place.
+        if self.is_full_of_clients() && !self.unauthenticated.can_evict(self.now) {
             return Err(Refusal::ClientsMax);
         }
         // Those that hold most are closed before it comes to this: the rest of the memory is not clients'.
@@ -46,6 +47,10 @@ impl Relay {
             return Err(Refusal::Memory);
         }
         Ok(())
+    }
+
+    pub(crate) fn is_full_of_clients(&self) -> bool {
+        self.clients >= self.config.clients_max
     }
 
     /// The link of a service with the fewest connections, of those that take clients.
@@ -72,8 +77,11 @@ impl Relay {
             return self.announcing_opened(conn, service, peer, out);
         }
         let arrival = Arrival { peer, via: None, granted: 0, before: 0 };
-        if let Err(why) = self.admit(service, peer).and_then(|()| self.open_raw(conn, service, arrival, out))
-        {
+        let opened = self.admit(service, peer).and_then(|()| {
+            self.make_room(out);
+            self.open_raw(conn, service, arrival, out)
+        });
+        if let Err(why) = opened {
             self.refused(service, peer, why);
             out.abort(conn);
         }

@@ -12,8 +12,6 @@ use crate::upstream::Linked;
 
 /// The only id on a library client's link.
 pub(crate) const CLIENT_ID: Id = Id(1);
-/// A larger buffer is not kept for the next batch: most clients have nothing to be sent at most times.
-const SPARE_BYTES_MAX: usize = 1024;
 
 /// One library client.
 #[derive(Debug)]
@@ -203,6 +201,11 @@ impl LibraryClient {
         self.pending() + self.waiting.len()
     }
 
+    /// Bytes that have come of an incomplete record. Only its rest, or the end of the link, frees them.
+    pub(crate) fn incomplete(&self) -> usize {
+        self.acceptor.held_incomplete()
+    }
+
     /// Bytes of memory that they take.
     pub(crate) fn held(&self) -> usize {
         self.held_for_it() + self.waiting.capacity()
@@ -233,19 +236,16 @@ impl LibraryClient {
                 self.unsent = Some(chunk);
                 break;
             }
-            // A client that has read everything holds next to nothing.
-            if chunk.capacity() <= SPARE_BYTES_MAX {
-                self.acceptor.recycle(chunk);
-            }
+            self.acceptor.recycle(chunk);
             self.unsent = self.acceptor.flush();
         }
         self.note_unread(now, conn, out);
         self.count(memory);
     }
 
-    /// Brings the relay's memory up to date.
+    /// Brings the relay's memory up to date. What is kept for reuse while nothing waits is next to nothing.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
-        let held = if self.pending() == 0 { 0 } else { self.held_for_it() };
+        let held = if self.pending() == 0 { self.acceptor.held_incomplete() } else { self.held_for_it() };
         memory.changed(self.counted, held);
         self.counted = held;
     }

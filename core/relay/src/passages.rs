@@ -36,6 +36,7 @@ impl Relay {
         let credit = credit.map(|linked| linked.opener.initial_credit()).ok_or(Refusal::LinkDown);
         match admitted.and(credit) {
             Ok(credit) => {
+                self.make_room(out);
                 self.gauge.came(now, peer);
                 let deadline = now + self.config.timeouts.handshake;
                 let encryption = self.config.services[usize::from(service)].client_encryption;
@@ -53,6 +54,15 @@ impl Relay {
                 self.refused(service, peer, why);
                 out.abort(conn);
             }
+        }
+    }
+
+    /// A client was admitted. If there is no room for it, one that has yet to authenticate goes.
+    pub(crate) fn make_room<T: Transport>(&mut self, out: &mut T) {
+        if self.is_full_of_clients()
+            && let Some(victim) = self.unauthenticated.evict(self.now)
+        {
+            self.crowd_out(victim, out);
         }
     }
 
@@ -85,14 +95,17 @@ impl Relay {
         let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
         client.received(bytes.len());
         let upstream = client.passage.map(|passage| &mut self.upstreams[passage.upstream]);
-        if let Some(linked) = upstream.and_then(|upstream| upstream.linked_mut())
-            && (linked.opener.is_full() || !client.waiting.is_empty())
-        {
-            // The link's batch is as large as it may be: what it cannot take is this client's.
-            client.waiting.push(bytes, &mut self.memory);
-            return client.starve(conn, linked);
+        let linked = upstream.and_then(|upstream| upstream.linked_mut());
+        // While the link's batch is as large as it may be, the client's bytes wait here. Bytes that come later wait behind
+        // them, also when the client's connection to the server has ended meanwhile.
+        if client.waiting.is_empty() && !linked.as_ref().is_some_and(|linked| linked.opener.is_full()) {
+            return self.library_frames(now, conn, bytes, out);
         }
-        self.library_frames(now, conn, bytes, out);
+        client.waiting.push(bytes, &mut self.memory);
+        match linked {
+            Some(linked) => client.starve(conn, linked),
+            None => self.mark_dirty(conn),
+        }
     }
 
     /// The server's link has drained, or the client's connection there has ended: what waited goes on.
@@ -177,6 +190,7 @@ impl Relay {
             linked.transmit_large(now, out);
         }
         client.grant(conn, linked, &mut self.memory, out);
+        client.count(&mut self.memory);
         if client.pending() > 0 {
             self.mark_dirty(conn);
         }

@@ -167,7 +167,7 @@ fn holding<T: Transport>(now: Time, conn: Conn, holder: &mut Holder, out: &T) ->
         }
         Holder::Library(client) => {
             let unread = client.note_unread(now, conn, out);
-            (client.buffered(), client.held(), unread)
+            (client.buffered() + client.incomplete(), client.held(), unread)
         }
         Holder::Leaving(leaving) => {
             leaving.unread.note(now, leaving.sent(), leaving.backlog.len() + queued);

@@ -236,6 +236,23 @@ fn strangers_replace_each_other_only() {
     assert!(!world.exchange().is_empty());
 }
 
+/// A helper that may have few clients: silent strangers do not use up its places.
+#[test]
+fn strangers_leave_when_clients_want_their_places() {
+    let mut world = World::new(Config { clients_max: 20, ..config() });
+    let strangers: Vec<Conn> = (0..20).map(|port| world.client(1, &format!("10.9.7.1:{port}"))).collect();
+    let waiting =
+        |world: &mut World| strangers.iter().filter(|conn| !world.wires.line(**conn).aborted).count();
+    assert_eq!((waiting(&mut world), world.relay.clients()), (20, 20));
+    let client = Client::new(&mut world);
+    let plain = world.client(0, "10.9.0.2:7");
+    assert!(!world.wires.line(plain).aborted && !world.wires.line(client.conn).aborted);
+    assert_eq!((waiting(&mut world), world.relay.clients()), (18, 20));
+    let clients: Vec<Conn> = (0..19).map(|port| world.client(0, &format!("10.9.0.3:{port}"))).collect();
+    let refused = clients.iter().filter(|conn| world.wires.line(**conn).aborted).count();
+    assert_eq!((waiting(&mut world), refused, world.relay.clients()), (0, 1, 20), "all others are clients");
+}
+
 /// It came while a key was needed. Without keys only loopback is served, with a key that everybody knows.
 #[test]
 fn keys_that_go_leave_no_open_door() {
@@ -467,6 +484,65 @@ fn a_stalled_link_stops_a_library_clients_grants() {
         .sum();
     assert_eq!(got, 55_000);
     assert!(world.wires.line(client.conn).granted > granted);
+}
+
+/// Bytes that could not be forwarded wait at the helper. When the server refuses the connection, later bytes of the same
+/// turn still wait behind them: an encrypted link's records must be opened in order.
+#[test]
+fn bytes_after_a_refusal_do_not_overtake_those_that_wait() {
+    let mut world = World::with_server(config(), Limits { window_bytes: 8 << 20, ..Limits::default() });
+    let mut client = Client::new(&mut world);
+    let id = client.open();
+    client.exchange(&mut world).unwrap();
+    world.exchange();
+    world.wires.line(world.link).room = 0;
+    for _ in 0..60 {
+        assert_eq!(client.link.compose(id, &[5; 100_000]), 100_000);
+        client.exchange(&mut world).unwrap();
+    }
+    let held = world.relay.buffered_bytes();
+    assert!(held > 1_000_000, "what the link's batch cannot take waits: {held}");
+    world.server.refuse(Id(1), RefuseReason::Full);
+    let refusal = world.server.flush(world.now).unwrap();
+    assert_eq!(client.link.compose(id, &[5; 1_000]), 1_000);
+    let later = client.link.flush(world.now).unwrap();
+    world.relay.handle(
+        world.now,
+        world.link,
+        Event::Data { end: 0, bytes: refusal.as_slice() },
+        &mut world.wires,
+    );
+    world.data(client.conn, later.as_slice());
+    client.exchange(&mut world).unwrap();
+    assert_eq!(client.heard, ["refused Full"]);
+    assert!(!world.wires.line(client.conn).aborted, "nothing was wrong with what the client sent");
+}
+
+/// A client that sends the first part of a record only makes the helper hold that part: it counts, and the client that
+/// holds most is closed when memory is short.
+#[test]
+fn an_incomplete_record_counts_as_its_clients_memory() {
+    let mut world = World::new(Config { memory_bytes_max: 20_000, ..config() });
+    let begin = |world: &mut World, bytes: usize| {
+        let mut client = Client::new(world);
+        let id = client.open();
+        assert_eq!(client.link.compose(id, &vec![5; bytes]), bytes);
+        let batch = client.link.flush(world.now).unwrap();
+        let (first, rest) = batch.as_slice().split_at(bytes - 100);
+        world.data(client.conn, first);
+        (client.conn, rest.to_vec())
+    };
+    let (honest, rest) = begin(&mut world, 9_000);
+    begin(&mut world, 5_000);
+    let held = world.relay.buffered_bytes();
+    assert!((14_000..18_000).contains(&held), "{held} bytes are counted");
+    world.data(honest, &rest);
+    world.exchange();
+    let held = world.relay.buffered_bytes();
+    assert!((5_000..7_000).contains(&held), "a complete record is forwarded: {held}");
+    let (largest, _) = begin(&mut world, 15_000);
+    assert!(world.wires.line(largest).aborted && !world.wires.line(honest).aborted);
+    assert_eq!(world.relay.status().services[0].counters.cut.memory, 1);
 }
 
 fn frames(controls: impl IntoIterator<Item = Control>) -> Vec<u8> {

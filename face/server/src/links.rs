@@ -21,6 +21,7 @@ use self::far::Member;
 use self::release::Releasing;
 use self::relief::Wanted;
 use self::sessions::Carried;
+use self::turn::ACCEPTED_PER_TURN;
 use crate::event::{Client, LinkId};
 use crate::link::Link;
 use crate::listener::Listener;
@@ -50,6 +51,8 @@ pub struct Links {
     wanted: Wanted,
     /// When they are sent back, if it is this end that decides.
     releasing: Option<Releasing>,
+    /// See [`Settings::links_max`].
+    links_max: usize,
     /// The port is one of several that do not know of each other, see [`Settings::reuse_port`].
     shares_port: bool,
     /// The port is one of several threads', see [`Settings::threads`].
@@ -89,7 +92,12 @@ impl Links {
             config: Arc::new(config),
             listener,
             address,
-            table: Table::new(member.as_ref().map_or(0, |member| member.thread), settings.links_max),
+            // Links that were lost in this turn are in the table until the application has heard of them.
+            table: Table::new(
+                member.as_ref().map_or(0, |member| member.thread),
+                settings.links_max.saturating_add(ACCEPTED_PER_TURN),
+            ),
+            links_max: settings.links_max,
             handshakes: VecDeque::new(),
             unauthenticated: Unauthenticated::new(settings.unauthenticated),
             touched: Vec::new(),

@@ -36,10 +36,6 @@ impl<T> Table<T> {
         self.slots.len() - self.free.len()
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.len() >= self.max
-    }
-
     /// `None` when the table is full.
     pub(crate) fn insert(&mut self, entry: T) -> Option<LinkId> {
         if let Some(slot) = self.free.pop() {

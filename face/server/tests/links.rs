@@ -161,6 +161,23 @@ fn strangers_cannot_shut_helpers_out() {
     drop(strangers);
 }
 
+/// The port has room for few links: strangers have to leave for a helper, and established links stay.
+#[test]
+fn strangers_do_not_fill_a_small_port() {
+    let mut server = Server::start(Settings { links_max: 3, ..Settings::default() });
+    let _first = server.establish(Role::Helper, keys().0);
+    let strangers: Vec<TcpStream> =
+        (0..20).map(|_| TcpStream::connect(server.port.links.address()).unwrap()).collect();
+    server.until("strangers", |server| server.lost.len() == 18);
+    assert!(server.lost.iter().all(|why| matches!(why, LinkEnd::Crowded)), "{:?}", server.lost);
+    assert_eq!(server.port.links.len(), 3);
+    let _second = server.establish(Role::Helper, keys().0);
+    let _third = server.establish(Role::Helper, keys().0);
+    let mut fourth = RawLink::open(server.port.links.address(), Role::Helper, keys().0);
+    assert!(matches!(server.hear(&mut fourth), Heard::Broken(_)), "three have authenticated");
+    drop(strangers);
+}
+
 /// A peer that has named its key outlives whatever strangers from its own address do.
 #[test]
 fn a_handshake_survives_a_flood_of_silent_connections() {

@@ -17,7 +17,7 @@ use crate::listener::Accepted;
 use crate::watch::{Interest, LISTENER, MAILBOX, join, split};
 
 /// Links accepted in one turn, so that those there are already do not wait for a crowd.
-const ACCEPTED_PER_TURN: usize = 64;
+pub(super) const ACCEPTED_PER_TURN: usize = 64;
 
 /// More than a peer sends before it has our answer.
 const FIRST_BYTES: usize = 512;
@@ -96,8 +96,10 @@ impl Links {
         let end = ServerLink::new(self.config.clone(), time, peer, accepted.local, fresh);
         let mut link = Link::new(accepted, end);
         link.touched = true;
-        if self.table.is_full() {
-            return refuse(&link);
+        if self.table.len() - self.lost.len() >= self.links_max {
+            // A link that has yet to authenticate goes when another one wants its place.
+            let Some(victim) = self.unauthenticated.evict(time) else { return refuse(&link) };
+            self.lose(victim, LinkEnd::Crowded);
         }
         let Some(link) = self.table.insert(link) else { return };
         self.forget_settled_handshakes();
