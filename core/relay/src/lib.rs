@@ -54,6 +54,7 @@ mod relay;
 mod shedding;
 mod slots;
 mod status;
+mod unencrypted;
 mod upstream;
 
 pub use config::{Config, ConfigError, LoadConfig, Random, ServiceConfig, Timeouts};

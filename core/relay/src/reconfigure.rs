@@ -37,6 +37,7 @@ impl Relay {
     ///   key in use goes, new links are opened. The old ones take clients until a new one is up; then they end with
     ///   their clients. For another server, clients on old links have to be gone after `within`, and library clients
     ///   are told;
+    /// - where encryption becomes required, links and library clients without it have to be gone after `within`;
     /// - when batches go is changed on links that are open.
     ///
     /// The transport must have the listeners that `config` names.
@@ -137,14 +138,20 @@ impl Relay {
             }
         }
         let other_server = before.server != config.server;
+        let other_encryption =
+            before.encryption != config.encryption || before.client_encryption != config.client_encryption;
         let other_links = other_server
             || comes_back
             || newest(&before.keys) != newest(&config.keys)
             || self.uses_another_key(place)
             || before.links != config.links
+            || before.encryption != config.encryption
             || before.limits != config.limits;
         if other_links {
             self.replace_links(now, place, other_server.then_some(within), out);
+        }
+        if other_encryption {
+            self.end_unencrypted(now, place, within);
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Relay {
     pub(crate) handshakes: Deadlines,
     /// Library clients that have yet to authenticate.
     pub(crate) unauthenticated: Unauthenticated<Conn>,
+    /// When library clients are cut whose links lack the encryption that a change of settings has required.
+    pub(crate) encrypted_by: Option<Time>,
     pub(crate) announcing: Deadlines,
     /// Of the turn.
     pub(crate) now: Time,
@@ -119,6 +121,7 @@ impl Relay {
             tellings: Deadlines::new(TELL_AFTER),
             handshakes: Deadlines::new(config.timeouts.handshake),
             unauthenticated: Unauthenticated::new(config.unauthenticated),
+            encrypted_by: None,
             announcing: Deadlines::new(config.timeouts.proxy_header),
             now: Time::ZERO,
             services: Vec::new(),
@@ -395,6 +398,7 @@ impl Application for Relay {
         self.advance_drains(now, out);
         self.end_words(now, out);
         self.pressure_timeout(out);
+        self.unencrypted_timeout(out);
         self.keep_within_memory(out);
     }
 
@@ -437,7 +441,7 @@ impl Application for Relay {
         let links = self.upstreams.iter().filter_map(Upstream::poll_timeout).min();
         let waiting =
             [&self.tellings, &self.lingering, &self.handshakes, &self.announcing].map(Deadlines::next);
-        [links, self.drain_timeout(), self.words_timeout(), self.pressure.poll_timeout()]
+        [links, self.drain_timeout(), self.words_timeout(), self.pressure.poll_timeout(), self.encrypted_by]
             .into_iter()
             .chain(waiting)
             .flatten()

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{
-    AddressRules, CloseReason, Encryption, Fresh, Id, Limits, PolicyKind, Role, Scratch, ServerConfig,
-    ServerLink,
+    AddressRules, CloseReason, Encryption, Fresh, Id, Limits, OpenerConfig, OpenerLink, PolicyKind, Role,
+    Scratch, ServerConfig, ServerLink,
 };
 use spillway_relay::{Config, ConfigError, Drained, LinkState, Notice, ServiceConfig};
 use spillway_transport::{Application, Event, LostReason, Time};
-use world::{Heard, SERVER, World, config, helper_key};
+use world::{Heard, SERVER, World, client_key, config, helper_key};
 
 const CLIENT: &str = "10.9.0.1:5000";
 const WITHIN: Duration = Duration::from_secs(30);
@@ -181,6 +181,60 @@ fn an_older_key_is_tried_where_the_newest_is_not_accepted() {
     let links = world.relay.status().services[0].links.clone();
     let link = links.iter().find(|link| !link.replaced).unwrap();
     assert_eq!((link.state, link.key), (LinkState::Up, Some(helper_key().id())));
+}
+
+/// Encryption becomes required while an older server and an older library client have links without it: nothing new is
+/// sent over them, and they are gone when the time is up.
+#[test]
+fn links_without_encryption_end_when_it_becomes_required() {
+    let mut world = World::new(with(|service| service.encryption = Encryption::Off));
+    let plain = world.client(0, CLIENT);
+    let library = world.client(1, "10.9.0.1:5003");
+    let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+    let (role, limits, encryption) = (Role::Client, Limits::default(), Encryption::Off);
+    let opener = OpenerConfig { role, key: client_key(), limits, policy, encryption };
+    let mut client = OpenerLink::new(&opener, world.now, Fresh::from_random([3; Fresh::BYTES]));
+    let mut heard = Vec::new();
+    let mut exchange = |world: &mut World| {
+        if let Some(batch) = client.flush(world.now) {
+            world.data(library, batch.as_slice());
+        }
+        let bytes = world.wires.take(library);
+        let mut scratch = Scratch::new();
+        let mut input = client.unseal(world.now, &bytes, &mut scratch);
+        while let Some(event) = client.decompose(world.now, &mut input).unwrap() {
+            heard.push(format!("{event:?}"));
+        }
+        heard.join(" ")
+    };
+    for _ in 0..3 {
+        exchange(&mut world);
+    }
+    world.exchange();
+    assert!(!world.relay.status().services[0].links[0].encrypted);
+    change(
+        &mut world,
+        with(|service| {
+            (service.encryption, service.client_encryption) = (Encryption::Required, Encryption::Required)
+        }),
+    )
+    .unwrap();
+    assert!(exchange(&mut world).contains("Drain"), "the library client is told");
+    let refused = world.client(0, "10.9.0.1:5004");
+    assert!(world.wires.line(refused).aborted, "no new client on the old link");
+    let (old, _) = open_another(&mut world, &[helper_key()]);
+    world.exchange();
+    assert_eq!(link_states(&world), [(LinkState::Up, true), (LinkState::Up, false)]);
+    assert!(world.relay.status().services[0].links[1].encrypted);
+    world.client(0, "10.9.0.1:5005");
+    assert!(matches!(world.exchange()[..], [Heard::Connect(1, _)]), "on the new link");
+    assert!(!world.wires.line(plain).aborted && !world.wires.line(library).aborted, "they have time");
+    world.now = world.now + WITHIN;
+    turn(&mut world);
+    assert!(world.wires.line(plain).aborted && world.wires.line(library).aborted);
+    assert!(world.wires.line(old).finished);
+    assert_eq!(link_states(&world), [(LinkState::Up, false)]);
+    assert_eq!(world.relay.status().services[0].counters.cut.protocol, 1);
 }
 
 #[test]
