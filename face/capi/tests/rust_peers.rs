@@ -6,15 +6,16 @@ use std::io::{Read, Write};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags};
 use spillway_client::session::{BlockingSession, SessionSettings};
-use spillway_client::{LinkTarget, Route, Settings, blocking};
+use spillway_client::{Encryption, LinkTarget, Route, Settings, blocking};
 use spillway_keys::read_key_file;
 use spillway_server::{Event, KeyRing, Links, Role};
 use support::helper::HelperProcess;
+use support::process::Process;
 use support::{Flavour, Workbench};
 
 #[test]
@@ -127,4 +128,43 @@ fn rust_clients_at_the_c_server() {
     assert_eq!(session.session().carrier().unwrap().to_string(), echo.links);
     session.close().unwrap();
     echo.stop();
+}
+
+#[test]
+fn c_programs_that_require_encryption_refuse_older_peers() {
+    let bench = Workbench::get();
+    let key = read_key_file(bench.key("client.key")).unwrap();
+    let mut ring = KeyRing::new();
+    ring.accept(Role::Client, key.clone());
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let is_stopped = AtomicBool::new(false);
+    let why = "the link would not be encrypted, which is required here";
+    std::thread::scope(|scope| {
+        for flavour in [Flavour::Shared, Flavour::Sanitized] {
+            let encryption = Encryption::Off;
+            let settings = spillway_server::Settings {
+                ring: ring.clone(),
+                encryption,
+                ..spillway_server::Settings::default()
+            };
+            let links = Links::bind(Instant::now(), any, settings).unwrap();
+            let mut command = bench.command("encryption", flavour);
+            command.args([bench.key("client.key"), links.address().to_string()]);
+            let is_stopped = &is_stopped;
+            scope.spawn(move || serve(links, is_stopped));
+            let mut program = Process::start(command);
+            program
+                .line("its session is refused", |line| line.starts_with("session: ") && line.contains(why));
+            let address = program.line_with("127.0.0.1:").parse().unwrap();
+            let target = LinkTarget { address, key: key.clone(), server: None, encryption };
+            // It finds no carrier: refused by the port, which then is closed.
+            let settings =
+                SessionSettings { give_up_after: Duration::from_secs(2), ..SessionSettings::default() };
+            assert!(BlockingSession::open(vec![target], settings).is_err());
+            let lines = program.succeed();
+            let last = lines.last().unwrap();
+            assert!(last.starts_with("port: ") && last.contains(why), "{lines:?}");
+        }
+        is_stopped.store(true, Ordering::Relaxed);
+    });
 }

@@ -461,7 +461,15 @@ impl fmt::Display for ServiceStatus {
                 write!(f, " for {} s more", left / 1000)?;
             }
         }
-        write!(f, ", {} of {} links up", self.links_that_are_up(), self.links.len())?;
+        let (up, encrypted) =
+            (self.links_that_are_up(), self.links.iter().filter(|link| link.encrypted).count());
+        write!(f, ", {up} of {} links up", self.links.len())?;
+        match encrypted {
+            _ if up == 0 => {}
+            0 => write!(f, " (not encrypted)")?,
+            _ if encrypted == up => write!(f, " (encrypted)")?,
+            _ => write!(f, " ({encrypted} encrypted)")?,
+        }
         write!(f, ", {} plain and {} library clients", self.raw_clients, self.library_clients)?;
         write!(f, ", {:.1} messages a batch", self.messages_per_batch)?;
         write!(f, ", {}, {} reset", self.refused, self.cut.total + self.clients_lost_with_link)?;

@@ -357,7 +357,8 @@ impl Inner {
             ServerEvent::Closed { id, reason } => self.hear_close(id, reason, wakes),
             ServerEvent::Established { role, key } => {
                 self.stage = Stage::Established;
-                status::link_established(self.index, role, key.0);
+                let is_encrypted = self.end.as_ref().is_some_and(|end| end.is_encrypted());
+                status::link_established(self.index, role, key.0, is_encrypted);
                 links::authenticated_or_gone((self.index, self.serial));
                 if let (Role::Helper, Some(peer)) = (role, self.peer) {
                     log::line(format_args!("link with the {role} at {peer}, key {key}"));

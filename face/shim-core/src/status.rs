@@ -205,18 +205,18 @@ pub(crate) fn link_began(index: u32, peer: SocketAddr) {
         let words = layout::address_words(peer);
         (0..3).for_each(|word| set(page, at + layout::link::PEER + word, words[word]));
         set(page, at + layout::link::SINCE_NS, sys::now().as_nanos());
-        (layout::link::KEY..layout::link::TRAFFIC + Traffic::ALL.len())
-            .for_each(|word| set(page, at + word, 0));
+        (layout::link::KEY..=layout::link::ENCRYPTED).for_each(|word| set(page, at + word, 0));
         set(page, at + layout::link::STATE, 1);
     });
 }
 
 /// A link's peer has authenticated.
-pub(crate) fn link_established(index: u32, role: Role, key: [u8; 8]) {
+pub(crate) fn link_established(index: u32, role: Role, key: [u8; 8], is_encrypted: bool) {
     count(Counter::LinksTaken);
     let Some((page, at)) = page().and_then(|page| Some((page, page.link(index)?))) else { return };
     page.change(at, || {
         set(page, at + layout::link::KEY, u64::from_be_bytes(key));
+        set(page, at + layout::link::ENCRYPTED, is_encrypted.into());
         set(page, at + layout::link::STATE, if role == Role::Helper { 2 } else { 3 });
     });
 }

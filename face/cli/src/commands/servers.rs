@@ -147,6 +147,7 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
                 "peer": link.peer,
                 "state": link.state,
                 "key": format!("{:016x}", link.key),
+                "encrypted": link.encrypted,
                 "age_ms": millis(link.age),
                 "connections": link.connections,
             });
@@ -260,8 +261,13 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
     for link in &status.links {
         let messages = of(&link.traffic, Traffic::MessagesReceived);
         let batches = of(&link.traffic, Traffic::BatchesReceived);
+        let encryption = match link.state {
+            "authenticating" => "",
+            _ if link.encrypted => ", encrypted",
+            _ => ", not encrypted",
+        };
         text += &format!(
-            "\n  link {} {} {}: {} connections, {messages} messages in {batches} batches, up {} s",
+            "\n  link {} {} {}{encryption}: {} connections, {messages} messages in {batches} batches, up {} s",
             link.index,
             link.state,
             link.peer,

@@ -32,6 +32,11 @@ pub struct LinkPeer {
 impl LinkPeer {
     /// Opens a link and waits until it is established or ends.
     pub fn open(port: SocketAddr, role: Role, key: &Key) -> Result<LinkPeer, End> {
+        LinkPeer::open_as(port, role, key, Encryption::Preferred)
+    }
+
+    /// As a peer that does this about encryption; with [`Encryption::Off`] it is one of before there was any.
+    pub fn open_as(port: SocketAddr, role: Role, key: &Key, encryption: Encryption) -> Result<LinkPeer, End> {
         let socket = TcpStream::connect(port).expect("the link port accepts");
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let config = OpenerConfig {
@@ -39,7 +44,7 @@ impl LinkPeer {
             key: key.clone(),
             limits: Limits { handshake_timeout: PATIENCE, ..Limits::default() },
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
-            encryption: Encryption::Preferred,
+            encryption,
         };
         let link = OpenerLink::new(&config, Time::ZERO, spillway_keys::fresh().unwrap());
         let mut peer = LinkPeer { socket, link, started: Instant::now(), unsent: Vec::new() };

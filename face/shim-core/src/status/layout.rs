@@ -84,6 +84,8 @@ pub(crate) mod link {
     pub(crate) const CONNECTIONS: usize = 7;
     /// [`super::Traffic`] begins here.
     pub(crate) const TRAFFIC: usize = 8;
+    /// 1 once the link is established and encrypted.
+    pub(crate) const ENCRYPTED: usize = 16;
 }
 
 /// Words of a virtual connection's place. Word 0 counts changes, and is odd while the place is being changed.
@@ -364,7 +366,7 @@ mod tests {
     fn tables_do_not_overlap() {
         assert!(header::COUNTERS + Counter::ALL.len() <= header::GONE);
         assert!(header::GONE + Traffic::ALL.len() <= HEADER_WORDS);
-        assert!(link::TRAFFIC + Traffic::ALL.len() <= LINK_WORDS);
+        assert!(link::TRAFFIC + Traffic::ALL.len() <= link::ENCRYPTED && link::ENCRYPTED < LINK_WORDS);
         assert_eq!(link_at(LINKS), connection_at(0));
         assert_eq!(connection_at(CONNECTIONS), WORDS);
     }

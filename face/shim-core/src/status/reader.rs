@@ -104,6 +104,8 @@ pub struct LinkStatus {
     pub key: u64,
     /// Since it was accepted.
     pub age: Duration,
+    /// Whether it is encrypted, once it is authenticated.
+    pub encrypted: bool,
     /// Virtual connections on it.
     pub connections: u64,
     /// In the order of [`Traffic::ALL`].
@@ -431,6 +433,7 @@ fn link_status(index: u32, words: &[u64], now: u64) -> Option<LinkStatus> {
         peer: address_at(words, layout::link::PEER)?,
         key: words[layout::link::KEY],
         age: Duration::from_nanos(now.saturating_sub(words[layout::link::SINCE_NS])),
+        encrypted: words[layout::link::ENCRYPTED] == 1,
         connections: words[layout::link::CONNECTIONS],
         traffic: traffic_at(words, layout::link::TRAFFIC),
     })
