@@ -132,7 +132,7 @@ impl Acceptor {
             return &[];
         }
         let Some(records) = &mut self.records else { return rest };
-        let (opened, outcome) = records.unseal(rest, scratch);
+        let (opened, outcome) = records.unseal(now, rest, scratch);
         self.found_error = outcome.err();
         opened
     }
@@ -251,7 +251,8 @@ impl Acceptor {
         self.assembler.held() + self.held_incomplete()
     }
 
-    /// Bytes of memory that an incomplete record takes. The peer decides how long.
+    /// Bytes of memory that an incomplete record takes. The peer decides how long: the client's session watches its carrier,
+    /// and leaves one on which nothing is answered.
     pub fn held_incomplete(&self) -> usize {
         self.records.as_ref().map_or(0, |records| records.held())
     }

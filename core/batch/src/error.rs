@@ -46,6 +46,8 @@ pub enum LinkError {
     Record(RecordLength),
     /// What came on an encrypted link, or during its key exchange, is not what the peer sent.
     Altered,
+    /// The rest of a record did not come.
+    RecordTimeout,
     /// The link would not be encrypted, and this end requires it.
     Unencrypted,
     /// Our own mistake: bytes of an encrypted link that have not been opened are not taken apart.
@@ -78,6 +80,9 @@ impl fmt::Display for LinkError {
             LinkError::Id(id) => write!(f, "connect for {id}, which is in use or out of range"),
             LinkError::Record(error) => write!(f, "{error}: altered on the way, or not a Spillway peer"),
             LinkError::Altered => Altered.fmt(f),
+            LinkError::RecordTimeout => {
+                f.write_str("the rest of a record did not come within 10 s: withheld on the way, or the peer stands still")
+            }
             LinkError::Unencrypted => f.write_str(
                 "the link would not be encrypted, which is required here: update the peer to link version 4, and give both \
                  sides a key",

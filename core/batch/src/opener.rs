@@ -287,7 +287,7 @@ impl OpenerLink {
         if matches!(self.stage, Stage::Failed) || self.found_error.is_some() {
             return &[];
         }
-        let (opened, outcome) = records.unseal(rest, scratch);
+        let (opened, outcome) = records.unseal(now, rest, scratch);
         self.found_error = outcome.err();
         opened
     }
@@ -509,6 +509,11 @@ impl OpenerLink {
         self.ends.held()
     }
 
+    /// Bytes of memory that an incomplete record takes.
+    pub fn held_incomplete(&self) -> usize {
+        self.ends.records.as_ref().map_or(0, |records| records.held())
+    }
+
     /// Whether [`compose`](Self::compose) takes nothing because of what waits. Forwarded frames are for the caller to hold
     /// back then.
     pub fn is_full(&self) -> bool {
@@ -525,17 +530,26 @@ impl OpenerLink {
         match &self.stage {
             Stage::Opening(_) if self.ends.assembler.is_empty() => Some(self.handshake_deadline),
             Stage::Opening(_) => Some(Time::ZERO),
-            _ => self.ends.poll_timeout(),
+            _ => [self.ends.poll_timeout(), self.poll_record_timeout()].into_iter().flatten().min(),
         }
     }
 
-    /// Fails when the server has not authenticated in time.
+    /// When to call [`handle_timeout`](Self::handle_timeout) next, while nothing can be sent.
+    pub fn poll_record_timeout(&self) -> Option<Time> {
+        self.ends.records.as_ref()?.poll_timeout()
+    }
+
+    /// Fails when the server has not authenticated in time, or the rest of a record does not come.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), LinkError> {
-        if matches!(self.stage, Stage::Opening(_)) && self.handshake_deadline <= now {
+        let outcome = match (&self.stage, &mut self.ends.records) {
+            (Stage::Opening(_), _) if self.handshake_deadline <= now => Err(LinkError::HandshakeTimeout),
+            (Stage::Established(_), Some(records)) => records.handle_timeout(now, true),
+            _ => Ok(()),
+        };
+        if outcome.is_err() {
             self.stage = Stage::Failed;
-            return Err(LinkError::HandshakeTimeout);
         }
-        Ok(())
+        outcome
     }
 
     /// What is gathered cannot go although it may be due: its waiting time counts from here, if it has not begun.

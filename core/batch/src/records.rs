@@ -4,8 +4,10 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use core::time::Duration;
+
 use spillway_auth::Channel;
-use spillway_transport::Chunk;
+use spillway_transport::{Chunk, Time};
 use spillway_wire::record::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RECORD_TAG_BYTES, parse_record_length};
 
 use crate::error::LinkError;
@@ -59,6 +61,24 @@ impl Scratch {
     }
 }
 
+/// A peer that sends nothing for this long in the middle of a record does not send the rest: it was withheld on the path, and
+/// whoever waits for what is in the record would wait for ever. The sender hands a record to its TCP as a whole.
+const RECORD_SILENCE: Duration = Duration::from_secs(10);
+
+/// The silence since the last bytes of an incomplete record. It ends the link only if two looks, half of [`RECORD_SILENCE`] apart,
+/// find it: a process that stood still has the rest in its socket, and reads it between the two.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    look_at: Time,
+    is_second_look: bool,
+}
+
+impl Silence {
+    fn from(now: Time) -> Silence {
+        Silence { look_at: now + RECORD_SILENCE / 2, is_second_look: false }
+    }
+}
+
 /// Both directions of an encrypted link.
 #[derive(Debug)]
 pub(crate) struct Records {
@@ -67,6 +87,8 @@ pub(crate) struct Records {
     next: Part,
     /// The bytes of that part that have arrived, while it is incomplete.
     cut: Vec<u8>,
+    /// While a record is incomplete.
+    silence: Option<Silence>,
     /// Opened bytes that were handed out and are not decomposed yet.
     unread: usize,
 }
@@ -80,17 +102,21 @@ enum Part {
 
 impl Records {
     pub(crate) fn new(channel: Channel) -> Box<Records> {
-        Box::new(Records { channel, next: Part::Length, cut: Vec::new(), unread: 0 })
+        Box::new(Records { channel, next: Part::Length, cut: Vec::new(), silence: None, unread: 0 })
     }
 
     /// Opens all records that have come. What was opened before an error is handed out all the same.
     pub(crate) fn unseal<'a>(
         &mut self,
+        now: Time,
         wire: &[u8],
         scratch: &'a mut Scratch,
     ) -> (&'a [u8], Result<(), LinkError>) {
         scratch.filled = 0;
         let outcome = self.open_all(wire, scratch);
+        if !wire.is_empty() {
+            self.silence = self.is_incomplete().then(|| Silence::from(now));
+        }
         self.unread += scratch.filled;
         (scratch.opened(), outcome)
     }
@@ -146,9 +172,33 @@ impl Records {
         debug_assert!(self.cut.len() <= RECORD_BYTES_MAX, "one record at most");
     }
 
-    /// Bytes of memory that the incomplete record takes.
+    fn is_incomplete(&self) -> bool {
+        !self.cut.is_empty() || matches!(self.next, Part::Bytes(_))
+    }
+
+    /// Bytes of memory that an incomplete record takes.
     pub(crate) fn held(&self) -> usize {
         self.cut.capacity()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.silence.map(|silence| silence.look_at)
+    }
+
+    /// Fails when the rest of a record does not come. `may_read`: the caller receives what comes.
+    pub(crate) fn handle_timeout(&mut self, now: Time, may_read: bool) -> Result<(), LinkError> {
+        match self.silence {
+            Some(silence) if silence.look_at <= now && !may_read => self.silence = Some(Silence::from(now)),
+            Some(silence) if silence.look_at <= now && silence.is_second_look => {
+                return Err(LinkError::RecordTimeout);
+            }
+            Some(silence) if silence.look_at <= now => {
+                self.silence = Some(Silence { is_second_look: true, ..Silence::from(now) });
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Fails unless these bytes were opened by [`unseal`](Self::unseal): a driver must not decompose sealed bytes.

@@ -134,7 +134,7 @@ impl ServerLink {
         if matches!(self.stage, Stage::Failed) || self.found.error.is_some() {
             return &[];
         }
-        let (opened, outcome) = records.unseal(rest, scratch);
+        let (opened, outcome) = records.unseal(now, rest, scratch);
         self.found.error = outcome.err();
         opened
     }
@@ -546,22 +546,35 @@ impl ServerLink {
 
     /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let batch = self.ends.poll_timeout();
-        match &self.stage {
-            Stage::Accepting { deadline, .. } => Some(batch.map_or(*deadline, |due| due.min(*deadline))),
-            _ => batch,
-        }
+        let waited_for = match &self.stage {
+            Stage::Accepting { deadline, .. } => Some(*deadline),
+            _ => self.ends.records.as_ref().and_then(|records| records.poll_timeout()),
+        };
+        [self.ends.poll_timeout(), waited_for].into_iter().flatten().min()
     }
 
-    /// Fails when the peer has not authenticated in time.
+    /// When to call [`handle_timeout`](Self::handle_timeout) next because a record is incomplete.
+    pub fn poll_record_timeout(&self) -> Option<Time> {
+        self.ends.records.as_ref()?.poll_timeout()
+    }
+
+    /// Whether a record is incomplete: then the link needs [`handle_timeout`](Self::handle_timeout).
+    pub fn awaits_rest(&self) -> bool {
+        self.poll_record_timeout().is_some()
+    }
+
+    /// Fails when the peer has not authenticated in time, or the rest of a record does not come.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), LinkError> {
-        match &self.stage {
-            Stage::Accepting { deadline, .. } if *deadline <= now => {
-                self.stage = Stage::Failed;
-                Err(LinkError::HandshakeTimeout)
-            }
+        let may_read = self.may_read();
+        let outcome = match (&self.stage, &mut self.ends.records) {
+            (Stage::Accepting { deadline, .. }, _) if *deadline <= now => Err(LinkError::HandshakeTimeout),
+            (Stage::Established { .. }, Some(records)) => records.handle_timeout(now, may_read),
             _ => Ok(()),
+        };
+        if outcome.is_err() {
+            self.stage = Stage::Failed;
         }
+        outcome
     }
 
     /// What the link has done.

@@ -142,6 +142,87 @@ fn the_longest_record_is_held_until_all_of_it_is_there() {
     assert_eq!(heard_by_server(&mut server, rest), (request, Ok(())));
 }
 
+/// The rest of a record is withheld. Both ends give the link up, but not one that stood still, or that does not read.
+#[test]
+fn a_record_of_which_the_rest_does_not_come_ends_the_link() {
+    let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
+    let reads = |link: &mut ServerLink, now, wire: &[u8]| {
+        let mut scratch = Scratch::new();
+        let mut input = link.unseal(now, wire, &mut scratch);
+        while link.decompose(now, &mut input).unwrap().is_some() {}
+    };
+    // A length alone, and a length with a part of the bytes.
+    for cut in [5, 30] {
+        let (mut opener, mut server, id) = established();
+        assert_eq!(server.poll_timeout(), None);
+        opener.compose(id, b"get x");
+        let batch = said_by_opener(&mut opener);
+        let (first, rest) = batch.split_at(cut);
+        reads(&mut server, at(0), first);
+        assert_eq!(server.poll_timeout(), Some(at(5)));
+        assert_eq!(server.handle_timeout(at(4)), Ok(()));
+        // It stood still for a minute: the rest may be in its socket.
+        assert_eq!(server.handle_timeout(at(60)), Ok(()));
+        assert_eq!(server.poll_timeout(), Some(at(65)));
+        let mut other = established().1;
+        std::mem::swap(&mut other, &mut server);
+        reads(&mut other, at(64), rest);
+        assert_eq!((other.poll_timeout(), other.handle_timeout(at(90))), (None, Ok(())));
+
+        let (mut opener, mut server, id) = established();
+        opener.compose(id, b"get x");
+        reads(&mut server, at(0), &said_by_opener(&mut opener)[..cut]);
+        assert_eq!((server.handle_timeout(at(5)), server.poll_timeout()), (Ok(()), Some(at(10))));
+        assert_eq!(server.handle_timeout(at(10)), Err(LinkError::RecordTimeout));
+        assert_eq!(server.handle_timeout(at(20)), Ok(()), "told once");
+
+        let (mut opener, mut server, id) = established();
+        server.compose(id, b"STORED");
+        let batch = said_by_server(&mut server);
+        assert_eq!(heard_by_opener(&mut opener, &batch[..cut]), (Vec::new(), Ok(())));
+        assert_eq!(opener.poll_timeout(), Some(at(5)));
+        assert_eq!(opener.handle_timeout(at(5)), Ok(()));
+        assert_eq!(opener.handle_timeout(at(10)), Err(LinkError::RecordTimeout));
+    }
+}
+
+#[test]
+fn who_does_not_read_gives_no_peer_up_for_the_rest_of_a_record() {
+    let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
+    let (mut opener, mut server, id) = established();
+    // Answers that wait for the peer: more than the server holds and goes on reading.
+    while server.may_read() {
+        for _ in 0..1000 {
+            server.accept(id);
+        }
+    }
+    opener.compose(id, b"get x");
+    assert_eq!(heard_by_server(&mut server, &said_by_opener(&mut opener)[..30]), (Vec::new(), Ok(())));
+    for seconds in [5, 10, 15, 20, 60] {
+        assert_eq!(server.handle_timeout(at(seconds)), Ok(()));
+    }
+    let _ = said_by_server(&mut server);
+    assert!(server.may_read());
+    assert_eq!(
+        (server.handle_timeout(at(65)), server.handle_timeout(at(70))),
+        (Ok(()), Err(LinkError::RecordTimeout))
+    );
+}
+
+#[test]
+fn memory_counts_a_record_of_which_the_rest_is_yet_to_come() {
+    let (mut opener, mut server, id) = established();
+    let reply = vec![7; 16_000];
+    server.compose(id, &reply);
+    let batch = said_by_server(&mut server);
+    assert_eq!(opener.held_incomplete(), 0);
+    heard_by_opener(&mut opener, &batch[..100]).1.unwrap();
+    assert!((16_000..=RECORD_BYTES_MAX).contains(&opener.held_incomplete()), "{}", opener.held_incomplete());
+    assert!(opener.held() >= opener.held_incomplete());
+    assert_eq!(heard_by_opener(&mut opener, &batch[100..]), (reply, Ok(())));
+    assert_eq!(opener.held_incomplete(), 0);
+}
+
 #[test]
 fn who_requires_encryption_refuses_older_ends_and_ends_without_a_key() {
     let refuse = |opener_says, server_says, key: fn() -> Key, ring: KeyRing| {

@@ -148,7 +148,7 @@ impl Upstream {
             State::Waiting { until } => Some(*until),
             State::Connecting { deadline, .. } => Some(*deadline),
             // While the transport has no room, its `Room` comes and not the time.
-            State::Linked(linked) if linked.unsent.is_some() => None,
+            State::Linked(linked) if linked.unsent.is_some() => linked.opener.poll_record_timeout(),
             State::Linked(linked) => linked.opener.poll_timeout(),
             State::Closed => None,
         }
@@ -241,7 +241,9 @@ impl Linked {
     /// Brings the relay's memory up to date: a batch of one turn is not counted, what piles up behind it is.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
         let held = self.opener.held() + self.unsent.as_ref().map_or(0, Chunk::capacity);
-        let counted = if self.pending() == 0 { 0 } else { held.saturating_sub(BATCH_BYTES) };
+        let incomplete = self.opener.held_incomplete();
+        let waiting = if self.pending() == 0 { 0 } else { (held - incomplete).saturating_sub(BATCH_BYTES) };
+        let counted = waiting + incomplete;
         memory.link_changed(self.counted, counted);
         self.counted = counted;
     }

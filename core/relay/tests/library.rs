@@ -648,3 +648,29 @@ fn a_client_cannot_say_that_its_helper_goes_away() {
     assert!(world.wires.line(client.conn).aborted);
     assert_eq!(world.exchange(), [Heard::Closed(1, CloseReason::Reset)]);
 }
+
+/// Library clients that send a part of a long record each, and nothing more: it counts, and they are closed for it.
+#[test]
+fn records_of_which_the_rest_does_not_come_count_against_the_memory() {
+    let limit = 200_000;
+    let mut world = World::new(Config { memory_bytes_max: limit, ..config() });
+    let mut honest = Client::new(&mut world);
+    let id = honest.open();
+    let mut deaf = Vec::new();
+    for _ in 0..40 {
+        let mut client = Client::new(&mut world);
+        let id = client.open();
+        client.link.compose(id, &[b'x'; 16_000]);
+        let batch = client.link.flush(world.now).unwrap();
+        // The length of the record, and half of it.
+        world.data(client.conn, &batch.as_slice()[..8_000]);
+        assert!(world.relay.status().buffered_bytes <= limit, "{}", world.relay.status().buffered_bytes);
+        deaf.push(client.conn);
+    }
+    let closed = deaf.iter().filter(|conn| world.wires.line(**conn).aborted).count();
+    assert!((25..=30).contains(&closed), "{closed} of 40 were closed");
+    assert_eq!(world.relay.status().services[0].counters.cut.memory, closed as u64);
+    honest.link.compose(id, b"get x");
+    honest.exchange(&mut world).unwrap();
+    assert!(world.exchange().iter().any(|heard| matches!(heard, Heard::Data(_, bytes) if bytes == b"get x")));
+}

@@ -22,6 +22,8 @@ pub(crate) struct Link {
     unsent: Chunk,
     /// It is on the list of those with something to send.
     pub(crate) touched: bool,
+    /// It is on the list of those on which the rest of a record is awaited.
+    pub(crate) awaits_rest: bool,
     pub(crate) authenticated: bool,
     pub(crate) watched: Option<Interest>,
     /// Its connections that the application has yet to be told of, once it is gone.
@@ -41,6 +43,7 @@ impl Link {
             end,
             unsent: Chunk::default(),
             touched: false,
+            awaits_rest: false,
             authenticated: false,
             watched: None,
             orphans: Vec::new(),
@@ -66,7 +69,12 @@ impl Link {
     }
 
     /// Bytes received; 0 when there are none now. `Err`: the link is gone.
-    pub(crate) fn receive(&mut self, buffer: &mut [u8], scratch: &mut Scratch) -> Result<usize, LinkEnd> {
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<usize, LinkEnd> {
         if !self.may_read() || buffer.is_empty() {
             return Ok(0);
         }
@@ -87,7 +95,7 @@ impl Link {
         loop {
             match recv(&self.socket, &mut buffer[held..held + room], RecvFlags::empty()) {
                 Ok((_, 0)) => return Err(LinkEnd::Closed),
-                Ok((_, received)) if is_encrypted => return self.open(buffer, received, scratch),
+                Ok((_, received)) if is_encrypted => return self.open(now, buffer, received, scratch),
                 Ok((_, received)) => {
                     buffer[..held].copy_from_slice(&self.cut);
                     self.cut.clear();
@@ -101,13 +109,19 @@ impl Link {
     }
 
     /// Opens what was received behind the place of what is cut.
-    fn open(&mut self, buffer: &mut [u8], received: usize, scratch: &mut Scratch) -> Result<usize, LinkEnd> {
+    fn open(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        received: usize,
+        scratch: &mut Scratch,
+    ) -> Result<usize, LinkEnd> {
         let held = self.cut.len();
-        self.end.unseal(Time::ZERO, &buffer[held..held + received], scratch);
+        self.end.unseal(now, &buffer[held..held + received], scratch);
         let opened = scratch.opened();
         if opened.is_empty() {
             // The beginning of a record, or something is wrong.
-            return self.end.decompose(Time::ZERO, &mut &[][..]).map(|_| 0).map_err(LinkEnd::Broken);
+            return self.end.decompose(now, &mut &[][..]).map(|_| 0).map_err(LinkEnd::Broken);
         }
         let (now, later) = opened.split_at(opened.len().min(buffer.len() - held));
         buffer[..held].copy_from_slice(&self.cut);

@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     batches_received: u64,
     /// When the first of the messages came whose replies have yet to go.
     received_at: Option<Time>,
+    /// The rest of a record is awaited.
+    awaits_rest: bool,
     /// The session that was sent home last, by id.
     pub(crate) sent_home: Id,
     /// A batch of which the socket took only a part.
@@ -137,6 +139,7 @@ impl Inner {
             serial: 0,
             batches_received: 0,
             received_at: None,
+            awaits_rest: false,
             sent_home: Id::LINK,
             sending: Chunk::default(),
             watched: Interest::INPUT,
@@ -301,6 +304,7 @@ impl Inner {
         };
         notify_all(self.raised.iter().filter_map(|&index| connections::get(index)), wakes);
         self.raised.clear();
+        self.note_rest(self.end.as_ref().is_some_and(|end| end.awaits_rest()));
         if messages(&self.end) != messages_before {
             self.batches_received += 1;
             self.received_at.get_or_insert(now);
@@ -312,6 +316,12 @@ impl Inner {
         self.tell_status();
         self.announce_room(wakes);
         outcome
+    }
+
+    fn note_rest(&mut self, is_awaited: bool) {
+        if core::mem::replace(&mut self.awaits_rest, is_awaited) != is_awaited {
+            links::awaits_rest(is_awaited);
+        }
     }
 
     /// Once a batch: what passed, for readers of the status page.
@@ -454,6 +464,7 @@ impl Inner {
     /// The link is gone, and with it all its connections.
     pub(crate) fn lose(&mut self, lost: Lost, wakes: &mut Wakes) {
         let Some(mut end) = self.end.take() else { return };
+        self.note_rest(false);
         if let (Lost::Broken(_), true) = (&lost, self.sending.is_empty())
             && let Some(last) = end.flush(sys::now())
         {

@@ -54,6 +54,8 @@ static UNAUTHENTICATED: Mutex<Unauthenticated<Newcomer>> =
     Mutex::new(Unauthenticated::new(Bounds { young: YOUNG_MAX, ..Bounds::DEFAULT }));
 /// How many those are.
 static HANDSHAKES: AtomicU32 = AtomicU32::new(0);
+/// Links on which the rest of a record is awaited.
+static INCOMPLETE: AtomicU32 = AtomicU32::new(0);
 /// Serial number of the next link.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 /// When those were last looked at, in nanoseconds.
@@ -450,9 +452,18 @@ pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
     }
 }
 
-/// Whether somebody has yet to authenticate, or to go.
+/// Whether a peer has yet to authenticate, to send the rest of a record, or to go.
 fn is_watching() -> bool {
-    HANDSHAKES.load(Ordering::Relaxed) > 0 || switch::is_draining()
+    HANDSHAKES.load(Ordering::Relaxed) > 0 || INCOMPLETE.load(Ordering::Relaxed) > 0 || switch::is_draining()
+}
+
+/// The rest of a record is awaited on a link from now on, or no more.
+pub(crate) fn awaits_rest(it_does: bool) {
+    if it_does {
+        INCOMPLETE.fetch_add(1, Ordering::Relaxed);
+    } else {
+        INCOMPLETE.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Whether [`expire`] may have something to do.

@@ -6,6 +6,7 @@
 pub mod beside;
 pub mod link;
 pub mod logs;
+pub mod meddler;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -72,9 +72,9 @@ impl Links {
             return Some(MAIL);
         }
         let link = self.table.at(place - 1)?;
+        let time = self.time(now);
         let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
         if broken || flags.contains(EventFlags::OUT) {
-            let time = self.time(now);
             self.push(time, link);
         }
         let has_opened = self.table.get_mut(link).is_some_and(|entry| entry.has_opened());
@@ -150,10 +150,14 @@ impl Links {
         if link == MAIL {
             return self.receive_mail(buffer);
         }
-        let scratch = &mut self.scratch;
+        let (latest, scratch) = (self.latest, &mut self.scratch);
         let entry = self.table.get_mut(link);
         let outcome = entry.map(|entry| {
-            let outcome = entry.receive(buffer, scratch);
+            let outcome = entry.receive(latest, buffer, scratch);
+            if !entry.awaits_rest && entry.end.awaits_rest() {
+                entry.awaits_rest = true;
+                self.incomplete.push(link);
+            }
             if !entry.touched && entry.watched.is_some_and(|watched| watched != entry.interest()) {
                 entry.touched = true;
                 self.touched.push(link);
@@ -247,24 +251,47 @@ impl Links {
             return Some(self.epoch);
         }
         let handshake = self.handshakes.front().map(|(deadline, _)| *deadline);
+        let incomplete =
+            self.incomplete.iter().filter_map(|link| self.table.get(*link)?.end.poll_record_timeout());
+        let record = incomplete.min().map(|at| self.instant(at));
         let sessions = self.carried.poll_timeout().map(|at| self.instant(at));
         let release = self.release_at().map(|at| self.instant(at));
-        [handshake, sessions, release, self.listener.poll_timeout()].into_iter().flatten().min()
+        [handshake, record, sessions, release, self.listener.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Drops links that have not authenticated in time, and sessions whose clients have not returned; sends helped
+    /// Drops links that have not authenticated in time, or on which the rest of a record does not come, and sessions whose clients have not returned; sends helped
     /// sessions back when it is time, see [`Settings::release`](crate::Settings::release).
     pub fn handle_timeout(&mut self, now: Instant) {
         self.listener.handle_timeout(now);
         let time = self.time(now);
         self.sessions_timeout(time);
         self.release_timeout(time);
+        self.records_timeout(time);
         while let Some(&(_, link)) = self.handshakes.front().filter(|(deadline, _)| *deadline <= now) {
             self.handshakes.pop_front();
             if self.table.get(link).is_some_and(|entry| !entry.authenticated) {
                 self.lose(link, LinkEnd::Broken(LinkError::HandshakeTimeout));
             }
         }
+    }
+}
+
+impl Links {
+    fn records_timeout(&mut self, time: Time) {
+        let mut kept = 0;
+        for index in 0..self.incomplete.len() {
+            let link = self.incomplete[index];
+            let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) else { continue };
+            match entry.end.handle_timeout(time) {
+                Ok(()) if entry.end.awaits_rest() => {
+                    self.incomplete[kept] = link;
+                    kept += 1;
+                }
+                Ok(()) => entry.awaits_rest = false,
+                Err(error) => self.lose(link, LinkEnd::Broken(error)),
+            }
+        }
+        self.incomplete.truncate(kept);
     }
 }
 
