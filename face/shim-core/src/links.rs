@@ -443,9 +443,7 @@ pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
                 None => {
                     // Most servers do this on their way to `exit`. No new link can come, so that clients that wait
                     // for the server would wait in vain.
-                    inner.close_all(&Patience::new());
-                    inner.discard_unread();
-                    inner.lose(Lost::Unserved, wakes);
+                    inner.end_with_loop(wakes);
                 }
             }
         }

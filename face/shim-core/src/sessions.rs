@@ -17,11 +17,13 @@ use spillway_session::{SessionHandle, Sessions, StreamEvent, TableLimits};
 use spillway_transport::Time;
 
 use crate::connections::{self, Connection};
+use crate::ready::Wakes;
+use crate::source::notify;
 use crate::{listeners, lock, status, sys};
 
 pub(crate) use calls::{accept, close, consumed, each_connection, finish, link_of, refuse, send};
 pub(crate) use carriers::{
-    Next, Words, control, data, detach, end_with_process, is_carried_by, open, transmit,
+    Next, Words, control, data, detach, end_with_server, is_carried_by, open, transmit,
 };
 pub(crate) use expiry::{due_within, is_due, look};
 
@@ -120,6 +122,17 @@ impl Shard {
             connections::give_back(connection);
         }
         withdrawn
+    }
+
+    /// The session is over for the application, whatever the other end does.
+    fn tell_end(&mut self, slot: u32, wakes: &mut Wakes) {
+        if let Some(connection) = self.connection(slot)
+            && !self.withdraw(slot, connection)
+        {
+            status::connection_ended(connection);
+            connection.hear_close(true);
+            notify(connection, wakes);
+        }
     }
 
     /// What the other end did, for the application.

@@ -83,3 +83,21 @@ fn a_server_that_exits_inside_the_heap_ends_and_its_clients_hear_of_it() {
         assert_eq!(server.wait(), Some(3), "{}", server.log());
     }
 }
+
+/// Not after the time for which a closed session lingers.
+#[test]
+fn clients_of_other_event_loops_are_told_at_once_when_the_one_of_the_link_port_is_closed() {
+    let program = Program::compile("loop");
+    let mut server = program.start();
+    let mut session = open(&server);
+    echo(&mut session, b"hello");
+    echo(&mut session, b"loop");
+    hear_end(&mut session);
+    assert_eq!(server.wait(), Some(4), "told of a session: {}", server.log());
+    let mut server = program.start();
+    let mut link = Driver::loopback(server.link);
+    let id = link.connect();
+    link.send(id, b"loop");
+    link.run(|link| link.connections[&id].closed.is_some());
+    assert_eq!(server.wait(), Some(4), "told of a plain connection: {}", server.log());
+}

@@ -3,8 +3,9 @@
 use spillway_batch::{CloseReason, Id, IdTable};
 use spillway_session::OnServerLink;
 
-use super::{Inner, Named};
+use super::{Inner, Lost, Named};
 use crate::ending::Patience;
+use crate::ready::Wakes;
 use crate::{sessions, sys};
 
 /// Bytes of requests that nobody will read and that are taken from the socket, at most: the kernel resets a socket that
@@ -18,24 +19,32 @@ impl Inner {
         if self.end.is_none() {
             return;
         }
-        self.close_all(patience);
+        self.close_all(patience, None);
         self.named = IdTable::new(); // other threads may still run: they find nothing here
         sys::shut_down(self.fd, libc::SHUT_WR);
         self.discard_unread();
         sys::shut_down(self.fd, libc::SHUT_RDWR);
     }
 
+    /// The event loop that served the link is closed, and the process may go on: closes everything that the link carries.
+    /// What other event loops hold of that hears of it.
+    pub(crate) fn end_with_loop(&mut self, wakes: &mut Wakes) {
+        self.close_all(&Patience::new(), Some(wakes));
+        self.discard_unread();
+        self.lose(Lost::Unserved, wakes);
+    }
+
     /// Closes everything that the link carries, and sends as much of that as the socket takes. Nobody is to use the link
-    /// after that.
-    pub(crate) fn close_all(&mut self, patience: &Patience) {
+    /// after that. With `wakes`, the application hears of the end of its sessions.
+    fn close_all(&mut self, patience: &Patience, mut wakes: Option<&mut Wakes>) {
         let ids: Vec<Id> = self.named.iter().map(|(id, _)| id).collect();
         for id in ids {
-            self.close_one(id, patience);
+            self.close_one(id, patience, wakes.as_deref_mut());
         }
         self.send_last();
     }
 
-    fn close_one(&mut self, id: Id, patience: &Patience) {
+    fn close_one(&mut self, id: Id, patience: &Patience, wakes: Option<&mut Wakes>) {
         let (named, carrier) = (self.named(id), (self.index, id));
         let Some(link) = self.end.as_deref_mut() else { return };
         match named {
@@ -43,12 +52,12 @@ impl Inner {
             Named::Connection(_) => link.close(id, CloseReason::Normal),
             Named::Session(name) => {
                 let on = &mut OnServerLink { link, id };
-                sessions::end_with_process(sys::now(), (name, carrier), on, patience);
+                sessions::end_with_server(sys::now(), (name, carrier), on, patience, wakes);
             }
         }
     }
 
-    pub(crate) fn discard_unread(&self) {
+    fn discard_unread(&self) {
         let (mut buffer, mut taken) = ([0; DISCARD_BYTES], 0);
         while taken < UNREAD_BYTES_MAX {
             match sys::receive(self.fd, &mut buffer) {

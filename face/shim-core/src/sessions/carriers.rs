@@ -177,20 +177,28 @@ pub(crate) fn is_carried_by(name: Name, carrier: CarrierName) -> bool {
     })
 }
 
-/// The process ends: the session is closed, and its client hears of that behind the last byte. Sessions whose lock
-/// another thread holds for too long end with the process.
-pub(crate) fn end_with_process(
+/// The process ends, or the event loop that served the link is closed: the session is closed, and its client hears of that
+/// behind the last byte. The application hears of it if `wakes` are given. Sessions whose lock another thread holds for too
+/// long end with the process.
+pub(crate) fn end_with_server(
     now: Time,
     (name, carrier): (Name, CarrierName),
     on: &mut impl Carrier,
     patience: &Patience,
+    wakes: Option<&mut Wakes>,
 ) {
     let Some(mut guard) = patience.lock(table_of(name.shard)) else { return };
     let Some(shard) = guard.as_mut() else { return };
     let Some(session) = shard.session(name.slot) else { return };
-    if shard.table.carrier(session) == Some(carrier) {
-        shard.table.close(now, session, CloseReason::Normal);
-        shard.table.transmit(now, session, on);
+    if shard.table.carrier(session) != Some(carrier) {
+        return;
+    }
+    shard.table.close(now, session, CloseReason::Normal);
+    shard.table.transmit(now, session, on);
+    if let Some(wakes) = wakes {
+        shard.tell_end(name.slot, wakes);
+        shard.vacate_if_over(name.slot, session);
+        expiry::note(shard.table.poll_timeout());
     }
 }
 

@@ -8,8 +8,7 @@ use spillway_transport::Time;
 
 use super::{CarrierName, Name, Shard, TABLES};
 use crate::ready::Wakes;
-use crate::source::notify;
-use crate::{links, lock, log, status, sys};
+use crate::{links, lock, log, sys};
 
 /// When the next of them is due, in nanoseconds; `u64::MAX` for never.
 static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -118,13 +117,7 @@ impl Shard {
                 }
             };
             let slot = session.slot();
-            if let Some(connection) = self.connection(slot)
-                && !self.withdraw(slot, connection)
-            {
-                status::connection_ended(connection);
-                connection.hear_close(true);
-                notify(connection, wakes);
-            }
+            self.tell_end(slot, wakes);
             self.vacate_if_over(slot, session);
             if let Some(carrier) = carrier {
                 wakes.leave(carrier, Name { shard, slot });
