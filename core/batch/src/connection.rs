@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 
 use spillway_wire::CloseReason;
 
+use crate::error::ConsumedTooMuch;
 use crate::kept::Kept;
 use crate::taken::Taking;
 
@@ -148,15 +149,18 @@ impl Incoming {
     }
 
     /// The application has taken `bytes`. Returns the new limit when it is time to tell the peer.
-    pub(crate) fn consume(&mut self, bytes: usize) -> Option<u64> {
-        debug_assert!(self.consumed + bytes as u64 <= self.received, "consumed at most what was received");
-        self.consumed = (self.consumed + bytes as u64).min(self.received);
+    pub(crate) fn consume(&mut self, bytes: usize) -> Result<Option<u64>, ConsumedTooMuch> {
+        let unconsumed = self.unconsumed();
+        if bytes as u64 > unconsumed {
+            return Err(ConsumedTooMuch { bytes, unconsumed });
+        }
+        self.consumed += bytes as u64;
         let limit = self.consumed.saturating_add(self.window);
         if self.finished || limit - self.limit < RESTATE_BYTES.min(self.window / 2).max(1) {
-            return None;
+            return Ok(None);
         }
         self.limit = limit;
-        Some(limit)
+        Ok(Some(limit))
     }
 }
 
@@ -169,9 +173,9 @@ mod tests {
         let mut connection = Connection::new(0, 256 * 1024);
         assert!(connection.incoming.receive(256 * 1024));
         assert!(!connection.incoming.receive(1), "one byte over the credit");
-        assert_eq!(connection.incoming.consume(65_535), None);
-        assert_eq!(connection.incoming.consume(1), Some(65_536 + 256 * 1024));
-        assert_eq!(connection.incoming.consume(65_535), None);
+        assert_eq!(connection.incoming.consume(65_535), Ok(None));
+        assert_eq!(connection.incoming.consume(1), Ok(Some(65_536 + 256 * 1024)));
+        assert_eq!(connection.incoming.consume(65_535), Ok(None));
         assert!(connection.incoming.receive(65_536));
         assert!(!connection.incoming.receive(1));
     }
@@ -180,8 +184,19 @@ mod tests {
     fn a_small_window_is_restated_by_halves() {
         let mut connection = Connection::new(0, 10);
         assert!(connection.incoming.receive(10));
-        assert_eq!(connection.incoming.consume(4), None);
-        assert_eq!(connection.incoming.consume(1), Some(15));
+        assert_eq!(connection.incoming.consume(4), Ok(None));
+        assert_eq!(connection.incoming.consume(1), Ok(Some(15)));
+    }
+
+    #[test]
+    fn more_than_was_received_is_an_error_and_gives_no_credit() {
+        let mut incoming = Connection::new(0, 10).incoming;
+        assert!(incoming.receive(6));
+        assert_eq!(incoming.consume(2), Ok(None));
+        assert_eq!(incoming.consume(5), Err(ConsumedTooMuch { bytes: 5, unconsumed: 4 }));
+        assert_eq!(incoming.consume(usize::MAX), Err(ConsumedTooMuch { bytes: usize::MAX, unconsumed: 4 }));
+        assert!(incoming.receive(4) && !incoming.receive(1), "the limit is what it was");
+        assert_eq!(incoming.consume(8), Ok(Some(20)), "and the count goes on");
     }
 
     #[test]
@@ -196,6 +211,6 @@ mod tests {
         (incoming.received, incoming.consumed, incoming.limit) = (u64::MAX - 1, u64::MAX - 9, u64::MAX);
         assert!(incoming.receive(1));
         assert!(!incoming.receive(1));
-        assert_eq!(incoming.consume(5), None);
+        assert_eq!(incoming.consume(5), Ok(None));
     }
 }

@@ -11,6 +11,7 @@ use spillway_wire::{CloseReason, Control, Disassembler, Id, Kind};
 
 use crate::assembler::Assembler;
 use crate::connection::{Connection, Outgoing};
+use crate::error::ConsumedTooMuch;
 use crate::histogram::Batches;
 use crate::id_table::IdTable;
 use crate::kept::Kept;
@@ -280,20 +281,22 @@ impl Ends {
         }
     }
 
-    pub(crate) fn consumed(&mut self, id: Id, bytes: usize) {
-        let Some(connection) = self.get_mut(id) else { return };
-        if let Some(limit) = connection.incoming.consume(bytes)
+    pub(crate) fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
+        let Some(connection) = self.get_mut(id) else { return Ok(()) };
+        if let Some(limit) = connection.incoming.consume(bytes)?
             && connection.is_open()
         {
             self.assembler.control(id, Control::Credit(limit));
         }
+        Ok(())
     }
 
     /// The same of bytes that may be another connection's, which had the id before: no more than were received.
     pub(crate) fn consumed_at_most(&mut self, id: Id, bytes: usize) {
         if let Some(connection) = self.get(id) {
             let most = usize::try_from(connection.incoming.unconsumed()).unwrap_or(usize::MAX);
-            self.consumed(id, bytes.min(most));
+            let outcome = self.consumed(id, bytes.min(most));
+            debug_assert_eq!(outcome, Ok(()), "at most what was received");
         }
     }
 

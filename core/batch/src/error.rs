@@ -96,6 +96,28 @@ impl fmt::Display for LinkError {
 
 impl core::error::Error for LinkError {}
 
+/// An application says that it has consumed more of a connection than it has received. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConsumedTooMuch {
+    /// Bytes that were said to be consumed.
+    pub bytes: usize,
+    /// Bytes that were received and not consumed before.
+    pub unconsumed: u64,
+}
+
+impl fmt::Display for ConsumedTooMuch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ConsumedTooMuch { bytes, unconsumed } = self;
+        write!(
+            f,
+            "{bytes} bytes are said to be consumed, but only {unconsumed} were received and not consumed before: count \
+             each byte once"
+        )
+    }
+}
+
+impl core::error::Error for ConsumedTooMuch {}
+
 impl From<PreambleError> for LinkError {
     fn from(error: PreambleError) -> LinkError {
         LinkError::Preamble(error)

@@ -43,7 +43,7 @@ pub use acceptor::{Acceptor, AcceptorEvent};
 pub use addresses::{AddressRange, AddressRules, Forbidden, RangeError};
 pub use assembler::Assembler;
 pub use ends::{CLIENT_CONNECTIONS_MAX, CONTROL_BYTES_MAX, Limits, LinkCounters};
-pub use error::LinkError;
+pub use error::{ConsumedTooMuch, LinkError};
 pub use event::{Info, ServerEvent};
 pub use forwarding::Received;
 pub use histogram::{Batches, Histogram};

@@ -12,7 +12,7 @@ use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason
 use crate::assembler::Updates;
 use crate::connection::Connection;
 use crate::ends::{Ends, Incoming, Limits, LinkCounters};
-use crate::error::LinkError;
+use crate::error::{ConsumedTooMuch, LinkError};
 use crate::handshake::{Opened, Opening, Settled};
 use crate::histogram::Batches;
 use crate::ids::IdPool;
@@ -468,8 +468,11 @@ impl OpenerLink {
     }
 
     /// This many bytes of a connection's replies are delivered: the server may send as many more.
-    pub fn consumed(&mut self, id: Id, bytes: usize) {
-        self.ends.consumed(id, bytes);
+    ///
+    /// # Errors
+    /// More than were received; nothing has changed, then.
+    pub fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
+        self.ends.consumed(id, bytes)
     }
 
     /// The client sends no more on this connection.

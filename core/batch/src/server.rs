@@ -13,7 +13,7 @@ use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason
 use crate::addresses::AddressRules;
 use crate::connection::Connection;
 use crate::ends::{CONTROL_BYTES_MAX, Ends, Incoming, Limits, LinkCounters};
-use crate::error::LinkError;
+use crate::error::{ConsumedTooMuch, LinkError};
 use crate::event::{Info, ServerEvent};
 use crate::forwarding::Taken;
 use crate::handshake::{Accepted, Accepting};
@@ -444,8 +444,11 @@ impl ServerLink {
     }
 
     /// The application has read this many bytes of a connection: the client may send as many more.
-    pub fn consumed(&mut self, id: Id, bytes: usize) {
-        self.ends.consumed(id, bytes);
+    ///
+    /// # Errors
+    /// More than were received; nothing has changed, then.
+    pub fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
+        self.ends.consumed(id, bytes)
     }
 
     /// The application sends no more on this connection, but still reads.

@@ -111,10 +111,10 @@ fn credit_stops_one_connection_and_no_other() {
     assert_eq!(pair.opener.compose(quick, &[2; 500]), 500);
     pair.exchange();
     assert_eq!(pair.opener.poll_room(), None);
-    pair.server.consumed(slow, 499);
+    pair.server.consumed(slow, 499).unwrap();
     pair.exchange();
     assert_eq!(pair.opener.poll_room(), None, "restated by halves of the window");
-    pair.server.consumed(slow, 1);
+    pair.server.consumed(slow, 1).unwrap();
     pair.exchange();
     assert_eq!(pair.opener.poll_room(), Some(slow));
     assert_eq!(pair.opener.poll_room(), None);
@@ -357,12 +357,12 @@ proptest! {
                 Step::Read(i) if i < open.len() => {
                     let (id, name) = open[i];
                     let unread = std::mem::take(&mut streams.entry(2 * name).or_default().unread);
-                    pair.server.consumed(id, unread);
+                    pair.server.consumed(id, unread).unwrap();
                 }
                 Step::ReadReply(i) if i < open.len() => {
                     let (id, name) = open[i];
                     let unread = std::mem::take(&mut streams.entry(2 * name + 1).or_default().unread);
-                    pair.opener.consumed(id, unread);
+                    pair.opener.consumed(id, unread).unwrap();
                 }
                 Step::FinishRequest(i) if i < open.len() => pair.opener.finish(open[i].0),
                 Step::CloseByClient(i) if i < open.len() => {

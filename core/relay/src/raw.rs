@@ -263,12 +263,18 @@ impl RawClient {
         self.bytes_out += bytes.len() as u64;
         let taken = if self.replies.is_empty() { out.send(conn, bytes) } else { 0 };
         if taken > 0 {
-            linked.opener.consumed(self.id, taken);
+            self.give_credit(linked, taken);
         }
         if taken < bytes.len() {
             self.replies.push(&bytes[taken..], memory);
         }
         self.note_unread(now, conn, out);
+    }
+
+    /// The client's connection has taken replies.
+    fn give_credit(&self, linked: &mut Linked, taken: usize) {
+        let outcome = linked.opener.consumed(self.id, taken);
+        debug_assert_eq!(outcome, Ok(()), "replies that are sent were received");
     }
 
     /// The server sends no more.
@@ -291,7 +297,7 @@ impl RawClient {
         while !self.replies.is_empty() {
             let offered = self.replies.front().len();
             let taken = out.send(conn, self.replies.front());
-            linked.opener.consumed(self.id, taken);
+            self.give_credit(linked, taken);
             self.replies.advance(taken, memory);
             if taken < offered {
                 break;

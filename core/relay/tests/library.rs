@@ -159,7 +159,7 @@ fn credit_is_end_to_end() {
     assert_eq!(client.link.compose(id, &[7; 5000]), 1000, "the server's credit, told in the relay's welcome");
     client.exchange(&mut world).unwrap();
     world.exchange();
-    world.server.consumed(Id(1), 600);
+    world.server.consumed(Id(1), 600).unwrap();
     world.exchange();
     client.exchange(&mut world).unwrap();
     assert_eq!(client.link.compose(id, &[7; 5000]), 600);
@@ -169,7 +169,7 @@ fn credit_is_end_to_end() {
     world.exchange();
     client.exchange(&mut world).unwrap();
     assert_eq!(client.got.len(), window);
-    client.link.consumed(id, window);
+    client.link.consumed(id, window).unwrap();
     client.exchange(&mut world).unwrap();
     world.exchange();
     assert_eq!(world.server.room(Id(1)), window);

@@ -233,7 +233,7 @@ fn grants_follow_the_servers_credit() {
     world.data(client, &[b'x'; 400]);
     world.exchange();
     assert_eq!(world.wires.line(client).granted, 1000, "credit is used up");
-    world.server.consumed(Id(1), 700);
+    world.server.consumed(Id(1), 700).unwrap();
     world.exchange();
     assert_eq!(world.wires.line(client).granted, 1700);
     world.data(client, &[b'x'; 700]);

@@ -28,7 +28,7 @@ fn a_stall_for_want_of_credit_is_counted_and_timed() {
     let (clients, _) = world.relay.client_statuses(None, 1);
     assert_eq!(clients[0].stalled_since, Some(world.now));
     world.now = world.now + STEP;
-    world.server.consumed(Id(1), 700);
+    world.server.consumed(Id(1), 700).unwrap();
     world.exchange();
     let ended = Stalls { credit: 1, credit_ns: 3_000_000, ..Stalls::default() };
     assert_eq!(stalls(&world), ended);
@@ -138,7 +138,7 @@ fn a_link_sends_one_batch_for_each_delay_at_most() {
         for heard in world.exchange() {
             match heard {
                 Heard::Data(id, bytes) => {
-                    world.server.consumed(Id(id), bytes.len());
+                    world.server.consumed(Id(id), bytes.len()).unwrap();
                     world.server.compose(Id(id), &[b'x'; 1000]);
                 }
                 Heard::Closed(id, reason) => world.server.close(Id(id), reason),

@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::SocketAddr;
 
 use spillway_auth::Key;
+use spillway_batch::ConsumedTooMuch;
 use spillway_transport::Time;
 use spillway_wire::session::{Reconnect, SessionId};
 use spillway_wire::{CloseReason, Connect, Control, Kind, RefuseReason};
@@ -209,8 +210,11 @@ impl ClientSession {
     }
 
     /// The application has read so many bytes.
-    pub fn consumed(&mut self, bytes: usize) {
-        self.stream.consume(bytes);
+    ///
+    /// # Errors
+    /// More than were received; nothing has changed, then.
+    pub fn consumed(&mut self, bytes: usize) -> Result<(), ConsumedTooMuch> {
+        self.stream.consume(bytes)
     }
 
     /// The application sends no more, but still reads.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use spillway_batch::ConsumedTooMuch;
 use spillway_transport::Time;
 use spillway_wire::session::Acknowledge;
 
@@ -85,9 +86,13 @@ impl Incoming {
     }
 
     /// The application has taken so many bytes.
-    pub(crate) fn consume(&mut self, bytes: usize) {
-        debug_assert!(self.consumed + bytes as u64 <= self.received, "consumed at most what was received");
-        self.consumed = (self.consumed + bytes as u64).min(self.received);
+    pub(crate) fn consume(&mut self, bytes: usize) -> Result<(), ConsumedTooMuch> {
+        let unconsumed = self.received - self.consumed;
+        if bytes as u64 > unconsumed {
+            return Err(ConsumedTooMuch { bytes, unconsumed });
+        }
+        self.consumed += bytes as u64;
+        Ok(())
     }
 
     /// The new limit, when it is time to tell the other end.

@@ -1,5 +1,6 @@
 //! Both directions of a session, at one of its ends, and how they close.
 
+use spillway_batch::ConsumedTooMuch;
 use spillway_transport::Time;
 use spillway_wire::session::{Acknowledge, Position};
 use spillway_wire::{CloseReason, Control};
@@ -76,8 +77,8 @@ impl Stream {
         self.outgoing.finish();
     }
 
-    pub(crate) fn consume(&mut self, bytes: usize) {
-        self.incoming.consume(bytes);
+    pub(crate) fn consume(&mut self, bytes: usize) -> Result<(), ConsumedTooMuch> {
+        self.incoming.consume(bytes)
     }
 
     pub(crate) fn close(&mut self, reason: CloseReason) {

@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
+use spillway_batch::ConsumedTooMuch;
 use spillway_transport::Time;
 use spillway_wire::preamble::Role;
 use spillway_wire::session::{Opening, SessionId};
@@ -343,11 +344,15 @@ impl<C: Copy + PartialEq> Sessions<C> {
     }
 
     /// The application has read so many bytes.
-    pub fn consumed(&mut self, session: SessionHandle, bytes: usize) {
+    ///
+    /// # Errors
+    /// More than were received; nothing has changed, then.
+    pub fn consumed(&mut self, session: SessionHandle, bytes: usize) -> Result<(), ConsumedTooMuch> {
         if let Some(known) = self.slots.get_mut(session) {
-            known.stream.consume(bytes);
+            known.stream.consume(bytes)?;
             self.count(session);
         }
+        Ok(())
     }
 
     /// The application sends no more, but still reads.

@@ -120,8 +120,8 @@ fn requests_that_nobody_reads_count() {
     assert!(world.table.is_overflowing());
     assert_eq!(world.overflowed().len(), 1, "nobody has kept it waiting: only as many as must go");
     assert!(world.table.held_bytes() <= BOUND);
-    world.table.consumed(sessions[10], KEPT);
-    world.table.consumed(sessions[9], KEPT);
+    world.table.consumed(sessions[10], KEPT).unwrap();
+    world.table.consumed(sessions[9], KEPT).unwrap();
     assert!(world.table.held_bytes() <= BOUND - KEPT);
 }
 

@@ -19,6 +19,8 @@ use crate::port::clients::Context;
 use crate::session::{PM_ADDRESS_BYTES, timeout_ms};
 use crate::status::{Fault, call, done, pm_status, write_text};
 
+const CONSUMED_TOO_MUCH: &str = "more is said to be consumed than has come";
+
 /// A link port: helpers, and clients that speak links themselves, open links to it.
 pub struct pm_port {
     _opaque: [u8; 0],
@@ -211,10 +213,9 @@ pub unsafe extern "C" fn pm_compose(
 pub unsafe extern "C" fn pm_consumed(port: *mut pm_port, client: pm_client, length: usize) -> c_int {
     let consumed = |port: &mut Port, it| {
         if !port.clients.consumed(client, length) {
-            return Err(Fault::invalid("more is said to be consumed than has come"));
+            return Err(Fault::invalid(CONSUMED_TOO_MUCH));
         }
-        port.links.consumed(it, length);
-        Ok(())
+        port.links.consumed(it, length).map_err(|_| Fault::invalid(CONSUMED_TOO_MUCH))
     };
     // SAFETY: the caller vouches for it.
     done(|| unsafe { with_client(port, client, consumed) })

@@ -33,7 +33,7 @@ fn serve(mut links: Links, is_stopped: &AtomicBool) {
         Event::Connected { client, .. } => links.accept(client),
         Event::Data { client, bytes } => {
             assert_eq!(links.compose(client, bytes), bytes.len());
-            links.consumed(client, bytes.len());
+            links.consumed(client, bytes.len()).unwrap();
         }
         Event::Finished { client } => links.finish(client),
         Event::Closed { client, reason } => links.close(client, reason),

@@ -162,7 +162,7 @@ impl Server {
                 let Some(replies) = self.helped.get_mut(&client) else { return };
                 // Straight from the batch of requests into the batch of replies, unless some wait already.
                 let composed = if replies.bytes.is_empty() { self.links.compose(client, bytes) } else { 0 };
-                self.links.consumed(client, composed);
+                self.links.consumed(client, composed).expect("consumed at most what was received");
                 // The rest is bounded by the client's window: it is not consumed before it is composed.
                 replies.bytes.extend_from_slice(&bytes[composed..]);
             }
@@ -190,7 +190,7 @@ impl Server {
         let Some(replies) = self.helped.get_mut(&client) else { return };
         let composed = self.links.compose(client, &replies.bytes);
         replies.bytes.drain(..composed);
-        self.links.consumed(client, composed);
+        self.links.consumed(client, composed).expect("consumed at most what was received");
         if replies.finished && replies.bytes.is_empty() {
             self.links.finish(client);
             self.links.close(client, CloseReason::Normal);

@@ -377,7 +377,7 @@ impl Leader {
         } else if let Some(waiting) = self.session_waiting.get_mut(&client) {
             let composed = self.links.compose(client, waiting);
             waiting.drain(..composed);
-            self.links.consumed(client, composed);
+            self.links.consumed(client, composed).expect("consumed at most what was received");
         }
         let finishing: Vec<Client> = self.finishing.iter().copied().collect();
         finishing.into_iter().for_each(|client| self.end_if_answered(client));

@@ -43,8 +43,8 @@ pub use settings::{BindError, Settings};
 pub use spillway_auth::{Key, KeyRing};
 pub use spillway_batch::unauthenticated::Bounds as UnauthenticatedBounds;
 pub use spillway_batch::{
-    AddressRange, AddressRules, CloseReason, Encryption, Forbidden, Info, Limits, LinkCounters, RangeError,
-    RefuseReason, Role, Unacknowledged,
+    AddressRange, AddressRules, CloseReason, ConsumedTooMuch, Encryption, Forbidden, Info, Limits,
+    LinkCounters, RangeError, RefuseReason, Role, Unacknowledged,
 };
 pub use spillway_keys::{KeyFileError, read_key_file};
 pub use spillway_policy::Word;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{CloseReason, Encryption, Id, Limits, Role, Scratch};
-use spillway_server::{BindError, Client, Event, Key, KeyRing, LinkEnd, Links, Settings};
+use spillway_server::{BindError, Client, ConsumedTooMuch, Event, Key, KeyRing, LinkEnd, Links, Settings};
 use spillway_transport::Time;
 use spillway_wire::{Connect, Control};
 use support::port::{Port, Serve, until};
@@ -89,7 +89,7 @@ impl Serve for Server {
             }
             Event::Data { client, bytes } => {
                 assert_eq!(self.port.links.compose(client, bytes), bytes.len());
-                self.port.links.consumed(client, bytes.len());
+                self.port.links.consumed(client, bytes.len()).unwrap();
             }
             Event::Closed { client, reason } => {
                 self.port.links.close(client, reason);
@@ -254,6 +254,22 @@ fn get_info_tells_helpers_and_clients_apart() {
     assert_eq!((info(0).role, info(0).client), (Role::Helper, address("10.9.8.7:6")));
     assert_eq!((info(1).role, info(1).client), (Role::Client, own));
     assert_eq!((info(0).bytes_received, info(0).bytes_sent), (5, 5));
+}
+
+/// The application counts a byte twice: it is told so, and the client gets no credit for bytes that it never sent.
+#[test]
+fn consuming_more_than_was_received_is_an_error() {
+    let mut server = Server::start(Settings::default());
+    let mut helper = server.establish(Role::Helper, keys().0);
+    let id = helper.end.open(address("10.9.8.7:6"), None).unwrap();
+    helper.end.compose(id, b"hello");
+    helper.flush();
+    assert_eq!(server.hear(&mut helper), Heard::Accepted(id));
+    let client = server.clients[0];
+    let error = server.port.links.consumed(client, 1).unwrap_err();
+    assert_eq!(error, ConsumedTooMuch { bytes: 1, unconsumed: 0 });
+    assert!(error.to_string().contains("only 0 were received"), "{error}");
+    assert_eq!(server.port.links.consumed(client, 0), Ok(()));
 }
 
 /// Whoever opens and closes connections for ever and never reads the answers is not read either.

@@ -38,7 +38,7 @@ impl Serve for Echo {
             Event::Connected { client, .. } => links.accept(client),
             Event::Data { client, bytes } => {
                 assert_eq!(links.compose(client, bytes), bytes.len(), "small replies always fit");
-                links.consumed(client, bytes.len());
+                links.consumed(client, bytes.len()).unwrap();
             }
             Event::Closed { client, reason } => links.close(client, reason),
             _ => {}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use spillway_client::session::{BlockingSession, CarrierLoss, Gone, Pace, SessionEvent, SessionSettings};
 use spillway_client::{Key, LinkTarget, Session};
-use spillway_server::{CloseReason, Event, KeyRing, Role, Settings};
+use spillway_server::{CloseReason, ConsumedTooMuch, Event, KeyRing, Role, Settings};
 use support::helper::Relief;
 use support::port::{Port, Serve, until};
 use support::streams::stream_and_move;
@@ -252,7 +252,7 @@ fn who_has_closed_is_told_of_the_end() {
     session.close().unwrap();
 }
 
-/// A server that closes when it has heard something.
+/// A server that closes when it has heard something. First it counts a byte too many, which is an error.
 struct Curt(Port);
 
 impl Serve for Curt {
@@ -263,7 +263,13 @@ impl Serve for Curt {
     fn handle(&mut self, event: Event<'_>) {
         match event {
             Event::Connected { client, .. } => self.0.links.accept(client),
-            Event::Data { client, .. } => self.0.links.close(client, CloseReason::Normal),
+            Event::Data { client, bytes } => {
+                let (bytes, received) = (bytes.len() + 1, bytes.len() as u64);
+                let error = ConsumedTooMuch { bytes, unconsumed: received };
+                assert_eq!(self.0.links.consumed(client, bytes), Err(error));
+                assert_eq!(self.0.links.consumed(client, bytes - 1), Ok(()));
+                self.0.links.close(client, CloseReason::Normal);
+            }
             _ => {}
         }
     }

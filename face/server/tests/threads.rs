@@ -70,7 +70,7 @@ impl Worker {
         let Some((waiting, finished)) = self.clients.get_mut(&client) else { return };
         let composed = self.port.links.compose(client, waiting);
         waiting.drain(..composed);
-        self.port.links.consumed(client, composed);
+        self.port.links.consumed(client, composed).unwrap();
         if *finished && waiting.is_empty() {
             self.port.links.finish(client);
         }

@@ -348,7 +348,8 @@ impl Inner {
                     if connection.deliver(bytes) {
                         self.raised.push(connection.index);
                     } else if let Some(end) = &mut self.end {
-                        end.consumed(id, bytes.len());
+                        let outcome = end.consumed(id, bytes.len());
+                        debug_assert_eq!(outcome, Ok(()), "it was received just now");
                     }
                 }
             }

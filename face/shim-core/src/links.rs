@@ -305,7 +305,10 @@ pub(crate) fn consumed(connection: &Connection, bytes: usize, wakes: &mut Wakes)
     if sessions::is_carried(connection) {
         return sessions::consumed(connection, bytes, wakes);
     }
-    with(connection, wakes, |end, id| end.consumed(id, bytes));
+    with(connection, wakes, |end, id| {
+        let outcome = end.consumed(id, bytes);
+        debug_assert_eq!(outcome, Ok(()), "what the application reads was received");
+    });
 }
 
 /// The application sends no more.

@@ -47,7 +47,7 @@ fn ask(helper: &mut Driver, session: &mut ClientSession, id: Id, request: &[u8],
             Relayed::Control(control) => drop(session.handle_control(now, &control).unwrap()),
             Relayed::Data(bytes) => {
                 assert_eq!(session.handle_data(now, bytes.len()), Ok(true));
-                session.consumed(bytes.len());
+                session.consumed(bytes.len()).unwrap();
                 got.extend(bytes);
             }
         }

@@ -170,7 +170,7 @@ impl LinkDriver {
                     let at = at.map_err(|_| "a reply of no connection")?;
                     self.clients[at].received.extend_from_slice(bytes);
                     let length = bytes.len();
-                    self.link.consumed(id, length);
+                    self.link.consumed(id, length).expect("consumed at most what was received");
                 }
                 OpenerEvent::Refused { reason, .. } => {
                     return Err(format!("a connection was refused: {reason:?}"));

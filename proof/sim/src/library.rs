@@ -160,7 +160,8 @@ impl Library {
                 link.end.finish(id);
             }
             let read = script.reads(&mut self.rng);
-            link.end.consumed(id, read as usize);
+            let outcome = link.end.consumed(id, read as usize);
+            debug_assert_eq!(outcome, Ok(()), "at most what is unread");
             let leaves = script.leaves();
             if leaves && self.rng.chance(1, 2) {
                 return self.lose(conn, out);

@@ -288,7 +288,8 @@ impl Server {
             connection.waiting -= part;
             connection.read += part;
             if self.canary != Some(Canary::ForgetCredit) {
-                link.end.consumed(id, part as usize);
+                let outcome = link.end.consumed(id, part as usize);
+                debug_assert_eq!(outcome, Ok(()), "at most what waits");
             }
             connection.owed = connection.reply_bytes(connection.read);
             if is_attacker(connection.client) {

@@ -275,7 +275,7 @@ impl World {
                             app.read += 1;
                         }
                         assert!(app.read <= self.client_app.written);
-                        self.table.consumed(session, bytes.len());
+                        self.table.consumed(session, bytes.len()).unwrap();
                     }
                     Ok(false) => {}
                     Err(event) => self.server_event(Some(event)),
@@ -364,7 +364,7 @@ impl World {
                         assert_eq!(*byte, byte_at(app.read, TO_CLIENT), "reply byte {}", app.read);
                         app.read += 1;
                     }
-                    self.client.consumed(bytes.len());
+                    self.client.consumed(bytes.len()).unwrap();
                 }
                 Ok(false) => {}
                 Err(ClientEvent::Stream(event)) => self.client_event(event),

@@ -135,7 +135,7 @@ impl LinkPeer {
             })
             .expect("the link goes on");
         }
-        self.link.consumed(id, reply.len());
+        self.link.consumed(id, reply.len()).unwrap();
         reply
     }
 }

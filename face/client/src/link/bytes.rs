@@ -167,7 +167,8 @@ impl Link {
         if let Stage::Open(id) = self.stage
             && bytes > 0
         {
-            self.end.consumed(id, bytes);
+            let outcome = self.end.consumed(id, bytes);
+            debug_assert_eq!(outcome, Ok(()), "what is handed out was received");
         }
     }
 

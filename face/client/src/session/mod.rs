@@ -170,7 +170,8 @@ impl Session {
         }
         let taken = io::Read::read(&mut self.arrived, buffer)?;
         if taken > 0 {
-            self.machine.consumed(taken);
+            let outcome = self.machine.consumed(taken);
+            debug_assert_eq!(outcome, Ok(()), "what has arrived was received");
             self.push(now);
             return Ok(taken);
         }

@@ -96,7 +96,7 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
                 Ok(Some(ServerEvent::Data { bytes, .. })) if bytes == DIE => return,
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
-                    link.consumed(id, bytes.len());
+                    link.consumed(id, bytes.len()).unwrap();
                     waiting.extend_from_slice(if replies { bytes } else { &[] });
                     let sent = link.compose(id, &waiting);
                     waiting.drain(..sent);

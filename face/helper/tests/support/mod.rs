@@ -106,7 +106,7 @@ impl LinkEcho {
                         self.waiting.entry((conn, id)).or_default().extend_from_slice(bytes);
                         reply(link, id, self.waiting.entry((conn, id)).or_default());
                     } else {
-                        link.consumed(id, bytes.len());
+                        link.consumed(id, bytes.len()).unwrap();
                     }
                 }
                 Ok(Some(ServerEvent::Finished { id })) => link.finish(id),
@@ -135,7 +135,7 @@ impl LinkEcho {
 fn reply(link: &mut ServerLink, id: Id, waiting: &mut Vec<u8>) {
     let taken = link.compose(id, waiting);
     waiting.drain(..taken);
-    link.consumed(id, taken);
+    link.consumed(id, taken).unwrap();
 }
 
 impl Application for LinkEcho {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use spillway_batch::{CloseReason, Control, Info, Kind, RefuseReason, Role};
+use spillway_batch::{CloseReason, ConsumedTooMuch, Control, Info, Kind, RefuseReason, Role};
 use spillway_session::{
     Expired, FirstWords, OnServerLink, Opened, SessionHandle, Sessions, StreamEvent, TableLimits,
 };
@@ -167,9 +167,10 @@ impl Carried {
         taken
     }
 
-    pub(super) fn consumed(&mut self, session: SessionHandle, bytes: usize) {
-        self.table.consumed(session, bytes);
+    pub(super) fn consumed(&mut self, session: SessionHandle, bytes: usize) -> Result<(), ConsumedTooMuch> {
+        self.table.consumed(session, bytes)?;
         self.mark(session);
+        Ok(())
     }
 
     pub(super) fn finish(&mut self, session: SessionHandle) {

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use spillway_batch::{CloseReason, Info, LinkCounters, RefuseReason, ServerEvent, Unacknowledged};
+use spillway_batch::{
+    CloseReason, ConsumedTooMuch, Info, LinkCounters, RefuseReason, ServerEvent, Unacknowledged,
+};
 use spillway_transport::Time;
 
 use super::Links;
@@ -108,11 +110,12 @@ impl Links {
 
     /// So many bytes of a client's requests are dealt with: it may send as many more. Together never more than
     /// were received.
-    pub fn consumed(&mut self, client: Client, bytes: usize) {
+    ///
+    /// # Errors
+    /// More than were received, which is a mistake of the application; nothing has changed, then.
+    pub fn consumed(&mut self, client: Client, bytes: usize) -> Result<(), ConsumedTooMuch> {
         match client.0 {
-            Name::Plain(link, id) => {
-                self.with(link, |entry| entry.end.consumed(id, bytes));
-            }
+            Name::Plain(link, id) => self.with(link, |entry| entry.end.consumed(id, bytes)).unwrap_or(Ok(())),
             Name::Session(session) => self.carried.consumed(session, bytes),
         }
     }

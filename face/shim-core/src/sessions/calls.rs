@@ -78,7 +78,10 @@ fn end_overflowing(connection: &Connection, wakes: &mut Wakes) {
 
 /// The application has read bytes.
 pub(crate) fn consumed(connection: &Connection, bytes: usize, wakes: &mut Wakes) {
-    with(connection, wakes, |shard, session| shard.table.consumed(session, bytes));
+    with(connection, wakes, |shard, session| {
+        let outcome = shard.table.consumed(session, bytes);
+        debug_assert_eq!(outcome, Ok(()), "what the application reads was received");
+    });
 }
 
 /// The application sends no more.

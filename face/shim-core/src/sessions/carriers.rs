@@ -131,7 +131,8 @@ pub(crate) fn data(now: Time, name: Name, carrier: CarrierName, bytes: &[u8]) ->
             if connection.deliver(bytes) {
                 return Some(connection.index);
             }
-            shard.table.consumed(session, bytes.len());
+            let outcome = shard.table.consumed(session, bytes.len());
+            debug_assert_eq!(outcome, Ok(()), "it was received just now");
             None
         }
         Err(event) => shard.tell(now, name.slot, event),

@@ -195,7 +195,7 @@ impl Driver {
                 if connection.holds {
                     connection.held += bytes.len();
                 } else {
-                    self.link.consumed(id, bytes.len());
+                    self.link.consumed(id, bytes.len()).unwrap();
                 }
             }
             OpenerEvent::Finished { id } => self.of(id).finished = true,
@@ -216,7 +216,7 @@ impl Driver {
         let connection = self.of(id);
         connection.holds = false;
         let held = std::mem::take(&mut connection.held);
-        self.link.consumed(id, held);
+        self.link.consumed(id, held).unwrap();
         self.flush();
     }
 

@@ -91,7 +91,7 @@ impl Server {
                 ServerEvent::Data { id, bytes } => {
                     self.taken.fetch_add(bytes.len() as u64, Ordering::SeqCst);
                     replies.entry(id).or_default().0.extend_from_slice(bytes);
-                    link.consumed(id, bytes.len());
+                    link.consumed(id, bytes.len()).unwrap();
                 }
                 ServerEvent::Finished { id } => replies.entry(id).or_default().1 = true,
                 ServerEvent::Closed { id, .. } => {

@@ -45,7 +45,7 @@ fn echo(mut stream: TcpStream, config: &Arc<ServerConfig>) -> std::io::Result<()
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
                     owed.extend_from_slice(bytes);
-                    link.consumed(id, bytes.len());
+                    link.consumed(id, bytes.len()).unwrap();
                     let taken = link.compose(id, &owed);
                     owed.drain(..taken);
                 }

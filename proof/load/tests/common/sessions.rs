@@ -97,7 +97,7 @@ fn reply(
     let consumed = bytes.len();
     if consumed > 0 {
         alter(&mut bytes);
-        links.consumed(client, consumed);
+        links.consumed(client, consumed).unwrap();
     }
     let owed = owed.entry(client).or_default();
     owed.append(&mut bytes);

@@ -266,7 +266,7 @@ impl<'a> World<'a> {
                         messages += 1;
                         assert_eq!(self.server.compose(id, &REPLY), REPLY.len(), "within credit");
                     }
-                    self.server.consumed(id, length);
+                    self.server.consumed(id, length).expect("consumed at most what was received");
                 }
                 _ => {}
             }
@@ -283,7 +283,7 @@ impl<'a> World<'a> {
             }
         }
         for (id, length) in answered {
-            self.opener.consumed(id, length);
+            self.opener.consumed(id, length).expect("consumed at most what was received");
             for _ in 0..length / REPLY.len() {
                 self.answer(id);
             }

@@ -274,7 +274,8 @@ impl Client {
         }
         let part = if self.is_slow { self.unread.min(rng.scale(1, 2_000)) } else { self.unread };
         self.unread -= part;
-        self.session.consumed(part as usize);
+        let outcome = self.session.consumed(part as usize);
+        debug_assert_eq!(outcome, Ok(()), "at most what is unread");
         let resets = self.leaves_at.is_some_and(|at| self.written >= at);
         let is_done = self.saw_end && self.has_finished && self.unread == 0;
         if resets || is_done {

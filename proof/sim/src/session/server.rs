@@ -182,7 +182,8 @@ impl Server {
         }
         let part = app.reads(&mut self.rng);
         if self.canary != Some(Canary::ForgetCredit) {
-            self.table.consumed(session, part as usize);
+            let outcome = self.table.consumed(session, part as usize);
+            debug_assert_eq!(outcome, Ok(()), "at most what waits");
         }
         let mut books = self.books.borrow_mut();
         let part = app.unsaid().min(self.rng.scale(1, 64 * 1024));

@@ -227,7 +227,7 @@ impl Answering {
                 ServerEvent::Connect { id, .. } => link.accept(id),
                 ServerEvent::Data { id, bytes } => {
                     link.compose(id, bytes);
-                    link.consumed(id, bytes.len());
+                    link.consumed(id, bytes.len()).expect("consumed at most what was received");
                 }
                 _ => {}
             }
