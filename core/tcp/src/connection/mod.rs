@@ -142,6 +142,8 @@ pub(crate) struct Connection {
     is_opened: bool,
     /// Bytes that wait here, as the stack has counted them.
     late_counted: usize,
+    /// Of the send queue's memory, what is counted among all connections'.
+    held_counted: usize,
     told_acknowledged: u64,
     told_finished: bool,
     told_lost: bool,
@@ -184,6 +186,7 @@ impl Connection {
             wants_room: false,
             is_opened: false,
             late_counted: 0,
+            held_counted: 0,
             told_acknowledged: 0,
             told_finished: false,
             told_lost: false,
@@ -326,6 +329,24 @@ impl Connection {
     /// It is gone, and what waited here with it.
     pub(crate) fn drop_late(&mut self, all: &mut usize) {
         *all -= core::mem::take(&mut self.late_counted);
+    }
+
+    /// Bytes of memory that hold what was sent and is not acknowledged.
+    pub(crate) fn held(&self) -> usize {
+        self.queue.held()
+    }
+
+    /// Counts them among those of all connections.
+    #[inline]
+    pub(crate) fn count_held(&mut self, all: &mut usize) {
+        let held = self.queue.held();
+        *all = *all - self.held_counted + held;
+        self.held_counted = held;
+    }
+
+    /// It is gone, and its send queue with it.
+    pub(crate) fn drop_held(&mut self, all: &mut usize) {
+        *all -= core::mem::take(&mut self.held_counted);
     }
 
     /// Bytes that waited for a grant go to the application.

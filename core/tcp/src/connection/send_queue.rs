@@ -39,11 +39,13 @@ pub(super) struct SendQueue {
     start: Seq,
     /// After the last.
     end: Seq,
+    /// Capacity of all pieces.
+    capacity: usize,
 }
 
 impl SendQueue {
     pub(super) fn new(start: Seq) -> SendQueue {
-        SendQueue { pieces: VecDeque::new(), start, end: start }
+        SendQueue { pieces: VecDeque::new(), start, end: start, capacity: 0 }
     }
 
     pub(super) fn start(&self) -> Seq {
@@ -60,13 +62,18 @@ impl SendQueue {
         (self.end - self.start) as usize // bounded by the send buffer, or one chunk
     }
 
+    /// Bytes of memory that hold them. A buffer that waits empty for the next ones is not counted.
+    pub(super) fn held(&self) -> usize {
+        if self.start == self.end { 0 } else { self.capacity }
+    }
+
     /// Copies bytes to the end.
     pub(super) fn push(&mut self, mut bytes: &[u8], spent: &mut Spent) {
         if let Some(piece) = self.pieces.back_mut()
             && piece.is_open
             && piece.chunk.len() + bytes.len() <= GATHER_BYTES
         {
-            piece.chunk.buffer().extend_from_slice(bytes);
+            self.capacity += extend(&mut piece.chunk, bytes);
             self.end += bytes.len() as u64;
             return;
         }
@@ -75,11 +82,12 @@ impl SendQueue {
                 self.pieces.back_mut().filter(|piece| piece.is_open && piece.chunk.len() < GATHER_BYTES);
             let Some(piece) = open else {
                 let chunk = spent.take().unwrap_or_default();
+                self.capacity += chunk.capacity();
                 self.pieces.push_back(Piece { from: self.end, chunk, is_open: true });
                 continue;
             };
             let (now, later) = bytes.split_at(bytes.len().min(GATHER_BYTES - piece.chunk.len()));
-            piece.chunk.buffer().extend_from_slice(now);
+            self.capacity += extend(&mut piece.chunk, now);
             self.end += now.len() as u64;
             bytes = later;
         }
@@ -89,6 +97,7 @@ impl SendQueue {
     pub(super) fn push_chunk(&mut self, chunk: Chunk) {
         let from = self.end;
         self.end += chunk.len() as u64;
+        self.capacity += chunk.capacity();
         self.pieces.push_back(Piece { from, chunk, is_open: false });
     }
 
@@ -107,6 +116,7 @@ impl SendQueue {
         }
         while self.pieces.front().is_some_and(|piece| piece.end() <= self.start) {
             if let Some(piece) = self.pieces.pop_front() {
+                self.capacity -= piece.chunk.capacity();
                 spent.put(piece.chunk);
             }
         }
@@ -137,6 +147,13 @@ impl SendQueue {
             (at, done) = (at + many as u64, done + many);
         }
     }
+}
+
+/// Appends bytes, and returns by how much the chunk's memory has grown.
+fn extend(chunk: &mut Chunk, bytes: &[u8]) -> usize {
+    let before = chunk.capacity();
+    chunk.buffer().extend_from_slice(bytes);
+    chunk.capacity() - before
 }
 
 /// Buffers for reuse, shared by all connections of a stack.

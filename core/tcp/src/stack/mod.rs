@@ -65,6 +65,8 @@ pub struct Stack {
     half_open: u32,
     /// That wait for others, or for a grant, of all connections.
     late_bytes: usize,
+    /// Bytes of memory of all send queues.
+    held_bytes: usize,
     time_waits: TimeWaits,
     isn: Isn,
     cookies: Cookies,
@@ -96,6 +98,7 @@ impl Stack {
             listening: alloc::vec![false; settings.listeners.len()],
             half_open: 0,
             late_bytes: 0,
+            held_bytes: 0,
             time_waits: TimeWaits::new(settings.time_wait_max, settings.key),
             isn: Isn::new(settings.key, settings.clock_at_zero),
             cookies: Cookies::new(settings.key, settings.clock_at_zero),
@@ -197,6 +200,7 @@ impl Stack {
         let result = act(connection, &mut cx);
         self.half_open -= u32::from(was_half_open && !connection.is_half_open());
         connection.count_late(&mut self.late_bytes);
+        connection.count_held(&mut self.held_bytes);
         if connection.is_lost() {
             self.end(conn);
         } else {
@@ -236,6 +240,7 @@ impl Stack {
     fn free(&mut self, conn: Conn) {
         if let Some(connection) = self.table.get_mut(conn) {
             connection.drop_late(&mut self.late_bytes);
+            connection.drop_held(&mut self.held_bytes);
             self.table.free(conn);
         }
     }

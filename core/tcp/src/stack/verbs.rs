@@ -89,6 +89,7 @@ impl Transport for Stack {
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
         let Some(connection) = self.table.get_mut(conn) else { return 0 };
         let taken = connection.send(&self.settings, &mut self.spent, bytes);
+        connection.count_held(&mut self.held_bytes);
         touch(&mut self.touched, connection);
         taken
     }
@@ -96,6 +97,7 @@ impl Transport for Stack {
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
         let Some(connection) = self.table.get_mut(conn) else { return Err(chunk) };
         connection.send_chunk(&self.settings, chunk)?;
+        connection.count_held(&mut self.held_bytes);
         touch(&mut self.touched, connection);
         Ok(())
     }
@@ -106,6 +108,14 @@ impl Transport for Stack {
 
     fn queued(&self, conn: Conn) -> usize {
         self.table.get(conn).map_or(0, Connection::queued)
+    }
+
+    fn held(&self, conn: Conn) -> usize {
+        self.table.get(conn).map_or(0, Connection::held)
+    }
+
+    fn held_by_all(&self) -> usize {
+        self.held_bytes
     }
 
     fn grant(&mut self, conn: Conn, bytes: u32) {

@@ -14,6 +14,7 @@ mod handshake;
 mod icmp;
 mod keep_alive;
 mod long_streams;
+mod memory;
 mod moved;
 mod options;
 mod paws;

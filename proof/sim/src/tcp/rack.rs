@@ -260,6 +260,14 @@ impl Transport for Rack {
         self.places.get(&name).map_or(0, |(index, conn)| self.seats[*index].stack.queued(*conn))
     }
 
+    fn held(&self, name: Conn) -> usize {
+        self.places.get(&name).map_or(0, |(index, conn)| self.seats[*index].stack.held(*conn))
+    }
+
+    fn held_by_all(&self) -> usize {
+        self.seats.iter().map(|seat| seat.stack.held_by_all()).sum()
+    }
+
     fn grant(&mut self, name: Conn, bytes: u32) {
         if let Some((stack, conn)) = self.at(name) {
             stack.grant(conn, bytes);

@@ -396,7 +396,7 @@ impl Trace {
         self.now.since(begun)
     }
 
-    fn conn(&self) -> spillway_transport::Conn {
+    pub fn conn(&self) -> spillway_transport::Conn {
         self.peers[self.current].conn.unwrap_or_else(|| self.fail("there is no connection"))
     }
 
