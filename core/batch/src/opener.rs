@@ -246,8 +246,9 @@ impl OpenerLink {
         self.ends.relay(id, bytes, last);
     }
 
-    /// Forwards a control message of a relayed connection; of *credit* and *acknowledge* a batch has the latest. An old server would end the whole link for a word of
-    /// sessions: it does not hear of them, whoever says them.
+    /// Forwards a control message of a relayed connection. A batch carries only the latest *credit* and *acknowledge* of
+    /// each connection. A server of an older link version would end the whole link at a message of sessions, so these
+    /// messages are not forwarded to it.
     pub fn relay_control(&mut self, id: Id, control: Control) {
         let control = match control {
             _ if !control.is_of_sessions() || self.carries_sessions() => control,
