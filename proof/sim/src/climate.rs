@@ -83,8 +83,9 @@ pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) 
     }
 }
 
-/// Faults lose connections, they do not alter bytes, and all but attackers keep to the protocol.
-pub(crate) fn is_suspicious(notice: Notice, bounds: Bounds) -> bool {
+/// Faults lose connections, they do not alter bytes, and all but attackers keep to the protocol. `has_been_full`: the
+/// helper may have had as many clients as it may have when it said this.
+pub(crate) fn is_suspicious(notice: Notice, bounds: Bounds, has_been_full: bool) -> bool {
     match notice {
         Notice::ClientCut { client, .. } | Notice::ClientRefused { client, .. } if is_attacker(client) => {
             false
@@ -92,8 +93,9 @@ pub(crate) fn is_suspicious(notice: Notice, bounds: Bounds) -> bool {
         Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
         Notice::ClientCut { why, .. } => !matches!(why, Cut::Memory(_)),
         Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,
-        // An attack is too small for the shipped bounds to be reached.
-        Notice::ClientRefused { why: Refusal::Crowded, .. } => bounds == Bounds::DEFAULT,
+        // An attack is too small for the shipped bounds to be reached. In a full helper, clients that have yet to
+        // authenticate make room for others.
+        Notice::ClientRefused { why: Refusal::Crowded, .. } => bounds == Bounds::DEFAULT && !has_been_full,
         Notice::ClientRefused { why, .. } => {
             matches!(why, Refusal::Address | Refusal::NotItsOwnAddress | Refusal::OtherServer)
         }

@@ -190,13 +190,15 @@ impl World {
     fn check_bounds(&mut self) {
         for node in &mut self.nodes {
             let Node::Helper(relay) = node else { continue };
+            // Some may have left in the same turn.
+            let has_been_full = relay.clients() * 2 >= self.climate.relay.clients_max;
             while let Some(notice) = relay.poll_notice() {
                 if let Notice::ClientCut { client, why: Cut::Memory(_), .. } = notice
                     && client.ip() == ip(RAW)
                 {
                     self.oracle.borrow_mut().closed_for_memory(client);
                 }
-                if is_suspicious(notice, self.climate.unauthenticated) {
+                if is_suspicious(notice, self.climate.unauthenticated, has_been_full) {
                     self.oracle.borrow_mut().violation(format!("a helper says {notice:?}"));
                 }
             }
