@@ -65,7 +65,8 @@ pub fn net_config(config: &HelperConfig, threads: &Threads) -> NetConfig {
     }
 }
 
-fn clients_max(config: &HelperConfig, threads: &Threads) -> u32 {
+/// Clients that a thread may have.
+pub fn clients_max(config: &HelperConfig, threads: &Threads) -> u32 {
     u32::try_from(threads.share(u64::from(config.max_connections))).unwrap_or(u32::MAX)
 }
 

@@ -7,7 +7,7 @@ use spillway_policy::Word;
 use crate::status::{HelperStatus, ServiceStatus};
 
 /// Says why new clients should not be sent here, a line each: the helper or a service drains, relief of a service is off, a
-/// link is down, a thread is silent or has failed.
+/// link is down, a thread is silent or has failed, all threads have as many clients as they may.
 ///
 /// # Errors
 /// What is wrong.
@@ -23,6 +23,13 @@ pub fn health(status: &HelperStatus) -> Result<(), String> {
     if status.threads_silent > 0 {
         let _ = writeln!(why, "{} of {} threads do not answer", status.threads_silent, status.threads);
     }
+    if is_full(status) {
+        let _ = writeln!(
+            why,
+            "full: no new clients; {} connected, max_connections = {}",
+            status.clients, status.max_connections
+        );
+    }
     // One that is removed only lets its clients finish.
     for service in status.services.iter().filter(|service| !service.removed) {
         if let Some(what) = refuses(service) {
@@ -30,6 +37,12 @@ pub fn health(status: &HelperStatus) -> Result<(), String> {
         }
     }
     if why.is_empty() { Ok(()) } else { Err(why) }
+}
+
+/// Whether every thread has as many clients as it may.
+fn is_full(status: &HelperStatus) -> bool {
+    let max = status.max_connections_of_thread;
+    !status.contexts.is_empty() && max > 0 && status.contexts.iter().all(|thread| thread.clients >= max)
 }
 
 /// Why a service does not accept new clients, or not on all threads.
@@ -51,7 +64,23 @@ pub(crate) fn refuses(service: &ServiceStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Drained, LinkStatus};
+    use crate::status::{ContextStatus, Drained, LinkStatus};
+
+    #[test]
+    fn a_helper_is_full_when_no_thread_accepts_clients() {
+        let thread = |clients| ContextStatus { clients, ..ContextStatus::default() };
+        let of = |clients: [u32; 2]| {
+            health(&HelperStatus {
+                clients: clients.iter().sum(),
+                max_connections: 4,
+                max_connections_of_thread: 3,
+                contexts: clients.map(thread).to_vec(),
+                ..HelperStatus::default()
+            })
+        };
+        assert_eq!(of([3, 2]), Ok(()), "one thread still accepts some");
+        assert_eq!(of([3, 3]).unwrap_err(), "full: no new clients; 6 connected, max_connections = 4\n");
+    }
 
     #[test]
     fn every_reason_is_said() {

@@ -9,7 +9,7 @@ use spillway_net::Remote;
 use spillway_policy::Word;
 
 use crate::config::HelperConfig;
-use crate::contexts::Threads;
+use crate::contexts::{Threads, clients_max};
 use crate::descriptors::raise_limit;
 use crate::listeners::{Places, Sort};
 use crate::log::Names;
@@ -105,6 +105,7 @@ impl Running {
             thread_failure: self.watch.failure().map(str::to_owned),
             log_lines_dropped: spillway_daemon::log_lines_dropped(),
             max_connections: settings.config.max_connections,
+            max_connections_of_thread: clients_max(&settings.config, &self.threads),
             max_memory_bytes: settings.config.max_memory_bytes as u64,
             ..HelperStatus::default()
         }

@@ -53,6 +53,9 @@ pub struct HelperStatus {
     pub clients: u32,
     /// As configured.
     pub max_connections: u32,
+    /// Clients that one network thread may have: more than its share, because they come unevenly.
+    #[serde(default)]
+    pub max_connections_of_thread: u32,
     /// Bytes of memory that hold what waits for and from clients.
     pub buffered_bytes: u64,
     /// As configured.

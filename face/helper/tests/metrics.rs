@@ -114,6 +114,27 @@ fn a_draining_helper_is_not_healthy() {
 }
 
 #[test]
+fn a_full_helper_is_not_healthy() {
+    let server = EchoServer::start();
+    let service = Service {
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        keys: vec![helper_key()],
+        ..Service::new("cache", server.address)
+    };
+    let metrics = Some("127.0.0.1:0".parse().unwrap());
+    let config = HelperConfig { threads: 1, max_connections: 2, metrics, ..HelperConfig::new(vec![service]) };
+    let helper = Helper::start(config).expect("a helper");
+    wait("its link", || get(&helper, "/health").0 == 200);
+    let port = helper.status().services[0].listen[0];
+    let mut clients = [connect(port), connect(port)];
+    clients.iter_mut().for_each(|client| echo(client, 1, 10));
+    let (code, why) = get(&helper, "/health");
+    assert_eq!((code, why.as_str()), (503, "full: no new clients; 2 connected, max_connections = 2\n"));
+    drop(clients);
+    wait("room again", || get(&helper, "/health").0 == 200);
+}
+
+#[test]
 fn a_taken_address_is_said() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut service = Service::new("cache", "127.0.0.1:1".parse().unwrap());

@@ -29,8 +29,12 @@ pub(crate) struct Seen {
 struct Last {
     /// When a session got a carrier.
     carried: Option<Instant>,
+    /// When a new client's session got its first.
+    began: Option<Instant>,
     /// When a carrier was lost or did not take a session.
     failed: Option<Failure>,
+    /// When a client was ended because nothing carried it.
+    ended: Option<Failure>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,14 +44,26 @@ struct Failure {
 }
 
 impl Seen {
-    /// A session is carried.
-    pub fn note_carried(&self, now: Instant) {
-        self.last().carried = Some(now);
+    /// A session is carried; `is_first`: for the first time.
+    pub fn note_carried(&self, now: Instant, is_first: bool) {
+        let mut last = self.last();
+        last.carried = Some(now);
+        if is_first {
+            last.began = Some(now);
+        }
     }
 
     /// A session has lost its carrier, or did not get it.
     pub fn note_failed(&self, now: Instant, address: SocketAddr, why: &impl std::fmt::Display) {
         self.last().failed = Some(Failure { at: now, what: format!("{address}: {why}") });
+    }
+
+    /// A client was ended because nothing carried it.
+    pub fn note_no_carrier(&self, now: Instant, server: SocketAddr) {
+        let failure = Failure { at: now, what: format!("{server}: a client was not carried in time") };
+        let mut last = self.last();
+        last.failed = Some(failure.clone());
+        last.ended = Some(failure);
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
@@ -62,7 +78,8 @@ pub(crate) struct Carriers {
 }
 
 impl Carriers {
-    /// Why new clients would find no carrier, if that is so. `is_carrying`: some client is carried now.
+    /// Why new clients would find no carrier, if that is so. `is_carrying`: some client is carried now. New ones need not
+    /// be, where the server takes no more sessions or another key; a carrier that was lost or refused says little then.
     ///
     /// # Errors
     /// There is no carrier, as far as is known.
@@ -73,15 +90,19 @@ impl Carriers {
         server: SocketAddr,
         helpers: &[SocketAddr],
     ) -> Result<(), String> {
-        if is_carrying {
-            return Ok(());
-        }
-        let (carried, failed) = newest(seen);
+        let newest = newest(seen);
+        let (succeeded, failed) = match is_carrying {
+            true => (newest.began, newest.ended),
+            false => (newest.carried, newest.failed),
+        };
         if let Some(Failure { at, what }) = failed
-            && carried.is_none_or(|carried| carried < at)
+            && succeeded.is_none_or(|succeeded| succeeded < at)
             && at.elapsed() < SEEN_COUNTS
         {
             return Err(format!("no carrier: {what}"));
+        }
+        if is_carrying {
+            return Ok(());
         }
         // Held while looking: others wait for the same answer.
         let mut look = self.look.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,15 +118,15 @@ impl Carriers {
 }
 
 /// The newest of what all threads have seen.
-fn newest<'a>(seen: impl Iterator<Item = &'a Seen>) -> (Option<Instant>, Option<Failure>) {
-    let (mut carried, mut failed): (Option<Instant>, Option<Failure>) = (None, None);
-    for last in seen.map(|seen| seen.last().clone()) {
-        carried = carried.max(last.carried);
-        if last.failed.as_ref().map(|one| one.at) > failed.as_ref().map(|one| one.at) {
-            failed = last.failed;
-        }
-    }
-    (carried, failed)
+fn newest<'a>(seen: impl Iterator<Item = &'a Seen>) -> Last {
+    let newer =
+        |one: Option<Failure>, other: Option<Failure>| one.into_iter().chain(other).max_by_key(|one| one.at);
+    seen.map(|seen| seen.last().clone()).fold(Last::default(), |newest, last| Last {
+        carried: newest.carried.max(last.carried),
+        began: newest.began.max(last.began),
+        failed: newer(newest.failed, last.failed),
+        ended: newer(newest.ended, last.ended),
+    })
 }
 
 /// Whether the server's link port or one of the helpers' can be connected to.
@@ -208,6 +229,29 @@ mod tests {
     }
 
     #[test]
+    fn new_clients_that_are_not_carried_count_although_old_ones_are() {
+        let (_listener, there) = somebody();
+        let (one, other, now) = (Seen::default(), Seen::default(), Instant::now());
+        let check = || Carriers::default().check([&one, &other].into_iter(), true, there, &[]);
+        let later = |ms| now + Duration::from_millis(ms);
+        one.note_carried(now, true);
+        one.note_failed(later(1), there, &"closed");
+        assert_eq!(check(), Ok(()), "a helper that takes nobody keeps no new client away");
+        other.note_no_carrier(later(2), there);
+        other.note_carried(later(3), false);
+        let why = check().unwrap_err();
+        assert!(why.contains("not carried in time") && why.contains(&there.to_string()), "{why}");
+        one.note_carried(later(4), true);
+        assert_eq!(check(), Ok(()));
+        // Of long ago.
+        if let Some(before) = now.checked_sub(SEEN_COUNTS) {
+            let old = Seen::default();
+            old.note_no_carrier(before, there);
+            assert_eq!(Carriers::default().check([&old].into_iter(), true, there, &[]), Ok(()));
+        }
+    }
+
+    #[test]
     fn what_sessions_saw_last_counts_while_it_is_new() {
         let (_listener, there) = somebody();
         let (one, other, now) = (Seen::default(), Seen::default(), Instant::now());
@@ -216,7 +260,7 @@ mod tests {
         let why = check().unwrap_err();
         assert!(why.contains("the key is not known") && why.contains(&there.to_string()), "{why}");
         // Another thread has had a carrier since.
-        other.note_carried(now + Duration::from_millis(1));
+        other.note_carried(now + Duration::from_millis(1), false);
         assert_eq!(check(), Ok(()));
         one.note_failed(now + Duration::from_millis(2), there, &"closed");
         assert!(check().unwrap_err().contains("closed"));

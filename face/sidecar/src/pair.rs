@@ -268,8 +268,8 @@ impl Pair {
                 SessionEvent::Moved(address) => {
                     let is_own = address == around.server;
                     self.carry(if is_own { Carried::Direct } else { Carried::Helped }, around.counters);
-                    self.deadline = None;
-                    around.seen.note_carried(around.now);
+                    let is_first = self.deadline.take().is_some();
+                    around.seen.note_carried(around.now, is_first);
                     if let Some(why) = self.left.take() {
                         around.counters.moves.add(why);
                     }

@@ -259,6 +259,10 @@ impl Shared {
         if self.is_draining() {
             return Err(format!("draining: no new clients; {connections} connected"));
         }
+        let max = self.settings.max_connections;
+        if connections >= u64::from(max) {
+            return Err(format!("full: no new clients; {connections} connected, --max-connections {max}"));
+        }
         // Each thread knows the same helpers.
         let helpers = self.parts.first().map(|part| part.relief().helpers).unwrap_or_default();
         let is_carrying = connections > self.sum(|counters| counters.waiting.value());

@@ -418,7 +418,7 @@ impl Worker {
 
     /// A client was ended because nothing carried it.
     fn note_no_carrier(&self, now: Instant) {
-        self.kit.part.seen.note_failed(now, self.settings.server, &"a client was not carried in time");
+        self.kit.part.seen.note_no_carrier(now, self.settings.server);
     }
 
     /// Frees the place of a session that has said all, or has had its time.

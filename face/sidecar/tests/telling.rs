@@ -54,6 +54,29 @@ fn a_sidecar_tells_everything() {
 }
 
 #[test]
+fn a_full_sidecar_is_not_healthy() {
+    let link_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut settings = Settings::new(link_port.local_addr().unwrap(), Key::loopback_only());
+    settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+    settings.metrics = Some(([127, 0, 0, 1], 0).into());
+    settings.max_connections = 2;
+    let sidecar = Sidecar::start(settings, || ()).unwrap();
+    let web = sidecar.metrics_address().expect("it serves metrics");
+    let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("it listens by TCP") };
+    assert_eq!(get(web, "/health").0, 200);
+    let _clients = [(); 2].map(|()| TcpStream::connect(address).unwrap());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let (code, why) = get(web, "/health");
+        if code == 503 && why.contains("full: no new clients; 2 connected") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{code} {why}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn every_metric_is_documented() {
     let text = include_str!("../../../docs/sidecar-metrics.md");
     for metric in METRICS {
