@@ -274,6 +274,11 @@ impl Ends {
         None
     }
 
+    /// Somebody is still to be named by `poll_room`, unless there is no room any more.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.room.is_empty()
+    }
+
     /// `poll_room` is to name the connection when its credit rises.
     pub(crate) fn want_room(&mut self, id: Id) {
         if let Some(connection) = self.get_mut(id) {

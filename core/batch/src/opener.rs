@@ -462,6 +462,11 @@ impl OpenerLink {
         self.ends.poll_room()
     }
 
+    /// Whether [`poll_room`](Self::poll_room) may have a connection to name.
+    pub fn has_room(&self) -> bool {
+        self.ends.has_room()
+    }
+
     /// Asks [`poll_room`](Self::poll_room) to name this connection when the server next raises its credit: for a
     /// caller that accepts from its client no more than `credit` allows.
     pub fn want_room(&mut self, id: Id) {
@@ -540,7 +545,10 @@ impl OpenerLink {
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next, while nothing can be sent.
     pub fn poll_record_timeout(&self) -> Option<Time> {
-        self.ends.records.as_ref()?.poll_timeout()
+        match &self.stage {
+            Stage::Opening(_) => Some(self.handshake_deadline),
+            _ => self.ends.records.as_ref()?.poll_timeout(),
+        }
     }
 
     /// Fails when the server has not authenticated in time, or the rest of a record does not come.

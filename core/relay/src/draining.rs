@@ -24,6 +24,11 @@ impl Drain {
         self.counts
     }
 
+    /// When those that are left are reset.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        (!self.links_closed).then_some(self.deadline)
+    }
+
     /// No client and no link is left.
     pub(crate) fn is_over(&self) -> bool {
         self.links_closed
@@ -118,14 +123,18 @@ impl Relay {
         *counter += 1;
     }
 
-    /// Drains come to an end by themselves or by their deadline.
-    pub(crate) fn advance_drains<T: Transport>(&mut self, now: Time, out: &mut T) {
-        for service in 0..self.services.len() {
+    /// The turn of services in which something has changed.
+    pub(crate) fn services_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
+        let services = self.services.begin_turn(now);
+        for service in services.iter().copied() {
             self.advance_drain(now, service, out);
+            self.services.settle(service);
         }
+        self.services.end_turn(services);
     }
 
-    fn advance_drain<T: Transport>(&mut self, now: Time, service: usize, out: &mut T) {
+    /// A drain comes to an end by itself or by its deadline.
+    pub(crate) fn advance_drain<T: Transport>(&mut self, now: Time, service: usize, out: &mut T) {
         let Some(drain) = self.services[service].drain.filter(|drain| !drain.links_closed) else { return };
         let clients = self.services[service].clients();
         if clients > 0 && now < drain.deadline {
@@ -146,12 +155,6 @@ impl Relay {
         if let Some(drain) = &mut self.services[service].drain {
             drain.links_closed = true;
         }
-    }
-
-    /// When the next drain deadline passes.
-    pub(crate) fn drain_timeout(&self) -> Option<Time> {
-        let drains = self.services.iter().filter_map(|service| service.drain);
-        drains.filter(|drain| !drain.links_closed).map(|drain| drain.deadline).min()
     }
 }
 

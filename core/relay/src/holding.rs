@@ -39,19 +39,12 @@ impl Relay {
         self.services[usize::from(service)].standing.at(self.now) == Word::Off
     }
 
-    /// Words that are over have their services listen again.
-    pub(crate) fn end_words<T: Transport>(&mut self, now: Time, out: &mut T) {
-        for service in 0..self.services.len() {
-            let standing = &mut self.services[service].standing;
-            if standing.until().is_some_and(|until| until <= now) {
-                *standing = Standing::default();
-                self.update_listening(service, out);
-            }
+    /// A word that is over has its service listen again.
+    pub(crate) fn end_word<T: Transport>(&mut self, now: Time, service: usize, out: &mut T) {
+        let standing = &mut self.services[service].standing;
+        if standing.until().is_some_and(|until| until <= now) {
+            *standing = Standing::default();
+            self.update_listening(service, out);
         }
-    }
-
-    /// When the next word is over.
-    pub(crate) fn words_timeout(&self) -> Option<Time> {
-        self.services.iter().filter_map(|service| service.standing.until()).min()
     }
 }

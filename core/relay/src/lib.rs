@@ -44,6 +44,7 @@ mod gates;
 mod holding;
 mod library;
 mod links;
+mod marked;
 mod memory;
 mod notice;
 mod passages;

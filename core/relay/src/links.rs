@@ -237,6 +237,17 @@ impl Relay {
         self.update_listening(usize::from(service), out);
     }
 
+    /// The turn of links on which something has changed, or something is due.
+    pub(crate) fn links_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
+        let links = self.upstreams.begin_turn(now);
+        for index in links.iter().copied() {
+            self.link_turn(now, index, out);
+            self.end_retired(now, index, out);
+            self.upstreams.settle(index);
+        }
+        self.upstreams.end_turn(links);
+    }
+
     /// Sends what is due, and lets those go on who waited for it.
     pub(crate) fn link_turn<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
         let Some(linked) = self.upstreams[index].linked_mut() else { return };

@@ -99,8 +99,8 @@ impl Relay {
             let upstream = Upstream::new(place as u16, link); // at most SERVICES_MAX
             let free = self.upstreams.iter().position(|upstream| upstream.standing == Standing::Gone);
             let index = free.unwrap_or(self.upstreams.len());
-            match self.upstreams.get_mut(index) {
-                Some(gone) => *gone = upstream,
+            match free {
+                Some(_) => self.upstreams[index] = upstream,
                 None => self.upstreams.push(upstream),
             }
             self.services[place].upstreams.push(index);

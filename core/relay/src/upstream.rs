@@ -7,6 +7,7 @@ use core::time::Duration;
 use spillway_batch::{Batches, Id, KeyId, LinkCounters, OpenerLink};
 use spillway_transport::{Chunk, Conn, Time, Transport};
 
+use crate::marked::Turns;
 use crate::memory::Memory;
 use crate::status::{Stalls, add};
 
@@ -135,14 +136,6 @@ impl Upstream {
         delay
     }
 
-    pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        let retired = match self.standing {
-            Standing::Retired { deadline } => deadline,
-            _ => None,
-        };
-        [retired, self.state_timeout()].into_iter().flatten().min()
-    }
-
     fn state_timeout(&self) -> Option<Time> {
         match &self.state {
             State::Waiting { until } => Some(*until),
@@ -152,6 +145,27 @@ impl Upstream {
             State::Linked(linked) => linked.opener.poll_timeout(),
             State::Closed => None,
         }
+    }
+}
+
+impl Turns for Upstream {
+    fn deadline(&self) -> Option<Time> {
+        let retired = match self.standing {
+            Standing::Retired { deadline } => deadline,
+            _ => None,
+        };
+        [retired, self.state_timeout()].into_iter().flatten().min()
+    }
+
+    fn is_unfinished(&self) -> bool {
+        self.linked().is_some_and(Linked::is_unfinished)
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let has_ended = matches!(self.standing, Standing::Retired { .. })
+            && self.linked().is_none_or(|linked| linked.connections() == 0);
+        let is_at_rest = |linked: &Linked| !linked.is_unfinished() && linked.counted == linked.to_count();
+        !has_ended && self.linked().is_none_or(is_at_rest)
     }
 }
 
@@ -240,12 +254,21 @@ impl Linked {
 
     /// Brings the relay's memory up to date: a batch of one turn is not counted, what piles up behind it is.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
+        let counted = self.to_count();
+        memory.link_changed(self.counted, counted);
+        self.counted = counted;
+    }
+
+    fn to_count(&self) -> usize {
         let held = self.opener.held() + self.unsent.as_ref().map_or(0, Chunk::capacity);
         let incomplete = self.opener.held_incomplete();
         let waiting = if self.pending() == 0 { 0 } else { (held - incomplete).saturating_sub(BATCH_BYTES) };
-        let counted = waiting + incomplete;
-        memory.link_changed(self.counted, counted);
-        self.counted = counted;
+        waiting + incomplete
+    }
+
+    /// Somebody may go on in the next turn, although nothing has to happen before.
+    fn is_unfinished(&self) -> bool {
+        self.opener.has_room() || (!self.is_congested() && !self.starved.is_empty())
     }
 
     /// The link is over: nothing of it counts any more.
@@ -315,7 +338,7 @@ mod tests {
             let longest = Duration::from_millis(expected_ms);
             let delay = upstream.wait(Time(0), min, max, u16::MAX);
             assert_eq!(delay, longest);
-            assert_eq!(upstream.poll_timeout(), Some(Time(0) + longest));
+            assert_eq!(upstream.deadline(), Some(Time(0) + longest));
         }
         for _ in 0..100 {
             assert_eq!(upstream.wait(Time(0), min, max, 0), max / 2);

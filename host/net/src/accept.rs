@@ -88,6 +88,7 @@ impl Sockets {
                 }
             }
         }
+        self.note_retry(index);
     }
 
     pub(crate) fn close_listener(&mut self, index: u16) {
@@ -99,10 +100,8 @@ impl Sockets {
 
     /// Tries again what has paused for long enough.
     pub(crate) fn retry_listeners(&mut self) {
-        let is_due = |listener: &Listener| listener.retry.is_some_and(|retry| retry <= self.now);
-        let due = self.listeners.iter().find(|(_, listener)| is_due(listener)).map(|(index, _)| *index);
         // Others that are due at the same time have their turn next.
-        let Some(index) = due else { return };
+        let Some(index) = self.due_listener(|listener| listener.retry) else { return };
         let Some(listener) = self.listeners.get_mut(&index) else { return };
         listener.retry = None;
         if !listener.open {
@@ -110,6 +109,7 @@ impl Sockets {
         } else if let Err(error) = self.epoll.add(&listener.fd, u64::from(index), EventFlags::IN) {
             self.pause_accepting(index, error.raw_os_error());
         }
+        self.note_retry(index);
     }
 
     /// Puts a listener in a place. One that was there is closed: peers that it had not accepted yet are reset.
@@ -123,6 +123,7 @@ impl Sockets {
     pub fn drop_listener(&mut self, index: u16) {
         self.close_listener(index);
         self.listeners.remove(&index);
+        self.note_retry(index);
     }
 
     /// Sets when peers that come from now on are asked whether they are alive, once they have been idle; none:
@@ -164,6 +165,7 @@ impl Sockets {
         self.epoll.remove(&listener.fd);
         listener.close();
         listener.retry = Some(self.now + ACCEPT_PAUSE);
+        self.note_retry(index);
         if self.out_of_descriptors.count(self.now).is_some() {
             (self.hook)(Notice::DescriptorsExhausted { host: error == Errno::NFILE });
         }
@@ -174,6 +176,7 @@ impl Sockets {
         let Some(listener) = self.listeners.get_mut(&index) else { return };
         self.epoll.remove(&listener.fd);
         listener.retry = Some(self.now + ACCEPT_PAUSE);
+        self.note_retry(index);
         if self.accept_failures.count(self.now).is_some() {
             let notice = Notice::AcceptFailed { listener: index, error: error.unwrap_or(0) };
             (self.hook)(notice);

@@ -91,6 +91,7 @@ impl Sockets {
         };
         let added = self.epoll.add(&questions.fd, question_token(index), EventFlags::IN);
         questions.paused = added.err().map(|_| self.now + WATCH_PAUSE);
+        self.note_retry(index);
     }
 
     fn pause_questions(&mut self, index: u16, pause: Duration) {
@@ -99,16 +100,15 @@ impl Sockets {
         };
         self.epoll.remove(&questions.fd);
         questions.paused = Some(self.now + pause);
+        self.note_retry(index);
     }
 
     /// Looks at those again that have paused for long enough.
     pub(crate) fn retry_questions(&mut self) {
-        let is_due = |(_, listener): &(&u16, &crate::listen::Listener)| {
-            let retry = listener.questions.as_ref().and_then(Questions::retry);
-            retry.is_some_and(|retry| retry <= self.now)
-        };
         // Others that are due at the same time have their turn next.
-        if let Some(index) = self.listeners.iter().find(is_due).map(|(index, _)| *index) {
+        if let Some(index) =
+            self.due_listener(|listener| listener.questions.as_ref().and_then(Questions::retry))
+        {
             self.watch_questions(index);
         }
     }

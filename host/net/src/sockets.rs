@@ -1,6 +1,6 @@
 //! The sockets of one context: the state behind [`Transport`](spillway_transport::Transport).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,6 +38,8 @@ pub struct Sockets {
     pub(crate) table: Table,
     /// By index.
     pub(crate) listeners: BTreeMap<u16, Listener>,
+    /// Listeners of which something is to be tried again: few, if any, however many listeners there are.
+    pub(crate) retrying: BTreeSet<u16>,
     pub(crate) pool: Pool,
     /// The time of the present turn.
     pub(crate) now: Time,
@@ -75,6 +77,7 @@ impl Sockets {
             urgent,
             table: Table::new(config.connections_max),
             listeners: (0..).zip(listeners.0.into_iter().map(Listener::new)).collect(),
+            retrying: BTreeSet::new(),
             pool: Pool::default(),
             now: Time::ZERO,
             dirty: Vec::new(),
@@ -288,8 +291,29 @@ impl Sockets {
         }
         let connect = self.connecting.front().map(|(deadline, _)| *deadline);
         let watch = self.watch.front().map(|(due, _)| *due);
-        let retry = self.listeners.values().filter_map(Listener::next_retry).min();
+        let retry = self.retrying.iter().filter_map(|index| self.listeners.get(index)?.next_retry()).min();
+        debug_assert_eq!(
+            retry,
+            self.listeners.values().filter_map(Listener::next_retry).min(),
+            "all are noted"
+        );
         [connect, watch, retry].into_iter().flatten().min()
+    }
+
+    /// Notes whether something of this listener is to be tried again: after each change of that.
+    pub(crate) fn note_retry(&mut self, index: u16) {
+        if self.listeners.get(&index).and_then(Listener::next_retry).is_some() {
+            self.retrying.insert(index);
+        } else {
+            self.retrying.remove(&index);
+        }
+    }
+
+    /// The first listener of which this is due.
+    pub(crate) fn due_listener(&self, retry: impl Fn(&Listener) -> Option<Time>) -> Option<u16> {
+        let is_due =
+            |index: &&u16| self.listeners.get(index).and_then(&retry).is_some_and(|at| at <= self.now);
+        self.retrying.iter().find(is_due).copied()
     }
 }
 

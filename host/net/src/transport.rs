@@ -37,6 +37,7 @@ impl Transport for Sockets {
         } else {
             self.close_listener(listener);
         }
+        self.note_retry(listener);
     }
 
     fn room(&self, conn: Conn) -> usize {

@@ -236,7 +236,7 @@ impl World {
     }
 }
 
-fn new_server(limits: Limits) -> ServerLink {
+pub fn new_server(limits: Limits) -> ServerLink {
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, helper_key());
     let config =
