@@ -26,7 +26,8 @@ pub enum ClientEvent {
     /// session, and then it [is over](ClientSession::is_over).
     Refused(RefuseReason),
     /// The server does not know the session (any more): it was restarted, or the session expired. Nothing more comes
-    /// of it. What was written beyond this offset has an unknown outcome.
+    /// of it. Not told to who has closed in order, when all that was written is acknowledged: the session
+    /// [is over](ClientSession::is_over) then. What was written beyond this offset has an unknown outcome.
     Gone {
         /// The server is known to have received up to here.
         acknowledged: u64,
@@ -159,6 +160,11 @@ impl ClientSession {
             }
             (Stage::Opening, Control::Refused(RefuseReason::Gone)) => {
                 self.stage = Stage::Ended;
+                // The server has all that it was to have, and its *close* was lost with a carrier: it remembers sessions
+                // that have ended only for a while, and old versions do not tell how they ended.
+                if self.stream.has_closed_complete() {
+                    return Ok(None);
+                }
                 Ok(Some(ClientEvent::Gone { acknowledged: self.stream.acknowledged() }))
             }
             (Stage::Opening, Control::Refused(reason)) => {
@@ -225,8 +231,9 @@ impl ClientSession {
     /// The application closes. What it wrote is still delivered, unless the reason is not [`CloseReason::Normal`]:
     /// keep the session and its carriers until it [is over](Self::is_over).
     pub fn close(&mut self, reason: CloseReason) {
-        self.stream.close(reason);
-        if self.life.is_none() && self.stage != Stage::Opening {
+        self.stream.close_and_discard(reason);
+        // What is kept is delivered on the first carrier, also where there was none yet.
+        if self.life.is_none() && self.stage != Stage::Opening && self.stream.kept() == 0 {
             self.stage = Stage::Ended;
         }
     }

@@ -32,6 +32,8 @@ pub(crate) struct Incoming {
     owed_since: Option<Time>,
     /// The other end asked to be told at once.
     asked: bool,
+    /// The application reads no more: what comes counts as consumed.
+    is_discarded: bool,
 }
 
 /// What the other end did against the rules.
@@ -58,6 +60,7 @@ impl Incoming {
             end_told: false,
             owed_since: None,
             asked: false,
+            is_discarded: false,
         }
     }
 
@@ -70,7 +73,20 @@ impl Incoming {
             _ => return Err(Violation::OverCredit),
         }
         self.owed_since.get_or_insert(now);
+        if self.is_discarded {
+            self.consumed = self.received;
+        }
         Ok(())
+    }
+
+    /// The application reads no more, neither what has come nor what comes.
+    pub(crate) fn discard(&mut self) {
+        self.is_discarded = true;
+        self.consumed = self.received;
+    }
+
+    pub(crate) fn is_discarded(&self) -> bool {
+        self.is_discarded
     }
 
     /// The stream ends here. Whether that is news.
@@ -87,6 +103,9 @@ impl Incoming {
 
     /// The application has taken so many bytes.
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<(), ConsumedTooMuch> {
+        if self.is_discarded {
+            return Ok(());
+        }
         let unconsumed = self.received - self.consumed;
         if bytes as u64 > unconsumed {
             return Err(ConsumedTooMuch { bytes, unconsumed });

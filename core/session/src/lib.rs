@@ -15,8 +15,10 @@ extern crate alloc;
 
 mod carriers;
 mod client;
+mod expired;
 mod identity;
 mod incoming;
+mod last;
 mod memory;
 mod outgoing;
 mod routes;
@@ -28,8 +30,9 @@ mod waits;
 
 pub use carriers::{OnOpenerLink, OnServerLink};
 pub use client::{CarrierError, ClientEvent, ClientSession};
+pub use expired::Expired;
 pub use routes::{Attempt, Pace, Routes};
 pub use slots::SessionHandle;
 pub use stream::{Carrier, StreamEvent, StreamLimits};
-pub use table::{Expired, FirstWords, Opened, SessionInfo, Sessions, TableLimits};
+pub use table::{FirstWords, Opened, SessionInfo, Sessions, TableLimits};
 pub use vigil::{Doubt, Patience, Vigil};

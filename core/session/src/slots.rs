@@ -7,6 +7,8 @@ use core::time::Duration;
 use spillway_transport::Time;
 use spillway_wire::session::SessionId;
 
+use crate::last::Last;
+
 /// Names a session in its table. Not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionHandle {
@@ -30,7 +32,8 @@ pub(crate) trait Identified {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     Here(SessionHandle),
-    Ended,
+    /// It has ended; with what to tell its client again, if both ends had closed it.
+    Ended(Option<Last>),
 }
 
 #[derive(Debug)]
@@ -102,10 +105,18 @@ impl<S: Identified> Slots<S> {
         })
     }
 
+    /// How a session ended, if it is remembered and both ends had closed it.
+    pub(crate) fn last_mut(&mut self, id: SessionId) -> Option<&mut Last> {
+        match self.by_id.get_mut(&id)? {
+            Place::Ended(last) => last.as_mut(),
+            Place::Here(_) => None,
+        }
+    }
+
     /// The session has ended, and is remembered.
-    pub(crate) fn end(&mut self, now: Time, session: SessionHandle) {
+    pub(crate) fn end(&mut self, now: Time, session: SessionHandle, last: Option<Last>) {
         if let Some(id) = self.remove(session) {
-            self.by_id.insert(id, Place::Ended);
+            self.by_id.insert(id, Place::Ended(last));
             self.ended.push_back((now + self.remembered_for, id));
         }
     }

@@ -92,10 +92,21 @@ impl Stream {
         }
     }
 
+    /// What comes until the carrier has our *close* is taken and dropped: else an application at the other end that
+    /// writes before it reads would never read what this one wrote before it closed.
+    pub(crate) fn close_and_discard(&mut self, reason: CloseReason) {
+        self.close(reason);
+        self.incoming.discard();
+    }
+
     // The other end's side.
 
     /// Bytes came. `Ok(false)`: nobody is interested any more.
     pub(crate) fn receive(&mut self, now: Time, bytes: usize) -> Result<bool, StreamEvent> {
+        if self.discards() {
+            // Whether it keeps within its credit is no longer of interest.
+            let _ = self.incoming.receive(now, bytes);
+        }
         if !self.is_open() {
             return Ok(false);
         }
@@ -156,7 +167,7 @@ impl Stream {
         if self.is_said_and_done() {
             return;
         }
-        if self.is_open() {
+        if self.is_open() || self.discards() {
             if let Some(limit) = self.incoming.poll_credit() {
                 carrier.control(Control::Credit(limit));
             }
@@ -194,7 +205,7 @@ impl Stream {
 
     /// When [`transmit`](Self::transmit) has something even if nobody writes.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        if self.is_open() { self.incoming.poll_timeout() } else { None }
+        if self.is_open() || self.discards() { self.incoming.poll_timeout() } else { None }
     }
 
     /// Where we stand, to be told on a new carrier.
@@ -222,6 +233,12 @@ impl Stream {
         self.closed_here.is_none() && !self.closed_there && self.broken.is_none()
     }
 
+    /// Whether what comes is taken and dropped.
+    fn discards(&self) -> bool {
+        let is_closing = self.closed_here.is_some() && !self.close_passed && !self.closed_there;
+        is_closing && self.incoming.is_discarded() && self.broken.is_none()
+    }
+
     /// Whether both ends have closed.
     pub(crate) fn is_over(&self) -> bool {
         self.closed_here.is_some() && self.closed_there
@@ -234,6 +251,17 @@ impl Stream {
 
     pub(crate) fn is_closed_here(&self) -> bool {
         self.closed_here.is_some()
+    }
+
+    /// What our *close* says, if we have closed.
+    pub(crate) fn closed_here(&self) -> Option<CloseReason> {
+        self.closed_here
+    }
+
+    /// Whether we have closed in order, and the other end is known to have all that was written.
+    pub(crate) fn has_closed_complete(&self) -> bool {
+        self.closed_here == Some(CloseReason::Normal)
+            && self.outgoing.acknowledged() == self.outgoing.written()
     }
 
     /// How many bytes [`write`](Self::write) would take now.
@@ -263,9 +291,11 @@ impl Stream {
         self.outgoing.kept()
     }
 
-    /// Bytes of memory that hold what the other end has not acknowledged, and what the application has not read.
+    /// Bytes of memory that hold what the other end has not acknowledged, and what the application has not read. An
+    /// application that has closed holds nothing that it would still read.
     pub(crate) fn held(&self) -> usize {
-        self.outgoing.held() + usize::try_from(self.incoming.unconsumed()).unwrap_or(usize::MAX)
+        let unread = if self.is_closed_here() { 0 } else { self.incoming.unconsumed() };
+        self.outgoing.held() + usize::try_from(unread).unwrap_or(usize::MAX)
     }
 }
 

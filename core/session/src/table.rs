@@ -7,16 +7,18 @@ use core::time::Duration;
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::ConsumedTooMuch;
 use spillway_transport::Time;
-use spillway_wire::preamble::Role;
+use spillway_wire::preamble::{KeyId, Role};
 use spillway_wire::session::{Opening, SessionId};
 use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
 
 use crate::identity::Identity;
+use crate::last::Last;
 use crate::slots::{Identified, Place, SessionHandle, Slots};
 use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits};
 use crate::waits::Waits;
 
-/// Bounds of a server's sessions. The table needs at most `memory_bytes_max`, and about 400 bytes for each session.
+/// Bounds of a server's sessions. The table needs at most `memory_bytes_max`, about 450 bytes for each
+/// session, and about 150 bytes for each that has ended and is remembered: as many as there may be sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLimits {
     /// Sessions at a time, closed ones that linger included.
@@ -85,20 +87,16 @@ pub enum Opened<C> {
         /// The carrier it had: pass over what still comes of it, and close it.
         replaced: Option<C>,
     },
+    /// Both ends have closed it, and its client has not heard the end: say `answer` on its carrier, then *close* with this
+    /// reason. The carrier is nobody's.
+    Over {
+        /// What to say.
+        answer: Control,
+        /// Why the session was closed.
+        reason: CloseReason,
+    },
     /// Say *refused* on this carrier.
     Refused(RefuseReason),
-}
-
-/// Something to tell the application, or to do with a carrier.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Expired<C> {
-    /// Its client did not return in time: the application's connection is reset. The session is no more.
-    Abandoned(SessionHandle),
-    /// A closed session whose client never took the rest. Its carrier, if it has one, is to be closed.
-    Lingered(SessionHandle, Option<C>),
-    /// Its client did not read, and the table's memory is used up: the application's connection is reset, and its
-    /// carrier, if it has one, is to be closed. The session is no more.
-    Overflowed(SessionHandle, Option<C>),
 }
 
 /// A server's table of sessions. `C` names a carrier: a link and a virtual connection on it.
@@ -111,8 +109,8 @@ pub struct Sessions<C> {
     /// The time that was last told.
     pub(crate) now: Time,
     /// Those without a carrier, and the epoch of the one they lost: no two have the same.
-    detached: Waits<(SessionHandle, u32)>,
-    closed: Waits<SessionHandle>,
+    pub(crate) detached: Waits<(SessionHandle, u32)>,
+    pub(crate) closed: Waits<SessionHandle>,
     /// Bytes of memory that all sessions hold.
     pub(crate) held: usize,
     /// Sessions that are to end because memory is used up, the first one last.
@@ -122,6 +120,8 @@ pub struct Sessions<C> {
 #[derive(Debug)]
 pub(crate) struct Session<C> {
     identity: Identity,
+    /// The client key that the session's key is derived from.
+    key: KeyId,
     epoch: u32,
     life: u64,
     pub(crate) carrier: Option<C>,
@@ -147,8 +147,15 @@ impl<C> Session<C> {
         Control::Resumed(self.identity.resumed((self.epoch, self.life), position))
     }
 
+    /// What is remembered, once both ends have closed.
+    fn last(&mut self, now: Time) -> Option<Last> {
+        let (key, life, epoch) = (self.key, self.life, self.epoch);
+        let reason = self.stream.closed_here()?;
+        Some(Last { key, life, epoch, position: self.stream.position(now), reason })
+    }
+
     /// Whether it still waits for another carrier, since it lost the one of this epoch.
-    fn is_detached_since(&self, epoch: u32) -> bool {
+    pub(crate) fn is_detached_since(&self, epoch: u32) -> bool {
         self.carrier.is_none() && self.epoch == epoch
     }
 }
@@ -190,7 +197,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         };
         match self.slots.place(words.opening.session) {
             Some(Place::Here(session)) => self.resume(now, session, words),
-            Some(Place::Ended) => Opened::Refused(RefuseReason::Gone),
+            Some(Place::Ended(_)) => self.repeat_end(key, words),
             None => self.begin(now, key, words),
         }
     }
@@ -208,6 +215,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.next_life = self.next_life.checked_add(1).unwrap_or(1);
         let mut session = Session {
             identity,
+            key: opening.key,
             epoch: opening.epoch,
             life: self.next_life,
             carrier: Some(words.carrier),
@@ -221,6 +229,16 @@ impl<C: Copy + PartialEq> Sessions<C> {
         match self.slots.insert(session) {
             Some(session) => Opened::New { session, answer },
             None => Opened::Refused(RefuseReason::Full),
+        }
+    }
+
+    fn repeat_end(&mut self, key: &Key, words: &FirstWords<C>) -> Opened<C> {
+        let Some(last) = self.slots.last_mut(words.opening.session) else {
+            return Opened::Refused(RefuseReason::Gone);
+        };
+        match last.answer(key, (words.kind, words.client, &words.opening)) {
+            Ok(answer) => Opened::Over { answer, reason: last.reason },
+            Err(reason) => Opened::Refused(reason),
         }
     }
 
@@ -258,7 +276,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
     /// *refused*, if it has one.
     pub fn refuse(&mut self, session: SessionHandle) -> Option<C> {
         let carrier = self.slots.get(session)?.carrier;
-        self.end(self.now, session);
+        self.end(self.now, session, None);
         carrier
     }
 
@@ -409,44 +427,6 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.slots.get(session).filter(|known| known.carrier.is_some())?.stream.poll_timeout()
     }
 
-    /// When to call [`poll_expired`](Self::poll_expired) next.
-    pub fn poll_timeout(&self) -> Option<Time> {
-        if self.is_overflowing() {
-            return Some(self.now);
-        }
-        self.detached.next().into_iter().chain(self.closed.next()).min()
-    }
-
-    /// A session that has waited too long, or holds too much. Ask until `None`.
-    pub fn poll_expired(&mut self, now: Time) -> Option<Expired<C>> {
-        self.pass(now);
-        if let Some((session, carrier)) = self.poll_overflow() {
-            self.end(now, session);
-            return Some(Expired::Overflowed(session, carrier));
-        }
-        while let Some(session) = self.closed.pop(now) {
-            if let Some(known) = self.slots.get(session) {
-                let carrier = known.carrier;
-                self.end(now, session);
-                return Some(Expired::Lingered(session, carrier));
-            }
-        }
-        while let Some((session, epoch)) = self.detached.pop(now) {
-            let Some(known) = self.slots.get(session) else { continue };
-            // It may have had a carrier since, and lost it again.
-            if known.is_detached_since(epoch) {
-                let was_closed = known.stream.is_closed_here();
-                self.end(now, session);
-                return Some(if was_closed {
-                    Expired::Lingered(session, None)
-                } else {
-                    Expired::Abandoned(session)
-                });
-            }
-        }
-        None
-    }
-
     /// Whether a session of this id is here, or has ended and is remembered.
     pub fn knows(&self, id: SessionId) -> bool {
         self.slots.place(id).is_some()
@@ -462,7 +442,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.len() == 0
     }
 
-    fn pass(&mut self, now: Time) {
+    pub(crate) fn pass(&mut self, now: Time) {
         self.now = now;
         self.slots.forget(now);
     }
@@ -470,14 +450,15 @@ impl<C: Copy + PartialEq> Sessions<C> {
     /// A session that both ends have closed is no more when its carrier has our *close*.
     fn reap(&mut self, now: Time, session: SessionHandle) {
         self.now = now;
-        if self.slots.get(session).is_some_and(|known| known.stream.is_said_and_done()) {
-            self.end(now, session);
+        if let Some(known) = self.slots.get_mut(session).filter(|known| known.stream.is_said_and_done()) {
+            let last = known.last(now);
+            self.end(now, session, last);
         }
     }
 
-    fn end(&mut self, now: Time, session: SessionHandle) {
+    pub(crate) fn end(&mut self, now: Time, session: SessionHandle, last: Option<Last>) {
         self.uncount(session);
-        self.slots.end(now, session);
+        self.slots.end(now, session, last);
     }
 
     /// The session, if this is the carrier it has now.

@@ -9,7 +9,7 @@ use spillway_session::{
 use spillway_transport::Time;
 use spillway_wire::preamble::Role;
 use spillway_wire::session::{Acknowledge, SessionId};
-use spillway_wire::{Control, Kind};
+use spillway_wire::{CloseReason, Control, Kind};
 
 const KEPT: usize = 10_000;
 const BOUND: usize = 100_000;
@@ -63,6 +63,17 @@ impl World {
         self.table.handle_control(self.now, session, carrier, &control);
     }
 
+    /// Sessions that have ended, which the application is not told.
+    fn lingered(&mut self) -> Vec<SessionHandle> {
+        let expired = std::iter::from_fn(|| self.table.poll_expired(self.now));
+        expired
+            .map(|expired| match expired {
+                Expired::Lingered(session, Some(_)) => session,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
     fn overflowed(&mut self) -> Vec<SessionHandle> {
         let expired = std::iter::from_fn(|| self.table.poll_expired(self.now));
         expired
@@ -107,6 +118,38 @@ fn at_the_bound_who_does_not_read_goes_first_and_the_others_stay() {
         assert!(world.table.contains(stays));
     }
     assert!(!world.table.is_overflowing() && world.table.poll_timeout().is_none());
+}
+
+/// The application that has closed is told no end; its sessions hold what their clients have not read.
+#[test]
+fn closed_sessions_that_overflow_end_untold() {
+    let mut world = World::new();
+    let closed: Vec<SessionHandle> = (0..10).map(|number| world.open(number)).collect();
+    for session in &closed {
+        world.write(*session, KEPT);
+        world.table.close(world.now, *session, CloseReason::Normal);
+    }
+    world.now = world.now + Duration::from_secs(3);
+    let open = world.open(10);
+    world.write(open, KEPT);
+    assert!(world.table.is_overflowing());
+    let ended = world.lingered();
+    assert!(!ended.is_empty() && ended.iter().all(|session| closed.contains(session)), "{ended:?}");
+    assert!(world.table.held_bytes() <= BOUND && world.table.contains(open));
+}
+
+/// What the application has not read it never will, once it has closed: no buffer holds it.
+#[test]
+fn requests_to_a_closed_session_do_not_count() {
+    let mut world = World::new();
+    let session = world.open(0);
+    assert_eq!(world.table.handle_data(world.now, session, 0, KEPT), Ok(true));
+    assert_eq!(world.table.held_bytes(), KEPT);
+    world.table.close(world.now, session, CloseReason::Normal);
+    assert_eq!(world.table.held_bytes(), 0);
+    // What the application had taken before it closed can be noted late.
+    world.table.consumed(session, KEPT).unwrap();
+    assert_eq!(world.table.held_bytes(), 0);
 }
 
 /// What the application has not read is memory, too.

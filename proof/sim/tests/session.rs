@@ -42,7 +42,7 @@ fn no_byte_is_lost_repeated_reordered_or_altered_and_gone_is_true() {
         "{completed} sessions completed, {gone} gone, {moves} moves, {faults} faults, {refused} copies refused, \
          {taken} overtook their originals"
     );
-    assert!(completed > 3000 && gone > 200 && moves > 3000 && faults > 500, "neither idle nor deadly");
+    assert!(completed > 3000 && gone > 100 && moves > 3000 && faults > 500, "neither idle nor deadly");
     assert!(refused > 500 && taken > 20, "copies are said");
 }
 

@@ -315,6 +315,11 @@ impl World {
                     to_client.push_back(Frame::Control(Control::Accepted));
                 }
             }
+            Opened::Over { answer, reason } => {
+                let to_client = &mut self.paths[path].to_client;
+                to_client.extend([answer, Control::Close(reason)].map(Frame::Control));
+                self.paths[path].is_closed = true;
+            }
             Opened::Refused(reason) => {
                 self.refused.push(reason);
                 self.paths[path].to_client.push_back(Frame::Control(Control::Refused(reason)));

@@ -263,6 +263,11 @@ impl Links {
                 self.carried.mark(session);
                 room.then_some(Event::Room { client: Client(Name::Session(session)) })
             }
+            Opened::Over { answer, reason } => {
+                self.on_carrier(carrier, serial, What::Say(answer));
+                self.on_carrier(carrier, serial, What::Leave(reason));
+                None
+            }
             Opened::Refused(reason) => {
                 self.on_carrier(carrier, serial, What::Refuse(reason));
                 None

@@ -33,6 +33,10 @@ impl Inner {
                     self.adopt(set);
                 }
             }
+            Words::Over(answer, reason) => {
+                self.say(id, answer);
+                self.say(id, Control::Close(reason));
+            }
             Words::Refused(reason) => {
                 status::connection_refused(reason);
                 self.refuse(id, reason);

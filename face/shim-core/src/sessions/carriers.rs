@@ -29,6 +29,8 @@ pub(crate) enum Words {
         /// The connection whose sets are to be told that it has room again.
         raised: Option<u32>,
     },
+    /// Its client is told once more how it ended.
+    Over(Control, CloseReason),
     Refused(RefuseReason),
 }
 
@@ -82,6 +84,7 @@ pub(crate) fn open(
             let raised = if room { shard.tell(now, session.slot(), StreamEvent::Room) } else { None };
             Words::Resumed { name, answer, is_accepted, connection, raised }
         }
+        Opened::Over { answer, reason } => Words::Over(answer, reason),
         Opened::Refused(reason) => Words::Refused(reason),
     }
 }

@@ -2,11 +2,12 @@
 //! they know they have from the two applications, and from what is said on the wire.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use spillway_batch::CloseReason;
-use spillway_session::StreamLimits;
+use spillway_session::{StreamLimits, TableLimits};
+use spillway_transport::Time;
 use spillway_wire::session::{Resumed, SessionId};
 
 use super::check::{Check, Violation};
@@ -41,6 +42,8 @@ struct Entry {
     acknowledged: u64,
     /// A server knew it and lost it: by a restart, or because its client did not return.
     was_forgotten: bool,
+    /// A server said *gone* when it need not remember any more how it ended.
+    is_long_over: bool,
     gone: bool,
     over: bool,
 }
@@ -50,6 +53,10 @@ impl Entry {
     /// is a connection on which nothing is ever said.
     fn is_ghost(&self) -> bool {
         self.over || (self.life_heard.is_some() && self.life_heard != self.life_known)
+    }
+
+    fn closed_in_order(&self) -> bool {
+        self.closed_by_client && !self.is_reset
     }
 }
 
@@ -61,7 +68,9 @@ pub struct Books {
     /// This is not looked at.
     blind: Option<Check>,
     clients: StreamLimits,
-    server: StreamLimits,
+    server: TableLimits,
+    /// Sessions that have ended at the server that is up, and until when it remembers them.
+    ended: VecDeque<(Time, SessionId)>,
     open: usize,
     /// Bytes delivered, both ways.
     pub delivered: u64,
@@ -88,13 +97,14 @@ fn token_of(id: SessionId) -> u64 {
 
 impl Books {
     /// Empty books. The bounds are those of each end of a session; `blind` is not looked at.
-    pub fn new(clients: StreamLimits, server: StreamLimits, blind: Option<Check>) -> Books {
+    pub fn new(clients: StreamLimits, server: TableLimits, blind: Option<Check>) -> Books {
         Books {
             sessions: BTreeMap::new(),
             violations: Violations::default(),
             blind,
             clients,
             server,
+            ended: VecDeque::new(),
             open: 0,
             delivered: 0,
             completed: 0,
@@ -249,11 +259,13 @@ impl Books {
         let entry = self.entry(id);
         let first = !std::mem::replace(&mut entry.gone, true);
         let knows = entry.life_known.is_some_and(|life| entry.life_heard.is_none_or(|heard| heard == life));
-        let was_lost = entry.was_forgotten || entry.closed_by_client || entry.closed_by_server;
+        // A server that closed before it had received all, or whose client reset the session, cannot say that it has all.
+        let lacks_some = entry.is_reset || entry.read_by_server < entry.written;
+        let was_lost = entry.was_forgotten || entry.is_long_over || lacks_some;
         let problem = if knows && !entry.over {
             "gone, but the server knows it"
         } else if !was_lost {
-            "gone, but no server ever lost it"
+            "gone, but the server had all of it, and remembers"
         } else if acknowledged != entry.acknowledged && !entry.is_reset {
             "gone, with another offset than was acknowledged"
         } else if acknowledged > entry.read_by_server && !entry.is_reset {
@@ -271,6 +283,13 @@ impl Books {
     pub fn client_over(&mut self, id: SessionId) {
         let entry = self.entry(id);
         let completes = !entry.over && entry.complete && !entry.is_reset;
+        let is_false = !entry.over
+            && entry.closed_in_order()
+            && !entry.closed_by_server
+            && entry.read_by_server < entry.written;
+        if is_false {
+            self.wrong(Check::Closes, id, "closed in order, but the server has not received all");
+        }
         self.completed += u64::from(completes);
         self.end(id);
     }
@@ -279,6 +298,11 @@ impl Books {
         if !std::mem::replace(&mut self.entry(id).over, true) {
             self.open -= 1;
         }
+    }
+
+    /// Whether the client has closed it in order.
+    pub fn has_closed_in_order(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(Entry::closed_in_order)
     }
 
     /// The client hears that the session was closed for such a reason.
@@ -339,7 +363,7 @@ impl Books {
 
     /// So many request bytes wait for the server's application.
     pub fn server_holds(&mut self, id: SessionId, unread: u64) {
-        if unread > u64::from(self.server.window_bytes) {
+        if unread > u64::from(self.server.stream.window_bytes) {
             self.wrong(Check::Memory, id, "more waits for the server than the window");
         }
     }
@@ -368,7 +392,7 @@ impl Books {
 
     /// So many of them were taken.
     pub fn replied(&mut self, id: SessionId, bytes: u64) {
-        let most = self.server.kept_bytes_max as u64;
+        let most = self.server.stream.kept_bytes_max as u64;
         let entry = self.entry(id);
         entry.replied += bytes;
         // What has not arrived is kept.
@@ -395,8 +419,41 @@ impl Books {
         }
     }
 
+    /// The server tells the client once more how a session ended.
+    pub fn server_repeats_end(&mut self, id: SessionId, answer: &Resumed) {
+        let entry = self.entry(id);
+        let before = std::mem::replace(&mut entry.epoch_taken, answer.epoch);
+        if answer.epoch <= before || entry.life_known.is_some() {
+            self.wrong(Check::Epochs, id, "its end is told again to old words, or while it goes on");
+        }
+    }
+
+    /// The server says *gone* to first words.
+    pub fn server_says_gone(&mut self, now: Time, id: SessionId) {
+        let until = self.ended.iter().rev().find(|(_, ended)| *ended == id).map(|(until, _)| *until);
+        // As many as there may be sessions are remembered. Some of those that ended in the same turn ended before.
+        let since = |until: Time| self.ended.iter().filter(|(other, _)| *other >= until).count();
+        let is_remembered =
+            until.is_some_and(|until| until > now && since(until) <= self.server.sessions_max);
+        self.entry(id).is_long_over |= !is_remembered;
+    }
+
+    /// The server's program ends: all that it knew is lost.
+    pub fn server_dies(&mut self, known: impl Iterator<Item = SessionId>) {
+        known.for_each(|id| self.server_loses(id, true));
+        self.ended.clear();
+    }
+
     /// No server knows the session any more. `lost`: without its ends meaning it.
-    pub fn server_forgets(&mut self, id: SessionId, lost: bool) {
+    pub fn server_forgets(&mut self, now: Time, id: SessionId, lost: bool) {
+        while self.ended.front().is_some_and(|(until, _)| *until <= now) {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((now + self.server.linger, id));
+        self.server_loses(id, lost);
+    }
+
+    fn server_loses(&mut self, id: SessionId, lost: bool) {
         let entry = self.entry(id);
         if !entry.is_ghost() {
             entry.was_forgotten |= lost;

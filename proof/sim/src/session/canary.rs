@@ -21,6 +21,11 @@ pub enum Canary {
     AcceptStale,
     /// The server says *gone* of a session that it knows.
     FalseGone,
+    /// The server does not remember how sessions ended, and says *gone* of those that were closed in order.
+    ForgetLast,
+    /// The server tells clients which have closed that their session is over in order, and that it has received all that
+    /// they have sent, where it does not know the session.
+    FalseOver,
     /// A client that is told *gone* tells its application of more bytes than the server acknowledged.
     GoneFurther,
     /// A session keeps more bytes for its client than its bound.
@@ -43,7 +48,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 17] = [
+    pub const ALL: [Canary; 19] = [
         Canary::DeliverOld,
         Canary::DropPiece,
         Canary::RepeatPiece,
@@ -52,6 +57,8 @@ impl Canary {
         Canary::EarlyEnd,
         Canary::AcceptStale,
         Canary::FalseGone,
+        Canary::ForgetLast,
+        Canary::FalseOver,
         Canary::GoneFurther,
         Canary::KeepMore,
         Canary::TakeMore,
@@ -74,6 +81,8 @@ impl Canary {
             Canary::EarlyEnd => "early-end",
             Canary::AcceptStale => "accept-stale",
             Canary::FalseGone => "false-gone",
+            Canary::ForgetLast => "forget-last",
+            Canary::FalseOver => "false-over",
             Canary::GoneFurther => "gone-further",
             Canary::KeepMore => "keep-more",
             Canary::TakeMore => "take-more",
@@ -95,7 +104,8 @@ impl Canary {
             Canary::AlterReply => Check::Replies,
             Canary::EarlyEnd => Check::Ends,
             Canary::AcceptStale => Check::Epochs,
-            Canary::FalseGone | Canary::GoneFurther => Check::Gone,
+            Canary::FalseGone | Canary::ForgetLast | Canary::GoneFurther => Check::Gone,
+            Canary::FalseOver => Check::Closes,
             Canary::KeepMore | Canary::TakeMore | Canary::KeepStrangers | Canary::ReadFlooders => {
                 Check::Memory
             }

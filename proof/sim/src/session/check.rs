@@ -16,8 +16,11 @@ pub enum Check {
     Ends,
     /// A session goes on only with a higher epoch, and only in the life that its client knows.
     Epochs,
-    /// *Gone* is told only when no server knows the session, with the offset that was acknowledged.
+    /// *Gone* is told only when no server knows the session, nor remembers that it has received all of it and that both
+    /// ends have closed; with the offset that was acknowledged.
     Gone,
+    /// A session that its client has closed is over in order only when the server has received all that was written.
+    Closes,
     /// Nobody keeps more than its bound.
     Memory,
     /// When the weather is calm every session comes to an end.
@@ -30,12 +33,13 @@ pub enum Check {
 
 impl Check {
     /// All of them.
-    pub const ALL: [Check; 9] = [
+    pub const ALL: [Check; 10] = [
         Check::Requests,
         Check::Replies,
         Check::Ends,
         Check::Epochs,
         Check::Gone,
+        Check::Closes,
         Check::Memory,
         Check::Liveness,
         Check::Leftovers,

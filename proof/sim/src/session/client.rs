@@ -40,6 +40,8 @@ pub(crate) struct Client {
     /// Resets its session when it has written this much.
     pub(crate) leaves_at: Option<u64>,
     pub(crate) unread: u64,
+    /// Closes in order as soon as it has written all.
+    pub(crate) is_hasty: bool,
     /// Reads little at a time, from its session and from its socket.
     pub(crate) is_slow: bool,
     pub(crate) saw_end: bool,
@@ -277,7 +279,7 @@ impl Client {
         let outcome = self.session.consumed(part as usize);
         debug_assert_eq!(outcome, Ok(()), "at most what is unread");
         let resets = self.leaves_at.is_some_and(|at| self.written >= at);
-        let is_done = self.saw_end && self.has_finished && self.unread == 0;
+        let is_done = self.has_finished && (self.is_hasty || (self.saw_end && self.unread == 0));
         if resets || is_done {
             self.has_closed = true;
             books.client_closes(self.id, resets);

@@ -32,6 +32,8 @@ pub(crate) struct Manners {
     pub(crate) clients_max: usize,
     /// Of a thousand, how many reset their session early.
     pub(crate) rude_in_1000: u64,
+    /// Of a thousand, how many close in order as soon as they have written all, and await no reply.
+    pub(crate) hasty_in_1000: u64,
     /// Of each end of a session.
     pub(crate) limits: StreamLimits,
     /// The longest that a client waits for a sign of life.
@@ -118,6 +120,7 @@ impl Clients {
         rng.fill(&mut id.0);
         self.around.books.borrow_mut().begin(id);
         let rude = rng.chance(self.manners.rude_in_1000, 1000);
+        let is_hasty = rng.chance(self.manners.hasty_in_1000, 1000);
         let clock = Clock::drawn(rng);
         let longest = self.manners.patience_max.as_nanos() as u64; // less than a minute
         let ceiling = rng.scale(500_000, longest);
@@ -140,6 +143,7 @@ impl Clients {
             has_finished: false,
             leaves_at: rude.then(|| rng.scale(1, self.manners.bytes_max)),
             unread: 0,
+            is_hasty,
             is_slow: rng.chance(1, 4),
             saw_end: false,
             has_closed: false,

@@ -44,6 +44,8 @@ pub(crate) struct Climate {
     pub(crate) silence_ns_max: u64,
     /// Most faults are clients' carriers that are slow for a while, and are left while they still carry something.
     pub(crate) is_restless: bool,
+    /// Of a thousand faults, how many more restart the server.
+    pub(crate) restarts_in_1000: u64,
     /// Somebody on the way keeps copies of what is said, and says it again.
     pub(crate) is_copied: bool,
     /// Every host's clock is another.
@@ -57,7 +59,7 @@ impl Climate {
     /// Where a fault is planted the weather is such that it shows: much moves, and bounds are met.
     pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) -> Climate {
         let faults = match canary {
-            Some(Canary::GoneFurther) => Faults::All,
+            Some(Canary::GoneFurther | Canary::FalseOver) => Faults::All,
             Some(_) => Faults::Survivable,
             None => rng.pick(&[Faults::None, Faults::Survivable, Faults::All, Faults::All, Faults::All]),
         };
@@ -85,6 +87,10 @@ impl Climate {
         let manners = Manners {
             clients_max,
             rude_in_1000: rng.pick(&[0, 50]),
+            hasty_in_1000: match canary {
+                Some(Canary::ForgetLast | Canary::FalseOver) => 500,
+                _ => rng.pick(&[0, 100]),
+            },
             limits: at_clients,
             patience_max: Duration::from_nanos(match canary {
                 Some(_) => 5_000_000,
@@ -111,9 +117,14 @@ impl Climate {
             rude_in_1000: rng.pick(&[0, 50]),
             helpers: rng.range(1, 3) as usize,
             faults,
-            fault_ns_max: if canary.is_some() { 200_000 } else { rng.scale(5_000_000, 200_000_000) },
+            fault_ns_max: match canary {
+                Some(Canary::FalseOver) => 5_000_000,
+                Some(_) => 200_000,
+                None => rng.scale(5_000_000, 200_000_000),
+            },
             silence_ns_max: if canary.is_some() { 10_000_000 } else { 500_000_000 },
             is_restless: canary.is_some(),
+            restarts_in_1000: if canary == Some(Canary::FalseOver) { 300 } else { 0 },
             is_copied: canary.is_some() || rng.chance(1, 2),
             clocks_differ: rng.chance(3, 4),
             attack,

@@ -2,15 +2,18 @@
 
 use std::net::SocketAddr;
 
+use spillway_auth::{Prover, prove};
 use spillway_batch::{CloseReason, Control, Id, Kind, LinkError, RefuseReason, Scratch, ServerEvent};
 use spillway_session::{FirstWords, Opened, SessionHandle, StreamEvent};
 use spillway_transport::{Conn, Time, Transport};
-use spillway_wire::session::{Opening, Resumed};
+use spillway_wire::preamble::PROOF_BYTES;
+use spillway_wire::session::{Opening, Position, Resumed};
 
 use super::app::App;
 use super::canary::Canary;
 use super::server::{Known, Link, Server, altered};
 use crate::attackers::is_attacker;
+use crate::world::client_key;
 
 impl Server {
     pub(super) fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
@@ -119,6 +122,27 @@ impl Server {
                     self.may_write(session);
                 }
             }
+            Opened::Over { .. } if self.canary == Some(Canary::ForgetLast) => {
+                link.end.refuse(id, RefuseReason::Gone);
+            }
+            Opened::Over { answer, reason } => {
+                if let Control::Resumed(answer) = &answer {
+                    self.books.borrow_mut().server_repeats_end(opening.session, answer);
+                }
+                link.end.say(id, answer);
+                link.end.close(id, reason);
+            }
+            Opened::Refused(RefuseReason::Gone) => {
+                self.books.borrow_mut().server_says_gone(now, opening.session);
+                if self.canary == Some(Canary::FalseOver)
+                    && kind == Kind::Reconnect
+                    && self.books.borrow().has_closed_in_order(opening.session)
+                {
+                    link.end.say(id, false_over(&opening));
+                    return link.end.close(id, CloseReason::Normal);
+                }
+                link.end.refuse(id, RefuseReason::Gone);
+            }
             Opened::Refused(reason) => {
                 if reason == RefuseReason::Stale
                     && self.canary == Some(Canary::AcceptStale)
@@ -195,4 +219,14 @@ impl Server {
             link.end.close(id, CloseReason::Moved);
         }
     }
+}
+
+/// The answer of a server that has received all that the client has sent.
+fn false_over(opening: &Opening) -> Control {
+    let Position { sent, received, .. } = opening.position;
+    let position = Position { sent: received, received: sent, credit: u64::MAX, finish_received: false };
+    let answer = Resumed { epoch: opening.epoch, life: opening.life, position, proof: [0; PROOF_BYTES] };
+    let key = client_key().derive(b"spillway session 1\0", &opening.session.0);
+    let proof = prove(&key, Prover::Server, &answer.proven(opening.session));
+    Control::Resumed(Resumed { proof, ..answer })
 }

@@ -136,7 +136,7 @@ impl Server {
     /// The program dies.
     pub(crate) fn die(&mut self) {
         let mut books = self.books.borrow_mut();
-        self.known.values().for_each(|known| books.server_forgets(known.id, true));
+        books.server_dies(self.known.values().map(|known| known.id));
     }
 
     pub(super) fn wrong(&self, what: String) {
@@ -253,7 +253,7 @@ impl Server {
         }
         for session in std::mem::take(&mut self.touched) {
             let Some(info) = self.table.info(session) else {
-                self.forget(session, false);
+                self.forget(now, session, false);
                 continue;
             };
             if info.bytes_kept > self.limits.stream.kept_bytes_max {
@@ -267,7 +267,7 @@ impl Server {
                 self.dirty.insert(conn);
             }
             if self.table.info(session).is_none() {
-                self.forget(session, false);
+                self.forget(now, session, false);
                 continue;
             }
             let tell_at = self.table.poll_transmit_timeout(session);
@@ -281,10 +281,10 @@ impl Server {
         }
     }
 
-    fn forget(&mut self, session: SessionHandle, lost: bool) {
+    fn forget(&mut self, now: Time, session: SessionHandle, lost: bool) {
         if let Some(known) = self.known.remove(&session) {
             known.tell_at.map(|at| self.tellings.remove(&(at, session)));
-            self.books.borrow_mut().server_forgets(known.id, lost);
+            self.books.borrow_mut().server_forgets(now, known.id, lost);
         }
     }
 
@@ -341,7 +341,7 @@ impl Server {
                 }
             };
             self.moved.extend(carrier);
-            self.forget(session, true);
+            self.forget(now, session, true);
         }
     }
 }

@@ -50,6 +50,8 @@ pub struct World {
     /// Hosts that stand still: the program lives, its peers hear nothing.
     asleep: BTreeSet<HostId>,
     climate: Climate,
+    /// Planted at the server.
+    canary: Option<Canary>,
     rng: Rng,
     storm: bool,
     pub(crate) faults: u64,
@@ -63,7 +65,7 @@ impl World {
         let mut of_attack = Rng::new(!seed);
         let climate = Climate::drawn(&mut rng, &mut of_attack, canary);
         let mut network = Network::new(rng.word(), climate.weather);
-        let books = Books::new(climate.manners.limits, climate.table.stream, blind);
+        let books = Books::new(climate.manners.limits, climate.table, blind);
         let books = Shared::new(std::cell::RefCell::new(books));
         network.add_host(ip(SERVER), &[11411]);
         network.add_host(ip(CLIENTS), &[]);
@@ -108,12 +110,9 @@ impl World {
             (0..nodes.len()).filter(|host| *host != CLIENTS).for_each(|host| network.draw_clock(host));
         }
         nodes.extend(attackers);
-        let mut world =
-            World { nodes, asleep: BTreeSet::new(), network, books, rng, climate, storm: true, faults: 0 };
+        let asleep = BTreeSet::new();
+        let mut world = World { nodes, asleep, network, books, rng, climate, canary, storm: true, faults: 0 };
         world.start(SERVER);
-        if let Node::Server(server) = &mut world.nodes[SERVER] {
-            server.plant(canary);
-        }
         helpers.for_each(|host| world.start(host));
         world.network.turn_soon(CLIENTS);
         if world.climate.attack.is_some() {
@@ -132,7 +131,8 @@ impl World {
             let rude = self.climate.rude_in_1000;
             let bounds = self.climate.unauthenticated;
             let local = address(SERVER, 11411);
-            let server = Server::new(config, (self.climate.table, bounds), local, rude, rng, books);
+            let mut server = Server::new(config, (self.climate.table, bounds), local, rude, rng, books);
+            server.plant(self.canary);
             Node::Server(Box::new(server))
         } else {
             match helpers::start(&self.climate.relay, rng) {
@@ -208,6 +208,9 @@ impl World {
         let mut what = self.rng.below(24);
         if self.climate.is_restless && self.rng.chance(9, 10) {
             (any, what) = (CLIENTS, 8);
+        }
+        if self.climate.restarts_in_1000 > 0 && self.rng.chance(self.climate.restarts_in_1000, 1000) {
+            what = 0;
         }
         match what {
             0 => {
