@@ -62,6 +62,14 @@ pub struct Answer {
     pub timestamp: Option<u32>,
 }
 
+/// What an initial sequence number says, if it is a cookie.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    counter: u64,
+    size: u32,
+    tag: u32,
+}
+
 /// Makes cookies and knows its own again.
 #[derive(Clone, Copy, Debug)]
 pub struct Cookies {
@@ -97,13 +105,8 @@ impl Cookies {
     /// Whether somebody acknowledges an answer of ours, of the last two minutes or so, and what its SYN had. `initial` is
     /// what is acknowledged, less one; `echo` is the timestamp that is echoed, if there is one.
     pub fn check(&self, now: Time, flow: Flow, initial: u32, echo: Option<u32>) -> Option<Cookie> {
-        let open = initial ^ self.mask(flow);
-        let (top, tag) = (open >> TAG_BITS, open & TAG_MASK);
-        let size = top >> COUNTER_BITS;
-        let present = self.counter(now);
-        let age = (present as u32).wrapping_sub(top) % (1 << COUNTER_BITS);
+        let Opened { counter, size, tag } = self.open(now, flow, initial)?;
         let options = echo.map(|echo| echo & OPTION_MASK);
-        let counter = present.checked_sub(u64::from(age)).filter(|_| age <= 1)?;
         if tag != self.tag(flow, counter, size, options) {
             return None;
         }
@@ -116,7 +119,25 @@ impl Cookies {
         })
     }
 
-    fn counter(&self, now: Time) -> u64 {
+    /// Whether this initial sequence number of ours is a cookie that is still good, whatever timestamp it had.
+    pub fn is_good(&self, now: Time, flow: Flow, initial: u32) -> bool {
+        let Some(Opened { counter, size, tag }) = self.open(now, flow, initial) else { return false };
+        let mut options = core::iter::once(None).chain((0..=OPTION_MASK).map(Some));
+        options.any(|options| tag == self.tag(flow, counter, size, options))
+    }
+
+    /// What it says, if it is not too old.
+    fn open(&self, now: Time, flow: Flow, initial: u32) -> Option<Opened> {
+        let open = initial ^ self.mask(flow);
+        let (top, tag) = (open >> TAG_BITS, open & TAG_MASK);
+        let present = self.counter(now);
+        let age = (present as u32).wrapping_sub(top) % (1 << COUNTER_BITS);
+        let counter = present.checked_sub(u64::from(age)).filter(|_| age <= 1)?;
+        Some(Opened { counter, size: top >> COUNTER_BITS, tag })
+    }
+
+    /// Cookies that are made now have this, and are good until it has risen twice.
+    pub fn counter(&self, now: Time) -> u64 {
         self.clock_at_zero.saturating_add(Duration::from_nanos(now.as_nanos())).as_secs() / COUNTER.as_secs()
     }
 
@@ -188,6 +209,21 @@ mod tests {
         assert!(check(MINUTE_NS - 1) && check(MINUTE_NS) && check(2 * MINUTE_NS - 1));
         assert!(!check(2 * MINUTE_NS), "the one after the next");
         assert!(!check(32 * MINUTE_NS), "the counter's low bits are the same, the tag is not");
+    }
+
+    #[test]
+    fn a_good_one_is_known_without_its_timestamp() {
+        let now = Time(MINUTE_NS - 1);
+        for clock in [None, Some(1_000), Some(31), Some(32)] {
+            for syn in [FULL, Cookie { window_scale: None, ..FULL }, Cookie { sack: false, ..FULL }] {
+                let initial = cookies().answer(now, flow(1), syn, clock).initial;
+                let is_good = |at| cookies().is_good(Time(at), flow(1), initial);
+                assert!(is_good(MINUTE_NS - 1) && is_good(2 * MINUTE_NS - 1));
+                assert!(!is_good(2 * MINUTE_NS) && !is_good(32 * MINUTE_NS));
+                assert!(!cookies().is_good(now, flow(2), initial), "another's");
+                assert!(!cookies().is_good(now, flow(1), initial ^ 1), "none");
+            }
+        }
     }
 
     #[test]

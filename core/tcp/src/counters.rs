@@ -35,7 +35,9 @@ pub struct Counters {
     pub cookies_sent: u64,
     /// Connections that came of one.
     pub cookies_accepted: u64,
-    /// Connections refused because the table was full.
+    /// Segments whose cookie had been used before.
+    pub cookies_used: u64,
+    /// Connections refused because a table was full.
     pub connections_refused: u64,
     /// Connections that went on elsewhere.
     pub exported: u64,

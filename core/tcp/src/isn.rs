@@ -35,6 +35,7 @@ pub(crate) enum Purpose {
     CookieMask = 4,
     CookieTag = 5,
     Map = 6,
+    CookieUsed = 7,
 }
 
 impl Key {

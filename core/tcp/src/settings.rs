@@ -60,6 +60,9 @@ pub struct Settings {
     pub half_open_max: u32,
     /// Connections remembered after both ends have closed; the oldest are forgotten.
     pub time_wait_max: usize,
+    /// Connections that came of a cookie in the last two minutes or so, for a cookie is good once: when there are more, no
+    /// cookie is given or taken until some are older. 21 bytes each at most; 262,144.
+    pub cookies_max: usize,
     /// Bytes of one connection that were taken and are not acknowledged.
     pub send_buffer_bytes: usize,
     /// The largest window that can be told: sets the window scale. 65,535 to 2^30.
@@ -109,6 +112,7 @@ impl Settings {
             connections_max: 65_536,
             half_open_max: 1024,
             time_wait_max: 16_384,
+            cookies_max: 262_144,
             send_buffer_bytes: 256 * 1024,
             receive_window_max: 1 << 20,
             initial_window: u16::MAX,

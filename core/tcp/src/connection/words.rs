@@ -63,6 +63,11 @@ impl Connection {
         self.recovery.on_sent(now, crate::seq::FIRST + 1);
     }
 
+    /// Both initial sequence numbers, ours first.
+    pub(crate) fn initials(&self) -> (u32, u32) {
+        (self.base.initial(), self.receiving.base.initial())
+    }
+
     /// Whether this is the sequence number of something that was sent and not acknowledged (RFC 5927 §4.1).
     pub(crate) fn is_on_its_way(&self, seq: u32) -> bool {
         let seq = self.base.expand(seq, self.recovery.una());

@@ -105,6 +105,12 @@ impl Stack {
 
     /// Answers a SYN without remembering it.
     fn send_cookie(&mut self, flow: Flow, mac: Mac, syn: &tcp::Header) {
+        self.used_cookies.turn(self.cookies.counter(self.now));
+        if !self.used_cookies.may_take() {
+            // The peer asks again.
+            self.counters.connections_refused += 1;
+            return;
+        }
         let ends = cookie_flow(flow, syn.seq);
         let options = &syn.options;
         let offered = cookies::Cookie {
@@ -137,8 +143,12 @@ impl Stack {
         self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
     }
 
-    /// The end of a handshake that we may have answered with a cookie.
+    /// The end of a handshake that we may have answered with a cookie. Only while cookies of ours are out: of another stack's,
+    /// or of a time that we do not remember, nobody here knows what has come of them.
     fn accept_cookie(&mut self, listener: usize, flow: Flow, mac: Mac, header: &tcp::Header) -> Taken {
+        if self.now >= self.cookies_until {
+            return Taken::Nobody;
+        }
         let initial = header.ack.wrapping_sub(1);
         let peer_initial = header.seq.wrapping_sub(1);
         let echo = header.options.timestamps.map(|told| told.echo);
@@ -146,9 +156,15 @@ impl Stack {
         let Some(cookie) = self.cookies.check(self.now, ends, initial, echo) else {
             // Its acknowledgement may have been lost, so that this one is not the first: a reset would end what the peer
             // takes for established, and what it sends again may be.
-            return if self.now < self.cookies_until { Taken::Done } else { Taken::Nobody };
+            return Taken::Done;
         };
-        let Some(conn) = self.table.next() else {
+        self.used_cookies.turn(self.cookies.counter(self.now));
+        if self.used_cookies.contains(ends, initial) {
+            // What came of it is over, and this has come late.
+            self.counters.cookies_used += 1;
+            return Taken::Nobody;
+        }
+        let Some(conn) = self.table.next().filter(|_| self.used_cookies.may_take()) else {
             self.counters.connections_refused += 1;
             return Taken::Done;
         };
@@ -165,6 +181,7 @@ impl Stack {
             ..*header
         };
         self.counters.cookies_accepted += 1;
+        self.used_cookies.add(ends, initial);
         let opening = self.opening(conn, listener, flow, mac, initial);
         let mut connection = Connection::accept(self.now, &self.settings, opening, &syn);
         connection.answered_by_cookie(self.now);
@@ -179,6 +196,6 @@ impl Stack {
     }
 }
 
-fn cookie_flow(flow: Flow, peer_initial: u32) -> cookies::Flow {
+pub(super) fn cookie_flow(flow: Flow, peer_initial: u32) -> cookies::Flow {
     cookies::Flow { local: flow.local.into(), peer: flow.peer.into(), peer_initial }
 }

@@ -1,7 +1,8 @@
 //! The stack: frames in, frames out, for many connections.
 //!
 //! - `table`: connections by slot and by flow; `time_wait`: those that have closed
-//! - `input`: from a frame to a connection; `listen`: those that begin; `icmp`: what routers and `ping` say
+//! - `input`: from a frame to a connection; `icmp`: what routers and `ping` say
+//! - `listen`: those that begin; `used_cookies`: of which cookies one has
 //! - `moving`: connections that leave and come
 //! - `output`: from a connection to a frame; `replies`: answers that belong to no connection
 //! - `verbs`: [`Transport`](spillway_transport::Transport)
@@ -14,6 +15,7 @@ mod output;
 mod replies;
 mod table;
 mod time_wait;
+mod used_cookies;
 mod verbs;
 
 use alloc::collections::VecDeque;
@@ -35,6 +37,7 @@ use crate::timers::Wheel;
 use replies::{Replies, Reply};
 use table::Table;
 use time_wait::{TimeWait, TimeWaits};
+use used_cookies::UsedCookies;
 
 /// One core's TCP. Verbs are called by one driver, in turns:
 ///
@@ -72,6 +75,7 @@ pub struct Stack {
     cookies: Cookies,
     /// Until then a peer may come back with a cookie.
     cookies_until: Time,
+    used_cookies: UsedCookies,
     next_port: u16,
     /// A connection has come with an address that may not be ours.
     has_moved_here: bool,
@@ -103,6 +107,7 @@ impl Stack {
             isn: Isn::new(settings.key, settings.clock_at_zero),
             cookies: Cookies::new(settings.key, settings.clock_at_zero),
             cookies_until: Time::ZERO,
+            used_cookies: UsedCookies::new(settings.cookies_max, settings.key),
             next_port: 0,
             has_moved_here: false,
             settings,

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use spillway_transport::{Conn, Time};
 
 use super::Stack;
+use super::listen::cookie_flow;
 use super::time_wait::TimeWait;
 use crate::connection::Connection;
 use crate::flow::Flow;
@@ -57,6 +58,12 @@ impl Stack {
         let conn = connection.conn;
         self.time_waits.forget(&flow);
         self.has_moved_here |= *flow.local.ip() != self.settings.address;
+        let (initial, peer_initial) = connection.initials();
+        let ends = cookie_flow(flow, peer_initial);
+        if self.cookies.is_good(self.now, ends, initial) {
+            self.used_cookies.turn(self.cookies.counter(self.now));
+            self.used_cookies.add(ends, initial);
+        }
         self.table.add(Box::new(connection));
         self.counters.imported += 1;
         self.with(conn, |connection, cx| connection.tell(cx));

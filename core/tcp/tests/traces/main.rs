@@ -7,6 +7,7 @@ mod acks;
 mod anything;
 mod arp;
 mod closing;
+mod cookies;
 mod flood;
 mod gate;
 mod give_up;
