@@ -18,6 +18,7 @@ use crate::histogram::Batches;
 use crate::ids::IdPool;
 use crate::policy::PolicyKind;
 use crate::records::{Encryption, Records, Scratch};
+use crate::server::CLIENT_SPARE_BYTES_MAX;
 
 /// How a link is opened.
 #[derive(Clone, Debug)]
@@ -151,6 +152,9 @@ impl OpenerLink {
         let limits = config.limits;
         let mut ends = Ends::new(Kind::Request, config.policy.build(), limits.pending_bytes_max);
         ends.batches = Some(Box::default());
+        if config.role == Role::Client {
+            ends.assembler.keep_at_most(CLIENT_SPARE_BYTES_MAX);
+        }
         ends.assembler.preamble(&hello);
         OpenerLink {
             stage: Stage::Opening(Box::new(opening)),

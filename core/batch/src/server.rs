@@ -22,8 +22,9 @@ use crate::policy::{Fixed, Policy};
 use crate::records::{Encryption, Records, Scratch};
 use crate::taken::Taking;
 
-/// Capacity, in bytes, up to which a client's link keeps empty buffers: a server has thousands of such links.
-const CLIENT_SPARE_BYTES_MAX: usize = 8 * 1024;
+/// Capacity, in bytes, up to which a client's link keeps empty buffers, at both ends: a server, or a sidecar, has
+/// thousands of such links.
+pub(crate) const CLIENT_SPARE_BYTES_MAX: usize = 8 * 1024;
 
 /// What a server's link port accepts.
 #[derive(Clone, Debug, Default)]

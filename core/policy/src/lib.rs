@@ -10,6 +10,7 @@ extern crate alloc;
 pub mod activation;
 pub mod histogram;
 pub mod limiter;
+pub mod memory;
 pub mod release;
 pub mod window;
 

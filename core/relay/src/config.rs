@@ -198,7 +198,7 @@ impl Default for Timeouts {
             handshake: Duration::from_secs(5),
             proxy_header: Duration::from_secs(5),
             linger: Duration::from_secs(10),
-            unread: Duration::from_secs(10),
+            unread: spillway_policy::memory::UNREAD_MAX,
             reconnect_min: Duration::from_millis(50),
             reconnect_max: Duration::from_secs(2),
         }

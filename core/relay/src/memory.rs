@@ -1,8 +1,11 @@
-//! What all waiting bytes take together, and since when a client has not read.
+//! What all waiting bytes take together, and what each client holds.
 
 use core::time::Duration;
 
-use spillway_transport::{Conn, Time, Transport};
+use spillway_policy::memory::{MemoryBound, closing_rank};
+use spillway_transport::{Conn, Transport};
+
+pub(crate) use spillway_policy::memory::Unread;
 
 /// What a client may send before it is granted more: what we must be able to buffer when its link stalls;
 pub(crate) const CLIENT_GRANT_BYTES: usize = 64 * 1024;
@@ -18,24 +21,22 @@ pub(crate) struct Memory {
     links: usize,
     /// What the transport had queued when the turn began, without what it has freed since.
     transport: usize,
-    max: usize,
-    /// Three quarters were reached, and it has not come down to five eighths since.
-    is_scarce: bool,
+    bound: MemoryBound,
     /// Clients whose requests were not read any further because they did not read their replies.
     pub(crate) pauses: u64,
 }
 
 impl Memory {
     pub(crate) fn new(max: usize) -> Memory {
-        Memory { clients: 0, links: 0, transport: 0, max, is_scarce: false, pauses: 0 }
+        Memory { clients: 0, links: 0, transport: 0, bound: MemoryBound::new(max), pauses: 0 }
     }
 
     pub(crate) fn max(&self) -> usize {
-        self.max
+        self.bound.max()
     }
 
     pub(crate) fn set_max(&mut self, max: usize) {
-        self.max = max;
+        self.bound.set_max(max);
     }
 
     /// What the relay itself buffers for and from clients.
@@ -74,60 +75,31 @@ impl Memory {
     }
 
     pub(crate) fn is_exceeded(&self) -> bool {
-        self.total() > self.max
+        self.bound.is_exceeded(self.total())
     }
 
-    /// Whether there is as little as an eighth more than is wanted when clients are closed.
-    pub(crate) fn is_relieved(&self) -> bool {
-        self.total() <= self.max / 8 * 7
+    /// Whether closing of the largest ends before a client whose bytes have waited for `age`.
+    pub(crate) fn is_enough_closed(&self, age: Duration) -> bool {
+        self.bound.is_enough_closed(self.total(), age)
     }
 
     pub(crate) fn is_calm(&self) -> bool {
-        self.total() <= self.max / 8 * 5
+        self.bound.is_calm(self.total())
     }
 
     /// Clients that do not read are paused from here on, and others granted less.
     pub(crate) fn is_scarce(&self) -> bool {
-        self.is_scarce
+        self.bound.is_scarce()
     }
 
     /// Decides whether memory is scarce. True if that has changed.
     pub(crate) fn judge(&mut self) -> bool {
-        let was_scarce = self.is_scarce;
-        self.is_scarce = if was_scarce { !self.is_calm() } else { self.total() > self.max / 4 * 3 };
-        was_scarce != self.is_scarce
+        self.bound.judge(self.total())
     }
 
     /// What a client may send before it is granted more.
     pub(crate) fn grant_bytes(&self) -> usize {
-        if self.is_scarce { SCARCE_GRANT_BYTES } else { CLIENT_GRANT_BYTES }
-    }
-}
-
-/// Since when a client has not read what was sent to it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unread {
-    /// Once the client has bytes up to this stream offset, it has read all that waited for it at `since`.
-    mark: u64,
-    since: Time,
-}
-
-impl Unread {
-    pub(crate) fn new(now: Time) -> Unread {
-        Unread { mark: 0, since: now }
-    }
-
-    /// So many bytes were meant for the client up to now, and of these its host has taken all but `waiting`. One that
-    /// keeps up has read everything that waited a short while ago; one that reads a little now and then has not.
-    pub(crate) fn note(&mut self, now: Time, sent: u64, waiting: usize) {
-        if sent.saturating_sub(waiting as u64) >= self.mark {
-            *self = Unread { mark: sent, since: now };
-        }
-    }
-
-    /// How long bytes have waited for it.
-    pub(crate) fn age(&self, now: Time) -> Duration {
-        now.since(self.since)
+        if self.is_scarce() { SCARCE_GRANT_BYTES } else { CLIENT_GRANT_BYTES }
     }
 }
 
@@ -142,11 +114,8 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Who holds much for long comes first. Beyond this age, the amount alone counts.
-    const AGE_MAX: Duration = Duration::from_secs(2);
-
     pub(crate) fn rank(&self) -> (u128, usize) {
-        (self.bytes as u128 * self.age.min(Holding::AGE_MAX).as_micros(), self.bytes)
+        closing_rank(self.bytes, self.age)
     }
 }
 
@@ -155,37 +124,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scarce_from_three_quarters_to_five_eighths() {
+    fn all_places_count_against_the_bound() {
         let mut memory = Memory::new(800);
         memory.changed(0, 600);
         assert!(!memory.judge() && !memory.is_scarce());
         memory.link_changed(0, 1);
         assert!(memory.judge() && memory.is_scarce() && !memory.is_exceeded());
+        assert_eq!(memory.grant_bytes(), SCARCE_GRANT_BYTES);
         memory.changed(600, 500);
         assert!(!memory.judge() && memory.is_scarce(), "one byte above five eighths");
         memory.link_changed(1, 0);
         assert!(memory.judge() && !memory.is_scarce());
-    }
-
-    #[test]
-    fn one_that_keeps_up_is_young_and_one_that_reads_a_little_is_not() {
-        let at = |ms: u64| Time(ms * 1_000_000);
-        let (mut reader, mut trickler) = (Unread::new(at(0)), Unread::new(at(0)));
-        for turn in 1..100_u64 {
-            // Each is sent 1,000 bytes in a turn of 10 ms. One has 2,000 waiting at any time, the other all but 10.
-            reader.note(at(turn * 10), turn * 1_000, 2_000.min(turn as usize * 1_000));
-            trickler.note(at(turn * 10), turn * 1_000, turn as usize * 990);
-        }
-        assert!(reader.age(at(1_000)) <= Duration::from_millis(30), "{reader:?}");
-        assert!(trickler.age(at(1_000)) >= Duration::from_millis(900), "{trickler:?}");
-    }
-
-    #[test]
-    fn much_for_long_is_first_and_then_the_most() {
-        let conn = Conn { slot: 1, generation: 1 };
-        let rank = |bytes, ms| Holding { conn, bytes, age: Duration::from_millis(ms) }.rank();
-        assert!(rank(100_000, 500) > rank(500_000, 5), "the large one has just been sent this");
-        assert!(rank(500_000, 3_000) > rank(100_000, 60_000), "neither reads: the larger one");
-        assert!(rank(2, 0) > rank(1, 0), "nobody has waited: the larger one");
     }
 }

@@ -6,6 +6,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use spillway_batch::{KeyId, LinkError, RefuseReason};
+pub use spillway_policy::memory::MemoryCut;
 use spillway_transport::LostReason;
 use spillway_wire::ProxyError;
 
@@ -276,30 +277,6 @@ pub enum Cut {
     Memory(MemoryCut),
     /// A library client broke the protocol.
     Protocol(LinkError),
-}
-
-/// What a client held that was closed because memory was short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryCut {
-    /// Bytes of memory.
-    pub held_bytes: usize,
-    /// How long bytes had waited for it.
-    pub unread: Duration,
-    /// The bound for all clients of this relay.
-    pub limit_bytes: usize,
-}
-
-impl fmt::Display for MemoryCut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "memory is short (this thread's share of max_memory is {} KiB) and it held {} KiB that it had not read for \
-             {:.1} s: have it read its replies, or raise max_memory",
-            self.limit_bytes / 1024,
-            self.held_bytes / 1024,
-            self.unread.as_secs_f64()
-        )
-    }
 }
 
 impl Cut {

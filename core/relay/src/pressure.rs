@@ -62,9 +62,7 @@ impl Relay {
             return;
         }
         for holding in self.holdings(out) {
-            let enough =
-                if holding.age.is_zero() { !self.memory.is_exceeded() } else { self.memory.is_relieved() };
-            if enough {
+            if self.memory.is_enough_closed(holding.age) {
                 return;
             }
             self.close_for_memory(holding, out);

@@ -300,4 +300,9 @@ impl ClientSession {
     pub fn kept(&self) -> usize {
         self.stream.kept()
     }
+
+    /// Bytes of memory that [`kept`](Self::kept) bytes take; 0 when there are none.
+    pub fn kept_held(&self) -> usize {
+        self.stream.kept_held()
+    }
 }

@@ -291,6 +291,11 @@ impl Stream {
         self.outgoing.kept()
     }
 
+    /// Bytes of memory that hold what the other end has not acknowledged; 0 when it has acknowledged all.
+    pub(crate) fn kept_held(&self) -> usize {
+        if self.outgoing.kept() == 0 { 0 } else { self.outgoing.held() }
+    }
+
     /// Bytes of memory that hold what the other end has not acknowledged, and what the application has not read. An
     /// application that has closed holds nothing that it would still read.
     pub(crate) fn held(&self) -> usize {

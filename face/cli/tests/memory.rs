@@ -1,4 +1,4 @@
-//! Attacks on a helper's memory, with a real memcached: those who attack pay, everybody else is served.
+//! Attacks on the memory of a helper and of a sidecar, with a real memcached: those who attack pay, everybody else is served.
 
 mod support;
 
@@ -9,15 +9,20 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use spillway_batch::{Connect, Control, Role};
+use spillway_lab::peers::Memcached;
 use spillway_lab::{Launch, Process};
 use spillway_ports::free_port;
+use support::beside::Served;
 use support::link::LinkPeer;
 use support::{Client, Ending, SPILLWAY, Scene, eventually, loopback, resident};
 
 const MIB: u64 = 1 << 20;
 const VALUE_BYTES: usize = 1_000_000;
+/// More than the kernel takes for a client.
+const MANY_VALUES: usize = 4;
 
 /// A helper of its own, with a bound on its memory.
 struct Bounded<'a> {
@@ -66,10 +71,10 @@ fn write_config(scene: &Scene, raw: SocketAddr, client_link: SocketAddr, max_mem
     fs::write(scene.scratch.path("b.toml"), text).unwrap();
 }
 
-/// A plain client that asks for a large value and never reads.
-fn deaf(address: SocketAddr) -> Option<TcpStream> {
+/// A plain client that asks for so many large values and never reads.
+fn deaf(address: SocketAddr, values: usize) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.write_all(b"get big\r\n").ok()?;
+    stream.write_all(&b"get big\r\n".repeat(values)).ok()?;
     stream.set_nonblocking(true).ok()?;
     Some(stream)
 }
@@ -91,30 +96,36 @@ fn serve_honestly(address: SocketAddr, key: &str, bytes: usize, over: &AtomicBoo
     answered
 }
 
-fn fill(scene: &Scene) {
-    let mut client = Client::new(scene.direct());
+fn fill(server: SocketAddr) {
+    let mut client = Client::new(server);
     client.set("big", &vec![b'v'; VALUE_BYTES]);
     client.set("small", b"12345");
 }
 
-#[test]
-fn slow_readers_of_large_values_harm_nobody_else() {
-    let scene = Scene::start();
-    fill(&scene);
-    let bounded = Bounded::start(&scene, "64MiB");
+/// What clients that never read have done.
+struct Attacked {
+    /// Connections of attackers that were reset, and made again.
+    closed: u64,
+    /// Honest clients that came meanwhile, each of them with a request.
+    newcomers: u64,
+    peak_bytes: u64,
+}
+
+/// Clients that ask for large values and never read, beside honest ones of which no request may fail, for six seconds.
+fn attack(address: SocketAddr, pid: u32, (attackers, values): (usize, usize)) -> Attacked {
     let (over, newcomers, peak) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let pid = bounded.helper.pid();
+    let mut closed = 0;
     std::thread::scope(|scope| {
         let ending = Ending(&over);
         let honest = [("small", 5), ("small", 5), ("big", VALUE_BYTES)].map(|(key, bytes)| {
             scope.spawn({
                 let over = &over;
-                move || serve_honestly(bounded.raw, key, bytes, over)
+                move || serve_honestly(address, key, bytes, over)
             })
         });
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                let mut client = Client::try_new(bounded.raw).expect("a new client is accepted");
+                let mut client = Client::try_new(address).expect("a new client is accepted");
                 assert!(client.version().is_some(), "and served");
                 newcomers.fetch_add(1, Ordering::Relaxed);
             }
@@ -126,28 +137,41 @@ fn slow_readers_of_large_values_harm_nobody_else() {
             }
         });
         // Those that were closed come again.
-        let mut attackers: Vec<TcpStream> = (0..600).filter_map(|_| deaf(bounded.raw)).collect();
+        let mut attackers: Vec<TcpStream> = (0..attackers).filter_map(|_| deaf(address, values)).collect();
         let until = Instant::now() + Duration::from_secs(6);
-        let mut again = 0;
         while Instant::now() < until {
             for attacker in attackers.iter_mut().filter(|attacker| is_reset(attacker)) {
-                if let Some(another) = deaf(bounded.raw) {
+                if let Some(another) = deaf(address, values) {
                     *attacker = another;
-                    again += 1;
+                    closed += 1;
                 }
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         drop(ending);
         let answered = honest.map(|client| client.join().expect("no request failed"));
-        println!("answered {answered:?}, attackers closed {again}, newcomers {newcomers:?}");
+        println!("answered {answered:?}, attackers closed {closed}, newcomers {newcomers:?}");
         assert!(answered.iter().all(|count| *count > 0), "{answered:?}");
-        assert!(again > 0 && bounded.closed_for_memory() > 0);
     });
-    let (newcomers, peak) = (newcomers.load(Ordering::Relaxed), peak.load(Ordering::Relaxed));
-    println!("peak {} MiB", peak / MIB);
-    assert!(newcomers > 0);
-    assert!(peak <= 64 * MIB * 5 / 4 + 32 * MIB, "{} MiB resident", peak / MIB);
+    let (newcomers, peak_bytes) = (newcomers.into_inner(), peak.into_inner());
+    println!("peak {} MiB", peak_bytes / MIB);
+    assert!(newcomers > 0 && closed > 0);
+    Attacked { closed, newcomers, peak_bytes }
+}
+
+#[track_caller]
+fn is_within(peak_bytes: u64, max_memory: u64) {
+    assert!(peak_bytes <= max_memory * 5 / 4 + 32 * MIB, "{} MiB resident", peak_bytes / MIB);
+}
+
+#[test]
+fn slow_readers_of_large_values_harm_nobody_else() {
+    let scene = Scene::start();
+    fill(scene.direct());
+    let bounded = Bounded::start(&scene, "64MiB");
+    let attacked = attack(bounded.raw, bounded.helper.pid(), (600, 1));
+    is_within(attacked.peak_bytes, 64 * MIB);
+    assert!(bounded.closed_for_memory() > 0);
     let log = bounded.helper.stderr().unwrap();
     assert!(log.contains("memory is scarce"), "{log}");
     assert!(log.contains("memory is short") && log.contains("or raise max_memory"), "{log}");
@@ -155,11 +179,104 @@ fn slow_readers_of_large_values_harm_nobody_else() {
     eventually("enough memory", || bounded.status()["threads_scarce"] == 0);
 }
 
+#[test]
+fn slow_readers_of_large_values_harm_no_other_client_of_a_sidecar() {
+    let served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    fill(served.server.address());
+    let beside = served.beside(&["--protocol", "memcached", "--max-memory", "64MiB"]);
+    let mut idle = Client::new(beside.address);
+    assert!(idle.version().is_some());
+    let attacked = attack(beside.address, beside.process.pid(), (300, MANY_VALUES));
+    is_within(attacked.peak_bytes, 64 * MIB);
+    assert!(beside.number("/ended/memory") >= attacked.closed, "{:#}", beside.status());
+    assert_eq!(beside.number("/refused/memory"), 0, "{} newcomers", attacked.newcomers);
+    assert!(idle.version().is_some(), "one that holds nothing is not closed");
+    let log = beside.process.stderr().unwrap();
+    assert!(log.contains("memory is scarce"), "{log}");
+    assert!(log.contains("client reset: memory is short") && log.contains("or raise max_memory"), "{log}");
+    eventually("enough memory", || beside.number("/threads_scarce") == 0);
+}
+
+#[test]
+fn clients_of_a_sidecar_that_do_not_read_are_paused_before_they_are_closed_and_go_on() {
+    let served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    fill(served.server.address());
+    let beside = served.beside(&["--protocol", "memcached", "--max-memory", "16MiB"]);
+    // As many as make memory scarce, and no more: each holds 320 KiB at most.
+    let mut slow = Vec::new();
+    while beside.number("/threads_scarce") == 0 {
+        assert!(slow.len() < 100, "{:#}", beside.status());
+        let mut stream = TcpStream::connect(beside.address).unwrap();
+        stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+        stream.write_all(&b"get big\r\n".repeat(MANY_VALUES)).unwrap();
+        slow.push(stream);
+        let least = slow.len() as u64 * 150 * 1024;
+        eventually("they hold what the sidecar keeps for them", || {
+            beside.number("/buffered_bytes") > least || beside.number("/threads_scarce") > 0
+        });
+    }
+    let asked = beside.number("/request_bytes");
+    let mut stream = &slow[0];
+    stream.write_all(b"version\r\n").unwrap();
+    eventually("it is paused", || beside.number("/connections_paused") > 0);
+    assert_eq!(beside.number("/request_bytes"), asked, "what it asks for is not read");
+    let mut idle = Client::new(beside.address);
+    assert_eq!(idle.get("small").as_deref(), Some(&b"12345"[..]), "others are");
+    // They read, and all of them go on.
+    let mut expected = format!("VALUE big 0 {VALUE_BYTES}\r\n").into_bytes();
+    expected.resize(expected.len() + VALUE_BYTES, b'v');
+    expected.extend(b"\r\nEND\r\n");
+    let mut reply = vec![0; expected.len()];
+    for stream in &mut slow {
+        for _ in 0..MANY_VALUES {
+            stream.read_exact(&mut reply).unwrap();
+            assert!(reply == expected);
+        }
+    }
+    let mut version = [0; 8];
+    slow[0].read_exact(&mut version).unwrap();
+    assert_eq!(&version, b"VERSION ");
+    assert_eq!((beside.number("/threads_scarce"), beside.number("/ended/memory")), (0, 0));
+}
+
+#[test]
+fn requests_that_a_server_does_not_take_close_no_client_of_a_sidecar_and_new_ones_come_when_it_does() {
+    let mut served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let beside = served.beside(&["--protocol", "memcached", "--max-memory", "4MiB"]);
+    let mut idle = Client::new(beside.address);
+    assert!(idle.version().is_some());
+    let mut writers: Vec<Client> = (0..40).map(|_| Client::new(beside.address)).collect();
+    writers.iter_mut().for_each(|client| assert!(client.version().is_some()));
+    eventually("the server has all", || beside.number("/buffered_bytes") == 0);
+    let mut signal = |signal: Signal| served.server.process().signal(signal.as_raw()).unwrap();
+    signal(Signal::STOP);
+    let value = vec![b'v'; 200_000];
+    for client in &mut writers {
+        client.send(b"set written 0 0 200000\r\n");
+        client.send(&value);
+        client.send(b"\r\n");
+    }
+    eventually("memory is used up", || {
+        drop(TcpStream::connect(beside.address));
+        beside.number("/refused/memory") > 0
+    });
+    let held = beside.number("/buffered_bytes");
+    assert!(held <= 5 * MIB, "{held} bytes");
+    let asked = beside.number("/request_bytes");
+    idle.send(b"version\r\n");
+    eventually("one that holds nothing is read", || beside.number("/request_bytes") >= asked + 9);
+    signal(Signal::CONT);
+    writers.iter_mut().for_each(|client| assert_eq!(client.line(), "STORED"));
+    assert!(idle.line().starts_with("VERSION "));
+    assert_eq!(beside.ended_badly(), beside.number("/ended/client_reset"), "{:#}", beside.status());
+    assert!(Client::new(beside.address).version().is_some(), "new clients are accepted again");
+}
+
 /// Links, connects to a server that is not served here, over and over, and never reads the refusals.
 #[test]
 fn a_library_client_that_does_not_read_pays_for_it() {
     let scene = Scene::start();
-    fill(&scene);
+    fill(scene.direct());
     let bounded = Bounded::start(&scene, "8MiB");
     let mut idle = Client::new(bounded.raw);
     assert!(idle.version().is_some());
@@ -190,9 +307,9 @@ fn a_library_client_that_does_not_read_pays_for_it() {
 #[test]
 fn a_lower_limit_closes_the_largest_and_no_active_client() {
     let scene = Scene::start();
-    fill(&scene);
+    fill(scene.direct());
     let bounded = Bounded::start(&scene, "256MiB");
-    let attackers: Vec<TcpStream> = (0..200).filter_map(|_| deaf(bounded.raw)).collect();
+    let attackers: Vec<TcpStream> = (0..200).filter_map(|_| deaf(bounded.raw, 1)).collect();
     eventually("they hold a lot", || bounded.status()["buffered_bytes"].as_u64().unwrap() > 60 * MIB);
     let mut active: Vec<Client> = (0..10).map(|_| Client::new(bounded.raw)).collect();
     active.iter_mut().for_each(|client| assert!(client.get("small").is_some()));

@@ -1,4 +1,5 @@
-//! A session that has closed stays on its carrier until the server has answered. The test plays the server.
+//! A session that has closed stays on its carrier until the server has answered; one that is reset holds nothing from then
+//! on. The test plays the server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -23,6 +24,7 @@ struct Server {
     table: Sessions<Id>,
     carried: Option<(SessionHandle, Id)>,
     has_heard_close: bool,
+    has_heard_reset: bool,
 }
 
 impl Server {
@@ -41,6 +43,7 @@ impl Server {
             ring,
             carried: None,
             has_heard_close: false,
+            has_heard_reset: false,
         }
     }
 
@@ -75,8 +78,13 @@ impl Server {
                 }
                 ServerEvent::CarriedControl { id, control } => {
                     self.has_heard_close |= matches!(control, Control::Close(_));
+                    self.has_heard_reset |= matches!(control, Control::Close(CloseReason::Reset));
                     let (session, _) = self.carried.unwrap();
                     self.table.handle_control(now, session, id, &control);
+                }
+                ServerEvent::Carried { id, bytes } => {
+                    let (session, _) = self.carried.unwrap();
+                    self.table.handle_data(now, session, id, bytes.len()).unwrap();
                 }
                 _ => {}
             }
@@ -191,4 +199,35 @@ fn a_session_that_is_not_closed_leaves_where_it_is_asked_to() {
             session.handle_timeout(Instant::now());
         }
     }
+}
+
+#[test]
+fn memory_follows_what_waits_and_a_reset_frees_all_of_it() {
+    let (mut session, mut server) = begun();
+    let window = SessionSettings::default().stream.window_bytes as usize;
+    let (handle, _) = server.carried.unwrap();
+    assert_eq!(server.table.write(handle, &vec![7; window]), window);
+    until(&mut session, &mut server, |session, _| session.arrived_bytes() == window);
+    let held = session.held_bytes();
+    assert!((window..=window + 4096).contains(&held), "{held} bytes of memory for {window} that arrived");
+    // Received, and then nothing waits.
+    let mut all = vec![0; window];
+    let mut received = 0;
+    while received < window {
+        received += session.receive(Instant::now(), &mut all[received..]).unwrap();
+    }
+    assert_eq!((session.arrived_bytes(), session.held_bytes()), (0, 0));
+    // Both directions wait: the server does not hear what is sent.
+    until(&mut session, &mut server, |_, server| server.table.info(handle).unwrap().bytes_kept == 0);
+    assert_eq!(server.table.write(handle, &vec![7; window / 2]), window / 2);
+    until(&mut session, &mut server, |session, _| session.arrived_bytes() == window / 2);
+    assert_eq!(session.send(Instant::now(), &vec![8; 100_000]).unwrap(), 100_000);
+    assert!(
+        session.buffered_bytes() == window / 2 + 100_000 && session.held_bytes() >= session.buffered_bytes()
+    );
+    session.reset(Instant::now());
+    assert_eq!((session.buffered_bytes(), session.held_bytes()), (0, 0));
+    until(&mut session, &mut server, |_, server| server.has_heard_reset);
+    server.close();
+    until(&mut session, &mut server, |session, _| session.is_over());
 }

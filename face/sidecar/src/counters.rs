@@ -98,10 +98,12 @@ pub(crate) enum Ending {
     NoCarrier,
     /// The sidecar ends.
     Shutdown,
+    /// Memory was short, and the client did not read.
+    Memory,
 }
 
-pub(crate) const ENDINGS: [&str; 7] =
-    ["in_order", "client_reset", "server_reset", "refused", "gone", "no_carrier", "shutdown"];
+pub(crate) const ENDINGS: [&str; 8] =
+    ["in_order", "client_reset", "server_reset", "refused", "gone", "no_carrier", "shutdown", "memory"];
 
 impl Reason for Ending {
     fn index(&self) -> usize {
@@ -189,12 +191,16 @@ pub(crate) struct Counters {
     pub taken: Count,
     pub announced: Count,
     pub refused: ByReason<5>,
-    pub ended: ByReason<7>,
+    pub ended: ByReason<8>,
     /// Local connections now; those of them that nothing carries; those that a helper carries.
     pub connections: Count,
     pub waiting: Count,
     pub helped: Count,
     pub buffered_bytes: Count,
+    /// 1 while memory is scarce.
+    pub is_scarce: Count,
+    /// Clients that were not read because memory was scarce and they did not read.
+    pub paused: Count,
     pub moves: ByReason<4>,
     pub losses: ByReason<7>,
     pub request_bytes: Count,
@@ -219,6 +225,8 @@ impl Default for Counters {
             waiting: Count::default(),
             helped: Count::default(),
             buffered_bytes: Count::default(),
+            is_scarce: Count::default(),
+            paused: Count::default(),
             moves: ByReason::new(&MOVES),
             losses: ByReason::new(&LOSSES),
             request_bytes: Count::default(),
@@ -240,13 +248,13 @@ mod tests {
     fn reasons_have_names() {
         let counters = Counters::default();
         counters.refused.add(Refusal::Descriptors);
-        counters.ended.add(Ending::Shutdown);
+        counters.ended.add(Ending::Memory);
         counters.moves.add(Move::Asked);
         counters.losses.add(&CarrierLoss::Asked);
         counters.gave_up.add(GaveUp::TooDeep);
         let last = |name, mut all: Vec<(&'static str, u64)>| assert_eq!(all.pop(), Some((name, 1)));
         last("descriptors", counters.refused.iter().collect());
-        last("shutdown", counters.ended.iter().collect());
+        last("memory", counters.ended.iter().collect());
         last("relief", counters.moves.iter().collect());
         last("asked", counters.losses.iter().collect());
         last("too_deep", counters.gave_up.iter().collect());

@@ -17,6 +17,7 @@ mod descriptors;
 mod latency;
 mod losses;
 mod mailbox;
+mod memory;
 mod metrics;
 mod pair;
 mod part;

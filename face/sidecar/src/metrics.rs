@@ -30,8 +30,21 @@ const CONNECTIONS_MAX: Metric = Metric::gauge(
 );
 const HELPERS: Metric = Metric::gauge("spillway_sidecar_helpers", NONE, "Helpers that are known.");
 const SLA: Metric = Metric::gauge("spillway_sidecar_sla_seconds", NONE, "The p99 of replies that is wanted.");
-const BUFFERED: Metric =
-    Metric::gauge("spillway_sidecar_buffered_bytes", NONE, "Bytes buffered for all connections.");
+const BUFFERED: Metric = Metric::gauge(
+    "spillway_sidecar_buffered_bytes",
+    NONE,
+    "Bytes of memory that hold what waits, of all connections.",
+);
+const SCARCE: Metric = Metric::gauge(
+    "spillway_sidecar_threads_scarce",
+    NONE,
+    "Threads on which memory is scarce: clients that do not read are paused.",
+);
+const PAUSED: Metric = Metric::counter(
+    "spillway_sidecar_connections_paused_total",
+    NONE,
+    "Local connections whose requests were not read because memory was scarce and they did not read their replies.",
+);
 const TAKEN: Metric =
     Metric::counter("spillway_sidecar_connections_accepted_total", NONE, "Local connections taken.");
 const ANNOUNCED: Metric = Metric::counter(
@@ -47,7 +60,8 @@ const REFUSED: Metric = Metric::counter(
 const ENDED: Metric = Metric::counter(
     "spillway_sidecar_connections_ended_total",
     REASON,
-    "How local connections ended: in_order, client_reset, server_reset, refused, gone, no_carrier, shutdown.",
+    "How local connections ended: in_order, client_reset, server_reset, refused, gone, no_carrier, shutdown, \
+     memory.",
 );
 const MOVES: Metric = Metric::counter(
     "spillway_sidecar_moves_total",
@@ -111,6 +125,8 @@ pub const METRICS: &[Metric] = &[
     HELPERS,
     SLA,
     BUFFERED,
+    SCARCE,
+    PAUSED,
     TAKEN,
     ANNOUNCED,
     REFUSED,
@@ -142,6 +158,8 @@ pub(crate) fn render(shared: &Shared, started: f64) -> String {
     out.family(&HELPERS).count(&[], status.helpers.len() as u64);
     out.family(&SLA).sample(&[], status.sla_us as f64 / 1e6);
     out.family(&BUFFERED).count(&[], status.buffered_bytes);
+    out.family(&SCARCE).count(&[], status.threads_scarce);
+    out.family(&PAUSED).count(&[], status.connections_paused);
     out.family(&TAKEN).count(&[], status.taken);
     out.family(&ANNOUNCED).count(&[], status.announced);
     for (metric, counts) in [

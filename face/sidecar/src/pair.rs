@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use spillway_client::Session;
 use spillway_client::session::{CarrierLoss, SessionEvent};
+use spillway_policy::memory::Unread;
 use spillway_requests::{Reply, Tracker};
 use spillway_transport::Time;
 
@@ -15,12 +16,16 @@ use crate::carriers::Seen;
 use crate::counters::{Counters, Ending, Move};
 use crate::latency::Latencies;
 use crate::losses::Losses;
+use crate::memory::{Holding, Supply};
 use crate::relief::{Member, Relief};
 use crate::socket;
 use crate::waiting::Waiting;
 
 /// A connection whose requests cannot be followed is idle when nothing has gone either way for so long.
 const QUIET: Duration = Duration::from_secs(1);
+
+/// Read at a time of a client that holds nothing while memory is used up.
+const USED_UP_REQUEST_BYTES: usize = 4 * 1024;
 
 /// What a connection needs of the thread that serves it.
 pub(crate) struct Around<'a> {
@@ -36,8 +41,7 @@ pub(crate) struct Around<'a> {
     pub epoch: Instant,
     /// The server's own link port.
     pub server: SocketAddr,
-    /// Whether there is memory for more requests.
-    pub may_read: bool,
+    pub supply: Supply,
 }
 
 /// What carries a session.
@@ -75,10 +79,15 @@ pub(crate) struct Pair {
     /// Why the carrier before was left.
     left: Option<Move>,
     quiet_since: Instant,
+    /// Replies that have come for the client, in bytes.
+    reply_bytes: u64,
+    unread: Unread,
+    /// Its requests are not read while memory is scarce, because it does not read its replies.
+    is_paused: bool,
     /// What the epoll set was told; nothing once the other end is gone, and only its requests are still read.
     pub watched: Option<EventFlags>,
     /// Counted for it in the thread's buffered bytes.
-    pub counted_bytes: u64,
+    pub counted_bytes: usize,
 }
 
 impl Pair {
@@ -112,6 +121,9 @@ impl Pair {
             carried: Carried::Nowhere,
             left: None,
             quiet_since: around.now,
+            reply_bytes: 0,
+            unread: Unread::new(around.time),
+            is_paused: false,
             watched: None,
             counted_bytes: 0,
         }
@@ -123,6 +135,7 @@ impl Pair {
         self.up(is_readable, around)?;
         self.down(around)?;
         self.hear(around);
+        self.note_reading(around);
         if let Some(why) = self.tracker.poll_gave_up() {
             around.counters.gave_up.add(why);
             tracing::debug!(client = %self.client_text(), %why, "latency is not measured any more on a connection");
@@ -133,6 +146,22 @@ impl Pair {
             return Err(Ending::InOrder);
         }
         Ok(())
+    }
+
+    /// Notes whether the client reads, and counts it when it is paused because it does not.
+    fn note_reading(&mut self, around: &Around<'_>) {
+        self.note_unread(around.time);
+        let is_paused = around.supply != Supply::Enough && !self.to_client.is_empty();
+        if is_paused && !self.is_paused {
+            around.counters.paused.add(1);
+        }
+        self.is_paused = is_paused;
+    }
+
+    fn note_unread(&mut self, now: Time) {
+        let arrived = self.session.arrived_bytes();
+        let sent = self.reply_bytes + arrived as u64;
+        self.unread.note(now, sent, self.to_client.rest().len() + arrived);
     }
 
     fn tell_waiting(&mut self, around: &mut Around<'_>) {
@@ -154,8 +183,12 @@ impl Pair {
         }
         // Without the epoll set's word, which such a socket would have said without end.
         let is_readable = is_readable || self.watched.is_none();
-        while is_readable && around.may_read && !self.client_ended && self.to_server.is_empty() {
-            match socket::receive(&self.socket, around.scratch) {
+        while is_readable && !self.client_ended {
+            let wanted = self.request_bytes_max(around.supply).min(around.scratch.len());
+            if wanted == 0 {
+                break;
+            }
+            match socket::receive(&self.socket, &mut around.scratch[..wanted]) {
                 Ok(0) => self.client_ended = true,
                 Ok(count) => {
                     let bytes = &around.scratch[..count];
@@ -165,7 +198,7 @@ impl Pair {
                     self.quiet_since = around.now;
                     let taken = Self::send(&mut self.session, &mut self.is_server_gone, around.now, bytes)?;
                     self.to_server.put(&bytes[taken..]);
-                    if count < around.scratch.len() {
+                    if count < wanted {
                         break;
                     }
                 }
@@ -178,6 +211,21 @@ impl Pair {
             self.session.finish(around.now);
         }
         Ok(())
+    }
+
+    /// Bytes of requests that may be read now. A client that holds nothing is never kept from asking.
+    fn request_bytes_max(&self, supply: Supply) -> usize {
+        if !self.to_server.is_empty() {
+            return 0;
+        }
+        match supply {
+            Supply::Enough => usize::MAX,
+            Supply::Scarce if self.to_client.is_empty() => usize::MAX,
+            Supply::UsedUp if self.to_client.is_empty() && self.session.buffered_bytes() == 0 => {
+                USED_UP_REQUEST_BYTES
+            }
+            Supply::Scarce | Supply::UsedUp => 0,
+        }
     }
 
     fn send(
@@ -250,6 +298,7 @@ impl Pair {
         counters.replies.add(replies);
         counters.unmeasured.add(unmeasured);
         counters.reply_bytes.add(count as u64);
+        self.reply_bytes += count as u64;
     }
 
     /// A client that does not read is no slow server.
@@ -305,9 +354,9 @@ impl Pair {
     }
 
     /// What the local socket is to be watched for.
-    pub fn interest(&self, may_read: bool) -> EventFlags {
+    pub fn interest(&self, supply: Supply) -> EventFlags {
         let mut flags = EventFlags::empty();
-        flags.set(EventFlags::IN, may_read && !self.client_ended && self.to_server.is_empty());
+        flags.set(EventFlags::IN, !self.client_ended && self.request_bytes_max(supply) > 0);
         flags.set(EventFlags::OUT, !self.to_client.is_empty());
         flags
     }
@@ -324,9 +373,18 @@ impl Pair {
         is_empty && self.tracker.is_idle().unwrap_or_else(is_quiet)
     }
 
-    /// Bytes buffered for it.
-    pub fn memory(&self) -> u64 {
-        (self.to_server.memory() + self.to_client.memory() + self.session.buffered_bytes()) as u64
+    /// Bytes of memory that are allocated for what waits, in either direction.
+    pub fn memory(&self) -> usize {
+        self.to_server.memory() + self.to_client.memory() + self.session.held_bytes()
+    }
+
+    /// What it holds, if that is because its client does not read.
+    pub fn holding(&mut self, now: Time) -> Option<Holding> {
+        if self.to_client.is_empty() {
+            return None;
+        }
+        self.note_unread(now);
+        Some(Holding { bytes: self.memory(), age: self.unread.age(now) })
     }
 
     /// Whose connection it is, for people.
@@ -345,7 +403,9 @@ impl Pair {
         if !is_orderly {
             socket::reset_on_close(&self.socket);
         }
-        if !self.session.is_over() {
+        if ending == Ending::Memory {
+            self.session.reset(around.now);
+        } else if !self.session.is_over() {
             self.session.close(around.now);
         }
         (!self.session.is_over()).then_some(self.session)

@@ -69,7 +69,8 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// Local connections at one time; more are refused.
     pub max_connections: u32,
-    /// Bytes buffered for all connections: beyond it no requests are read and no connections taken.
+    /// Bytes of memory for what waits, of all connections: when it is short, clients that do not read are paused, and
+    /// those of them that hold most are closed.
     pub max_memory: u64,
     /// How long connections may take to become idle after SIGTERM.
     pub drain_deadline: Duration,

@@ -58,8 +58,14 @@ pub struct SidecarStatus {
     pub direct: u64,
     /// Those that nothing carries at this moment.
     pub waiting: u64,
-    /// Bytes buffered for all connections.
+    /// Bytes of memory that hold what waits, of all connections.
     pub buffered_bytes: u64,
+    /// Threads on which memory is scarce: clients that do not read are paused.
+    #[serde(default)]
+    pub threads_scarce: u64,
+    /// Clients that were paused because memory was scarce and they did not read, since the start.
+    #[serde(default)]
+    pub connections_paused: u64,
     /// As configured.
     pub max_memory_bytes: u64,
     /// Local connections taken.
@@ -161,6 +167,9 @@ impl fmt::Display for SidecarStatus {
         }
         write!(f, "\n{} replies, {} KiB buffered", self.replies, self.buffered_bytes / 1024)?;
         write!(f, ", moves {}, refused {}", total(&self.moves), total(&self.refused))?;
+        if self.threads_scarce > 0 {
+            write!(f, ", memory scarce on {} of {} threads", self.threads_scarce, self.threads)?;
+        }
         if self.log_lines_dropped > 0 {
             write!(f, ", {} log lines dropped", self.log_lines_dropped)?;
         }

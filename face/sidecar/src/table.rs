@@ -48,7 +48,7 @@ pub(crate) struct Closing {
     pub session: Box<Session>,
     pub deadline: Instant,
     /// Counted for it in the thread's buffered bytes.
-    pub counted_bytes: u64,
+    pub counted_bytes: usize,
 }
 
 #[derive(Debug)]

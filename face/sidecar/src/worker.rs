@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod drain;
+mod pressure;
 
 use std::collections::HashMap;
 use std::io;
@@ -22,6 +23,7 @@ use tracing::{debug, info, warn};
 use crate::counters::Ending;
 use crate::losses::{Losses, NO_HELPER};
 use crate::mailbox::{Mailbox, Message};
+use crate::memory::{Memory, Supply};
 use crate::pair::Around;
 use crate::part::Part;
 use crate::relief::{Member, Relief};
@@ -72,9 +74,8 @@ pub(crate) struct Worker {
     /// Where members of the group are.
     members: HashMap<Member, u32>,
     kit: Kit,
-    buffered_bytes: u64,
-    /// Memory is used up: nothing is read until it is down to seven eighths.
-    is_full: bool,
+    memory: Memory,
+    pressure: pressure::Pressure,
     tick_at: Instant,
     draining: Option<drain::Draining>,
 }
@@ -92,6 +93,8 @@ impl Worker {
         let epoch = Instant::now();
         let relief = Relief::new(epoch, &settings)?;
         epoll::add(&epoll, &relief, EventData::new_u64(RELIEF), EventFlags::IN)?;
+        let share = settings.max_memory / settings.threads as u64;
+        let memory = Memory::new(usize::try_from(share).unwrap_or(usize::MAX));
         let mut worker = Worker {
             kit: Kit {
                 relief,
@@ -100,6 +103,7 @@ impl Worker {
                 epoch,
                 server: settings.server,
                 part,
+                supply: Supply::Enough,
             },
             settings,
             mailbox,
@@ -112,8 +116,8 @@ impl Worker {
             table: Table::default(),
             timers: Timers::default(),
             members: HashMap::new(),
-            buffered_bytes: 0,
-            is_full: false,
+            memory,
+            pressure: pressure::Pressure::default(),
             tick_at: epoch,
             draining: None,
         };
@@ -189,6 +193,7 @@ impl Worker {
             self.tick_at = now + TICK;
             self.kit.losses.tell(self.kit.relief.helpers());
             self.kit.relief.show(now, &self.kit.part);
+            self.close_long_unread(now);
             let cpu = spillway_metrics::process::thread_cpu();
             self.kit.part.counters.cpu_ns.set(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
         }
@@ -331,33 +336,20 @@ impl Worker {
         *self.table.armed(index) = self.timers.set(token, armed, wanted);
     }
 
-    fn may_read(&self) -> bool {
-        !self.is_full
-    }
-
-    /// What one connection holds has changed. It is read again only from seven eighths on: at the bound, each read would
-    /// have all connections watched anew otherwise.
-    fn count_memory(&mut self, from: u64, to: u64) {
-        self.buffered_bytes = self.buffered_bytes - from + to;
-        let most = self.settings.max_memory / self.settings.threads as u64;
-        self.is_full = self.buffered_bytes >= if self.is_full { most / 8 * 7 } else { most };
-    }
-
     /// Moves what one connection has, and watches it for what it needs next.
     fn pump(&mut self, now: Instant, index: u32, is_readable: bool) {
-        let may_read = self.may_read();
         let Place::Taken(pair) = self.table.get(index) else { return };
-        if let Err(ending) = pair.pump(is_readable, &mut self.kit.around(now, may_read)) {
+        if let Err(ending) = pair.pump(is_readable, &mut self.kit.around(now)) {
             let is_orderly = matches!(ending, Ending::InOrder | Ending::Client);
             return self.end(now, index, ending, is_orderly);
         }
         let bytes = pair.memory();
         let counted = std::mem::replace(&mut pair.counted_bytes, bytes);
-        let (wanted, interest) = (pair.poll_timeout(), pair.interest(may_read));
-        self.count_memory(counted, bytes);
+        let (wanted, interest) = (pair.poll_timeout(), pair.interest(self.kit.supply));
+        self.memory.changed(counted, bytes);
         self.watch(now, index, interest);
         self.set_timer(index, wanted);
-        self.note_memory(now, may_read);
+        self.keep_within_memory(now);
     }
 
     /// Has the epoll set wait for the right thing.
@@ -372,23 +364,8 @@ impl Worker {
         }
     }
 
-    /// There is room again: whoever was not read for want of it is read.
-    fn note_memory(&mut self, now: Instant, could_read: bool) {
-        self.kit.part.counters.buffered_bytes.set(self.buffered_bytes);
-        if could_read || !self.may_read() {
-            return;
-        }
-        for index in self.table.in_use() {
-            if let Place::Taken(pair) = self.table.get(index) {
-                let interest = pair.interest(true);
-                self.watch(now, index, interest);
-            }
-        }
-    }
-
     /// Ends a connection: in order, or by a reset.
     fn end(&mut self, now: Instant, index: u32, ending: Ending, is_orderly: bool) {
-        let could_read = self.may_read();
         if !matches!(self.table.get(index), Place::Taken(_)) {
             return;
         }
@@ -396,7 +373,7 @@ impl Worker {
         if let Some(member) = pair.member {
             self.members.remove(&member);
         }
-        self.count_memory(pair.counted_bytes, 0);
+        self.memory.changed(pair.counted_bytes, 0);
         self.kit.part.count_connection(-1);
         if !matches!(ending, Ending::InOrder | Ending::Client) {
             debug!(client = %pair.client_text(), ?ending, "a local connection was ended");
@@ -404,7 +381,7 @@ impl Worker {
         if ending == Ending::NoCarrier {
             self.note_no_carrier(now);
         }
-        match pair.end(ending, is_orderly, &mut self.kit.around(now, could_read)) {
+        match pair.end(ending, is_orderly, &mut self.kit.around(now)) {
             Some(session) => {
                 let deadline = now + CLOSING_MAX;
                 let closing = Closing { session: Box::new(session), deadline, counted_bytes: 0 };
@@ -413,7 +390,7 @@ impl Worker {
             }
             None => drop(self.table.remove(index)),
         }
-        self.note_memory(now, could_read);
+        self.judge_memory(now);
     }
 
     /// A client was ended because nothing carried it.
@@ -423,21 +400,20 @@ impl Worker {
 
     /// Frees the place of a session that has said all, or has had its time.
     fn is_closed(&mut self, now: Instant, index: u32) {
-        let could_read = self.may_read();
         let Place::Closing(Closing { session, deadline, counted_bytes }) = self.table.get(index) else {
             return;
         };
         let is_closed = session.is_over() || *deadline <= now;
         let wanted = session.poll_timeout().into_iter().chain([*deadline]).min();
-        let bytes = if is_closed { 0 } else { session.buffered_bytes() as u64 };
+        let bytes = if is_closed { 0 } else { session.held_bytes() };
         let counted = std::mem::replace(counted_bytes, bytes);
-        self.count_memory(counted, bytes);
+        self.memory.changed(counted, bytes);
         if is_closed {
             self.table.remove(index);
         } else {
             self.set_timer(index, wanted);
         }
-        self.note_memory(now, could_read);
+        self.judge_memory(now);
     }
 }
 
@@ -449,13 +425,19 @@ struct Kit {
     scratch: Vec<u8>,
     epoch: Instant,
     server: SocketAddr,
+    supply: Supply,
 }
 
 impl Kit {
-    fn around(&mut self, now: Instant, may_read: bool) -> Around<'_> {
+    /// The same instant, for what measures.
+    fn time(&self, now: Instant) -> Time {
+        Time::ZERO + now.saturating_duration_since(self.epoch)
+    }
+
+    fn around(&mut self, now: Instant) -> Around<'_> {
         Around {
             now,
-            time: Time::ZERO + now.saturating_duration_since(self.epoch),
+            time: self.time(now),
             scratch: &mut self.scratch,
             counters: &self.part.counters,
             latencies: &self.part.latencies,
@@ -464,7 +446,7 @@ impl Kit {
             relief: &mut self.relief,
             epoch: self.epoch,
             server: self.server,
-            may_read,
+            supply: self.supply,
         }
     }
 }

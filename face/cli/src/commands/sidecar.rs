@@ -107,7 +107,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), env = "SPILLWAY_SIDECAR_MAX_CONNECTIONS")]
     max_connections: u32,
 
-    /// Memory for bytes on their way, of all connections; beyond it no requests are read, and no connections taken.
+    /// Memory for bytes that wait, of all connections. Above three quarters of it clients that do not read their replies
+    /// are paused; at the limit those that hold most are reset.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size, env = "SPILLWAY_SIDECAR_MAX_MEMORY")]
     max_memory: u64,
 

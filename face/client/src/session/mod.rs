@@ -37,6 +37,8 @@ use crate::{scratch, socket};
 
 /// Received at a time.
 const RECEIVE_BYTES: usize = 64 * 1024;
+/// A buffer that has become empty gives its memory back above this size, so that a quiet session needs little.
+const QUIET_BYTES: usize = 2 * 1024;
 /// After so many pieces the caller gets its turn again.
 const PIECES_PER_TURN: usize = 16;
 
@@ -169,6 +171,9 @@ impl Session {
             self.handle_ready(now);
         }
         let taken = io::Read::read(&mut self.arrived, buffer)?;
+        if self.arrived.is_empty() && self.arrived.capacity() > QUIET_BYTES {
+            self.arrived = VecDeque::new();
+        }
         if taken > 0 {
             let outcome = self.machine.consumed(taken);
             debug_assert_eq!(outcome, Ok(()), "what has arrived was received");
@@ -193,6 +198,18 @@ impl Session {
         self.machine.kept() + self.arrived.len()
     }
 
+    /// Bytes that have arrived and were not received.
+    pub fn arrived_bytes(&self) -> usize {
+        self.arrived.len()
+    }
+
+    /// Bytes of memory that are allocated for [`buffered_bytes`](Self::buffered_bytes), and for what the carrier's socket
+    /// has not taken. Empty buffers do not count: they keep a few KiB at most.
+    pub fn held_bytes(&self) -> usize {
+        let arrived = if self.arrived.is_empty() { 0 } else { self.arrived.capacity() };
+        self.machine.kept_held() + arrived + self.way.as_ref().map_or(0, Way::held_bytes)
+    }
+
     /// Sends no more; replies still come.
     pub fn finish(&mut self, now: Instant) {
         self.is_finished = true;
@@ -208,6 +225,16 @@ impl Session {
         // A move now would race with the server's answer, which comes on the present carrier.
         self.departure = None;
         self.machine.close(CloseReason::Normal);
+        self.push(now);
+    }
+
+    /// Resets it: the server hears so, as soon as something carries the session. What the server has not acknowledged,
+    /// and what was not received, is dropped at once. Keep the session in its loop until it [is over](Self::is_over).
+    pub fn reset(&mut self, now: Instant) {
+        self.is_finished = true;
+        self.departure = None;
+        self.arrived = VecDeque::new();
+        self.machine.close(CloseReason::Reset);
         self.push(now);
     }
 
@@ -305,7 +332,7 @@ impl Session {
                 }
                 Some(OpenerEvent::RelayedData { bytes, .. }) => {
                     match self.machine.handle_data(time, bytes.len()) {
-                        Ok(true) => self.arrived.extend(bytes),
+                        Ok(true) => self.keep_arrived(bytes),
                         Ok(false) => {}
                         Err(event) => self.note(now, event)?,
                     }
@@ -322,6 +349,16 @@ impl Session {
         }
         self.vigil.heard(time, self.machine.awaits());
         Ok(())
+    }
+
+    /// Keeps these for the application. The buffer is doubled where it is too small, but never beyond the window.
+    fn keep_arrived(&mut self, bytes: &[u8]) {
+        let wanted = self.arrived.len() + bytes.len();
+        if wanted > self.arrived.capacity() {
+            let capacity = (self.arrived.capacity() * 2).min(self.settings.stream.window_bytes as usize);
+            self.arrived.reserve_exact(capacity.max(wanted) - self.arrived.len());
+        }
+        self.arrived.extend(bytes);
     }
 
     fn note(&mut self, now: Instant, event: ClientEvent) -> Result<(), CarrierLoss> {

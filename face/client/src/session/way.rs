@@ -88,6 +88,12 @@ impl Way {
         })
     }
 
+    /// Bytes of memory that hold what the socket has not taken, and what has come of an incomplete record.
+    pub(super) fn held_bytes(&self) -> usize {
+        let link = if self.link.pending() == 0 { self.link.held_incomplete() } else { self.link.held() };
+        link + if self.unsent.is_empty() { 0 } else { self.unsent.capacity() }
+    }
+
     pub(super) fn wants_to_write(&self) -> bool {
         !self.is_connected || !self.unsent.is_empty()
     }

@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 
 use super::{LISTENERS, Worker};
 use crate::counters::{Ending, Refusal};
+use crate::memory::Supply;
 use crate::pair::Pair;
 use crate::settings::is_in;
 use crate::socket;
@@ -108,7 +109,7 @@ impl Worker {
         if self.kit.part.connections() >= u64::from(settings.max_connections) {
             return Err(Refusal::Full);
         }
-        if !self.may_read() {
+        if self.memory.supply() == Supply::UsedUp {
             return Err(Refusal::Memory);
         }
         Ok(())
@@ -214,8 +215,7 @@ impl Worker {
             .and_then(|()| epoll::add(&self.epoll, &opening.socket, local, EventFlags::IN));
         let Opening { socket, client, first, deadline, member } = opening;
         let tracker = Tracker::new(self.settings.protocol);
-        let may_read = self.may_read();
-        let around = self.kit.around(now, may_read);
+        let around = self.kit.around(now);
         let mut pair = Pair::new((socket, client), (session, member), tracker, (&first, deadline), &around);
         pair.watched = Some(EventFlags::IN);
         *self.table.get(index) = Place::Taken(Box::new(pair));

@@ -1,0 +1,171 @@
+//! When memory is short: which clients are paused, and which are closed, so that all others go on.
+//!
+//! Helpers and sidecars decide by the same rules. Who counts the bytes, and closes connections, is up to them.
+
+use core::fmt;
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+/// While memory is scarce, a client that has not read for so long is closed.
+pub const UNREAD_MAX: Duration = Duration::from_secs(10);
+
+/// A bound on bytes of memory. From three quarters of it, until it is down to five eighths, memory is *scarce*.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryBound {
+    max: usize,
+    is_scarce: bool,
+}
+
+impl MemoryBound {
+    /// `max`: bytes.
+    pub fn new(max: usize) -> MemoryBound {
+        MemoryBound { max, is_scarce: false }
+    }
+
+    /// The bound, in bytes.
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Another bound from now on; [`judge`](Self::judge) decides anew.
+    pub fn set_max(&mut self, max: usize) {
+        self.max = max;
+    }
+
+    /// Whether clients that do not read are paused.
+    pub fn is_scarce(&self) -> bool {
+        self.is_scarce
+    }
+
+    /// Decides whether memory is scarce when `total` bytes are in use. True if that has changed.
+    pub fn judge(&mut self, total: usize) -> bool {
+        let was_scarce = self.is_scarce;
+        self.is_scarce = if was_scarce { !self.is_calm(total) } else { total > self.max / 4 * 3 };
+        was_scarce != self.is_scarce
+    }
+
+    /// Whether clients have to be closed.
+    pub fn is_exceeded(&self, total: usize) -> bool {
+        total > self.max
+    }
+
+    /// Whether an eighth is free.
+    pub fn is_relieved(&self, total: usize) -> bool {
+        total <= self.max / 8 * 7
+    }
+
+    /// Whether memory that was scarce is scarce no more.
+    pub fn is_calm(&self, total: usize) -> bool {
+        total <= self.max / 8 * 5
+    }
+
+    /// Whether closing of the largest ends before one whose bytes have waited for `age`: those that have not kept
+    /// anything waiting are closed only as far as the bound asks for it, others until an eighth is free.
+    pub fn is_enough_closed(&self, total: usize, age: Duration) -> bool {
+        if age.is_zero() { !self.is_exceeded(total) } else { self.is_relieved(total) }
+    }
+}
+
+/// Since when a client has not read what was sent to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Unread {
+    /// Once the client has bytes up to this stream offset, it has read all that waited for it at `since`.
+    mark: u64,
+    since: Time,
+}
+
+impl Unread {
+    /// A client that nothing waits for.
+    pub fn new(now: Time) -> Unread {
+        Unread { mark: 0, since: now }
+    }
+
+    /// So many bytes were meant for the client up to now, and of these its host has taken all but `waiting`. One that
+    /// keeps up has read everything that waited a short while ago; one that reads a little now and then has not.
+    pub fn note(&mut self, now: Time, sent: u64, waiting: usize) {
+        if sent.saturating_sub(waiting as u64) >= self.mark {
+            *self = Unread { mark: sent, since: now };
+        }
+    }
+
+    /// How long bytes have waited for it.
+    pub fn age(&self, now: Time) -> Duration {
+        now.since(self.since)
+    }
+}
+
+/// The order in which clients that hold memory are closed: the highest first. A client that holds many bytes and has not
+/// read for long comes before others. Beyond an age of 2 s the bytes alone count.
+pub fn closing_rank(bytes: usize, age: Duration) -> (u128, usize) {
+    const AGE_MAX: Duration = Duration::from_secs(2);
+    (bytes as u128 * age.min(AGE_MAX).as_micros(), bytes)
+}
+
+/// What a client held that was closed because memory was short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryCut {
+    /// Bytes of memory.
+    pub held_bytes: usize,
+    /// How long bytes had waited for it.
+    pub unread: Duration,
+    /// The bound for all clients of this thread.
+    pub limit_bytes: usize,
+}
+
+impl fmt::Display for MemoryCut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "memory is short (this thread's share of max_memory is {} KiB) and it held {} KiB that it had not read for \
+             {:.1} s: have it read its replies, or raise max_memory",
+            self.limit_bytes / 1024,
+            self.held_bytes / 1024,
+            self.unread.as_secs_f64()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scarce_from_three_quarters_to_five_eighths() {
+        let mut bound = MemoryBound::new(800);
+        assert!(!bound.judge(600) && !bound.is_scarce());
+        assert!(bound.judge(601) && bound.is_scarce() && !bound.is_exceeded(601));
+        assert!(!bound.judge(501) && bound.is_scarce(), "one byte above five eighths");
+        assert!(bound.judge(500) && !bound.is_scarce());
+    }
+
+    #[test]
+    fn an_eighth_is_freed_and_of_those_that_keep_up_only_what_the_bound_asks() {
+        let bound = MemoryBound::new(800);
+        let (waiting, just_now) = (Duration::from_millis(1), Duration::ZERO);
+        assert!(!bound.is_enough_closed(801, waiting) && !bound.is_enough_closed(801, just_now));
+        assert!(!bound.is_enough_closed(701, waiting) && bound.is_enough_closed(800, just_now));
+        assert!(bound.is_enough_closed(700, waiting));
+    }
+
+    #[test]
+    fn one_that_keeps_up_is_young_and_one_that_reads_a_little_is_not() {
+        let at = |ms: u64| Time(ms * 1_000_000);
+        let (mut reader, mut trickler) = (Unread::new(at(0)), Unread::new(at(0)));
+        for turn in 1..100_u64 {
+            // Each is sent 1,000 bytes in a turn of 10 ms. One has 2,000 waiting at any time, the other all but 10.
+            reader.note(at(turn * 10), turn * 1_000, 2_000.min(turn as usize * 1_000));
+            trickler.note(at(turn * 10), turn * 1_000, turn as usize * 990);
+        }
+        assert!(reader.age(at(1_000)) <= Duration::from_millis(30), "{reader:?}");
+        assert!(trickler.age(at(1_000)) >= Duration::from_millis(900), "{trickler:?}");
+    }
+
+    #[test]
+    fn much_for_long_is_first_and_then_the_most() {
+        let rank = |bytes, ms| closing_rank(bytes, Duration::from_millis(ms));
+        assert!(rank(100_000, 500) > rank(500_000, 5), "the large one has just been sent this");
+        assert!(rank(500_000, 3_000) > rank(100_000, 60_000), "neither reads: the larger one");
+        assert!(rank(2, 0) > rank(1, 0), "nobody has waited: the larger one");
+    }
+}
