@@ -21,8 +21,8 @@ use support::{Client, Ending, SPILLWAY, Scene, eventually, loopback, resident};
 
 const MIB: u64 = 1 << 20;
 const VALUE_BYTES: usize = 1_000_000;
-/// More than the kernel takes for a client.
-const MANY_VALUES: usize = 4;
+/// More than the kernel takes for a client: up to `net.ipv4.tcp_wmem`, 4 MiB.
+const MANY_VALUES: usize = 8;
 
 /// A helper of its own, with a bound on its memory.
 struct Bounded<'a> {
@@ -201,7 +201,7 @@ fn slow_readers_of_large_values_harm_no_other_client_of_a_sidecar() {
 fn clients_of_a_sidecar_that_do_not_read_are_paused_before_they_are_closed_and_go_on() {
     let served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
     fill(served.server.address());
-    let beside = served.beside(&["--protocol", "memcached", "--max-memory", "16MiB"]);
+    let beside = served.beside(&["--protocol", "memcached", "--max-memory", "8MiB"]);
     // As many as make memory scarce, and no more: each holds 320 KiB at most.
     let mut slow = Vec::new();
     while beside.number("/threads_scarce") == 0 {
