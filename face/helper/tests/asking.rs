@@ -143,10 +143,15 @@ fn one_that_goes_or_is_full_or_has_no_server_is_passed_by() {
     let server = EchoServer::start();
     let (idle, target) = start(server.address, 1, "127.0.0.1:0");
     let (going, going_target) = start(server.address, 1, "127.0.0.1:0");
-    let full = |config| HelperConfig { threads: 1, max_connections: 1, ..config };
+    let full = |mut config: HelperConfig| {
+        config.services[0].listen.push("127.0.0.1:0".parse().expect("an address"));
+        HelperConfig { threads: 1, max_connections: 1, ..config }
+    };
     let (full, full_target) = start_with(server.address, full, "127.0.0.1:0");
-    // One client keeps it from being gone at once, one fills the other.
-    let _clients = [support::connect(going_target.address), support::connect(full_target.address)];
+    // One client keeps the first helper from being gone at once. A plain one fills the other: a library client that has
+    // yet to authenticate would make room.
+    let plain = full.status().services[0].listen[0];
+    let _clients = [support::connect(going_target.address), support::connect(plain)];
     wait("both clients", || going.status().clients == 1 && full.status().clients == 1);
     going.drain(Duration::from_secs(60));
     for other in [&going_target, &full_target] {
