@@ -93,20 +93,32 @@ pub fn calibrate(scene: &mut Scene, timing: Timing) -> Result<Calibration, Error
     let sla_us = sla_us(p99_at_fifth_us.unwrap_or(0));
     let mut ramped = ramp(scene, aimed_per_s, sla_us, timing, &mut tally)?;
     for _ in 0..CORRECTIONS_MAX {
+        if rule::is_disturbed(&ramped.found, aimed_per_s) {
+            break;
+        }
         let found = ramped.found.kept_per_s.unwrap_or(0.0);
         let Some(corrected) = rule::corrected(quota, aimed_per_s, found) else { break };
         quota = corrected;
         scene.set_quota(Some(quota))?;
         ramped = ramp(scene, aimed_per_s, sla_us, timing, &mut tally)?;
     }
-    let Some(direct_per_s) = ramped.found.kept_per_s else {
+    let mut notes: Vec<String> = ramped.trouble.iter().cloned().collect();
+    let kept_per_s = if rule::is_disturbed(&ramped.found, aimed_per_s) {
+        notes.push(
+            "the machine kept the ramp from the server's limit, so its capacity follows from costs alone"
+                .into(),
+        );
+        Some(aimed_per_s)
+    } else {
+        ramped.found.kept_per_s
+    };
+    let Some(direct_per_s) = kept_per_s else {
         let trouble = ramped.trouble.unwrap_or_else(|| format!("not even {FLOOR_PER_S}/s"));
         return Err(Error::Usage(format!(
             "this machine keeps no p99 of {:.1} ms, even unloaded ({trouble}): try again when it is quieter",
             sla_us as f64 / 1000.0
         )));
     };
-    let mut notes: Vec<String> = ramped.trouble.into_iter().collect();
     if p99_at_fifth_us.is_none() {
         notes.push("more than 1 % unanswered at a fifth of the capacity".into());
     }

@@ -126,6 +126,7 @@ impl Tally {
 #[derive(Debug)]
 pub struct Driver<'a> {
     scene: &'a mut Scene,
+    system: System,
     generators: Generators,
     timing: Timing,
 }
@@ -147,7 +148,7 @@ impl<'a> Driver<'a> {
             }
         }
         std::thread::sleep(timing.warm_up);
-        Ok(Driver { scene, generators, timing })
+        Ok(Driver { scene, system, generators, timing })
     }
 
     /// Offers a rate, waits until it has settled, and measures for so long.
@@ -182,7 +183,12 @@ impl<'a> Driver<'a> {
             }
             let step = self.measure(rate, length)?;
             let kept = step.span.keeps(sla_us);
-            let spoilt = step.spoilt(self.scene.setting().quota, sla_us).filter(|_| !probing);
+            let quota = self.scene.setting().quota;
+            let spoilt = match self.system {
+                System::Plain => step.spoilt_direct(quota, sla_us),
+                _ => step.spoilt(quota, sla_us),
+            }
+            .filter(|_| !probing);
             let verdict = spoilt.map_or(if kept { Verdict::Kept } else { Verdict::Failed }, Verdict::Spoilt);
             progress(&step, sla_us, &verdict);
             plan.record(&verdict);

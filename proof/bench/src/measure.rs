@@ -29,6 +29,8 @@ const LATE_SHARE_MAX: f64 = 0.01;
 /// spends its quota on a backlog is stopped for the rest of the period. So much lateness for its length may be put down
 /// to a stall.
 const LATE_FOR_STALLED: f64 = 8.0;
+/// A server that used less than this share of its quota is not what made a direct system late.
+const QUOTA_SHARE_IDLE: f64 = 0.5;
 /// More CPU time of others than this, in percent of a core, spoils a measurement: a neighbour is at work.
 pub(crate) const OTHERS_PERCENT_MAX: f64 = 15.0;
 /// This much of it spoils what failed: by itself the machine needs about 1 %.
@@ -310,6 +312,17 @@ impl Step {
         }
         spoilt_by(&self.used, self.lag_p99_us)
     }
+
+    /// The same for clients of the server alone: replies that were late while it had time to spare show nothing about its
+    /// capacity.
+    pub fn spoilt_direct(&self, quota: Option<Quota>, sla_us: u64) -> Option<String> {
+        self.spoilt(quota, sla_us).or_else(|| {
+            let share = self.used.quota_share(quota).filter(|&share| share < QUOTA_SHARE_IDLE)?;
+            (!self.span.keeps(sla_us)).then(|| {
+                format!("replies were late while the server used {:.0} % of its quota", share * 100.0)
+            })
+        })
+    }
 }
 
 /// Why nothing measured meanwhile counts, whatever it was.
@@ -464,6 +477,20 @@ mod tests {
         };
         assert!(late(0.0201).unwrap().contains("stalled for 20 ms of 2.0 s"));
         assert_eq!(late(0.0199), None);
+    }
+
+    #[test]
+    fn a_direct_step_that_is_late_beside_an_idle_server_is_spoilt() {
+        let why = step(used(99), 50).spoilt_direct(QUOTA, MISSED).unwrap();
+        assert!(why.contains("while the server used 50 % of its quota"), "{why}");
+        assert_eq!(step(used(101), 50).spoilt_direct(QUOTA, MISSED), None, "the server may be what is late");
+        assert_eq!(step(used(99), 50).spoilt_direct(QUOTA, KEPT), None);
+        assert_eq!(step(used(99), 50).spoilt_direct(None, MISSED), None);
+        assert_eq!(
+            step(used(99), 50).spoilt(QUOTA, MISSED),
+            None,
+            "a helper may be late beside an idle server"
+        );
     }
 
     #[test]

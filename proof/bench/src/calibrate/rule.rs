@@ -4,6 +4,7 @@ use std::fmt;
 
 use spillway_lab::Quota;
 
+use crate::ramp::Goodput;
 use crate::scene::Placement;
 
 /// The largest capacity, in requests a second: what a small memcached host serves. More would show nothing else.
@@ -89,6 +90,13 @@ pub fn corrected(quota: Quota, aimed_per_s: f64, found_per_s: f64) -> Option<Quo
     let factor = (1.0 / part).min(LARGER_AT_MOST);
     let percent = ((quota.percent_of_core * factor).max(QUOTA_PERCENT_MIN) * 10.0).round() / 10.0;
     (percent != quota.percent_of_core).then(|| Quota::percent(percent))
+}
+
+/// Whether a ramp ended far below the capacity aimed at without a failure of the server: what spoilt its steps was something
+/// else, so it says nothing about the quota.
+pub fn is_disturbed(found: &Goodput, aimed_per_s: f64) -> bool {
+    let kept_per_s = found.kept_per_s.unwrap_or(0.0);
+    found.failed_per_s.is_none() && kept_per_s < NEAR_ENOUGH.start() * aimed_per_s
 }
 
 impl fmt::Display for Costs {
@@ -183,6 +191,17 @@ mod tests {
             let allowance_us = period.as_micros() as f64 * percent_of_core / 100.0;
             assert!(allowance_us > 999.0, "{capacity}: {allowance_us} µs in {period:?}");
         }
+    }
+
+    #[test]
+    fn a_ramp_that_ended_low_without_a_failure_was_disturbed() {
+        let disturbed =
+            |kept_per_s, failed_per_s| is_disturbed(&Goodput { kept_per_s, failed_per_s }, 4_000.0);
+        assert!(disturbed(Some(1_524.0), None) && disturbed(None, None));
+        assert!(!disturbed(Some(1_524.0), Some(1_600.0)), "the server failed");
+        assert!(!disturbed(Some(3_300.0), None), "clients lag beyond it, and it is near enough");
+        assert!(!disturbed(Some(8_000.0), None), "the ramp ended at its limit: the quota is too large");
+        assert!(!disturbed(None, Some(100.0)), "not even the least is kept");
     }
 
     #[test]
