@@ -12,19 +12,19 @@ DEMO    ?=
 PREFIX  ?= /usr/local
 DESTDIR ?=
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
-DIST    := $(TARGET)/dist/spillway
+LAB     := $(TARGET)/dist/spillway-lab
 BUILD_DIST := $(CARGO) build --profile dist -p spillway-cli -p spillway-shim
 
 .PHONY: demo test bench lint setup setup-demo setup-build build dist install-capi packages clean
 
 demo: dist
-	$(DIST) demo $(DEMO)
+	$(LAB) demo $(DEMO)
 
 test: setup lint build
 	$(CARGO) test --release --workspace --no-fail-fast
 
 bench: setup dist
-	$(if $(BENCH),$(DIST) bench $(BENCH),$(DIST) bench all --quick)
+	$(if $(BENCH),$(LAB) bench $(BENCH),$(LAB) bench all --quick)
 
 lint:
 	$(CARGO) fmt --all --check
@@ -35,7 +35,7 @@ build:
 	$(CARGO) build --release --workspace
 
 dist: setup-demo
-	$(BUILD_DIST)
+	$(BUILD_DIST) -p spillway-lab-cli
 
 install-capi:
 	$(CARGO) build --profile dist -p spillway-capi

@@ -32,19 +32,17 @@ enum Command {
     Top(commands::top::Args),
     Load(Box<commands::load::Args>),
     Key(commands::key::Args),
-    Demo(Box<commands::demo::Args>),
-    Bench(commands::bench::Args),
-    #[command(hide = true)]
-    Attack(commands::attack::Args),
-    #[command(hide = true)]
-    Echo(commands::echo::Args),
-    #[command(hide = true)]
-    StackWork(commands::stack_work::Args),
-    Lab(commands::lab::Args),
     Run(commands::run::Args),
     Assess(commands::assess::Args),
     Doctor(commands::doctor::Args),
-    Sim(commands::sim::Args),
+    #[command(hide = true, disable_help_flag = true)]
+    Demo(commands::moved::Args),
+    #[command(hide = true, disable_help_flag = true)]
+    Bench(commands::moved::Args),
+    #[command(hide = true, disable_help_flag = true)]
+    Sim(commands::moved::Args),
+    #[command(hide = true, disable_help_flag = true)]
+    Lab(commands::moved::Args),
 }
 
 fn main() -> ExitCode {
@@ -92,15 +90,12 @@ fn run(command: Command) -> ExitCode {
         Command::Top(args) => commands::top::run(args),
         Command::Load(args) => commands::load::run(*args),
         Command::Key(args) => commands::key::run(args),
-        Command::Demo(args) => commands::demo::run(*args),
-        Command::Bench(args) => commands::bench::run(args),
-        Command::Echo(args) => commands::echo::run(args),
-        Command::Attack(args) => commands::attack::run(&args),
-        Command::StackWork(args) => commands::stack_work::run(&args),
-        Command::Lab(args) => commands::lab::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Assess(args) => commands::assess::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
-        Command::Sim(args) => commands::sim::run(args),
+        Command::Demo(_) => commands::moved::run("demo", "demo"),
+        Command::Bench(_) => commands::moved::run("bench", "bench"),
+        Command::Sim(_) => commands::moved::run("sim", "sim"),
+        Command::Lab(_) => commands::moved::run("lab clean", "clean"),
     }
 }

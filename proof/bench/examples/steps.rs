@@ -1,19 +1,20 @@
 //! Single rates on a system of the scene, for those who tune it: what is on time, and what each host spends.
 //!
-//! As root: `steps PROGRAM plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…`, PROGRAM being the built `spillway`.
+//! As root: `steps DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…`, DIRECTORY being the one of the built programs.
 //! PLACEMENT=0,0,1,1 in the environment says on which cores server, helper, clients and bridge run.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use spillway_bench::goodput::{Driver, Timing};
+use spillway_bench::programs::Programs;
 use spillway_bench::scene::{Placement, Scene, Setting, System};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [program, system, delay_us, client_hosts, rates @ ..] = &words[..] else {
-        return Err("give: PROGRAM plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…".into());
+    let [directory, system, delay_us, client_hosts, rates @ ..] = &words[..] else {
+        return Err("give: DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…".into());
     };
     let system = match system.as_str() {
         "plain" => System::Plain,
@@ -24,7 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let max_delay = Duration::from_micros(delay_us.parse()?);
     let client_hosts = client_hosts.parse()?;
-    let mut setting = Setting { max_delay, client_hosts, ..Setting::new(PathBuf::from(program)) };
+    let mut setting =
+        Setting { max_delay, client_hosts, ..Setting::new(Programs::in_directory(Path::new(directory))) };
     if let Ok(cores) = std::env::var("PLACEMENT") {
         let cores = cores.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?;
         let [server, helper, clients, bridge] = cores[..] else { return Err("PLACEMENT: four cores".into()) };

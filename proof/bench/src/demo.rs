@@ -201,6 +201,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
     use crate::measure::Used;
+    use crate::programs::Programs;
     use spillway_load::Report;
     use spillway_load::report::{Bin, Move, Target};
 
@@ -264,7 +265,7 @@ pub(crate) mod tests {
             run,
             seconds: vec![second],
             tally,
-            setting: Setting::new(PathBuf::from("spillway")),
+            setting: Setting::new(Programs::in_directory(Path::new(""))),
             results: Results::new("demo", Machine::default()),
         };
         summary::fill(&mut demo);
@@ -290,7 +291,8 @@ pub(crate) mod tests {
 
     #[test]
     fn times_that_show_nothing_are_refused() {
-        let options = Options { relieved_s: 3, ..Options::new(Setting::new(PathBuf::from("spillway"))) };
+        let options =
+            Options { relieved_s: 3, ..Options::new(Setting::new(Programs::in_directory(Path::new("")))) };
         assert!(matches!(run(&options, &mut Vec::new()), Err(Error::Usage(_))));
     }
 }

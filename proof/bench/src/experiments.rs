@@ -1,4 +1,4 @@
-//! The experiments that `spillway bench` runs, by name.
+//! The experiments that `spillway-lab bench` runs, by name.
 
 pub mod activation;
 pub mod adaptive;

@@ -18,7 +18,7 @@ const ROUNDS_MIN: usize = 5;
 /// Everything that one experiment found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Its name, as `spillway bench` takes it.
+    /// Its name, as `spillway-lab bench` takes it.
     pub experiment: String,
     /// The commit that the program was built from.
     pub commit: String,

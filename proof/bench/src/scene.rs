@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use spillway_lab::peers::{Memcached, Peer, Proxy};
@@ -15,6 +14,7 @@ use crate::error::Error;
 use crate::generator::{Clients, Generators};
 use crate::machine::Machine;
 use crate::measure::Snapshot;
+use crate::programs::Programs;
 use crate::served::{Helper, HelperPlan, Keys, LINKS, runs, wrapper};
 use crate::steady::Steady;
 
@@ -25,8 +25,8 @@ const SLOW_AT_MOST: Duration = Duration::from_secs(600);
 /// How the scene is set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// The `spillway` program.
-    pub program: PathBuf,
+    /// The programs under test and of the laboratory.
+    pub programs: Programs,
     /// Over all client hosts.
     pub connections: u32,
     /// Client hosts.
@@ -131,10 +131,10 @@ pub(crate) fn quota_words(quota: Option<Quota>) -> String {
 
 impl Setting {
     /// The trial's settings: 660 connections, 100,000 keys, a tenth of a core in periods of 10 ms.
-    pub fn new(program: PathBuf) -> Setting {
+    pub fn new(programs: Programs) -> Setting {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Setting {
-            program,
+            programs,
             connections: 660,
             client_hosts: 2,
             keys: 100_000,
@@ -147,11 +147,9 @@ impl Setting {
         }
     }
 
-    /// The program that runs now, if it is `spillway`.
-    pub fn of_this_program() -> Result<Setting, Error> {
-        let program = std::env::current_exe()
-            .map_err(|cause| Error::System { what: "cannot tell which program this is".into(), cause })?;
-        Ok(Setting::new(program))
+    /// The same for [the programs of this run](Programs::of_this_run).
+    pub fn of_this_run() -> Result<Setting, Error> {
+        Ok(Setting::new(Programs::of_this_run()?))
     }
 }
 
@@ -199,7 +197,8 @@ impl Scene {
         let link = SocketAddr::new(hosts.server.address(), LINK_PORT);
         let server = Place::from(&hosts.server);
         let plain = Memcached::default().start(&server)?;
-        let shimmed = Memcached::default().wrapper(wrapper(&setting.program, link, &keys)).start(&server)?;
+        let shimmed =
+            Memcached::default().wrapper(wrapper(&setting.programs.spillway, link, &keys)).start(&server)?;
         let helper = start_helper(&setting, &hosts, &keys)?;
         let steady = Steady::hold(setting.awake);
         let (nutcracker, slowdown) = (None, None);
@@ -267,14 +266,14 @@ impl Scene {
 
     /// Starts clients on the client hosts.
     pub fn start(&self, clients: &Clients) -> Result<Generators, Error> {
-        Generators::start(&self.setting.program, &self.hosts.clients, clients)
+        Generators::start(&self.setting.programs.spillway, &self.hosts.clients, clients)
     }
 
     /// Starts clients on one of the client hosts, counted from 0; beyond the last, on the last.
     pub fn start_on(&self, host: usize, clients: &Clients) -> Result<Generators, Error> {
         let host = host.min(self.hosts.clients.len().saturating_sub(1));
         let hosts = self.hosts.clients.get(host..=host).unwrap_or_default();
-        Generators::start(&self.setting.program, hosts, clients)
+        Generators::start(&self.setting.programs.spillway, hosts, clients)
     }
 
     /// Starts nutcracker in the helper's place, if it does not run yet.
@@ -362,7 +361,8 @@ impl Scene {
 
     fn fill(&self, system: System) -> Result<(), Error> {
         let clients = Clients { fill: true, connections: 1, ..self.clients(system) };
-        let mut filler = Generators::start(&self.setting.program, &self.hosts.clients[..1], &clients)?;
+        let mut filler =
+            Generators::start(&self.setting.programs.spillway, &self.hosts.clients[..1], &clients)?;
         filler.begin()?;
         filler.finish().map(drop)
     }
@@ -370,7 +370,7 @@ impl Scene {
 
 fn start_helper(setting: &Setting, hosts: &Hosts, keys: &Keys) -> Result<Helper, Error> {
     let plan = HelperPlan {
-        program: &setting.program,
+        program: &setting.programs.spillway,
         server: SocketAddr::new(hosts.server.address(), LINK_PORT),
         address: SocketAddr::new(hosts.helper.address(), LINK_PORT),
         library: true,

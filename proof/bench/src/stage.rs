@@ -6,7 +6,7 @@ mod session;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use spillway_lab::peers::{Memcached, Peer, Proxy, Redis};
@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::generator::{Clients, Traffic};
 use crate::machine::Machine;
 use crate::measure::{BatchCount, Snapshot};
+use crate::programs::Programs;
 use crate::scene::{Placement, Setting, quota_words};
 use crate::served::{HelperPlan, Keys, LINKS, runs, wrapper};
 use crate::steady::Steady;
@@ -39,7 +40,7 @@ pub(crate) const QUOTA: &str = "quota of the server's host";
 /// Hosts, and what it takes to start servers and helpers on them.
 #[derive(Debug)]
 pub struct Stage {
-    program: PathBuf,
+    programs: Programs,
     placement: Placement,
     keys: Keys,
     /// The server's host.
@@ -115,15 +116,15 @@ impl Stage {
         let more = (1..middles.count).map(middle_host).collect::<Result<_, _>>()?;
         let client = lab.host("client", receiving(placement.clients))?;
         let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()))?;
-        let (program, steady) = (setting.program.clone(), Steady::hold(setting.awake));
-        Ok(Stage { program, placement, keys, server, middle, more, client, steady, lab })
+        let (programs, steady) = (setting.programs.clone(), Steady::hold(setting.awake));
+        Ok(Stage { programs, placement, keys, server, middle, more, client, steady, lab })
     }
 
     /// Starts a server program twice, and fills both with values of these sizes.
     pub fn pair(&self, speech: Speech, value_sizes: &[usize]) -> Result<Pair, Error> {
         let place = Place::from(&self.server);
         let link = SocketAddr::new(self.server.address(), place.free_port()?);
-        let wrapper = wrapper(&self.program, link, &self.keys);
+        let wrapper = wrapper(&self.programs.spillway, link, &self.keys);
         let (plain, shimmed) = match speech {
             Speech::Redis => {
                 (Redis::default().start(&place)?, Redis::default().wrapper(wrapper).start(&place)?)
@@ -166,7 +167,7 @@ impl Stage {
         kind: &HelperKind,
     ) -> Result<Helper, Error> {
         let plan = HelperPlan {
-            program: &self.program,
+            program: &self.programs.spillway,
             server: link,
             address: SocketAddr::new(host.address(), port),
             library: kind.library,
@@ -210,7 +211,7 @@ impl Stage {
 
     /// What goes before a server's own command line, so that helpers reach it at `link`.
     pub(crate) fn wrapper(&self, link: SocketAddr) -> Vec<String> {
-        wrapper(&self.program, link, &self.keys)
+        wrapper(&self.programs.spillway, link, &self.keys)
     }
 
     /// Starts a proxy in the middle.

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use spillway_bench::experiments::attacks;
 use spillway_bench::scene::Setting;
-use support::program;
+use support::programs;
 
 #[test]
 fn attacks_is_whole() {
-    let program = match program(&["memcached"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let full = attacks::Effort::full();
@@ -24,7 +24,7 @@ fn attacks_is_whole() {
         ..full.clone()
     };
     let mut told = Vec::new();
-    let results = attacks::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = attacks::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     let told = String::from_utf8_lossy(&told);
     assert!(!results.incomplete, "{}\n{told}", results.why);
     for id in full.attacks {

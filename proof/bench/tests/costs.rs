@@ -8,12 +8,12 @@ use std::time::Duration;
 use spillway_bench::experiments::{failover, helper_cost, loss, server_cost, session_cost};
 use spillway_bench::scene::Setting;
 use spillway_load::config::Speech;
-use support::{SHORT, assert_whole, program};
+use support::{SHORT, assert_whole, programs};
 
 #[test]
 fn server_cost_is_whole() {
-    let program = match program(&["memcached", "redis-server"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached", "redis-server"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = server_cost::Effort {
@@ -32,7 +32,7 @@ fn server_cost_is_whole() {
     };
     for speech in [Speech::Memcached, Speech::Redis] {
         let mut told = Vec::new();
-        let setting = Setting::new(program.clone());
+        let setting = Setting::new(programs.clone());
         let results = server_cost::run_with(&setting, &effort, &[speech], &mut told).unwrap();
         let metrics = ["server_cpu_us_per_request", "added_delay_p50_us", "idle_shim_cpu_percent"];
         assert_whole(&results, &told, &metrics);
@@ -48,8 +48,8 @@ fn server_cost_is_whole() {
 
 #[test]
 fn helper_cost_is_whole() {
-    let program = match program(&["memcached", "nginx", "haproxy", "nutcracker"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached", "nginx", "haproxy", "nutcracker"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = helper_cost::Effort {
@@ -61,7 +61,7 @@ fn helper_cost_is_whole() {
         tries: 1,
     };
     let mut told = Vec::new();
-    let results = helper_cost::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = helper_cost::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["middle_cpu_us_per_round_trip", "server_cpu_us_per_request"]);
     for other in ["nginx", "haproxy", "nutcracker"] {
         assert!(results.ratios.iter().any(|ratio| ratio.name == format!("kernel_over_{other}")), "{other}");
@@ -70,8 +70,8 @@ fn helper_cost_is_whole() {
 
 #[test]
 fn loss_is_whole() {
-    let program = match program(&["memcached"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = loss::Effort {
@@ -83,14 +83,14 @@ fn loss_is_whole() {
         tries: 1,
     };
     let mut told = Vec::new();
-    let results = loss::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = loss::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["p99_ms", "delayed_per_lost_packet", "segments_sent_again"]);
 }
 
 #[test]
 fn session_cost_is_whole() {
-    let program = match program(&["memcached"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = session_cost::Effort {
@@ -102,7 +102,7 @@ fn session_cost_is_whole() {
         tries: 1,
     };
     let mut told = Vec::new();
-    let results = session_cost::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = session_cost::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["server_cpu_us_per_request", "wire_bytes_per_request"]);
     for name in ["session_over_plain_batched_cpu", "session_direct_over_plain"] {
         assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
@@ -111,8 +111,8 @@ fn session_cost_is_whole() {
 
 #[test]
 fn failover_is_whole() {
-    let program = match program(&["memcached"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = failover::Effort {
@@ -124,7 +124,7 @@ fn failover_is_whole() {
         tries: 1,
     };
     let mut told = Vec::new();
-    let results = failover::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = failover::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     let metrics =
         ["recovered_ms_kill", "recovered_ms_stop", "recovered_ms_cut", "throughput_per_s", "repeated"];
     assert_whole(&results, &told, &metrics);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use spillway_bench::demo::{self, Options};
 use spillway_bench::results::Results;
 use spillway_bench::scene::Setting;
-use support::program;
+use support::programs;
 
 /// A machine that compiles meanwhile is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -34,12 +34,12 @@ fn leavings(pid: u32) -> Vec<String> {
 
 #[test]
 fn a_tiny_demo_is_whole_and_leaves_nothing() {
-    let program = match program(&["memcached"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let directory = directory("whole");
-    let setting = Setting { connections: 40, keys: 2_000, ..Setting::new(program) };
+    let setting = Setting { connections: 40, keys: 2_000, ..Setting::new(programs) };
     let options = Options {
         light_s: 2,
         burst_s: 2,
@@ -69,15 +69,15 @@ fn a_tiny_demo_is_whole_and_leaves_nothing() {
 
 #[test]
 fn a_demo_that_is_interrupted_leaves_nothing() {
-    let program = match program(&["memcached"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let directory = directory("interrupted");
     // Whatever these tests themselves are started with: a background job of a shell ignores SIGINT.
     let mut child = Command::new("env")
         .arg("--default-signal=INT")
-        .arg(program)
+        .arg(programs.lab)
         .args([
             "demo",
             "--connections",

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use spillway_bench::experiments::{activation, adaptive, helpers, load_latency, payload, sidecar, table1};
 use spillway_bench::scene::Setting;
-use support::{SHORT, assert_whole, program};
+use support::{SHORT, assert_whole, programs};
 
 #[test]
 fn load_latency_is_whole() {
-    let program = match program(&["memcached"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = load_latency::Effort {
@@ -25,7 +25,7 @@ fn load_latency_is_whole() {
         tries: 1,
     };
     let mut told = Vec::new();
-    let results = load_latency::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = load_latency::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["p99_us", "pays_from_per_s", "pays_until_per_s"]);
     // GET and SET, direct and helped, at each rate: at least these.
     assert!(results.rows.len() >= 8, "{:?}", results.rows);
@@ -33,8 +33,8 @@ fn load_latency_is_whole() {
 
 #[test]
 fn payload_is_whole() {
-    let program = match program(&[]) {
-        Ok(program) => program,
+    let programs = match programs(&[]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = payload::Effort {
@@ -47,15 +47,15 @@ fn payload_is_whole() {
         tries: 1,
     };
     let mut told = Vec::new();
-    let results = payload::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = payload::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["messages_per_s", "crossing_bytes", "crossing_cpu_bytes"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "helped_over_direct_32768_at_50_percent"));
 }
 
 #[test]
 fn helpers_are_whole() {
-    let program = match program(&[]) {
-        Ok(program) => program,
+    let programs = match programs(&[]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = helpers::Effort {
@@ -71,7 +71,7 @@ fn helpers_are_whole() {
         ..helpers::Effort::full()
     };
     let mut told = Vec::new();
-    let results = helpers::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = helpers::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     let metrics = ["goodput_per_helper", "helper_cpu_us_per_request", "max_over_mean_load"];
     assert_whole(&results, &told, &metrics);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_helper_3_over_1"));
@@ -79,8 +79,8 @@ fn helpers_are_whole() {
 
 #[test]
 fn table1_is_whole() {
-    let program = match program(&[]) {
-        Ok(program) => program,
+    let programs = match programs(&[]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = table1::Effort {
@@ -93,20 +93,20 @@ fn table1_is_whole() {
         ..table1::Effort::full()
     };
     let mut told = Vec::new();
-    let results = table1::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = table1::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["goodput_gbit_per_s", "server_cpu_us_per_packet"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_core_65536_over_64"));
 }
 
 #[test]
 fn sidecar_is_whole() {
-    let program = match program(&["memcached", "redis-server"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached", "redis-server"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = sidecar::Effort { pairs: 1, settle: Duration::from_millis(50), length: SHORT, tries: 1 };
     let mut told = Vec::new();
-    let results = sidecar::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = sidecar::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["added_p50_us", "cpu_us_per_request"]);
     // Three protocols.
     assert_eq!(results.rows.iter().filter(|row| row.metric == "added_p50_us").count(), 3);
@@ -114,8 +114,8 @@ fn sidecar_is_whole() {
 
 #[test]
 fn adaptive_is_whole() {
-    let program = match program(&["memcached"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = adaptive::Effort {
@@ -128,15 +128,15 @@ fn adaptive_is_whole() {
         tries: 1,
     };
     let mut told = Vec::new();
-    let results = adaptive::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = adaptive::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["p99_us", "messages_per_batch", "batch_interval_us"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "best_over_adaptive_server_cpu"));
 }
 
 #[test]
 fn activation_is_whole() {
-    let program = match program(&["memcached"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let s = Duration::from_secs;
@@ -151,6 +151,6 @@ fn activation_is_whole() {
         step: SHORT,
     };
     let mut told = Vec::new();
-    let results = activation::run_with(&Setting::new(program), &effort, &mut told).unwrap();
+    let results = activation::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
     assert_whole(&results, &told, &["threshold_per_s", "switches_per_client", "time_over_sla_ms"]);
 }

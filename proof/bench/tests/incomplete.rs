@@ -8,19 +8,19 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
 use spillway_bench::results::Results;
-use support::program;
+use support::programs;
 
 #[test]
 fn an_interrupted_experiment_writes_what_it_has_and_fails() {
-    let program = match program(&["memcached"]) {
-        Ok(program) => program,
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
     let file = std::env::temp_dir().join(format!("spillway-bench-incomplete-{}.json", std::process::id()));
     // Whatever these tests themselves are started with: a background job of a shell ignores SIGINT.
     let mut child = Command::new("env")
         .arg("--default-signal=INT")
-        .arg(program)
+        .arg(programs.lab)
         .args(["bench", "loss", "--json"])
         .arg(&file)
         .stdout(Stdio::piped())

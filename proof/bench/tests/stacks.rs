@@ -7,12 +7,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use spillway_bench::experiments::{gate, tcp_interop};
+use spillway_bench::programs::Programs;
 use spillway_bench::scene::Setting;
 use support::assert_whole;
 
 /// Nothing here starts a `spillway` of its own.
 fn setting() -> Setting {
-    Setting::new(Path::new("spillway").into())
+    Setting::new(Programs::in_directory(Path::new("")))
 }
 
 fn skipped() -> bool {

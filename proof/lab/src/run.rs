@@ -122,7 +122,7 @@ fn fresh(name: &str, layout: Option<&Layout>) -> Result<(RunName, PathBuf), LabE
             Err(e) => return Err(LabError::io(format!("cannot make {}", directory.display()))(e)),
         }
     }
-    Err(LabError::BadOption("killed runs have left too much behind: run `spillway lab clean`".into()))
+    Err(LabError::BadOption("killed runs have left too much behind: run `spillway-lab clean`".into()))
 }
 
 /// Takes the lock that says a run's owner lives.

@@ -5,7 +5,7 @@ use spillway_sim::policy::canary::Canary;
 use spillway_sim::policy::{Report, run};
 use spillway_sim::swarm;
 
-/// Seeds of the swarm. `spillway sim policy --swarm` runs more.
+/// Seeds of the swarm. `spillway-lab sim policy --swarm` runs more.
 const SEEDS: u64 = 12;
 /// Where a planted fault does not show at its seed any more, because policies were changed, it shows within so many.
 const SEEDS_PER_CANARY: u64 = 40;
@@ -23,7 +23,7 @@ fn bursts_are_relieved_nobody_is_sent_to_and_fro_and_nothing_gets_worse() {
     for report in &reports {
         assert!(
             report.violations.is_empty(),
-            "replay with: spillway sim policy --seed {} --decisions\n{report:#?}",
+            "replay with: spillway-lab sim policy --seed {} --decisions\n{report:#?}",
             report.seed
         );
     }

@@ -12,7 +12,7 @@ fn no_byte_is_lost_repeated_reordered_or_altered() {
         let report = run(seed, STEPS, None);
         assert!(
             report.violations.is_empty(),
-            "replay with: spillway sim relay --seed {seed} --steps {STEPS}\n{report:#?}"
+            "replay with: spillway-lab sim relay --seed {seed} --steps {STEPS}\n{report:#?}"
         );
         completed += report.completed;
         broken += report.broken;

@@ -5,7 +5,7 @@ use spillway_sim::session::check::Check;
 use spillway_sim::session::{Report, run, run_blindly};
 use spillway_sim::swarm;
 
-/// Seeds of the swarm, and steps of each storm. `spillway sim session --swarm` runs more and longer ones.
+/// Seeds of the swarm, and steps of each storm. `spillway-lab sim session --swarm` runs more and longer ones.
 const SEEDS: u64 = 520;
 const STEPS: u64 = 5_000;
 /// Within so many seeds, with storms of so many steps, each planted fault shows. Most do with the first or second; of
@@ -31,7 +31,7 @@ fn no_byte_is_lost_repeated_reordered_or_altered_and_gone_is_true() {
     for report in &reports {
         assert!(
             report.violations.is_empty(),
-            "replay with: spillway sim session --seed {} --steps {STEPS}\n{report:#?}",
+            "replay with: spillway-lab sim session --seed {} --steps {STEPS}\n{report:#?}",
             report.seed
         );
     }

@@ -4,7 +4,7 @@ use spillway_sim::swarm;
 use spillway_sim::tcp::canary::Canary;
 use spillway_sim::tcp::{Report, run};
 
-/// Seeds of the swarm, and frames of each storm. `spillway sim tcp --swarm` runs more.
+/// Seeds of the swarm, and frames of each storm. `spillway-lab sim tcp --swarm` runs more.
 const SEEDS: u64 = 90;
 const PACKETS: u64 = 10_000;
 /// A planted fault shows within so many seeds.
@@ -17,7 +17,7 @@ fn every_byte_arrives_every_connection_ends_and_nobody_says_what_is_not_so() {
     for report in &reports {
         assert!(
             report.violations.is_empty(),
-            "replay with: spillway sim tcp --seed {} --packets {PACKETS} --frames\n{report:#?}",
+            "replay with: spillway-lab sim tcp --seed {} --packets {PACKETS} --frames\n{report:#?}",
             report.seed
         );
     }

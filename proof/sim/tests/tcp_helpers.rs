@@ -13,7 +13,7 @@ fn what_a_dead_helper_has_acknowledged_is_with_the_server() {
     for report in &reports {
         assert!(
             report.violations.is_empty(),
-            "replay with: spillway sim tcp --helpers --seed {} --packets {PACKETS}\n{report:#?}",
+            "replay with: spillway-lab sim tcp --helpers --seed {} --packets {PACKETS}\n{report:#?}",
             report.seed
         );
     }

@@ -260,6 +260,8 @@ fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Seen, String
 mod tests {
     use super::*;
     use crate::measure::Used;
+    use crate::programs::Programs;
+    use std::path::Path;
 
     #[test]
     fn a_step_that_nobody_disturbed_counts_by_its_replies() {
@@ -272,7 +274,7 @@ mod tests {
             ..Used::default()
         };
         let step = Step { rate_per_s: 6_000.0, used, replies_per_s: 5_000.0, ..Step::default() };
-        let setting = Setting::new("spillway".into());
+        let setting = Setting::new(Programs::in_directory(Path::new("")));
         let seen = |step: &Step| seen(step, &setting, Duration::from_secs(2));
         let good = seen(&step).unwrap();
         assert!((good.server_us - 10.0).abs() < 1e-9 && (good.batch_interval_us - 500.0).abs() < 1e-9);

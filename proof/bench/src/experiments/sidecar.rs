@@ -199,7 +199,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
     let course = PROTOCOLS.into_iter().try_for_each(|protocol| {
         let mut servers = Servers::start(&stage, protocol)?;
-        let mut sidecar = Sidecar::start(&stage, &setting.program, servers.link(), protocol)?;
+        let mut sidecar = Sidecar::start(&stage, &setting.programs.spillway, servers.link(), protocol)?;
         series.push(Series { protocol, direct: Vec::new(), sidecar: Vec::new(), spoilt: Vec::new() });
         let Some(one) = series.last_mut() else { return Ok(()) };
         for pair in 0..effort.pairs {

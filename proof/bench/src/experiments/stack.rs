@@ -51,7 +51,7 @@ const PAPER_NS: f64 = 1_040.0;
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     let effort = if options.quick { QUICK } else { FULL };
     let place = Place::local()?;
-    let program = &options.setting.program;
+    let program = &options.setting.programs.lab;
     let mut machine = Machine::here();
     machine.server = Machine::version_of("valgrind", "--version");
     machine.lab.insert("stacks".into(), "one thread, frames in memory, MTU 1500, no network card".into());

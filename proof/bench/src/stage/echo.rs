@@ -30,7 +30,7 @@ impl Stage {
         let free =
             || -> Result<SocketAddr, Error> { Ok(SocketAddr::new(place.address(), place.free_port()?)) };
         let (plain, link) = (free()?, free()?);
-        let launch = Launch::new(&self.program)
+        let launch = Launch::new(&self.programs.lab)
             .name("echo")
             .args(["echo", "--listen", &plain.to_string(), "--link", &link.to_string()])
             .args(self.keys.arguments())

@@ -105,7 +105,7 @@ impl<'a> Session<'a> {
         traffic: &Traffic,
     ) -> Result<Session<'a>, Error> {
         let hosts = std::slice::from_ref(&stage.client);
-        let mut generators = Generators::start_with(&stage.program, hosts, clients, traffic)?;
+        let mut generators = Generators::start_with(&stage.programs.spillway, hosts, clients, traffic)?;
         generators.begin()?;
         Ok(Session { stage, generators, closed: traffic.closed, watched: None })
     }

@@ -2,9 +2,10 @@
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use spillway_bench::programs::Programs;
 use spillway_bench::results::Results;
 
 /// Of a measurement whose figures nobody looks at.
@@ -22,14 +23,14 @@ pub fn assert_whole(results: &Results, told: &[u8], metrics: &[&str]) {
     }
 }
 
-/// The built command, or why there can be no experiment.
-pub fn program(peers: &[&str]) -> Result<PathBuf, String> {
+/// The built commands, or why there can be no experiment.
+pub fn programs(peers: &[&str]) -> Result<Programs, String> {
     if let Some(why) = spillway_lab::unavailable() {
         return Err(why);
     }
     let test = std::env::current_exe().map_err(|e| e.to_string())?;
     let directory = test.parent().and_then(Path::parent).ok_or("this test is nowhere")?;
-    for file in ["spillway", "libspillway_shim.so"] {
+    for file in ["spillway", "spillway-lab", "libspillway_shim.so"] {
         if !directory.join(file).exists() {
             return Err(format!("{file} is not in {}: build the whole workspace first", directory.display()));
         }
@@ -39,5 +40,5 @@ pub fn program(peers: &[&str]) -> Result<PathBuf, String> {
             return Err(format!("{peer} is not installed"));
         }
     }
-    Ok(directory.join("spillway"))
+    Ok(Programs::in_directory(directory))
 }

@@ -50,7 +50,7 @@ impl Canary {
         }
     }
 
-    /// A seed at which it shows, as was found by `spillway sim policy --seeds 60 --canary NAME`.
+    /// A seed at which it shows, as was found by `spillway-lab sim policy --seeds 60 --canary NAME`.
     pub fn shows_at(self) -> u64 {
         match self {
             Canary::Rush | Canary::Twice => 0,

@@ -147,14 +147,15 @@ fn cgroups() -> Finding {
         (true, _) => Finding::ok("cgroups", "version 2"),
         (false, true) => Finding::ok("cgroups", "version 1"),
         (false, false) => {
-            Finding::warning("cgroups", "none", "only `spillway demo` and `spillway bench` need them")
+            Finding::warning("cgroups", "none", "only `spillway-lab demo` and `spillway-lab bench` need them")
         }
     }
 }
 
 fn namespaces() -> Finding {
     let what = "laboratory";
-    let only = "only `spillway demo` and `spillway bench` need that; everything else runs without root";
+    let only =
+        "only `spillway-lab demo` and `spillway-lab bench` need that; everything else runs without root";
     let has_them = Path::new("/proc/self/ns/net").exists();
     let is_root = rustix::process::geteuid().is_root();
     let capable = capability(NET_ADMIN) && capability(SYS_ADMIN);

@@ -16,6 +16,7 @@ use crate::experiments::rounds::{say, spoilt_words};
 use crate::generator::{BIN_MS, Order, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{disturbed, stopped};
+use crate::programs::Programs;
 use crate::relief::Span;
 use crate::scene::Setting;
 use crate::served::CLIENTS;
@@ -44,7 +45,7 @@ const TROUBLES_MAX: usize = 5;
 pub(super) struct Cast<'a> {
     stage: &'a Stage,
     attackers: &'a Host,
-    program: PathBuf,
+    programs: Programs,
     attack: Attack,
     server: Peer,
     link: SocketAddr,
@@ -69,8 +70,8 @@ impl<'a> Cast<'a> {
         setting: &Setting,
         attack: Attack,
     ) -> Result<Cast<'a>, Error> {
-        let program = setting.program.clone();
-        let stderr = stderr_wrapper(&program, attack);
+        let programs = setting.programs.clone();
+        let stderr = stderr_wrapper(&programs.lab, attack);
         let place = Place::from(&stage.server);
         let link = SocketAddr::new(stage.server.address(), place.free_port()?);
         let words: Vec<String> = stderr.iter().cloned().chain(stage.wrapper(link)).collect();
@@ -88,9 +89,9 @@ impl<'a> Cast<'a> {
         let config = file("helper.toml");
         fs::write(&config, configuration(stage, link, (helper_plain, helper_link), &sockets[0]))
             .map_err(Error::writing(&config))?;
-        let launch = Launch::new(&program).name("helper").args(["helper", "--config"]).arg(&config);
+        let launch = Launch::new(&programs.spillway).name("helper").args(["helper", "--config"]).arg(&config);
         let helper = stage.middle.spawn(&launch.wrapper(&stderr))?;
-        let launch = Launch::new(&program)
+        let launch = Launch::new(&programs.spillway)
             .name("sidecar")
             .args(["sidecar", "--server", &link.to_string(), "--helpers", &helper_link.to_string()])
             .args(["--name", "sidecar", "--listen", &sidecar_plain.to_string()])
@@ -103,7 +104,7 @@ impl<'a> Cast<'a> {
         let mut cast = Cast {
             stage,
             attackers,
-            program,
+            programs,
             attack,
             server,
             link,
@@ -267,7 +268,7 @@ impl<'a> Cast<'a> {
             (&self.stage.middle, &self.sockets[0], "server"),
             (&self.stage.client, &self.sockets[1], "sidecar"),
         ] {
-            let launch = Launch::new(&self.program)
+            let launch = Launch::new(&self.programs.spillway)
                 .name("relief")
                 .args(["relief", service, word, "--socket"])
                 .arg(socket);
@@ -310,7 +311,7 @@ impl Begun {
             At::ServerLink => vec![cast.link],
             At::HelperPlain => vec![cast.helper_plain],
         };
-        let mut launch = Launch::new(&cast.program).name("attacker").args(["attack", name]);
+        let mut launch = Launch::new(&cast.programs.lab).name("attacker").args(["attack", name]);
         for target in targets {
             launch = launch.args(["--target", &target.to_string()]);
         }

@@ -338,8 +338,10 @@ mod tests {
     use crate::calibrate::Calibration;
     use crate::goodput::Tally;
     use crate::machine::Machine;
+    use crate::programs::Programs;
     use crate::ramp::Goodput;
     use crate::scene::Setting;
+    use std::path::Path;
 
     fn series(system: System, goodputs: &[f64]) -> Series {
         let round = |&kept: &f64| {
@@ -379,7 +381,8 @@ mod tests {
 
     fn stated(measured: &Measured) -> Results {
         let mut results = Results::new("burst", Machine::default());
-        let options = Options { quick: measured.quick, setting: Setting::new("spillway".into()) };
+        let options =
+            Options { quick: measured.quick, setting: Setting::new(Programs::in_directory(Path::new(""))) };
         state(measured, &options, &mut results);
         results
     }

@@ -1,4 +1,4 @@
-//! `spillway bench`: experiments whose figures can be compared with the paper's.
+//! `spillway-lab bench`: experiments whose figures can be compared with the paper's.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
             one(experiment, args.quick, &file.unwrap_or_else(|| file_of(experiment, &default_directory())))
         }
         (name, None) => {
-            Err(Error::Usage(format!("there is no experiment {name}: see `spillway bench list`")))
+            Err(Error::Usage(format!("there is no experiment {name}: see `spillway-lab bench list`")))
         }
     };
     match outcome {
@@ -47,7 +47,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(Outcome::Failed) => ExitCode::from(1),
         Ok(Outcome::Incomplete) => ExitCode::from(2),
         Err(error) => {
-            eprintln!("spillway bench: {error}");
+            eprintln!("spillway-lab bench: {error}");
             ExitCode::from(2)
         }
     }
@@ -87,13 +87,13 @@ fn all(args: &Args) -> Result<Outcome, Error> {
 
 fn one(experiment: &Experiment, quick: bool, file: &Path) -> Result<Outcome, Error> {
     stop::by_signals();
-    let options = Options { quick, setting: Setting::of_this_program()? };
+    let options = Options { quick, setting: Setting::of_this_run()? };
     let results = stop::recorded(experiment.name, file, || (experiment.run)(&options, &mut io::stdout()))?;
     println!("\n{}", table::results(&results));
     println!("paper: {}", experiment.paper);
     println!("results: {}", file.display());
     if results.incomplete {
-        eprintln!("spillway bench: {} is incomplete: {}", experiment.name, results.why);
+        eprintln!("spillway-lab bench: {} is incomplete: {}", experiment.name, results.why);
         return Ok(Outcome::Incomplete);
     }
     Ok(if results.passed() { Outcome::Passed } else { Outcome::Failed })

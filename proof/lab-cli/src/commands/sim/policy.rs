@@ -1,4 +1,4 @@
-//! `spillway sim policy`.
+//! `spillway-lab sim policy`.
 
 use serde_json::json;
 use spillway_sim::policy::books::{Check, Violation};
@@ -87,7 +87,7 @@ fn line(report: &Report) -> String {
 /// Says what was wrong with a seed, and how to see it again: on standard error where standard output is for programs.
 fn tell_violations(args: &Args, report: &Report) {
     let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
-    let replay = format!("       replay: spillway sim policy --seed {} --decisions{canary}", report.seed);
+    let replay = format!("       replay: spillway-lab sim policy --seed {} --decisions{canary}", report.seed);
     let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
     for line in lines.chain((!report.violations.is_empty()).then_some(replay)) {
         if args.json { eprintln!("{line}") } else { println!("{line}") }

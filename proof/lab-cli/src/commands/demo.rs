@@ -1,4 +1,4 @@
-//! `spillway demo`: a burst hits a real memcached and is relieved, on this machine.
+//! `spillway-lab demo`: a burst hits a real memcached and is relieved, on this machine.
 
 use std::io;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Between the starts of two clients' moves.
     #[arg(long, value_name = "TIME", default_value = "60us", value_parser = parse_duration)]
     pace: Duration,
-    /// Slow every core this many times while the demo runs: what `spillway bench slow-machine` repeats.
+    /// Slow every core this many times while the demo runs: what `spillway-lab bench slow-machine` repeats.
     #[arg(long, value_name = "TIMES", hide = true)]
     slow: Option<u32>,
 }
@@ -47,7 +47,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(demo) if demo.passed() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("spillway demo: {error}");
+            eprintln!("spillway-lab demo: {error}");
             ExitCode::from(2)
         }
     }
@@ -59,7 +59,7 @@ fn options(args: Args) -> Result<Options, spillway_bench::Error> {
         keys: args.keys,
         pace: args.pace,
         slow: args.slow,
-        ..Setting::of_this_program()?
+        ..Setting::of_this_run()?
     };
     let mut options = Options {
         direct_per_s: args.capacity,

@@ -1,4 +1,4 @@
-//! `spillway sim session`.
+//! `spillway-lab sim session`.
 
 use std::time::Instant;
 

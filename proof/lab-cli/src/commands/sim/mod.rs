@@ -1,4 +1,4 @@
-//! `spillway sim`: the shipped core in a simulated world.
+//! `spillway-lab sim`: the shipped core in a simulated world.
 
 mod batching;
 mod policy;
@@ -78,7 +78,7 @@ impl Runs {
         }
         match serde_json::to_string(report) {
             Ok(text) => println!("{text}"),
-            Err(error) => eprintln!("spillway sim: {error}"),
+            Err(error) => eprintln!("spillway-lab sim: {error}"),
         }
     }
 
@@ -87,7 +87,7 @@ impl Runs {
     fn tell_violations(&self, world: &str, seed: u64, canary: Option<&str>, violations: &[impl Display]) {
         let canary = canary.map(|name| format!(" --canary {name}")).unwrap_or_default();
         let replay =
-            format!("       replay: spillway sim {world} --seed {seed} --steps {}{canary}", self.steps);
+            format!("       replay: spillway-lab sim {world} --seed {seed} --steps {}{canary}", self.steps);
         let lines = violations.iter().map(|what| format!("       VIOLATION: {what}"));
         for line in lines.chain((!violations.is_empty()).then_some(replay)) {
             if self.json { eprintln!("{line}") } else { println!("{line}") }

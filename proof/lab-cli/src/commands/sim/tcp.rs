@@ -1,4 +1,4 @@
-//! `spillway sim tcp`.
+//! `spillway-lab sim tcp`.
 
 use serde_json::json;
 use spillway_sim::tcp::canary::Canary;
@@ -94,7 +94,8 @@ fn tell_violations(args: &Args, report: &Report) {
     let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
     let (seed, packets) = (report.seed, args.packets);
     let how = if args.helpers { "--helpers" } else { "--frames" };
-    let replay = format!("       replay: spillway sim tcp --seed {seed} --packets {packets} {how}{canary}");
+    let replay =
+        format!("       replay: spillway-lab sim tcp --seed {seed} --packets {packets} {how}{canary}");
     let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
     for line in lines.chain((!report.violations.is_empty()).then_some(replay)) {
         if args.json.is_some() { eprintln!("{line}") } else { println!("{line}") }
@@ -194,7 +195,7 @@ fn write(to: &str, text: &str) -> u64 {
     match std::fs::write(to, format!("{text}\n")) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("spillway sim: {to} cannot be written: {error}");
+            eprintln!("spillway-lab sim: {to} cannot be written: {error}");
             1
         }
     }

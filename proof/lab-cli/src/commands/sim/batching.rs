@@ -1,4 +1,4 @@
-//! `spillway sim batching`.
+//! `spillway-lab sim batching`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `spillway echo`: the server of experiments that need one without an application. Nobody's everyday command, so it is
+//! `spillway-lab echo`: the server of experiments that need one without an application. Nobody's everyday command, so it is
 //! not listed.
 
 use std::process::ExitCode;

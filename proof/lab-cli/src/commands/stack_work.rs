@@ -1,4 +1,4 @@
-//! `spillway stack-work`: what the experiment `stack` runs under a program that counts instructions. Nobody's everyday
+//! `spillway-lab stack-work`: what the experiment `stack` runs under a program that counts instructions. Nobody's everyday
 //! command, so it is not listed.
 
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match spillway_bench::experiments::stack::serve(&args.words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("spillway stack-work: {error}");
+            eprintln!("spillway-lab stack-work: {error}");
             ExitCode::from(2)
         }
     }

@@ -1,4 +1,4 @@
-//! `spillway attack`: the attackers of the experiment `attacks`. Nobody's everyday command, so it is not listed.
+//! `spillway-lab attack`: the attackers of the experiment `attacks`. Nobody's everyday command, so it is not listed.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match spillway_bench::attackers::serve(&args.words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("spillway attack: {error}");
+            eprintln!("spillway-lab attack: {error}");
             ExitCode::from(2)
         }
     }

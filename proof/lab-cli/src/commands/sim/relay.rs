@@ -1,4 +1,4 @@
-//! `spillway sim relay`.
+//! `spillway-lab sim relay`.
 
 use spillway_sim::canary::Canary;
 use spillway_sim::{Report, run as run_world};

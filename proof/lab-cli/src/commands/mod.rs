@@ -1,0 +1,9 @@
+//! One file for each subcommand: its options, and the call that carries it out.
+
+pub(crate) mod attack;
+pub(crate) mod bench;
+pub(crate) mod clean;
+pub(crate) mod demo;
+pub(crate) mod echo;
+pub(crate) mod sim;
+pub(crate) mod stack_work;

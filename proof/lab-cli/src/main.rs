@@ -1,0 +1,51 @@
+//! The `spillway-lab` command: everything that shows and tests Spillway, and that no production host needs.
+
+mod commands;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Demo, experiments and simulators of Spillway
+#[derive(Debug, Parser)]
+#[command(name = "spillway-lab", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(Box<commands::demo::Args>),
+    Bench(commands::bench::Args),
+    Sim(commands::sim::Args),
+    Clean(commands::clean::Args),
+    #[command(hide = true)]
+    Attack(commands::attack::Args),
+    #[command(hide = true)]
+    Echo(commands::echo::Args),
+    #[command(hide = true)]
+    StackWork(commands::stack_work::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Demo(args) => commands::demo::run(*args),
+        Command::Bench(args) => commands::bench::run(args),
+        Command::Sim(args) => commands::sim::run(args),
+        Command::Clean(args) => commands::clean::run(&args),
+        Command::Attack(args) => commands::attack::run(&args),
+        Command::Echo(args) => commands::echo::run(args),
+        Command::StackWork(args) => commands::stack_work::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn options_do_not_contradict_each_other() {
+        super::Cli::command().debug_assert();
+    }
+}
