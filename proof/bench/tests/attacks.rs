@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use spillway_bench::experiments::attacks;
+use spillway_bench::experiments::batch::attacks;
 use spillway_bench::scene::Setting;
 use support::programs;
 

@@ -5,7 +5,8 @@ mod support;
 
 use std::time::Duration;
 
-use spillway_bench::experiments::{failover, helper_cost, loss, server_cost, session_cost};
+use spillway_bench::experiments::batch::{helper_cost, loss, server_cost};
+use spillway_bench::experiments::sessions::{failover, session_cost};
 use spillway_bench::scene::Setting;
 use spillway_load::config::Speech;
 use support::{SHORT, assert_whole, programs};

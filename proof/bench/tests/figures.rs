@@ -5,7 +5,8 @@ mod support;
 
 use std::time::Duration;
 
-use spillway_bench::experiments::{activation, adaptive, helpers, load_latency, payload, sidecar, table1};
+use spillway_bench::experiments::batch::{adaptive, helpers, load_latency, payload, table1};
+use spillway_bench::experiments::sessions::{activation, sidecar};
 use spillway_bench::scene::Setting;
 use support::{SHORT, assert_whole, programs};
 

@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
-use spillway_bench::experiments::{gate, tcp_interop};
+use spillway_bench::experiments::tcp::{gate, tcp_interop};
 use spillway_bench::programs::Programs;
 use spillway_bench::scene::Setting;
 use support::assert_whole;

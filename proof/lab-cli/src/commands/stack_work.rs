@@ -11,7 +11,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match spillway_bench::experiments::stack::serve(&args.words) {
+    match spillway_bench::experiments::tcp::stack::serve(&args.words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("spillway-lab stack-work: {error}");

@@ -1,0 +1,207 @@
+//! What a round trip costs in the middle: our helper on kernel sockets, nginx, haproxy and nutcracker in its place, with
+//! the same clients and rates, one worker each; and what it costs the server behind each.
+//!
+//! Rounds are interleaved: each asks everybody once, in turning order. Ratios compare within a round.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use spillway_lab::peers::{Peer, Proxy};
+use spillway_load::config::Speech;
+
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rates::{Course, Series, Way, find};
+use crate::generator::Traffic;
+use crate::results::{Ratio, Results};
+use crate::scene::Setting;
+use crate::stage::{Cost, Helper, Stage};
+use crate::stats::paired_ratios;
+
+pub use crate::experiments::common::rates::Effort;
+
+/// Plain clients.
+const CONNECTIONS: u32 = 200;
+/// How long our helper waits for a fuller batch: its default.
+const MAX_DELAY: Duration = Duration::from_micros(200);
+
+/// What figures need.
+fn full() -> Effort {
+    Effort {
+        rounds: 7,
+        rates: vec![2_000.0, 5_000.0, 10_000.0, 15_000.0],
+        main_per_s: 10_000.0,
+        settle: Duration::from_millis(400),
+        length: Duration::from_millis(2_000),
+        tries: 3,
+    }
+}
+
+/// What two minutes allow.
+fn quick() -> Effort {
+    Effort {
+        rounds: 3,
+        rates: vec![5_000.0, 10_000.0],
+        length: Duration::from_millis(1_000),
+        tries: 2,
+        ..full()
+    }
+}
+
+/// Who stands in the middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Middle {
+    Nobody,
+    Helper,
+    Nginx,
+    Haproxy,
+    Nutcracker,
+}
+
+/// In the order of the first round.
+const MIDDLES: [Middle; 5] =
+    [Middle::Helper, Middle::Nginx, Middle::Haproxy, Middle::Nutcracker, Middle::Nobody];
+
+impl Way for Middle {
+    fn name(self) -> &'static str {
+        match self {
+            Middle::Nobody => "direct",
+            Middle::Helper => "helper",
+            Middle::Nginx => "nginx",
+            Middle::Haproxy => "haproxy",
+            Middle::Nutcracker => "nutcracker",
+        }
+    }
+}
+
+/// Whoever stands in the middle, running.
+struct Cast {
+    helper: Helper,
+    proxies: [Peer; 3],
+    server: SocketAddr,
+}
+
+impl Cast {
+    fn address(&self, middle: Middle) -> SocketAddr {
+        match middle {
+            Middle::Nobody => self.server,
+            Middle::Helper => self.helper.address,
+            Middle::Nginx => self.proxies[0].address(),
+            Middle::Haproxy => self.proxies[1].address(),
+            Middle::Nutcracker => self.proxies[2].address(),
+        }
+    }
+}
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { quick() } else { full() };
+    run_with(&options.setting, &effort, out)
+}
+
+/// Runs it with so much effort.
+pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
+    let stage = Stage::set("middle", setting)?;
+    let _ = writeln!(out, "{} (or proxy); no quota", setting.placement.words());
+    let mut pair = stage.pair(Speech::Memcached, &[64])?;
+    let plain = pair.plain.address();
+    let cast = Cast {
+        helper: stage.helper(pair.link, MAX_DELAY)?,
+        proxies: [
+            stage.proxy(&Proxy::nginx(plain))?,
+            stage.proxy(&Proxy::haproxy(plain))?,
+            stage.proxy(&Proxy::nutcracker(plain))?,
+        ],
+        server: plain,
+    };
+    let machine =
+        stage.machine(&[("memcached", "-V"), ("haproxy", "-v"), ("nutcracker", "-V"), ("nginx", "-v")])?;
+    let mut course = Course { effort, pair: &mut pair, out };
+    let (series, tally, ended) = course.run(
+        &MIDDLES,
+        |_, middle| {
+            let session = stage.session(cast.address(middle), &Traffic::default(), CONNECTIONS)?;
+            Ok((session, (middle == Middle::Helper).then_some(&cast.helper)))
+        },
+        |cost| format!("{:.1} µs in the middle, {:.1} µs at the server", cost.middle_us(), cost.server_us()),
+    );
+    drop(cast);
+    let ended = ended.and_then(|()| stage.close());
+    let mut results = Results::new("helper-cost", machine);
+    series.iter().for_each(|series| rows(series, &mut results));
+    ratios(&series, effort, &mut results);
+    results.checks = tally.checks();
+    Ok(results.after(ended))
+}
+
+fn rows(series: &Series<Middle>, results: &mut Results) {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>| {
+        results.rows.push(series.row(metric, unit, value, ""));
+    };
+    if series.way != Middle::Nobody {
+        row("middle_cpu_us_per_round_trip", "µs", &|cost| Some(cost.middle_us()));
+        row("middle_cpu", "% of a core", &|cost| Some(cost.used.percent(cost.used.helper_s)));
+    }
+    row("server_cpu_us_per_request", "µs", &|cost| Some(cost.server_us()));
+    row("total_cpu_us_per_request", "µs", &|cost| Some(cost.total_us()));
+    row("p50_us", "µs", &|cost| cost.span.quantile_us(0.5).map(|us| us as f64));
+    row("p99_us", "µs", &|cost| cost.span.quantile_us(0.99).map(|us| us as f64));
+    if series.way == Middle::Helper {
+        row("messages_per_batch", "messages", &|cost| cost.used.messages_per_batch());
+    }
+}
+
+fn ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results) {
+    for &rate in &effort.rates {
+        let Some(ours) = find(series, Middle::Helper, rate) else { continue };
+        for other in [Middle::Nginx, Middle::Haproxy, Middle::Nutcracker] {
+            let Some(theirs) = find(series, other, rate) else { continue };
+            let main = rate == effort.main_per_s;
+            let name = format!("kernel_over_{}{}", other.name(), effort.suffix(rate));
+            let ratio = Ratio::paired(&name, &ours.each(Cost::middle_us), &theirs.each(Cost::middle_us));
+            let expected = if main { "; expected ≤ 1.0" } else { "" };
+            results.ratios.push(ratio.note(format!("CPU in the middle at {rate}/s{expected}")));
+            if main {
+                let rounds = paired_ratios(&ours.each(Cost::server_us), &theirs.each(Cost::server_us));
+                let ratio = Ratio::new(&format!("server_behind_helper_over_{}", other.name()), &rounds);
+                results.ratios.push(ratio.note(format!("CPU of the server behind, at {rate}/s")));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::measure::Used;
+
+    fn series(middle: Middle, rate_per_s: f64, us: &[f64]) -> Series<Middle> {
+        let cost = |&us: &f64| {
+            let used = Used { seconds: 1.0, helper_s: us * 0.01, server_process_s: 0.05, ..Used::default() };
+            (us > 0.0).then(|| Cost { used, requests: 10_000, ..Cost::default() })
+        };
+        Series { way: middle, rate_per_s, costs: us.iter().map(cost).collect() }
+    }
+
+    #[test]
+    fn ours_is_compared_with_theirs_at_the_same_rate_and_round() {
+        let all = [
+            series(Middle::Helper, 10_000.0, &[8.0, 8.0, 0.0, 8.0, 8.0, 8.0]),
+            series(Middle::Nginx, 10_000.0, &[10.0; 6]),
+            series(Middle::Helper, 2_000.0, &[9.0; 6]),
+            series(Middle::Nginx, 2_000.0, &[9.0; 2]),
+        ];
+        let mut results = Results::new("helper-cost", Machine::default());
+        all.iter().for_each(|series| rows(series, &mut results));
+        ratios(&all, &full(), &mut results);
+        let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
+        let main = ratio("kernel_over_nginx");
+        assert!(main.valid && main.runs == 5 && (main.median.unwrap() - 0.8).abs() < 1e-9, "{main:?}");
+        assert!(!ratio("kernel_over_nginx_at_2000").valid);
+        assert_eq!(ratio("server_behind_helper_over_nginx").median, Some(1.0));
+        assert!(results.ratios.iter().all(|r| !r.name.contains("haproxy")));
+        assert_eq!(results.rows.iter().filter(|r| r.metric == "middle_cpu_us_per_round_trip").count(), 4);
+    }
+}

@@ -1,0 +1,200 @@
+//! How evenly many clients that come at the same moment spread over helpers, when each chooses for itself.
+//!
+//! Each client is a process of its own, as far as choosing goes: it knows nothing of the others. All begin at the server and
+//! are told to go to helpers by one word. Nobody has a quota.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use spillway_load::config::Speech;
+
+use crate::error::Error;
+use crate::experiments::common::rounds::{say, turns};
+use crate::experiments::common::saturation::few;
+use crate::generator::{Clients, Order, Traffic, Ways};
+use crate::goodput::Tally;
+use crate::measure::{disturbed, stopped};
+use crate::results::{Results, Row, left_out};
+use crate::scene::Setting;
+use crate::stage::{Echo, Helper, Middles, Stage};
+
+use super::{Effort, HELPERS};
+
+/// How long all may take to arrive.
+const ARRIVE_WITHIN: Duration = Duration::from_secs(10);
+/// Between two looks.
+const LOOK_EACH: Duration = Duration::from_millis(20);
+/// Requests of each client, a second: it is alive, and no load.
+const RATE_EACH_PER_S: f64 = 1.0;
+
+/// Arrivals of clients that ask so many helpers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spread {
+    asked: usize,
+    seen: Vec<Arrival>,
+}
+
+/// One arrival.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Arrival {
+    /// Clients of each helper.
+    connections: Vec<u64>,
+    /// Clients that stayed at the server.
+    direct: u64,
+    /// From the word until the last was there.
+    within_ms: f64,
+    /// Why that time shows nothing, if so. Who went where does not depend on it.
+    spoilt: Option<String>,
+}
+
+impl Arrival {
+    /// The most that a helper has, by what each would have if all had the same.
+    fn max_over_mean(&self) -> Option<f64> {
+        let all: u64 = self.connections.iter().sum();
+        let most = *self.connections.iter().max()?;
+        (all > 0).then(|| most as f64 * self.connections.len() as f64 / all as f64)
+    }
+}
+
+/// Has clients arrive again and again.
+pub(super) fn run(
+    setting: &Setting,
+    effort: &Effort,
+    out: &mut dyn Write,
+) -> Result<(Vec<Spread>, Tally), Error> {
+    let stage = Stage::set_with("spread", setting, Middles { count: effort.spread_over, quota: None })?;
+    let echo = stage.echo()?;
+    let helpers = stage.helpers(echo.link, &HELPERS)?;
+    let mut cast = Cast { stage: &stage, effort, echo, helpers, tally: Tally::default() };
+    let one = |&asked: &usize| Spread { asked, ..Spread::default() };
+    let mut spreads: Vec<Spread> = effort.asked.iter().map(one).collect();
+    for (round, at) in turns(effort.arrivals, spreads.len()) {
+        let spread = &mut spreads[at];
+        let arrival = cast.arrive(spread.asked)?;
+        tell(out, round, spread.asked, &arrival);
+        spread.seen.push(arrival);
+    }
+    let Cast { tally, echo, helpers, .. } = cast;
+    drop((echo, helpers));
+    stage.close()?;
+    Ok((spreads, tally))
+}
+
+struct Cast<'a> {
+    stage: &'a Stage,
+    effort: &'a Effort,
+    echo: Echo,
+    helpers: Vec<Helper>,
+    tally: Tally,
+}
+
+impl Cast<'_> {
+    fn arrive(&mut self, asked: usize) -> Result<Arrival, Error> {
+        let count = self.effort.clients;
+        let traffic = Traffic { speech: Speech::Echo, ..Traffic::default() };
+        let helpers: Vec<SocketAddr> = self.helpers.iter().map(|helper| helper.address).collect();
+        let ways = Ways {
+            helpers,
+            standby: false,
+            link: Some(self.echo.link),
+            relief: Some(1),
+            key: self.stage.client_key().to_owned(),
+        };
+        let plain = self.stage.clients(self.echo.plain, &traffic, count);
+        // Late replies are no reason to go anywhere: they go by the word.
+        let sla = Duration::from_secs(1);
+        let clients = Clients { sessions: Some(ways), asked: Some(asked), sla, ..plain };
+        let mut session = self.stage.session_of(&clients, &traffic)?;
+        let generators = session.generators();
+        generators.order(&Order::Rate(RATE_EACH_PER_S * f64::from(count)))?;
+        generators.sleep_until_ms(0);
+        std::thread::sleep(self.effort.settle);
+        let (before, begun) = (self.stage.snapshot(&self.helpers)?, Instant::now());
+        generators.order(&Order::Help)?;
+        while generators.helped_now() < count && begun.elapsed() < ARRIVE_WITHIN {
+            generators.check()?;
+            std::thread::sleep(LOOK_EACH);
+        }
+        let within_ms = begun.elapsed().as_secs_f64() * 1e3;
+        let used = self.stage.snapshot(&self.helpers)?.since(&before);
+        let status = |helper: &Helper| {
+            helper.connections().map_err(|why| Error::process(format!("a helper does not answer: {why}"), ""))
+        };
+        let connections = self.helpers.iter().map(status).collect::<Result<Vec<u64>, Error>>()?;
+        let direct = u64::from(count).saturating_sub(connections.iter().sum());
+        self.tally.add(&session.finish()?);
+        self.echo.check()?;
+        self.helpers.iter_mut().try_for_each(Helper::check)?;
+        // How busy clients and helpers are in that moment is part of the matter.
+        let spoilt = stopped(&used).or_else(|| disturbed(&used));
+        Ok(Arrival { connections, direct, within_ms, spoilt })
+    }
+}
+
+/// As rows.
+pub(super) fn state(spreads: &[Spread], effort: &Effort, results: &mut Results) {
+    for spread in spreads {
+        let reasons: Vec<String> = spread.seen.iter().filter_map(|arrival| arrival.spoilt.clone()).collect();
+        let spoilt = left_out(&reasons, spread.seen.len());
+        let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Arrival) -> Option<f64>| {
+            let values: Vec<f64> = spread.seen.iter().filter_map(value).collect();
+            let row = Row::new("clients that choose", metric, unit, &values)
+                .param("asked", spread.asked)
+                .param("clients", effort.clients)
+                .param("helpers", effort.spread_over);
+            let few = few(values.len());
+            results.rows.push(row.note(note).void_if(few));
+        };
+        let expected = if spread.asked == 1 { "a helper at random" } else { "expected ≤ 1.15" };
+        row("max_over_mean_load", "ratio", expected, &Arrival::max_over_mean);
+        row("not_helped", "clients", "", &|arrival| Some(arrival.direct as f64));
+        let timed = |arrival: &Arrival| arrival.spoilt.is_none().then_some(arrival.within_ms);
+        row("all_arrived_ms", "ms", &format!("seen each 100 ms; {spoilt}"), &timed);
+    }
+}
+
+fn tell(out: &mut dyn Write, round: usize, asked: usize, arrival: &Arrival) {
+    let spoilt = arrival.spoilt.as_ref().map_or(String::new(), |why| format!(" (the time is spoilt: {why})"));
+    let ratio = arrival.max_over_mean().map_or("none helped".into(), |ratio| format!("{ratio:.3}"));
+    say(
+        out,
+        format_args!(
+            "arrival {}: asked {asked}: {:?} clients, {} at the server, after {:.0} ms: max/mean {ratio}{spoilt}",
+            round + 1,
+            arrival.connections,
+            arrival.direct,
+            arrival.within_ms,
+        ),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+
+    #[test]
+    fn the_fullest_helper_is_compared_with_an_even_spread() {
+        let arrival = |connections: &[u64]| Arrival {
+            connections: connections.to_vec(),
+            direct: 1_000 - connections.iter().sum::<u64>(),
+            within_ms: 80.0,
+            spoilt: None,
+        };
+        assert_eq!(arrival(&[250, 250, 250, 250]).max_over_mean(), Some(1.0));
+        assert_eq!(arrival(&[0, 0, 0, 0]).max_over_mean(), None);
+        let mut seen =
+            vec![arrival(&[300, 200, 250, 250]), arrival(&[250; 4]), arrival(&[270, 260, 230, 200])];
+        seen[0].spoilt = Some("a stall".into());
+        let spread = Spread { asked: 2, seen };
+        let mut results = Results::new("helpers", Machine::default());
+        state(&[spread], &Effort::full(), &mut results);
+        let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
+        let load = row("max_over_mean_load");
+        assert_eq!((load.median, load.max, load.valid), (Some(1.125), Some(1.2), true));
+        let time = row("all_arrived_ms");
+        assert!((time.runs, time.valid) == (2, false) && time.why.contains("1 of 3"), "{time:?}");
+        assert_eq!(row("not_helped").max, Some(40.0));
+    }
+}

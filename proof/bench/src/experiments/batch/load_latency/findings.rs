@@ -1,0 +1,210 @@
+//! What the curves say, as rows and ratios.
+
+use super::{Effort, Series};
+use crate::experiments::common::curves::{Pays, Point, pays};
+use crate::measure::Step;
+use crate::results::{Ratio, Results, Row, few, left_out};
+use crate::stats::paired_ratios;
+
+/// Rounds that a derived figure needs.
+const ROUNDS_MIN: usize = 3;
+
+/// States everything.
+pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
+    series.iter().for_each(|series| rows(series, effort, results));
+    for helped in series.iter().filter(|series| series.helpers > 0) {
+        let same = |direct: &&Series| direct.helpers == 0 && direct.operation == helped.operation;
+        if let Some(direct) = series.iter().find(same) {
+            pay_off(direct, helped, effort, results);
+            ratios(direct, helped, effort, results);
+        }
+    }
+}
+
+impl Series {
+    /// What the rounds saw at the rate of this number.
+    fn points(&self, at: usize) -> impl Iterator<Item = &Point> {
+        self.rounds.iter().filter_map(move |curve| curve.get(at).map(|(point, _)| point))
+    }
+
+    /// The p99 round by round, in µs.
+    fn p99(&self, at: usize) -> Vec<Option<f64>> {
+        let p99 = |point: &Point| if let Point::P99(us) = point { Some(*us as f64) } else { None };
+        self.points(at).map(p99).collect()
+    }
+
+    /// The steps that count, at the rate of this number.
+    fn steps(&self, at: usize) -> impl Iterator<Item = &Step> {
+        self.rounds.iter().filter_map(move |curve| match curve.get(at) {
+            Some((Point::P99(_), Some(step))) => Some(step),
+            _ => None,
+        })
+    }
+
+    fn row(&self, metric: &str, unit: &str, values: &[f64]) -> Row {
+        let row = Row::new(&self.system(), metric, unit, values);
+        row.param("operation", self.operation.name()).param("helpers", self.helpers)
+    }
+}
+
+fn rows(series: &Series, effort: &Effort, results: &mut Results) {
+    for (at, &rate) in effort.rates.iter().enumerate() {
+        let over = series.points(at).filter(|point| matches!(point, Point::Over)).count();
+        let mut spoilt = Vec::new();
+        let mut limits = Vec::new();
+        for point in series.points(at) {
+            match point {
+                Point::Spoilt(why) => spoilt.push(why.clone()),
+                Point::Limit(why) => limits.push(why.clone()),
+                Point::P99(_) | Point::Over => {}
+            }
+        }
+        let rounds = series.rounds.len();
+        let late = (over > 0).then(|| format!("later than is of use in {over} of {rounds} rounds"));
+        let limit =
+            limits.first().map(|why| format!("beyond this machine in {} rounds: {why}", limits.len()));
+        let note = |row: Row| {
+            let row = row.param("offered_per_s", rate).note(left_out(&spoilt, rounds));
+            row.note(late.as_deref().unwrap_or("")).note(limit.as_deref().unwrap_or(""))
+        };
+        let p99: Vec<f64> = series.p99(at).into_iter().flatten().collect();
+        results.rows.push(note(series.row("p99_us", "µs", &p99)));
+        if p99.is_empty() {
+            continue;
+        }
+        let mut more = |metric: &str, unit: &str, value: &dyn Fn(&Step) -> Option<f64>| {
+            let values: Vec<f64> = series.steps(at).filter_map(value).collect();
+            results.rows.push(series.row(metric, unit, &values).param("offered_per_s", rate));
+        };
+        more("p50_us", "µs", &|step| step.span.quantile_us(0.5).map(|us| us as f64));
+        more("server_cpu", "% of a core", &|step| Some(step.used.server_percent()));
+        if series.helpers > 0 {
+            more("messages_per_batch", "messages", &|step| step.used.messages_per_batch());
+        }
+    }
+}
+
+/// From where to where helping pays, round by round.
+fn pay_off(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
+    let points = |curve: &super::Curve| curve.iter().map(|(point, _)| point.clone()).collect::<Vec<_>>();
+    let rounds: Vec<(Option<Pays>, bool)> = direct
+        .rounds
+        .iter()
+        .zip(&helped.rounds)
+        .map(|(direct, helped)| {
+            let (direct, helped) = (points(direct), points(helped));
+            // Nothing ended the helped curve but the experiment.
+            let open = !helped.iter().any(|point| matches!(point, Point::Over));
+            (pays(&effort.rates, &direct, &helped), open)
+        })
+        .collect();
+    let values = |end: fn(&Pays) -> f64| -> Vec<f64> {
+        rounds.iter().filter_map(|(pays, _)| pays.as_ref().map(end)).collect()
+    };
+    let never = rounds.iter().filter(|(pays, _)| pays.is_none()).count();
+    let never = (never > 0).then(|| format!("in {never} of {} rounds helping never paid", rounds.len()));
+    let open = rounds.iter().any(|(_, open)| *open).then_some("at least: nothing higher could be seen");
+    for (metric, values, note) in [
+        ("pays_from_per_s", values(|pays| pays.from), None),
+        ("pays_until_per_s", values(|pays| pays.until), open),
+    ] {
+        let few = few(values.len(), "rounds", ROUNDS_MIN);
+        let row = helped.row(metric, "1/s", &values).note(never.as_deref().unwrap_or(""));
+        results.rows.push(row.note(note.unwrap_or("")).void_if(few));
+    }
+}
+
+/// Helped over direct, where both have a p99.
+fn ratios(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
+    for (at, &rate) in effort.rates.iter().enumerate() {
+        let rounds = paired_ratios(&helped.p99(at), &direct.p99(at));
+        if rounds.is_empty() {
+            continue;
+        }
+        let name = format!("p99_{}_helped_{}_over_direct_at_{rate}", helped.operation.name(), helped.helpers);
+        let few = few(rounds.len(), "rounds", ROUNDS_MIN);
+        results.ratios.push(Ratio::new(&name, &rounds).void_if(few));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Operation;
+    use super::*;
+    use crate::machine::Machine;
+
+    fn effort() -> Effort {
+        Effort {
+            rounds: 3,
+            rates: vec![1_000.0, 2_000.0, 4_000.0],
+            helpers: vec![1],
+            connections: 10,
+            settle: Duration::ZERO,
+            length: Duration::ZERO,
+            tries: 1,
+        }
+    }
+
+    /// Three rounds alike.
+    fn series(operation: Operation, helpers: usize, p99: [u64; 3]) -> Series {
+        let point = |us: u64| if us == 0 { Point::Over } else { Point::P99(us) };
+        let curve = p99.map(|us| (point(us), (us > 0).then(Step::default)));
+        Series { operation, helpers, rounds: vec![curve.into(); 3] }
+    }
+
+    fn stated(series: &[Series]) -> Results {
+        let mut results = Results::new("load-latency", Machine::default());
+        state(series, &effort(), &mut results);
+        results
+    }
+
+    #[test]
+    fn helping_is_compared_with_the_same_operation_direct() {
+        let results = stated(&[
+            series(Operation::Get, 0, [200, 800, 0]),
+            series(Operation::Get, 1, [400, 400, 500]),
+            series(Operation::Set, 0, [200, 300, 400]),
+            series(Operation::Set, 1, [300, 400, 0]),
+        ]);
+        let row = |metric: &str, operation: &str| {
+            let found = results.rows.iter().find(|row| {
+                row.metric == metric && row.params["operation"] == operation && row.params["helpers"] == 1
+            });
+            found.unwrap()
+        };
+        let from = row("pays_from_per_s", "get");
+        assert!(from.valid && (from.median.unwrap() / 2.0f64.sqrt() - 1_000.0).abs() < 1e-6, "{from:?}");
+        let until = row("pays_until_per_s", "get");
+        assert_eq!(until.median, Some(4_000.0));
+        assert!(until.why.contains("at least"), "{until:?}");
+        let never = row("pays_from_per_s", "set");
+        assert!(!never.valid && never.why.contains("3 of 3 rounds helping never paid"), "{never:?}");
+        let ratio = results.ratios.iter().find(|r| r.name == "p99_get_helped_1_over_direct_at_2000").unwrap();
+        assert_eq!((ratio.median, ratio.runs, ratio.valid), (Some(0.5), 3, true));
+        assert!(results.ratios.iter().all(|r| r.name != "p99_get_helped_1_over_direct_at_4000"));
+    }
+
+    #[test]
+    fn what_came_too_late_is_said_and_has_no_figure() {
+        let results = stated(&[series(Operation::Get, 0, [200, 800, 0])]);
+        let rows: Vec<_> = results.rows.iter().filter(|row| row.metric == "p99_us").collect();
+        assert!(rows.len() == 3 && rows[0].valid && !rows[2].valid);
+        assert!(rows[2].why.contains("later than is of use in 3 of 3 rounds"), "{}", rows[2].why);
+        assert_eq!(results.rows.iter().filter(|row| row.metric == "server_cpu").count(), 2);
+    }
+
+    #[test]
+    fn the_machine_s_end_is_not_the_system_s() {
+        let mut helped = series(Operation::Get, 1, [400, 400, 0]);
+        for curve in &mut helped.rounds {
+            curve[2].0 = Point::Limit("the clients used 85 % of a core".into());
+        }
+        let results = stated(&[series(Operation::Get, 0, [500, 0, 0]), helped]);
+        let until = results.rows.iter().find(|row| row.metric == "pays_until_per_s").unwrap();
+        assert!(until.median == Some(2_000.0) && until.why.contains("at least"), "{until:?}");
+        let last = results.rows.iter().rfind(|row| row.metric == "p99_us").unwrap();
+        assert!(!last.valid && last.why.contains("beyond this machine in 3 rounds"), "{last:?}");
+    }
+}

@@ -1,0 +1,324 @@
+//! What packet loss does to clients, direct and helped: a lost packet of a batch delays everybody whose bytes come after it
+//! (head-of-line blocking). Packets are lost on the cable of the server's host, each by itself, in both directions; the
+//! clients' cables are whole.
+//!
+//! Nobody has a quota: what is shown is loss, not overload. Rounds are interleaved.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use spillway_lab::LostPackets;
+use spillway_load::config::Speech;
+
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rounds::{say, spoilt_words, turns};
+use crate::generator::Traffic;
+use crate::goodput::Tally;
+use crate::results::{Check, Results, Row, left_out};
+use crate::scene::Setting;
+use crate::stage::{Cost, Stage};
+
+/// Plain clients, direct or of the helper.
+const CONNECTIONS: u32 = 200;
+/// How long the helper waits for a fuller batch: its default.
+const MAX_DELAY: Duration = Duration::from_micros(200);
+/// Without loss, next to nothing takes so long; a packet that must be sent again does.
+const DELAYED_US: u64 = 5_000;
+/// Counters of TCP that tell how lost packets were noticed.
+const COUNTERS: [(&str, &str); 4] = [
+    ("segments_sent_again", "Tcp:RetransSegs"),
+    ("timeouts", "TcpExt:TCPTimeouts"),
+    ("fast_retransmissions", "TcpExt:TCPFastRetrans"),
+    ("tail_loss_probes", "TcpExt:TCPLossProbes"),
+];
+
+/// How much is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effort {
+    /// Rounds.
+    pub rounds: usize,
+    /// Shares of packets that are lost, 0 to 1.
+    pub shares: Vec<f64>,
+    /// Offered, in requests a second.
+    pub rate_per_s: f64,
+    /// Before each measurement.
+    pub settle: Duration,
+    /// Of each measurement.
+    pub length: Duration,
+    /// A spoilt run is done so many times in all.
+    pub tries: u32,
+}
+
+impl Effort {
+    /// What figures need.
+    pub fn full() -> Effort {
+        Effort {
+            rounds: 5,
+            shares: vec![0.0, 0.001, 0.01],
+            rate_per_s: 5_000.0,
+            settle: Duration::from_millis(1_000),
+            length: Duration::from_secs(6),
+            tries: 2,
+        }
+    }
+
+    /// What two minutes allow.
+    pub fn quick() -> Effort {
+        Effort { rounds: 2, length: Duration::from_secs(4), tries: 1, ..Effort::full() }
+    }
+}
+
+/// What one run saw.
+#[derive(Clone, Debug)]
+struct Seen {
+    cost: Cost,
+    packets: LostPackets,
+    /// By our names, the server's and the helper's or clients' together.
+    counters: BTreeMap<&'static str, u64>,
+}
+
+/// One system at one share of loss.
+#[derive(Clone, Debug)]
+struct Series {
+    helped: bool,
+    share: f64,
+    /// Spoilt runs as well.
+    seen: Vec<Seen>,
+}
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { Effort::quick() } else { Effort::full() };
+    run_with(&options.setting, &effort, out)
+}
+
+/// Runs it with so much effort.
+pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
+    let stage = Stage::set("loss", setting)?;
+    let _ = writeln!(
+        out,
+        "{}; no quota; {}/s offered over {CONNECTIONS} connections",
+        setting.placement.words(),
+        effort.rate_per_s
+    );
+    let mut pair = stage.pair(Speech::Memcached, &[64])?;
+    let helper = stage.helper(pair.link, MAX_DELAY)?;
+    let mut series: Vec<Series> = Vec::new();
+    for &share in &effort.shares {
+        let one = |helped| Series { helped, share, seen: Vec::new() };
+        series.extend([one(false), one(true)]);
+    }
+    let mut tally = Tally::default();
+    let machine = stage.machine(&[("memcached", "-V")])?;
+    let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
+        let (helped, share) = (series[at].helped, series[at].share);
+        let (target, through) =
+            if helped { (helper.address, Some(&helper)) } else { (pair.plain.address(), None) };
+        for _ in 0..effort.tries.max(1) {
+            // Connected while the cable is whole: a lost SYN costs a second, which says nothing about requests.
+            let mut session = stage.session(target, &Traffic::default(), CONNECTIONS)?;
+            let loss = stage.server.lose(share)?;
+            let begin = look(&stage)?;
+            let cost = session.measure(effort.rate_per_s, effort.settle, effort.length, through)?;
+            let seen = since(cost, &look(&stage)?, &begin);
+            drop(loss);
+            tally.add(&session.finish()?);
+            pair.check()?;
+            tell(out, round, &series[at], &seen);
+            let good = seen.cost.spoilt.is_none();
+            series[at].seen.push(seen);
+            if good {
+                break;
+            }
+        }
+        Ok(())
+    });
+    let course = course.and_then(|()| stage.close());
+    let mut results = Results::new("loss", machine);
+    let how =
+        "each IPv4 packet of the server's cable by itself, both directions (XDP, before segments are joined)";
+    results.machine.lab.insert("loss".into(), how.into());
+    for series in &series {
+        rows(series, effort, &mut results);
+    }
+    results.checks = tally.checks();
+    results.checks.push(lossy(&series));
+    Ok(results.after(course))
+}
+
+/// Counters of the server's host and of those who talk to it.
+fn look(stage: &Stage) -> Result<(LostPackets, BTreeMap<&'static str, u64>), Error> {
+    let mut counters = BTreeMap::new();
+    for host in [&stage.server, &stage.middle, &stage.client] {
+        let all = host.tcp_counters()?;
+        for (name, counter) in COUNTERS {
+            *counters.entry(name).or_default() += all.get(counter).copied().unwrap_or(0);
+        }
+    }
+    Ok((stage.server.lost_packets()?, counters))
+}
+
+fn since(
+    cost: Cost,
+    (packets, counters): &(LostPackets, BTreeMap<&'static str, u64>),
+    (packets_before, counters_before): &(LostPackets, BTreeMap<&'static str, u64>),
+) -> Seen {
+    let packets = LostPackets {
+        seen: packets.seen.saturating_sub(packets_before.seen),
+        lost: packets.lost.saturating_sub(packets_before.lost),
+    };
+    let before = |name: &str| counters_before.get(name).copied().unwrap_or(0);
+    let counters = counters.iter().map(|(name, count)| (*name, count.saturating_sub(before(name)))).collect();
+    Seen { cost, packets, counters }
+}
+
+impl Series {
+    fn name(&self) -> &'static str {
+        if self.helped { "helped" } else { "direct, without shim" }
+    }
+}
+
+impl Seen {
+    /// Requests that took long, in the measured span.
+    fn delayed(&self) -> u64 {
+        self.cost.span.latency_us.count_above(DELAYED_US)
+    }
+
+    /// Packets lost, as a share of those that passed.
+    fn lost_share(&self) -> f64 {
+        if self.packets.seen > 0 { self.packets.lost as f64 / self.packets.seen as f64 } else { 0.0 }
+    }
+}
+
+fn rows(series: &Series, effort: &Effort, results: &mut Results) {
+    let good: Vec<&Seen> = series.seen.iter().filter(|seen| seen.cost.spoilt.is_none()).collect();
+    let reasons: Vec<String> = series.seen.iter().filter_map(|seen| seen.cost.spoilt.clone()).collect();
+    let spoilt = left_out(&reasons, series.seen.len());
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+        let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
+        let row = Row::new(series.name(), metric, unit, &values)
+            .param("loss_percent", 100.0 * series.share)
+            .param("offered_per_s", effort.rate_per_s)
+            .note(note)
+            .note(&spoilt);
+        results.rows.push(row);
+    };
+    for (metric, q) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)] {
+        row(metric, "ms", &|seen| seen.cost.span.quantile_us(q).map(|us| us as f64 / 1000.0), "");
+    }
+    row(
+        "delayed_share",
+        "%",
+        &|seen| Some(100.0 * seen.delayed() as f64 / seen.cost.requests.max(1) as f64),
+        "> 5 ms",
+    );
+    // Settling is not in the measured span, so the lost packets of the whole run are scaled to it.
+    let span_share = effort.length.as_secs_f64() / (effort.length + effort.settle).as_secs_f64();
+    row(
+        "delayed_per_lost_packet",
+        "requests",
+        &|seen| {
+            (seen.packets.lost > 0).then(|| seen.delayed() as f64 / (seen.packets.lost as f64 * span_share))
+        },
+        "requests > 5 ms for each lost packet: above 1 is head-of-line blocking",
+    );
+    // What the machine itself held up is not loss.
+    row("machine_stalled_ms", "ms", &|seen| Some(1000.0 * seen.cost.used.stalled_s), "");
+    row("lost_packets", "packets", &|seen| Some(seen.packets.lost as f64), "whole run, both directions");
+    row("lost_share", "%", &|seen| Some(100.0 * seen.lost_share()), "");
+    for (name, _) in COUNTERS {
+        row(name, "of all hosts", &|seen| seen.counters.get(name).map(|count| *count as f64), "");
+    }
+    if series.helped {
+        row("messages_per_batch", "messages", &|seen| seen.cost.used.messages_per_batch(), "");
+    }
+}
+
+/// That packets were lost where they were to be lost, and nowhere else.
+fn lossy(series: &[Series]) -> Check {
+    let of = |lossy: bool| {
+        let runs = series.iter().filter(move |s| (s.share > 0.0) == lossy).flat_map(|s| &s.seen);
+        runs.map(|seen| seen.packets.lost).sum::<u64>()
+    };
+    let any_lossy = series.iter().any(|s| s.share > 0.0 && !s.seen.is_empty());
+    let detail = format!("{} packets lost where loss was asked for, {} elsewhere", of(true), of(false));
+    Check::new("loss_as_asked", of(false) == 0 && (of(true) > 0 || !any_lossy), detail)
+}
+
+fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
+    let ms = |q: f64| {
+        seen.cost
+            .span
+            .quantile_us(q)
+            .map_or("unanswered".into(), |us| format!("{:.1} ms", us as f64 / 1000.0))
+    };
+    let spoilt = spoilt_words(seen.cost.spoilt.as_deref());
+    say(
+        out,
+        format_args!(
+            "round {}: {} at {} % loss: p50 {}, p99 {}, p99.9 {}; {} packets of {} lost{spoilt}",
+            round + 1,
+            series.name(),
+            100.0 * series.share,
+            ms(0.5),
+            ms(0.99),
+            ms(0.999),
+            seen.packets.lost,
+            seen.packets.seen
+        ),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::relief::Span;
+    use spillway_load::histogram::Histogram;
+
+    fn seen(delayed: u64, lost: u64) -> Seen {
+        let mut latency_us = Histogram::default();
+        latency_us.record(400, 1_000 - delayed);
+        latency_us.record(210_000, delayed);
+        let span = Span { offered: 1_000, served: 1_000, latency_us };
+        let cost = Cost { requests: 1_000, span, ..Cost::default() };
+        Seen {
+            cost,
+            packets: LostPackets { seen: 4_000, lost },
+            counters: BTreeMap::from([("timeouts", lost)]),
+        }
+    }
+
+    fn series(helped: bool, share: f64, seen: Vec<Seen>) -> Series {
+        Series { helped, share, seen }
+    }
+
+    #[test]
+    fn blocking_is_told_for_each_lost_packet() {
+        let effort = Effort { settle: Duration::ZERO, ..Effort::full() };
+        let mut results = Results::new("loss", Machine::default());
+        rows(&series(true, 0.01, vec![seen(80, 4)]), &effort, &mut results);
+        let value = |metric: &str| results.rows.iter().find(|r| r.metric == metric).unwrap().median;
+        assert_eq!(value("delayed_per_lost_packet"), Some(20.0));
+        assert!((209.0..212.0).contains(&value("p99_ms").unwrap()));
+        assert_eq!(value("delayed_share"), Some(8.0));
+        assert_eq!((value("lost_share"), value("timeouts")), (Some(0.1), Some(4.0)));
+    }
+
+    #[test]
+    fn a_cable_that_is_whole_loses_nothing() {
+        let fine = [series(false, 0.0, vec![seen(0, 0)]), series(false, 0.01, vec![seen(3, 3)])];
+        assert!(lossy(&fine).ok);
+        assert!(!lossy(&[series(false, 0.0, vec![seen(0, 1)])]).ok);
+        assert!(!lossy(&[series(true, 0.01, vec![seen(0, 0)])]).ok);
+    }
+
+    #[test]
+    fn counters_are_differences() {
+        let at = |lost, count| (LostPackets { seen: 10 * lost, lost }, BTreeMap::from([("timeouts", count)]));
+        let seen = since(Cost::default(), &at(9, 7), &at(4, 5));
+        assert_eq!((seen.packets.lost, seen.packets.seen, seen.counters["timeouts"]), (5, 50, 2));
+    }
+}

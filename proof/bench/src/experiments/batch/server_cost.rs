@@ -1,0 +1,474 @@
+//! What a request costs the server's host: over plain connections, with the shim loaded, in batches of given sizes, in
+//! batches as real helpers reach them, pipelined, and as multiget. memcached and redis, nobody with a quota.
+//!
+//! Rounds are interleaved: each asks every way once. Ratios compare within a round.
+
+mod findings;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use spillway_batch::Encryption;
+use spillway_load::config::Speech;
+use spillway_load::keys::Keys;
+use spillway_load::protocol::memcached::Text;
+use spillway_load::protocol::redis::Resp;
+use spillway_load::protocol::store::Store;
+
+use crate::driver::{LinkDriver, Links, ManyKeys, PipeDriver};
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rounds::{say, spoilt_words, turns};
+use crate::generator::Traffic;
+use crate::goodput::Tally;
+use crate::measure::again;
+use crate::results::Results;
+use crate::scene::Setting;
+use crate::stage::{Cost, Helper, KEYS, Pair, Stage, process_cpu, space};
+
+/// Plain connections, and clients of a helper.
+const CONNECTIONS: u32 = 200;
+/// How long helpers wait for a fuller batch: their default.
+const MAX_DELAY: Duration = Duration::from_micros(200);
+/// Links at a time, at most: small batches then have fewer clients than plain connections.
+const LINKS_MAX: u16 = 40;
+/// Virtual connections of drivers begin at this port, those of the next link so much above.
+const PORTS: (u16, u16) = (20_000, 1_000);
+
+/// How much is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effort {
+    /// Pairs of a server without and with the shim.
+    pub pairs: usize,
+    /// Rounds of batches.
+    pub rounds: usize,
+    /// Rounds of mixes, of helpers, and of pipelines.
+    pub side_rounds: usize,
+    /// Rounds of batches over links that are encrypted and over links that are not.
+    pub link_rounds: usize,
+    /// Sizes of batches.
+    pub batches: Vec<u16>,
+    /// Values and get ratios besides GET of 64 B.
+    pub mixes: Vec<(usize, f64)>,
+    /// Batches of the mixes, and those that are compared with and without encryption.
+    pub mix_batches: Vec<u16>,
+    /// Rates offered through helpers, in requests a second.
+    pub rates: Vec<f64>,
+    /// Requests in a row, and keys in a multiget.
+    pub depths: Vec<usize>,
+    /// Before each measurement.
+    pub settle: Duration,
+    /// Of each measurement.
+    pub length: Duration,
+    /// How long everybody is idle.
+    pub idle: Duration,
+    /// A spoilt measurement is done so many times in all.
+    pub tries: u32,
+}
+
+impl Effort {
+    /// What figures need.
+    pub fn full() -> Effort {
+        Effort {
+            pairs: 16,
+            rounds: 5,
+            side_rounds: 3,
+            link_rounds: 15,
+            batches: vec![1, 2, 5, 10, 20, 50, 100, 200],
+            mixes: vec![(1024, 1.0), (4096, 1.0), (64, 0.0), (1024, 0.0), (4096, 0.0), (64, 0.9)],
+            mix_batches: vec![20, 200],
+            rates: vec![2_000.0, 5_000.0, 10_000.0, 20_000.0],
+            depths: vec![20, 200],
+            settle: Duration::from_millis(300),
+            length: Duration::from_millis(1_200),
+            idle: Duration::from_secs(20),
+            tries: 3,
+        }
+    }
+
+    /// What two minutes allow.
+    pub fn quick() -> Effort {
+        Effort {
+            pairs: 5,
+            rounds: 2,
+            side_rounds: 1,
+            link_rounds: 5,
+            batches: vec![1, 20, 200],
+            mixes: vec![(64, 0.0)],
+            mix_batches: vec![200],
+            rates: vec![5_000.0],
+            depths: vec![200],
+            settle: Duration::from_millis(200),
+            length: Duration::from_millis(600),
+            idle: Duration::from_secs(3),
+            tries: 1,
+        }
+    }
+}
+
+/// How requests reach the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Plain connections, to a server without the shim.
+    Plain,
+    /// Plain connections, to a server with the shim.
+    Shim,
+    /// As many clients as plain, whose requests come in batches of so many, each batch on a link of its own.
+    Batch(u16),
+    /// The same over links of the last version without encryption.
+    Unencrypted(u16),
+    /// One link, with one batch of so many at a time: the server sleeps between two of them.
+    Alone(u16),
+    /// One plain connection with so many requests in a row.
+    Pipelined(usize),
+    /// One plain connection with requests for so many keys.
+    Multiget(usize),
+}
+
+/// One way, measured again and again; `None` where nothing could be had.
+#[derive(Clone, Debug)]
+struct Series {
+    speech: Speech,
+    way: Way,
+    value_size: usize,
+    get_ratio: f64,
+    /// Which rounds these are: ratios compare within them.
+    part: &'static str,
+    costs: Vec<Option<Cost>>,
+    /// Why measurements were left out.
+    spoilt: Vec<String>,
+}
+
+/// The same at an offered rate, direct and through a real helper.
+#[derive(Clone, Debug)]
+struct Offered {
+    speech: Speech,
+    rate_per_s: f64,
+    direct: Vec<Option<Cost>>,
+    helped: Vec<Option<Cost>>,
+    spoilt: Vec<String>,
+}
+
+/// What it costs to be there, in percent of a core.
+#[derive(Clone, Copy, Debug)]
+struct Idle {
+    speech: Speech,
+    helper_percent: f64,
+    shim_percent: f64,
+    plain_percent: f64,
+}
+
+/// Everything that was measured.
+#[derive(Debug, Default)]
+struct Measured {
+    series: Vec<Series>,
+    offered: Vec<Offered>,
+    idle: Vec<Idle>,
+    tally: Tally,
+    /// Requests of drivers, all checked.
+    driven: u64,
+}
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { Effort::quick() } else { Effort::full() };
+    run_with(&options.setting, &effort, &[Speech::Memcached, Speech::Redis], out)
+}
+
+/// Runs it on some servers, with so much effort.
+pub fn run_with(
+    setting: &Setting,
+    effort: &Effort,
+    servers: &[Speech],
+    out: &mut dyn Write,
+) -> Result<Results, Error> {
+    let stage = Stage::set("cost", setting)?;
+    let _ = writeln!(out, "{}; no quota", setting.placement.words());
+    let mut course = Course { effort, stage: &stage, out, measured: Measured::default() };
+    let machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
+    let ended = servers.iter().try_for_each(|&speech| course.server(speech));
+    let mut measured = course.measured;
+    let ended = ended.and_then(|()| stage.close());
+    let mut results = Results::new("server-cost", machine);
+    findings::state(&mut measured, effort, &mut results);
+    Ok(results.after(ended))
+}
+
+struct Course<'a> {
+    effort: &'a Effort,
+    stage: &'a Stage,
+    out: &'a mut dyn Write,
+    measured: Measured,
+}
+
+impl Course<'_> {
+    /// Everything about one server program.
+    fn server(&mut self, speech: Speech) -> Result<(), Error> {
+        let mut sizes = vec![64];
+        sizes.extend(self.effort.mixes.iter().filter(|(_, gets)| *gets == 1.0).map(|(size, _)| *size));
+        sizes.dedup();
+        let mut pair = self.stage.pair(speech, &sizes)?;
+        let helper = self.stage.helper(pair.link, MAX_DELAY)?;
+        self.idle(&pair, &helper)?;
+        self.rounds(&mut pair, "pairs", &[(Way::Plain, 64, 1.0), (Way::Shim, 64, 1.0)], self.effort.pairs)?;
+        let mut plan = vec![(Way::Plain, 64, 1.0)];
+        plan.extend(self.effort.batches.iter().map(|&batch| (Way::Batch(batch), 64, 1.0)));
+        plan.extend(self.effort.mix_batches.iter().map(|&batch| (Way::Alone(batch), 64, 1.0)));
+        self.rounds(&mut pair, "batches", &plan, self.effort.rounds)?;
+        let both = |&batch: &u16| [(Way::Batch(batch), 64, 1.0), (Way::Unencrypted(batch), 64, 1.0)];
+        let plan: Vec<_> = self.effort.mix_batches.iter().flat_map(both).collect();
+        self.rounds(&mut pair, "links", &plan, self.effort.link_rounds)?;
+        let mut plan = Vec::new();
+        for &(size, gets) in &self.effort.mixes {
+            plan.push((Way::Plain, size, gets));
+            plan.extend(self.effort.mix_batches.iter().map(|&batch| (Way::Batch(batch), size, gets)));
+        }
+        for &depth in &self.effort.depths {
+            plan.extend([(Way::Pipelined(depth), 64, 1.0), (Way::Multiget(depth), 64, 1.0)]);
+        }
+        self.rounds(&mut pair, "mixes", &plan, self.effort.side_rounds)?;
+        self.offered(&mut pair, &helper)
+    }
+
+    /// Rounds of some ways, interleaved.
+    fn rounds(
+        &mut self,
+        pair: &mut Pair,
+        part: &'static str,
+        plan: &[(Way, usize, f64)],
+        rounds: usize,
+    ) -> Result<(), Error> {
+        let first = self.measured.series.len();
+        self.measured.series.extend(plan.iter().map(|&(way, value_size, get_ratio)| Series {
+            speech: pair.speech,
+            way,
+            value_size,
+            get_ratio,
+            part,
+            costs: Vec::new(),
+            spoilt: Vec::new(),
+        }));
+        for (round, at) in turns(rounds, plan.len()) {
+            let (way, size, gets) = plan[at];
+            let cost = self.cost(pair, way, size, gets)?;
+            let series = &mut self.measured.series[first + at];
+            tell(self.out, &format!("{} {part} {}: {series}", pair.speech, round + 1), &cost);
+            series.take(cost);
+            pair.check()?;
+        }
+        Ok(())
+    }
+
+    fn cost(&mut self, pair: &Pair, way: Way, size: usize, gets: f64) -> Result<Cost, Error> {
+        again(
+            self.effort.tries,
+            || match way {
+                Way::Plain => self.closed(pair.plain.address(), pair.speech, size, gets),
+                Way::Shim => self.closed(pair.shimmed.address(), pair.speech, size, gets),
+                _ => match pair.speech {
+                    Speech::Redis => self.driven::<Resp>(pair, way, size, gets),
+                    _ => self.driven::<Text>(pair, way, size, gets),
+                },
+            },
+            |cost| cost.spoilt.is_none(),
+        )
+    }
+
+    /// Plain connections in a closed loop.
+    fn closed(
+        &mut self,
+        target: SocketAddr,
+        speech: Speech,
+        value_size: usize,
+        get_ratio: f64,
+    ) -> Result<Cost, Error> {
+        let traffic = Traffic { speech, value_size, get_ratio, closed: true, ..Traffic::default() };
+        let mut session = self.stage.session(target, &traffic, CONNECTIONS)?;
+        let cost = session.measure(0.0, self.effort.settle, self.effort.length, None)?;
+        self.measured.tally.add(&session.finish()?);
+        Ok(cost)
+    }
+
+    /// A driver of our own, on the clients' host.
+    fn driven<D: ManyKeys + Send>(
+        &mut self,
+        pair: &Pair,
+        way: Way,
+        size: usize,
+        gets: f64,
+    ) -> Result<Cost, Error> {
+        let (stage, settle, length) = (self.stage, self.effort.settle, self.effort.length);
+        let space = space(size, gets < 1.0);
+        if gets < 1.0 {
+            stage.fill(pair.speech, pair.shimmed.address(), &space)?;
+        }
+        let store = |share| -> Store<D> { Store::new(space.clone(), Keys::uniform(KEYS), gets, share) };
+        let key = spillway_keys::read_key_file(stage.key()).map_err(|e| Error::Usage(e.to_string()))?;
+        let failed = |e: String| Error::process(format!("a driver failed: {e}"), "");
+        let plain = pair.plain.address();
+        let from = |link: u16| SocketAddr::new(stage.client.address(), PORTS.0 + link * PORTS.1);
+        let cost = stage.client.enter(|| match way {
+            Way::Pipelined(depth) => {
+                let (mut driver, mut store) = (PipeDriver::open(plain).map_err(failed)?, store((0, 1)));
+                stage.cost_of(settle, length, || driver.pipelined(&mut store, depth))
+            }
+            Way::Multiget(depth) => {
+                let mut driver = PipeDriver::open(plain).map_err(failed)?;
+                let mut next = 0;
+                stage.cost_of(settle, length, || {
+                    let keys: Vec<u32> = (0..depth as u32).map(|n| (next + n) % KEYS).collect();
+                    next = (next + depth as u32) % KEYS;
+                    driver.multiget::<D>(&space, &keys)
+                })
+            }
+            Way::Plain | Way::Shim | Way::Batch(_) | Way::Unencrypted(_) | Way::Alone(_) => {
+                let (batch, links) = match way {
+                    Way::Batch(batch) | Way::Unencrypted(batch) => (batch, links(batch)),
+                    Way::Alone(batch) => (batch, 1),
+                    _ => (1, 1),
+                };
+                let encryption = match way {
+                    Way::Unencrypted(_) => Encryption::Off,
+                    _ => Encryption::Required,
+                };
+                let open = |link| {
+                    let driver = LinkDriver::open(pair.link, key.clone(), encryption, from(link), batch)?;
+                    Ok((driver, store((u32::from(link), u32::from(links)))))
+                };
+                let drivers = (0..links).map(open).collect::<Result<_, String>>().map_err(failed)?;
+                let mut links = Links::start(drivers).map_err(failed)?;
+                let cost = stage.cost_of(settle, length, || links.turn())?;
+                links.finish().map_err(failed)?;
+                Ok(cost)
+            }
+        })??;
+        self.measured.driven += cost.requests;
+        Ok(cost)
+    }
+
+    /// Offered rates, direct and through the helper.
+    fn offered(&mut self, pair: &mut Pair, helper: &Helper) -> Result<(), Error> {
+        let first = self.measured.offered.len();
+        self.measured.offered.extend(self.effort.rates.iter().map(|&rate_per_s| Offered {
+            speech: pair.speech,
+            rate_per_s,
+            direct: Vec::new(),
+            helped: Vec::new(),
+            spoilt: Vec::new(),
+        }));
+        let traffic = Traffic { speech: pair.speech, ..Traffic::default() };
+        let (settle, length, tries) = (self.effort.settle, self.effort.length, self.effort.tries);
+        for round in 0..self.effort.side_rounds {
+            for helped in [round % 2 == 0, round % 2 != 0] {
+                let (target, through) =
+                    if helped { (helper.address, Some(helper)) } else { (pair.plain.address(), None) };
+                let mut session = self.stage.session(target, &traffic, CONNECTIONS)?;
+                for (n, &rate) in self.effort.rates.iter().enumerate() {
+                    let cost = session.measure_again(rate, settle, length, through, tries)?;
+                    let way = if helped { "helped" } else { "direct" };
+                    tell(self.out, &format!("{} at {rate}/s {}: {way}", pair.speech, round + 1), &cost);
+                    let offered = &mut self.measured.offered[first + n];
+                    offered.spoilt.extend(cost.spoilt.clone());
+                    let cost = cost.spoilt.is_none().then_some(cost);
+                    if helped { &mut offered.helped } else { &mut offered.direct }.push(cost);
+                }
+                self.measured.tally.add(&session.finish()?);
+                pair.check()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A helper with clients who do nothing, and the server behind it.
+    fn idle(&mut self, pair: &Pair, helper: &Helper) -> Result<(), Error> {
+        let traffic = Traffic { speech: pair.speech, ..Traffic::default() };
+        let session = self.stage.session(helper.address, &traffic, CONNECTIONS)?;
+        std::thread::sleep(self.effort.settle);
+        let look = || -> Result<[Duration; 3], Error> {
+            let (shimmed, plain) = (process_cpu(pair.shimmed.pid()), process_cpu(pair.plain.pid()));
+            Ok([self.stage.middle_cpu()?.total(), shimmed, plain])
+        };
+        let (before, begun) = (look()?, std::time::Instant::now());
+        std::thread::sleep(self.effort.idle);
+        let (after, elapsed) = (look()?, begun.elapsed());
+        let percent =
+            |n: usize| 100.0 * after[n].saturating_sub(before[n]).as_secs_f64() / elapsed.as_secs_f64();
+        let idle = Idle {
+            speech: pair.speech,
+            helper_percent: percent(0),
+            shim_percent: percent(1),
+            plain_percent: percent(2),
+        };
+        let _ = writeln!(
+            self.out,
+            "{}: idle helper {:.3} %, server with shim {:.3} %, without {:.3} % of a core",
+            pair.speech, idle.helper_percent, idle.shim_percent, idle.plain_percent
+        );
+        self.measured.idle.push(idle);
+        self.measured.tally.add(&session.finish()?);
+        Ok(())
+    }
+}
+
+impl Series {
+    fn take(&mut self, cost: Cost) {
+        self.spoilt.extend(cost.spoilt.clone());
+        self.costs.push(cost.spoilt.is_none().then_some(cost));
+    }
+
+    /// Server CPU for each request, in µs, round by round.
+    fn server_us(&self) -> Vec<Option<f64>> {
+        self.costs.iter().map(|cost| cost.as_ref().map(Cost::server_us)).collect()
+    }
+}
+
+impl std::fmt::Display for Series {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {} of {} B", self.way.name(), request_name(self.get_ratio), self.value_size)
+    }
+}
+
+impl Way {
+    fn name(self) -> String {
+        match self {
+            Way::Plain => "direct, without shim".into(),
+            Way::Shim => "direct, with shim".into(),
+            Way::Batch(batch) => format!("batches of {batch}, links: {}", links(batch)),
+            Way::Unencrypted(batch) => {
+                format!("batches of {batch}, links: {}, not encrypted", links(batch))
+            }
+            Way::Alone(batch) => format!("batches of {batch}, one at a time"),
+            Way::Pipelined(depth) => format!("one connection, {depth} pipelined"),
+            Way::Multiget(depth) => format!("one connection, multiget of {depth}"),
+        }
+    }
+
+    /// Whether the links of this way are encrypted; `None` if it has none.
+    fn links(self) -> Option<&'static str> {
+        match self {
+            Way::Batch(_) | Way::Alone(_) => Some("encrypted"),
+            Way::Unencrypted(_) => Some("not encrypted"),
+            Way::Plain | Way::Shim | Way::Pipelined(_) | Way::Multiget(_) => None,
+        }
+    }
+}
+
+/// Links that it takes for as many clients as plain connections.
+fn links(batch: u16) -> u16 {
+    (CONNECTIONS as u16 / batch.max(1)).clamp(1, LINKS_MAX)
+}
+
+fn request_name(get_ratio: f64) -> &'static str {
+    match get_ratio {
+        1.0 => "GET",
+        0.0 => "SET",
+        _ => "90 % GET, 10 % SET",
+    }
+}
+
+fn tell(out: &mut dyn Write, what: &str, cost: &Cost) {
+    let spoilt = spoilt_words(cost.spoilt.as_deref());
+    let (us, rate) = (cost.server_us(), cost.rate_per_s());
+    say(out, format_args!("{what}: {us:.2} µs of server CPU a request, {rate:.0}/s{spoilt}"));
+}

@@ -1,0 +1,278 @@
+//! What was measured, as rows, ratios and checks.
+
+use spillway_load::config::Speech;
+
+use super::{Effort, Measured, Offered, Series, Way, request_name};
+use crate::results::{Check, Ratio, Results, Row, few, left_out};
+use crate::stage::Cost;
+use crate::stats::{median, paired_ratios};
+
+/// Pairs that differences of a few percent need.
+const PAIRS_MIN: usize = 15;
+
+/// What is expected of the shim on plain connections.
+const SHIM_EXPECTED: &str = "expected ≤ 1.05 (upper95); PostMan's library up to 1.5";
+
+/// What is expected of batches: server, batch, words.
+const EXPECTED: [(Speech, u16, &str); 4] = [
+    (Speech::Memcached, 200, "expected ≥ 13, prototype 13"),
+    (Speech::Memcached, 20, "expected ≥ 4.3, prototype 4.3"),
+    (Speech::Redis, 200, "expected ≥ 11, prototype 11"),
+    (Speech::Redis, 20, "expected ≥ 3.8, prototype 3.8"),
+];
+
+/// What encryption may add to batches of a size, by server: one ratio has the name without a server, memcached's.
+const ENCRYPTED_EXPECTED: [(u16, &str); 2] = [(20, "expected ≤ 1.10"), (200, "expected ≤ 1.05")];
+
+/// States everything.
+pub(super) fn state(measured: &mut Measured, effort: &Effort, results: &mut Results) {
+    for series in &measured.series {
+        series_rows(series, results);
+    }
+    for offered in &measured.offered {
+        offered_rows(offered, results);
+    }
+    for idle in &measured.idle {
+        let row = |system: &str, metric: &str, value: f64| {
+            Row::new(system, metric, "% of a core", &[value]).param("server", idle.speech.to_string())
+        };
+        results.rows.push(row("helper", "idle_helper_cpu_percent", idle.helper_percent).note("expected < 1"));
+        // The server's own timers tick without the shim as well.
+        let shim = idle.shim_percent - idle.plain_percent;
+        results.rows.push(
+            row("with shim", "idle_shim_cpu_percent", shim)
+                .note("expected < 0.1; with the shim − without it"),
+        );
+        results.rows.push(row("with shim", "idle_server_cpu_percent", idle.shim_percent));
+        results.rows.push(row("without shim", "idle_server_cpu_percent", idle.plain_percent));
+    }
+    ratios(measured, effort, results);
+    results.checks = measured.tally.checks();
+    // A driver ends the experiment at its first wrong byte.
+    results.checks.push(Check::none("wrong_in_batches", 0, &format!("{} replies", measured.driven)));
+}
+
+fn series_rows(series: &Series, results: &mut Results) {
+    let spoilt = left_out(&series.spoilt, series.costs.len());
+    let mut row = |metric: &str, unit: &str, value: fn(&Cost) -> f64| {
+        let values: Vec<f64> = series.costs.iter().flatten().map(value).collect();
+        let mut row = Row::new(&series.way.name(), metric, unit, &values)
+            .param("server", series.speech.to_string())
+            .param("request", request_name(series.get_ratio))
+            .param("value_bytes", series.value_size)
+            .param("part", series.part)
+            .note(&spoilt);
+        if let Some(links) = series.way.links() {
+            row = row.param("links", links);
+        }
+        results.rows.push(row);
+    };
+    row("server_cpu_us_per_request", "µs", Cost::server_us);
+    if series.part != "mixes" {
+        row("requests_per_s", "1/s", Cost::rate_per_s);
+        row("server_interface_share", "%", |cost| 100.0 * cost.used.interface_share());
+        row("server_cpu", "% of a core", |cost| cost.used.server_percent());
+    }
+}
+
+/// Costs and delays at one offered rate.
+fn offered_rows(offered: &Offered, results: &mut Results) {
+    let runs = offered.direct.len() + offered.helped.len();
+    let spoilt = left_out(&offered.spoilt, runs);
+    let row = |system: &str, metric: &str, unit: &str, values: &[f64]| {
+        Row::new(system, metric, unit, values)
+            .param("server", offered.speech.to_string())
+            .param("offered_per_s", offered.rate_per_s)
+            .note(&spoilt)
+    };
+    for (system, costs) in [("direct, without shim", &offered.direct), ("helped", &offered.helped)] {
+        let over = |value: &dyn Fn(&Cost) -> Option<f64>| {
+            costs.iter().flatten().filter_map(value).collect::<Vec<f64>>()
+        };
+        let quantile = |q: f64| over(&|cost: &Cost| cost.span.quantile_us(q).map(|us| us as f64));
+        let server = over(&|cost| Some(cost.server_us()));
+        results.rows.push(row(system, "server_cpu_us_per_request", "µs", &server));
+        results.rows.push(row(system, "p50_us", "µs", &quantile(0.5)));
+        results.rows.push(row(system, "p99_us", "µs", &quantile(0.99)));
+        results.rows.push(row(
+            system,
+            "total_cpu_us_per_request",
+            "µs",
+            &over(&|cost| Some(cost.total_us())),
+        ));
+        if system == "helped" {
+            let batches = over(&|cost| cost.used.messages_per_batch());
+            results.rows.push(row(system, "messages_per_batch", "messages", &batches));
+            let helper = over(&|cost| Some(cost.middle_us()));
+            results.rows.push(row(system, "helper_cpu_us_per_request", "µs", &helper));
+        }
+    }
+    for (metric, q) in [("added_delay_p50_us", 0.5), ("added_delay_p99_us", 0.99)] {
+        let quantile = |costs: &[Option<Cost>]| -> Vec<Option<f64>> {
+            costs.iter().map(|cost| cost.as_ref()?.span.quantile_us(q).map(|us| us as f64)).collect()
+        };
+        let (helped, direct) = (quantile(&offered.helped), quantile(&offered.direct));
+        let added: Vec<f64> =
+            helped.iter().zip(&direct).filter_map(|(helped, direct)| Some((*helped)? - (*direct)?)).collect();
+        results.rows.push(row("helped", metric, "µs", &added).note("helped − direct, in the same round"));
+    }
+}
+
+fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
+    let find = |speech: Speech, part: &str, way: Way| {
+        measured.series.iter().find(|s| s.speech == speech && s.part == part && s.way == way)
+    };
+    for speech in [Speech::Memcached, Speech::Redis] {
+        if let (Some(shim), Some(plain)) =
+            (find(speech, "pairs", Way::Shim), find(speech, "pairs", Way::Plain))
+        {
+            let pairs = paired_ratios(&shim.server_us(), &plain.server_us());
+            let few = few(pairs.len(), "pairs", PAIRS_MIN);
+            let name = format!("{speech}_shim_over_plain");
+            results.ratios.push(Ratio::new(&name, &pairs).void_if(few).note(SHIM_EXPECTED));
+        }
+        for &batch in &effort.mix_batches {
+            let (Some(encrypted), Some(plain)) =
+                (find(speech, "links", Way::Batch(batch)), find(speech, "links", Way::Unencrypted(batch)))
+            else {
+                continue;
+            };
+            let server = if speech == Speech::Memcached { String::new() } else { format!("{speech}_") };
+            let name = format!("{server}encrypted_over_plain_links_{batch}");
+            let expected = ENCRYPTED_EXPECTED.iter().find(|(size, _)| *size == batch);
+            let ratio = Ratio::paired(&name, &encrypted.server_us(), &plain.server_us());
+            let note = format!("{speech}; {}", expected.map_or("", |(_, words)| words));
+            results.ratios.push(ratio.note(note));
+        }
+        side_rows(measured, speech, results);
+        let Some(plain) = find(speech, "batches", Way::Plain) else { continue };
+        let alone = effort.mix_batches.iter().map(|&batch| (batch, Way::Alone(batch), "_alone"));
+        let batches = effort.batches.iter().map(|&batch| (batch, Way::Batch(batch), ""));
+        for (batch, way, suffix) in batches.chain(alone) {
+            let Some(helped) = find(speech, "batches", way) else { continue };
+            let expected = EXPECTED.iter().find(|(of, size, _)| (*of, *size) == (speech, batch));
+            let expected = if suffix.is_empty() {
+                expected.map_or("", |(_, _, words)| words)
+            } else {
+                "one link, one batch at a time, beside 200 plain clients"
+            };
+            let name = format!("{speech}_direct_over_helped_{batch}{suffix}");
+            let ratio = Ratio::paired(&name, &plain.server_us(), &helped.server_us());
+            results.ratios.push(ratio.note(expected));
+        }
+    }
+}
+
+/// Where helping gains less, or loses: the same quotient for other requests, as rows.
+fn side_rows(measured: &Measured, speech: Speech, results: &mut Results) {
+    let mixes = || measured.series.iter().filter(move |s| s.speech == speech && s.part == "mixes");
+    for helped in mixes().filter(|s| matches!(s.way, Way::Batch(_))) {
+        let same = |s: &&Series| {
+            s.way == Way::Plain && (s.value_size, s.get_ratio) == (helped.value_size, helped.get_ratio)
+        };
+        let Some(plain) = mixes().find(same) else { continue };
+        let gains = paired_ratios(&plain.server_us(), &helped.server_us());
+        let mut row = Row::new(&helped.way.name(), "direct_over_helped", "×", &gains)
+            .param("server", speech.to_string())
+            .param("request", request_name(helped.get_ratio))
+            .param("value_bytes", helped.value_size);
+        if median(&gains).is_some_and(|gain| gain < 1.0) {
+            row = row.note("helping loses here");
+        }
+        results.rows.push(row);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::batch::server_cost::Idle;
+    use crate::goodput::Tally;
+    use crate::machine::Machine;
+    use crate::measure::Used;
+
+    fn cost(server_us: f64) -> Cost {
+        let used = Used { seconds: 1.0, server_process_s: server_us * 0.01, ..Used::default() };
+        Cost { used, requests: 10_000, ..Cost::default() }
+    }
+
+    fn series(way: Way, part: &'static str, us: &[f64]) -> Series {
+        let costs = us.iter().map(|&us| (us > 0.0).then(|| cost(us))).collect();
+        let spoilt = us.iter().filter(|us| **us <= 0.0).map(|_| "a stall".to_owned()).collect();
+        Series { speech: Speech::Memcached, way, value_size: 64, get_ratio: 1.0, part, costs, spoilt }
+    }
+
+    fn stated(series: Vec<Series>) -> Results {
+        let idle = Idle {
+            speech: Speech::Memcached,
+            helper_percent: 0.2,
+            shim_percent: 0.0625,
+            plain_percent: 0.03125,
+        };
+        let mut measured =
+            Measured { series, idle: vec![idle], tally: Tally::default(), driven: 5, ..Measured::default() };
+        let mut results = Results::new("server-cost", Machine::default());
+        state(&mut measured, &Effort::full(), &mut results);
+        results
+    }
+
+    #[test]
+    fn ratios_compare_within_rounds_and_need_enough_of_them() {
+        let mut shim = vec![5.1; 15];
+        shim[3] = 0.0;
+        let results = stated(vec![
+            series(Way::Plain, "pairs", &[5.0; 15]),
+            series(Way::Shim, "pairs", &shim),
+            series(Way::Plain, "batches", &[6.0; 5]),
+            series(Way::Batch(200), "batches", &[0.5; 5]),
+        ]);
+        let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
+        let shim = ratio("memcached_shim_over_plain");
+        assert!(!shim.valid && shim.runs == 14 && shim.why.contains("14 pairs"), "{shim:?}");
+        assert!((shim.upper95.unwrap() - 1.02).abs() < 1e-9);
+        let helped = ratio("memcached_direct_over_helped_200");
+        assert!(helped.valid && (helped.median.unwrap() - 12.0).abs() < 1e-9 && helped.why.contains("≥ 13"));
+        let row = results
+            .rows
+            .iter()
+            .find(|r| r.system == "direct, with shim" && r.metric == "server_cpu_us_per_request")
+            .unwrap();
+        assert!(row.runs == 14 && row.why.contains("1 of 15 measurements spoilt"), "{row:?}");
+        let idle = results.rows.iter().find(|r| r.metric == "idle_shim_cpu_percent").unwrap();
+        assert_eq!(idle.median, Some(0.03125));
+        assert!(results.passed());
+    }
+
+    #[test]
+    fn encryption_is_compared_within_rounds_of_the_same_batches() {
+        let results = stated(vec![
+            series(Way::Batch(20), "batches", &[9.0; 5]),
+            series(Way::Batch(20), "links", &[2.1; 15]),
+            series(Way::Unencrypted(20), "links", &[2.0; 15]),
+            series(Way::Batch(200), "links", &[0.5; 4]),
+            series(Way::Unencrypted(200), "links", &[0.5; 4]),
+        ]);
+        let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
+        let small = ratio("encrypted_over_plain_links_20");
+        assert!(small.valid && (small.median.unwrap() - 1.05).abs() < 1e-9, "{small:?}");
+        assert_eq!(small.why, "memcached; expected ≤ 1.10");
+        let large = ratio("encrypted_over_plain_links_200");
+        assert!(!large.valid && large.why.contains("4 rounds"), "{large:?}");
+        let links = |system: &str| {
+            let row = results.rows.iter().find(|row| row.system == system).unwrap();
+            row.params["links"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(links("batches of 20, links: 10"), "encrypted");
+        assert_eq!(links("batches of 20, links: 10, not encrypted"), "not encrypted");
+    }
+
+    #[test]
+    fn a_loss_is_said() {
+        let mut plain = series(Way::Plain, "mixes", &[10.0; 3]);
+        let mut helped = series(Way::Batch(20), "mixes", &[12.0; 3]);
+        (plain.value_size, helped.value_size) = (4096, 4096);
+        let results = stated(vec![plain, helped]);
+        let row = results.rows.iter().find(|r| r.metric == "direct_over_helped").unwrap();
+        assert!(row.why.contains("helping loses"), "{row:?}");
+    }
+}

@@ -1,0 +1,173 @@
+//! The demo on slower machines: every core is slowed to a half and to a third of its speed, and the demo must still end
+//! relieved, for its scene calibrates itself.
+
+use std::io::{self, Write};
+
+use crate::demo::{self, Demo};
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rounds::{say, turns};
+use crate::goodput::Tally;
+use crate::machine::Machine;
+use crate::results::{Check, Results, Row, few};
+use crate::scene::Setting;
+
+/// How much is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effort {
+    /// Everything takes so many times as long.
+    pub slow: Vec<u32>,
+    /// Runs at each of them that must not be spoilt.
+    pub runs: usize,
+    /// Spoilt runs are done again, so many times in all at each.
+    pub spoilt_max: usize,
+}
+
+impl Effort {
+    /// What the promise needs.
+    pub fn full() -> Effort {
+        Effort { slow: vec![2, 3], runs: 10, spoilt_max: 5 }
+    }
+
+    /// One of each; takes three minutes.
+    pub fn quick() -> Effort {
+        Effort { runs: 1, spoilt_max: 0, ..Effort::full() }
+    }
+}
+
+/// One demo.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    capacity_per_s: f64,
+    quota_percent: f64,
+    sla_ms: f64,
+    messages_per_batch: Option<f64>,
+    relief_ms: Option<u64>,
+    /// Why it shows nothing, if so.
+    spoilt: Vec<String>,
+}
+
+/// All demos at one speed.
+#[derive(Clone, Debug)]
+struct Series {
+    slow: u32,
+    seen: Vec<Seen>,
+}
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { Effort::quick() } else { Effort::full() };
+    run_with(&options.setting, &effort, out)
+}
+
+/// Runs it with so much effort.
+pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
+    let mut series: Vec<Series> = effort.slow.iter().map(|&slow| Series { slow, seen: Vec::new() }).collect();
+    let mut tally = Tally::default();
+    let mut machine = Machine::here();
+    let course = turns(effort.runs + effort.spoilt_max, series.len()).try_for_each(|(round, at)| {
+        let Series { slow, seen } = &mut series[at];
+        let good = seen.iter().filter(|seen| seen.spoilt.is_empty()).count();
+        if good == effort.runs {
+            return Ok(());
+        }
+        let setting = Setting { slow: Some(*slow), ..setting.clone() };
+        let demo = demo::play(&demo::Options::new(setting), &mut io::sink())?;
+        tally.add(demo.tally());
+        machine = demo.results.machine.clone();
+        let one = Seen::of(&demo);
+        say(out, format_args!("run {}, {slow} times slower: {}", round + 1, one.words()));
+        seen.push(one);
+        Ok(())
+    });
+    machine.lab.remove("cores");
+    let mut results = Results::new("slow-machine", machine);
+    series.iter().for_each(|series| state(series, effort, &mut results));
+    results.checks.extend(tally.checks());
+    Ok(results.after(course))
+}
+
+impl Seen {
+    fn of(demo: &Demo) -> Seen {
+        let calibration = demo.calibration();
+        Seen {
+            capacity_per_s: calibration.direct_per_s,
+            quota_percent: calibration.quota.map_or(f64::NAN, |quota| quota.percent_of_core),
+            sla_ms: calibration.sla_us as f64 / 1000.0,
+            messages_per_batch: demo.messages_per_batch(),
+            relief_ms: demo.relief_ms(),
+            spoilt: demo.spoilt(),
+        }
+    }
+
+    fn words(&self) -> String {
+        let Seen { capacity_per_s, quota_percent, sla_ms, messages_per_batch, relief_ms, spoilt } = self;
+        let relief = relief_ms.map_or("NOT relieved".into(), |ms| format!("relieved after {ms} ms"));
+        let spoilt =
+            if spoilt.is_empty() { String::new() } else { format!(" (spoilt: {})", spoilt.join("; ")) };
+        format!(
+            "{capacity_per_s:.0}/s alone with {quota_percent:.1} % of a core, SLA {sla_ms:.1} ms, {:.1} messages a batch: \
+             {relief}{spoilt}",
+            messages_per_batch.unwrap_or(0.0)
+        )
+    }
+}
+
+fn state(series: &Series, effort: &Effort, results: &mut Results) {
+    let good: Vec<&Seen> = series.seen.iter().filter(|seen| seen.spoilt.is_empty()).collect();
+    let spoilt: Vec<String> = series.seen.iter().flat_map(|seen| seen.spoilt.first().cloned()).collect();
+    let left_out = crate::results::left_out(&spoilt, series.seen.len());
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
+        let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
+        let row = Row::new("helped", metric, unit, &values).param("slowed_times", series.slow);
+        results.rows.push(row.note(&left_out).void_if(few(good.len(), "runs", effort.runs)));
+    };
+    row("capacity_per_s", "1/s", &|seen| Some(seen.capacity_per_s));
+    row("quota_percent", "% of a core", &|seen| Some(seen.quota_percent));
+    row("sla_ms", "ms", &|seen| Some(seen.sla_ms));
+    row("messages_per_batch", "messages", &|seen| seen.messages_per_batch);
+    row("relief_ms", "ms", &|seen| seen.relief_ms.map(|ms| ms as f64));
+    let relieved = good.iter().filter(|seen| seen.relief_ms.is_some()).count();
+    let name = format!("relieved_slowed_{}_times", series.slow);
+    let detail =
+        format!("{relieved} of {} runs, {} of them needed; {} spoilt", good.len(), effort.runs, spoilt.len());
+    results.checks.push(Check::new(&name, relieved == effort.runs, detail));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(relief_ms: Option<u64>, spoilt: &[&str]) -> Seen {
+        Seen {
+            capacity_per_s: 2_800.0,
+            quota_percent: 7.0,
+            sla_ms: 1.2,
+            messages_per_batch: Some(4.2),
+            relief_ms,
+            spoilt: spoilt.iter().map(|&why| why.to_owned()).collect(),
+        }
+    }
+
+    fn stated(seen: Vec<Seen>) -> Results {
+        let mut results = Results::new("slow-machine", Machine::default());
+        let effort = Effort { runs: 3, ..Effort::full() };
+        state(&Series { slow: 2, seen }, &effort, &mut results);
+        results
+    }
+
+    #[test]
+    fn only_runs_that_are_all_relieved_pass_and_spoilt_ones_do_not_count() {
+        let good = || seen(Some(900), &[]);
+        let results = stated(vec![good(), seen(None, &["a stall"]), good(), good()]);
+        assert!(results.passed(), "{:?}", results.checks);
+        let relief = results.rows.iter().find(|row| row.metric == "relief_ms").unwrap();
+        assert!(relief.valid && relief.runs == 3 && relief.why.contains("a stall"), "{relief:?}");
+        assert_eq!(relief.params["slowed_times"], 2);
+
+        let results = stated(vec![good(), seen(None, &[]), good()]);
+        assert!(!results.passed() && results.checks[0].detail.starts_with("2 of 3 runs"));
+        let results = stated(vec![good(), good()]);
+        assert!(!results.passed() && results.rows.iter().all(|row| !row.valid));
+    }
+}

@@ -1,0 +1,160 @@
+//! What is read off curves: where two of them cross, and where one is below the other.
+
+/// A latency that nobody can use, in µs: a curve ends there, whatever comes after.
+pub(crate) const USELESS_US: u64 = 10_000;
+
+/// What one round saw at one rate.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Point {
+    /// The p99, in µs.
+    P99(u64),
+    /// Above [`USELESS_US`], or more than 1 % without a reply; so is every higher rate.
+    Over,
+    /// What was seen shows nothing; why.
+    Spoilt(String),
+    /// Somebody else than the server had no more CPU time: the laboratory ends here, not the curve. Why.
+    Limit(String),
+}
+
+impl Point {
+    /// The p99 for comparisons, in µs: at least so much where it is over. `None` where nothing is known.
+    fn latency_us(&self) -> Option<f64> {
+        match self {
+            Point::P99(us) => Some((*us).max(1) as f64),
+            Point::Over => Some(USELESS_US as f64),
+            Point::Spoilt(_) | Point::Limit(_) => None,
+        }
+    }
+}
+
+/// Where one curve is below another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Pays {
+    /// From this rate on; the lowest one of the curves if it is below from the beginning.
+    pub from: f64,
+    /// Up to this rate, which is one of the curves'.
+    pub until: f64,
+}
+
+/// Where `helped` is below `direct`: from their crossing (on logarithmic scales) to the highest rate at which helping
+/// still gives a latency of use. Both have a point for each rate.
+pub(crate) fn pays(rates: &[f64], direct: &[Point], helped: &[Point]) -> Option<Pays> {
+    let known: Vec<(f64, f64, bool)> = rates
+        .iter()
+        .zip(direct.iter().zip(helped))
+        .filter_map(|(&rate, (direct, helped))| {
+            let ratio = helped.latency_us()? / direct.latency_us()?;
+            Some((rate, ratio, matches!(helped, Point::P99(_)) && ratio < 1.0))
+        })
+        .collect();
+    let last = known.iter().rposition(|&(_, _, better)| better)?;
+    let first = known[..last].iter().rposition(|&(_, _, better)| !better).map_or(0, |worse| worse + 1);
+    let from = match first.checked_sub(1) {
+        Some(before) => log_crossing((known[before].0, known[before].1), (known[first].0, known[first].1)),
+        None => known[first].0,
+    };
+    Some(Pays { from, until: known[last].0 })
+}
+
+/// Where a falling ratio passes 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Crossing {
+    /// It is below 1 at the first point already.
+    Before(f64),
+    /// Between two points.
+    At(f64),
+    /// It is still above at the last point.
+    Beyond(f64),
+}
+
+impl Crossing {
+    /// The place, or the end of what was measured.
+    pub fn at(self) -> f64 {
+        let (Crossing::Before(at) | Crossing::At(at) | Crossing::Beyond(at)) = self;
+        at
+    }
+}
+
+/// Where the ratio of these points, sorted by place, first falls below 1. `None` without points.
+pub(crate) fn crossing(points: &[(f64, f64)]) -> Option<Crossing> {
+    let (first, last) = (points.first()?, points.last()?);
+    Some(match points.iter().position(|&(_, ratio)| ratio < 1.0) {
+        Some(0) => Crossing::Before(first.0),
+        Some(below) => Crossing::At(log_crossing(points[below - 1], points[below])),
+        None => Crossing::Beyond(last.0),
+    })
+}
+
+/// Where the ratio passes 1 between two points (place, ratio), on logarithmic scales. One of the ratios is below 1 and the
+/// other is not.
+fn log_crossing((a, ratio_a): (f64, f64), (b, ratio_b): (f64, f64)) -> f64 {
+    let (above, below) = (ratio_a.ln(), ratio_b.ln());
+    let share = if above == below { 1.0 } else { above / (above - below) };
+    (a.ln() + (b.ln() - a.ln()) * share.clamp(0.0, 1.0)).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn p99(us: &[u64]) -> Vec<Point> {
+        us.iter().map(|&us| if us < USELESS_US { Point::P99(us) } else { Point::Over }).collect()
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a / b - 1.0).abs() < 1e-9
+    }
+
+    #[test]
+    fn helping_pays_between_the_crossing_and_its_own_end() {
+        let rates = [1_000.0, 2_000.0, 4_000.0, 8_000.0, 16_000.0, 32_000.0];
+        let direct = p99(&[200, 300, 1_600, 99_999, 99_999, 99_999]);
+        let helped = p99(&[600, 600, 800, 900, 1_500, 99_999]);
+        // At 2,000 twice the latency, at 4,000 half of it: half way on a logarithmic scale.
+        let pays = super::pays(&rates, &direct, &helped).unwrap();
+        assert!(close(pays.from, (2_000.0f64 * 4_000.0).sqrt()) && pays.until == 16_000.0, "{pays:?}");
+    }
+
+    #[test]
+    fn unknown_points_are_passed_over() {
+        let rates = [1_000.0, 2_000.0, 4_000.0, 8_000.0];
+        let direct = p99(&[200, 300, 1_200, 99_999]);
+        let mut helped = p99(&[400, 0, 600, 700]);
+        helped[1] = Point::Spoilt("a stall".into());
+        let pays = super::pays(&rates, &direct, &helped).unwrap();
+        assert!(close(pays.from, 2_000.0) && pays.until == 8_000.0, "{pays:?}");
+        helped[3] = Point::Limit("the helper used 90 % of a core".into());
+        assert_eq!(super::pays(&rates, &direct, &helped).unwrap().until, 4_000.0);
+    }
+
+    #[test]
+    fn helping_may_pay_always_or_never() {
+        let rates = [1_000.0, 2_000.0];
+        let (fast, slow) = (p99(&[100, 200]), p99(&[300, 400]));
+        assert_eq!(pays(&rates, &slow, &fast), Some(Pays { from: 1_000.0, until: 2_000.0 }));
+        assert_eq!(pays(&rates, &fast, &slow), None);
+        assert_eq!(pays(&rates, &fast, &fast), None);
+        let over = p99(&[99_999, 99_999]);
+        assert_eq!(pays(&rates, &over, &over), None, "two that are of no use do not pay");
+        assert_eq!(pays(&[], &[], &[]), None);
+    }
+
+    #[test]
+    fn one_lucky_point_at_a_low_rate_is_no_beginning() {
+        let rates = [1_000.0, 2_000.0, 4_000.0];
+        let pays = pays(&rates, &p99(&[500, 200, 900]), &p99(&[400, 400, 450])).unwrap();
+        assert!(pays.from > 2_000.0 && pays.from < 4_000.0, "{pays:?}");
+    }
+
+    #[test]
+    fn a_crossing_is_interpolated_on_logarithmic_scales() {
+        let points = [(64.0, 4.0), (1_024.0, 2.0), (4_096.0, 0.5), (8_192.0, 0.4)];
+        let Some(Crossing::At(at)) = crossing(&points) else { panic!("no crossing") };
+        assert!(close(at, 2_048.0), "{at}");
+        assert_eq!(crossing(&points[..2]), Some(Crossing::Beyond(1_024.0)));
+        assert_eq!(crossing(&points[2..]), Some(Crossing::Before(4_096.0)));
+        assert_eq!(crossing(&[]), None);
+        assert!(close(crossing(&[(64.0, 1.0), (128.0, 0.5)]).unwrap().at(), 64.0));
+        assert_eq!(Crossing::Beyond(7.0).at(), 7.0);
+    }
+}

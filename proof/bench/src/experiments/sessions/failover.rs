@@ -1,0 +1,304 @@
+//! What clients notice when the helper that carries their sessions dies, stands still, or is cut off (PostMan, Figure 11).
+//!
+//! All sessions are on one helper, another one stands by. Requests come in an open loop, at equal distances, at a rate far
+//! below what the machine can do: in a closed loop every session would be in the middle of a request, and reconnecting
+//! would compete with replies for a saturated machine. Each run has clients of its own; faults take turns.
+
+mod findings;
+mod recovery;
+
+use std::io::Write;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use spillway_lab::{Host, Loss, Place};
+use spillway_load::config::Speech;
+use spillway_load::monotonic_ns;
+use spillway_load::report::Report;
+
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rounds::{say, spoilt_words, turns};
+use crate::generator::{Clients, Order, Traffic, Ways};
+use crate::measure::{spoilt_by, stopped};
+use crate::results::Results;
+use crate::scene::Setting;
+use crate::stage::{Helper, HelperKind, Pair, Stage};
+
+/// The paper's.
+const CONNECTIONS: u32 = 1_000;
+/// The paper's.
+const THREADS: u32 = 10;
+/// With their defaults.
+const HELPERS: HelperKind =
+    HelperKind { library: true, batch: "adaptive", max_delay: Duration::from_micros(200) };
+/// A reply later than this is not in time: far above what requests take, below the patience of sessions.
+const SLA: Duration = Duration::from_millis(50);
+/// Clients who lag by more than half of the grid before the fault spoil a run.
+const LAG_US_MAX: u64 = recovery::GRID_MS * 1000 / 2;
+/// After the helper is well again: what it still held of its clients must reach nobody.
+const HEALED: Duration = Duration::from_millis(500);
+/// The course is told from so long before the fault to so long after it, in ms.
+const COURSE_MS: (i64, i64) = (-500, 1_000);
+
+/// How much is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effort {
+    /// Rounds: each has every fault once.
+    pub rounds: usize,
+    /// Sessions.
+    pub connections: u32,
+    /// Requests a second over all of them.
+    pub rate_per_s: f64,
+    /// Of requests, before the fault: more than the second that it is compared with.
+    pub settle: Duration,
+    /// What is looked at after it.
+    pub after: Duration,
+    /// A spoilt run is done so many times in all.
+    pub tries: u32,
+}
+
+impl Effort {
+    /// What figures need.
+    pub fn full() -> Effort {
+        Effort {
+            rounds: 7,
+            connections: CONNECTIONS,
+            rate_per_s: 5_000.0,
+            settle: Duration::from_millis(2_000),
+            after: Duration::from_millis(2_000),
+            tries: 3,
+        }
+    }
+
+    /// What two minutes allow.
+    pub fn quick() -> Effort {
+        Effort { rounds: 3, tries: 2, ..Effort::full() }
+    }
+}
+
+/// What happens to the helper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Kill,
+    Stop,
+    Cut,
+}
+
+const FAULTS: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Cut];
+
+impl Fault {
+    /// As metrics call it.
+    fn name(self) -> &'static str {
+        match self {
+            Fault::Kill => "kill",
+            Fault::Stop => "stop",
+            Fault::Cut => "cut",
+        }
+    }
+}
+
+/// What one run saw. Times are in ms since the fault.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Seen {
+    /// To three bins of replies in time, see [`recovery::recovered_ms`].
+    recovered_ms: Option<u64>,
+    /// The same of all replies, in time or not.
+    throughput_again_ms: Option<u64>,
+    /// When the first and the last session were carried on.
+    carried_on_ms: Option<(u64, u64)>,
+    /// Without any reply.
+    silence_ms: u64,
+    /// The slowest request.
+    slowest_ms: f64,
+    /// What it took to bring the fault about.
+    strike_ms: f64,
+    /// Replies a second, by 100 ms.
+    course: Vec<(i64, f64)>,
+    replies: u64,
+    lost: u64,
+    repeated: u64,
+    reordered: u64,
+    resets: u64,
+    carried_on: u64,
+    troubles: Vec<String>,
+    stalled_ms: f64,
+    spoilt: Option<String>,
+}
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { Effort::quick() } else { Effort::full() };
+    run_with(&options.setting, &effort, out)
+}
+
+/// Runs it with so much effort.
+pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
+    let stage = Stage::set("fail", setting)?;
+    let _ = writeln!(
+        out,
+        "{}; no quota; {}/s offered over {} sessions",
+        setting.placement.words(),
+        effort.rate_per_s,
+        effort.connections
+    );
+    let pair = stage.pair(Speech::Memcached, &[64])?;
+    let second = stage.second_middle()?;
+    let port = Place::from(&stage.middle).free_port()?;
+    let standby = stage.helper_on((&second, Place::from(&second).free_port()?), pair.link, &HELPERS)?;
+    let first = stage.helper_on((&stage.middle, port), pair.link, &HELPERS)?;
+    let mut cast = Cast { stage: &stage, effort, pair, port, first, standby, second };
+    let mut series = FAULTS.map(|fault| (fault, Vec::new()));
+    let machine = stage.machine(&[("memcached", "-V")])?;
+    let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
+        let (fault, seen) = &mut series[at];
+        for _ in 0..effort.tries.max(1) {
+            let one = cast.run(*fault)?;
+            tell(out, round, *fault, &one);
+            let good = one.spoilt.is_none();
+            seen.push(one);
+            if good {
+                break;
+            }
+        }
+        Ok(())
+    });
+    drop(cast);
+    let course = course.and_then(|()| stage.close());
+    let mut results = Results::new("failover", machine);
+    findings::state(&series, effort, &mut results);
+    Ok(results.after(course))
+}
+
+/// Everybody but the clients.
+struct Cast<'a> {
+    stage: &'a Stage,
+    effort: &'a Effort,
+    pair: Pair,
+    /// Of the first helper's clients.
+    port: u16,
+    first: Helper,
+    standby: Helper,
+    /// The standby's host: the stage's accounts are without it.
+    second: Host,
+}
+
+impl Cast<'_> {
+    /// One fault under load, and its end.
+    fn run(&mut self, fault: Fault) -> Result<Seen, Error> {
+        let traffic = Traffic { constant: true, bin_ms: recovery::GRID_MS, ..Traffic::default() };
+        let plain = self.stage.clients(self.pair.shimmed.address(), &traffic, self.effort.connections);
+        let ways = Ways {
+            helpers: vec![self.first.address, self.standby.address],
+            standby: true,
+            link: None,
+            relief: None,
+            key: self.stage.client_key().to_owned(),
+        };
+        let threads = THREADS.min(self.effort.connections);
+        let clients = Clients { sessions: Some(ways), threads, sla: SLA, ..plain };
+        let mut session = self.stage.session_of(&clients, &traffic)?;
+        let generators = session.generators();
+        generators.order(&Order::Rate(self.effort.rate_per_s))?;
+        generators.sleep_until_ms(0);
+        std::thread::sleep(self.effort.settle);
+
+        let (before, second_before) = (self.stage.snapshot(None)?, self.second.cpu()?);
+        let from_ns = monotonic_ns();
+        let held = self.strike(fault)?;
+        let strike_ms = (monotonic_ns() - from_ns) as f64 / 1e6;
+        let fault_ms = generators.ms_at(from_ns);
+        let end_ms = fault_ms + u64::try_from(self.effort.after.as_millis()).unwrap_or(u64::MAX);
+        generators.sleep_until_ms(end_ms);
+        let mut used = self.stage.snapshot(None)?.since(&before);
+        used.others_s -= self.second.cpu()?.since(&second_before).total().as_secs_f64();
+        generators.check()?;
+        self.heal(fault, held)?;
+        std::thread::sleep(HEALED);
+        let report = session.report()?;
+        self.pair.check()?;
+        self.standby.check()?;
+        let seen = Seen::of(&report, fault_ms, end_ms);
+        // What clients lag behind when they reconnect is part of the matter; before the fault they must not.
+        let lag_us =
+            report.span(fault_ms.saturating_sub(recovery::BEFORE_MS), fault_ms).lag_us.quantile_us(0.99);
+        let lagged = (lag_us > LAG_US_MAX).then(|| format!("the clients lagged: p99 {} µs", lag_us));
+        let spoilt = lagged.or_else(|| spoilt_by(&used, 0)).or_else(|| stopped(&used));
+        Ok(Seen { strike_ms, stalled_ms: used.stalled_s * 1000.0, spoilt, ..seen })
+    }
+
+    /// Brings the fault about. While the result lives, a cut path stays cut.
+    fn strike(&mut self, fault: Fault) -> Result<Option<Loss>, Error> {
+        match fault {
+            Fault::Kill => self.first.signal(Signal::KILL.as_raw()).map(|()| None),
+            Fault::Stop => self.first.signal(Signal::STOP.as_raw()).map(|()| None),
+            Fault::Cut => Ok(Some(self.stage.middle.lose(1.0)?)),
+        }
+    }
+
+    /// Ends it.
+    fn heal(&mut self, fault: Fault, held: Option<Loss>) -> Result<(), Error> {
+        drop(held);
+        match fault {
+            Fault::Kill => {
+                self.first.stop();
+                let (stage, link) = (self.stage, self.pair.link);
+                self.first = stage.helper_on((&stage.middle, self.port), link, &HELPERS)?;
+            }
+            Fault::Stop => self.first.signal(Signal::CONT.as_raw())?,
+            Fault::Cut => {}
+        }
+        // Its link to the server may have been given up meanwhile.
+        self.first.await_link()
+    }
+}
+
+impl Seen {
+    /// What the clients' report says of a fault.
+    fn of(report: &Report, fault_ms: u64, end_ms: u64) -> Seen {
+        let bins = &report.bins;
+        let all = report.span(0, u64::MAX).summary();
+        let around = report.span(fault_ms.saturating_sub(recovery::BEFORE_MS), end_ms);
+        let slowest_us = [&around.direct, &around.helped].map(|carried| carried.latency_us.max_us());
+        Seen {
+            recovered_ms: recovery::recovered_ms(bins, fault_ms, end_ms, recovery::timely),
+            throughput_again_ms: recovery::recovered_ms(bins, fault_ms, end_ms, recovery::replied),
+            carried_on_ms: recovery::carried_on_ms(bins, fault_ms, end_ms),
+            silence_ms: recovery::silence_ms(bins, fault_ms, end_ms),
+            slowest_ms: slowest_us.into_iter().max().unwrap_or(0) as f64 / 1000.0,
+            course: recovery::course(bins, fault_ms, COURSE_MS, recovery::replied),
+            replies: all.answered,
+            lost: all.lost + all.dropped,
+            repeated: all.unasked,
+            reordered: all.wrong - all.unasked.min(all.wrong),
+            resets: all.resets,
+            carried_on: bins.iter().filter(|bin| bin.at_ms < end_ms).map(|bin| bin.carried_on).sum(),
+            troubles: report.troubles.clone(),
+            ..Seen::default()
+        }
+    }
+}
+
+fn tell(out: &mut dyn Write, round: usize, fault: Fault, seen: &Seen) {
+    let ms = |value: Option<u64>| value.map_or("never".into(), |ms| format!("{ms} ms"));
+    let spoilt = spoilt_words(seen.spoilt.as_deref());
+    let carried = seen.carried_on_ms.map_or("nobody".into(), |(first, last)| format!("{first} to {last} ms"));
+    say(
+        out,
+        format_args!(
+            "round {}: {}: recovered after {}, throughput after {}; {} carried on after {carried}; silence {} ms, \
+             slowest {:.0} ms; {} lost, {} repeated, {} reordered of {}{spoilt}",
+            round + 1,
+            fault.name(),
+            ms(seen.recovered_ms),
+            ms(seen.throughput_again_ms),
+            seen.carried_on,
+            seen.silence_ms,
+            seen.slowest_ms,
+            seen.lost,
+            seen.repeated,
+            seen.reordered,
+            seen.replies,
+        ),
+    );
+}

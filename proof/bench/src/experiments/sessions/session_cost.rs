@@ -1,0 +1,233 @@
+//! What a session adds to the cost of a request at the server's host: helped, beside library connections without a session
+//! through the same helper; and direct, on the server's own link port, beside plain TCP. And what it adds on the wire.
+//!
+//! Nobody has a quota. Rounds are interleaved: each asks every way once, in turning order. Ratios compare within a round.
+
+use std::io::Write;
+use std::time::Duration;
+
+use spillway_lab::Place;
+use spillway_load::config::Speech;
+
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rates::{Course, Series, Way, find};
+use crate::generator::{Clients, Traffic, Ways};
+use crate::results::{Ratio, Results};
+use crate::scene::Setting;
+use crate::stage::{Cost, Helper, HelperKind, Pair, Session, Stage};
+
+pub use crate::experiments::common::rates::Effort;
+
+/// Clients.
+const CONNECTIONS: u32 = 200;
+/// Batches of a known size: what a session adds to a message shows where a message costs little, and with the default a
+/// batch of so few clients holds one or two.
+const HELPER: HelperKind =
+    HelperKind { library: true, batch: "fixed", max_delay: Duration::from_micros(1_000) };
+
+/// What figures need.
+fn full() -> Effort {
+    Effort {
+        rounds: 9,
+        rates: vec![2_000.0, 5_000.0, 10_000.0],
+        main_per_s: 10_000.0,
+        settle: Duration::from_millis(400),
+        length: Duration::from_millis(2_000),
+        tries: 3,
+    }
+}
+
+/// What two minutes allow.
+fn quick() -> Effort {
+    Effort { rounds: 5, rates: vec![10_000.0], length: Duration::from_millis(1_500), tries: 2, ..full() }
+}
+
+/// How requests reach the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Plain TCP to a server without the shim.
+    Plain,
+    /// Sessions on the server's own link port, a link each.
+    SessionDirect,
+    /// Library connections without a session, through the helper.
+    Batched,
+    /// Sessions through the same helper.
+    SessionBatched,
+}
+
+/// In the order of the first round.
+const WAYS: [By; 4] = [By::Plain, By::SessionDirect, By::Batched, By::SessionBatched];
+
+impl Way for By {
+    fn name(self) -> &'static str {
+        match self {
+            By::Plain => "direct, plain TCP",
+            By::SessionDirect => "direct, sessions",
+            By::Batched => "helped, no sessions",
+            By::SessionBatched => "helped, sessions",
+        }
+    }
+}
+
+impl By {
+    fn is_helped(self) -> bool {
+        matches!(self, By::Batched | By::SessionBatched)
+    }
+}
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { quick() } else { full() };
+    run_with(&options.setting, &effort, out)
+}
+
+/// Runs it with so much effort.
+pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
+    let stage = Stage::set("session", setting)?;
+    let _ = writeln!(out, "{}; no quota; {CONNECTIONS} clients", setting.placement.words());
+    let mut pair = stage.pair(Speech::Memcached, &[64])?;
+    let port = Place::from(&stage.middle).free_port()?;
+    let helper = stage.helper_on((&stage.middle, port), pair.link, &HELPER)?;
+    let machine = stage.machine(&[("memcached", "-V")])?;
+    let mut course = Course { effort, pair: &mut pair, out };
+    let (series, tally, ended) = course.run(
+        &WAYS,
+        |pair, by| {
+            let session = start(&stage, pair, &helper, by, effort.rates[0])?;
+            Ok((session, by.is_helped().then_some(&helper)))
+        },
+        |cost| {
+            format!(
+                "{:.2} µs of server CPU and {:.0} B for a request",
+                cost.server_us(),
+                cost.wire_bytes_each()
+            )
+        },
+    );
+    drop(helper);
+    let ended = ended.and_then(|()| stage.close());
+    let mut results = Results::new("session-cost", machine);
+    series.iter().for_each(|series| rows(series, &mut results));
+    ratios(&series, effort, &mut results);
+    results.checks = tally.checks();
+    Ok(results.after(ended))
+}
+
+/// Starts clients; those of the helper are there when this returns.
+fn start<'a>(
+    stage: &'a Stage,
+    pair: &Pair,
+    helper: &Helper,
+    by: By,
+    rate_per_s: f64,
+) -> Result<Session<'a>, Error> {
+    let traffic = Traffic::default();
+    let key = stage.client_key().to_owned();
+    let server = if by == By::Plain { &pair.plain } else { &pair.shimmed };
+    let plain = stage.clients(server.address(), &traffic, CONNECTIONS);
+    let ways = |helpers, link| Ways { helpers, standby: false, link, relief: None, key: key.clone() };
+    let clients = match by {
+        By::Plain => plain,
+        By::SessionDirect => Clients { sessions: Some(ways(Vec::new(), Some(pair.link))), ..plain },
+        By::Batched => Clients { helpers: Some((vec![helper.address], key)), ..plain },
+        By::SessionBatched => Clients { sessions: Some(ways(vec![helper.address], None)), ..plain },
+    };
+    let mut session = stage.session_of(&clients, &traffic)?;
+    if by == By::Batched {
+        session.move_to_helper(rate_per_s)?;
+    }
+    Ok(session)
+}
+
+fn rows(series: &Series<By>, results: &mut Results) {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>, note: &str| {
+        results.rows.push(series.row(metric, unit, value, note));
+    };
+    row("server_cpu_us_per_request", "µs", &|cost| Some(cost.server_us()), "");
+    row(
+        "wire_bytes_per_request",
+        "B",
+        &|cost| Some(cost.wire_bytes_each()),
+        "both ways, at the server's interface; acknowledgements of TCP included, headers of split segments once",
+    );
+    row("total_cpu_us_per_request", "µs", &|cost| Some(cost.total_us()), "");
+    if series.way.is_helped() {
+        row("helper_cpu_us_per_request", "µs", &|cost| Some(cost.middle_us()), "");
+        row("messages_per_batch", "messages", &|cost| cost.used.messages_per_batch(), "");
+    }
+    row("p50_us", "µs", &|cost| cost.span.quantile_us(0.5).map(|us| us as f64), "");
+    row("p99_us", "µs", &|cost| cost.span.quantile_us(0.99).map(|us| us as f64), "");
+}
+
+fn ratios(series: &[Series<By>], effort: &Effort, results: &mut Results) {
+    let comparisons = [
+        (
+            ["session_over_plain_batched_cpu", "session_over_plain_batched_wire"],
+            (By::SessionBatched, By::Batched),
+            "helped; expected CPU ≤ 1.1",
+        ),
+        (
+            ["session_direct_over_plain", "session_direct_over_plain_wire"],
+            (By::SessionDirect, By::Plain),
+            "a link each, against plain TCP",
+        ),
+    ];
+    for &rate in &effort.rates {
+        for ([cpu, wire], (ours, theirs), words) in comparisons {
+            let (Some(ours), Some(theirs)) = (find(series, ours, rate), find(series, theirs, rate)) else {
+                continue;
+            };
+            let figures = [
+                (cpu, "server CPU for each request", Cost::server_us as fn(&Cost) -> f64),
+                (wire, "bytes on the server's cable for each request", Cost::wire_bytes_each),
+            ];
+            for (name, what, value) in figures {
+                let name = format!("{name}{}", effort.suffix(rate));
+                let ratio = Ratio::paired(&name, &ours.each(value), &theirs.each(value));
+                results.ratios.push(ratio.note(format!("{what}, at {rate}/s; {words}")));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::measure::Used;
+
+    fn series(by: By, rate_per_s: f64, us: &[f64]) -> Series<By> {
+        let cost = |&us: &f64| {
+            let used = Used { seconds: 1.0, server_process_s: us * 0.01, ..Used::default() };
+            (us > 0.0).then(|| Cost { used, requests: 10_000, wire_bytes: 4_000_000, ..Cost::default() })
+        };
+        Series { way: by, rate_per_s, costs: us.iter().map(cost).collect() }
+    }
+
+    #[test]
+    fn sessions_are_compared_with_the_same_way_without() {
+        let all = [
+            series(By::Batched, 10_000.0, &[8.0, 8.0, 8.0, 8.0, 8.0, 0.0]),
+            series(By::SessionBatched, 10_000.0, &[8.4; 6]),
+            series(By::Plain, 10_000.0, &[20.0; 6]),
+            series(By::SessionDirect, 10_000.0, &[25.0; 6]),
+            series(By::Plain, 2_000.0, &[20.0; 6]),
+            series(By::SessionDirect, 2_000.0, &[25.0; 2]),
+        ];
+        let mut results = Results::new("session-cost", Machine::default());
+        all.iter().for_each(|series| rows(series, &mut results));
+        ratios(&all, &full(), &mut results);
+        let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
+        let helped = ratio("session_over_plain_batched_cpu");
+        assert!(
+            helped.valid && helped.runs == 5 && (helped.median.unwrap() - 1.05).abs() < 1e-9,
+            "{helped:?}"
+        );
+        assert_eq!(ratio("session_over_plain_batched_wire").median, Some(1.0));
+        assert!((ratio("session_direct_over_plain").median.unwrap() - 1.25).abs() < 1e-9);
+        assert!(!ratio("session_direct_over_plain_at_2000").valid);
+        let wire: Vec<_> = results.rows.iter().filter(|r| r.metric == "wire_bytes_per_request").collect();
+        assert!(wire.len() == 6 && wire.iter().all(|row| row.median == Some(400.0)));
+    }
+}

@@ -1,0 +1,356 @@
+//! What a sidecar beside its client adds to a request on an idle service: time, and CPU of its own. memcached, redis, and a
+//! protocol that it knows nothing of.
+//!
+//! Pairs of direct clients and clients of a sidecar, interleaved, the first of each pair in turn. No helper: this is the
+//! price of being able to be helped.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use spillway_lab::{Launch, Place, Process};
+use spillway_load::config::Speech;
+
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rounds::{say, spoilt_words};
+use crate::generator::Traffic;
+use crate::goodput::Tally;
+use crate::measure::{again, spoilt_by, stopped};
+use crate::results::{Ratio, Results, Row, few, left_out};
+use crate::scene::Setting;
+use crate::served::runs;
+use crate::stage::{Echo, Pair, Stage, Taken};
+
+/// Far below what anybody can do.
+const RATE_PER_S: f64 = 1_000.0;
+/// Of one client's host.
+const CONNECTIONS: u32 = 20;
+/// How long a sidecar may take until it listens.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// Pairs that a difference of a few µs needs.
+const PAIRS_MIN: usize = 15;
+
+/// How much is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effort {
+    /// Pairs of each protocol.
+    pub pairs: usize,
+    /// Before each measurement.
+    pub settle: Duration,
+    /// Of each measurement.
+    pub length: Duration,
+    /// A spoilt measurement is done so many times in all.
+    pub tries: u32,
+}
+
+impl Effort {
+    /// What figures need.
+    pub fn full() -> Effort {
+        Effort {
+            pairs: 17,
+            settle: Duration::from_millis(300),
+            length: Duration::from_millis(1_500),
+            tries: 3,
+        }
+    }
+
+    /// What two minutes allow.
+    pub fn quick() -> Effort {
+        Effort { pairs: 5, length: Duration::from_millis(800), tries: 2, ..Effort::full() }
+    }
+}
+
+/// What a sidecar is told that its clients speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Memcached,
+    Redis,
+    Tcp,
+}
+
+const PROTOCOLS: [Protocol; 3] = [Protocol::Memcached, Protocol::Redis, Protocol::Tcp];
+
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Protocol::Memcached => "memcached",
+            Protocol::Redis => "redis",
+            Protocol::Tcp => "tcp",
+        }
+    }
+
+    /// What clients really speak: with echoes the sidecar has nothing to go by.
+    fn speech(self) -> Speech {
+        match self {
+            Protocol::Memcached => Speech::Memcached,
+            Protocol::Redis => Speech::Redis,
+            Protocol::Tcp => Speech::Echo,
+        }
+    }
+}
+
+/// One protocol, a pair each; `None` where nothing could be had.
+#[derive(Clone, Debug)]
+struct Series {
+    protocol: Protocol,
+    direct: Vec<Option<Seen>>,
+    sidecar: Vec<Option<Seen>>,
+    spoilt: Vec<String>,
+}
+
+/// What one measurement saw, in µs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Seen {
+    p50_us: f64,
+    p99_us: f64,
+    /// The sidecar's own, for each request.
+    cpu_us: f64,
+    /// Of the server's host, likewise.
+    server_us: f64,
+}
+
+/// Servers of one protocol: with the shim and without, or one that does both.
+enum Servers {
+    Pair(Box<Pair>),
+    Echo(Echo),
+}
+
+impl Servers {
+    fn start(stage: &Stage, protocol: Protocol) -> Result<Servers, Error> {
+        Ok(match protocol.speech() {
+            Speech::Echo => Servers::Echo(stage.echo()?),
+            speech => Servers::Pair(Box::new(stage.pair(speech, &[64])?)),
+        })
+    }
+
+    fn plain(&self) -> SocketAddr {
+        match self {
+            Servers::Pair(pair) => pair.plain.address(),
+            Servers::Echo(echo) => echo.plain,
+        }
+    }
+
+    fn link(&self) -> SocketAddr {
+        match self {
+            Servers::Pair(pair) => pair.link,
+            Servers::Echo(echo) => echo.link,
+        }
+    }
+
+    fn check(&mut self) -> Result<(), Error> {
+        match self {
+            Servers::Pair(pair) => pair.check(),
+            Servers::Echo(echo) => echo.check(),
+        }
+    }
+}
+
+/// A running sidecar on the clients' host.
+struct Sidecar {
+    process: Process,
+    address: SocketAddr,
+}
+
+impl Sidecar {
+    fn start(
+        stage: &Stage,
+        program: &std::path::Path,
+        link: SocketAddr,
+        protocol: Protocol,
+    ) -> Result<Sidecar, Error> {
+        let port = Place::from(&stage.client).free_port()?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let launch = Launch::new(program)
+            .name("sidecar")
+            .args(["sidecar", "--server", &link.to_string(), "--listen", &address.to_string()])
+            .args(["--protocol", protocol.name()])
+            .args(["--require-encryption", "--client-key"])
+            .arg(stage.client_key());
+        let mut sidecar = Sidecar { process: stage.client.spawn(&launch)?, address };
+        let deadline = Instant::now() + READY_WITHIN;
+        while stage.client.enter(|| std::net::TcpStream::connect(address).is_err())? {
+            sidecar.check()?;
+            if Instant::now() >= deadline {
+                return Err(Error::process("the sidecar is not ready", sidecar.process.tail()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(sidecar)
+    }
+
+    fn check(&mut self) -> Result<(), Error> {
+        runs(&mut self.process, "the sidecar")
+    }
+}
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { Effort::quick() } else { Effort::full() };
+    run_with(&options.setting, &effort, out)
+}
+
+/// Runs it with so much effort.
+pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
+    let stage = Stage::set("sidecar", setting)?;
+    let _ = writeln!(out, "{}; the sidecar with the clients; {RATE_PER_S}/s", setting.placement.words());
+    let mut series = Vec::new();
+    let mut tally = Tally::default();
+    let mut machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
+    let course = PROTOCOLS.into_iter().try_for_each(|protocol| {
+        let mut servers = Servers::start(&stage, protocol)?;
+        let mut sidecar = Sidecar::start(&stage, &setting.programs.spillway, servers.link(), protocol)?;
+        series.push(Series { protocol, direct: Vec::new(), sidecar: Vec::new(), spoilt: Vec::new() });
+        let Some(one) = series.last_mut() else { return Ok(()) };
+        for pair in 0..effort.pairs {
+            for through in [pair % 2 == 0, pair % 2 != 0] {
+                let beside = through.then_some(&sidecar);
+                let seen = measure(&stage, effort, &servers, one, beside, &mut tally, &mut |seen, why| {
+                    tell(out, pair, protocol, through, seen, why);
+                })?;
+                if through { &mut one.sidecar } else { &mut one.direct }.push(seen);
+                servers.check()?;
+                sidecar.check()?;
+            }
+        }
+        Ok(())
+    });
+    let course = course.and_then(|()| stage.close());
+    machine.lab.insert("sidecar".into(), "1 thread, on the clients' host and core; no helper".into());
+    machine.lab.insert("connections".into(), format!("{CONNECTIONS}, {RATE_PER_S}/s, GET or echo of 64 B"));
+    let mut results = Results::new("sidecar", machine);
+    series.iter().for_each(|series| state(series, &mut results));
+    results.checks = tally.checks();
+    Ok(results.after(course))
+}
+
+/// One half of a pair; `None` if it was spoilt each time.
+fn measure(
+    stage: &Stage,
+    effort: &Effort,
+    servers: &Servers,
+    series: &mut Series,
+    sidecar: Option<&Sidecar>,
+    tally: &mut Tally,
+    told: &mut dyn FnMut(Option<Seen>, Option<&str>),
+) -> Result<Option<Seen>, Error> {
+    let traffic = Traffic { speech: series.protocol.speech(), ..Traffic::default() };
+    let target = sidecar.map_or(servers.plain(), |sidecar| sidecar.address);
+    let mut session = stage.session(target, &traffic, CONNECTIONS)?;
+    if let Some(sidecar) = sidecar {
+        session.watch(sidecar.process.pid());
+    }
+    let (seen, spoilt) = again(
+        effort.tries,
+        || {
+            let taken = session.step(RATE_PER_S, effort.settle, effort.length, None)?;
+            let used = &taken.step.used;
+            let spoilt = spoilt_by(used, taken.step.lag_p99_us).or_else(|| stopped(used));
+            let seen = Seen::of(&taken);
+            told(seen, spoilt.as_deref());
+            series.spoilt.extend(spoilt.clone());
+            Ok((seen, spoilt))
+        },
+        |(_, spoilt)| spoilt.is_none(),
+    )?;
+    tally.add(&session.finish()?);
+    Ok(seen.filter(|_| spoilt.is_none()))
+}
+
+impl Seen {
+    fn of(taken: &Taken) -> Option<Seen> {
+        let (span, used) = (&taken.step.span, &taken.step.used);
+        let each = |seconds: f64| seconds * 1e6 / span.served as f64;
+        Some(Seen {
+            p50_us: span.quantile_us(0.5)? as f64,
+            p99_us: span.quantile_us(0.99)? as f64,
+            cpu_us: each(taken.watched.as_secs_f64()),
+            server_us: each(used.server_s()),
+        })
+    }
+}
+
+fn state(series: &Series, results: &mut Results) {
+    let pairs: Vec<(Seen, Seen)> = series
+        .direct
+        .iter()
+        .zip(&series.sidecar)
+        .filter_map(|(direct, sidecar)| (*direct).zip(*sidecar))
+        .collect();
+    let few = few(pairs.len(), "pairs", PAIRS_MIN);
+    let good = series.direct.iter().chain(&series.sidecar).flatten().count();
+    let spoilt = left_out(&series.spoilt, good + series.spoilt.len());
+    let mut row = |system: &str, metric: &str, note: &str, value: &dyn Fn(&Seen, &Seen) -> f64| {
+        let values: Vec<f64> = pairs.iter().map(|(direct, sidecar)| value(direct, sidecar)).collect();
+        let row = Row::new(system, metric, "µs", &values).param("protocol", series.protocol.name());
+        results
+            .rows
+            .push(row.param("offered_per_s", RATE_PER_S).note(note).note(&spoilt).void_if(few.clone()));
+    };
+    row("direct", "p50_us", "", &|direct, _| direct.p50_us);
+    row("sidecar", "p50_us", "", &|_, sidecar| sidecar.p50_us);
+    let added = "sidecar minus direct, pair by pair; expected ≤ 60";
+    row("sidecar", "added_p50_us", added, &|direct, sidecar| sidecar.p50_us - direct.p50_us);
+    row("sidecar", "added_p99_us", "likewise", &|direct, sidecar| sidecar.p99_us - direct.p99_us);
+    row("sidecar", "cpu_us_per_request", "of the sidecar's process", &|_, sidecar| sidecar.cpu_us);
+    row("direct", "server_cpu_us_per_request", "", &|direct, _| direct.server_us);
+    row("sidecar", "server_cpu_us_per_request", "", &|_, sidecar| sidecar.server_us);
+    let rounds: Vec<f64> = pairs.iter().map(|(direct, sidecar)| sidecar.p50_us / direct.p50_us).collect();
+    let name = format!("p50_sidecar_over_direct_{}", series.protocol.name());
+    results.ratios.push(Ratio::new(&name, &rounds).void_if(few));
+}
+
+fn tell(
+    out: &mut dyn Write,
+    pair: usize,
+    protocol: Protocol,
+    through: bool,
+    seen: Option<Seen>,
+    spoilt: Option<&str>,
+) {
+    let way = if through { "sidecar" } else { "direct" };
+    let spoilt = spoilt_words(spoilt);
+    let words = seen.map_or("no replies".into(), |seen| {
+        let sidecar = if through { format!(", {:.1} µs of its CPU", seen.cpu_us) } else { String::new() };
+        format!("p50 {:.0} µs, p99 {:.0} µs{sidecar}", seen.p50_us, seen.p99_us)
+    });
+    say(out, format_args!("pair {}: {}, {way}: {words}{spoilt}", pair + 1, protocol.name()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+
+    #[test]
+    fn what_is_added_is_told_pair_by_pair() {
+        let seen = |p50_us: f64| Some(Seen { p50_us, p99_us: 3.0 * p50_us, cpu_us: 20.0, server_us: 9.0 });
+        let mut series = Series {
+            protocol: Protocol::Redis,
+            direct: vec![seen(100.0); 16],
+            sidecar: vec![seen(150.0); 16],
+            spoilt: vec!["a stall".into()],
+        };
+        // The machine was slow for a while, for both; and one half of a pair is lost.
+        (series.direct[3], series.sidecar[3]) = (seen(300.0), seen(350.0));
+        series.direct[5] = None;
+        let mut results = Results::new("sidecar", Machine::default());
+        state(&series, &mut results);
+        let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
+        let added = row("added_p50_us");
+        assert_eq!(
+            (added.median, added.min, added.max, added.runs),
+            (Some(50.0), Some(50.0), Some(50.0), 15)
+        );
+        assert!(
+            added.valid && added.why.contains("spoilt") && added.params["protocol"] == "redis",
+            "{added:?}"
+        );
+        assert_eq!(row("cpu_us_per_request").median, Some(20.0));
+        assert_eq!(results.ratios[0].median, Some(1.5));
+        series.sidecar[7] = None;
+        let mut results = Results::new("sidecar", Machine::default());
+        state(&series, &mut results);
+        assert!(results.rows.iter().all(|row| !row.valid && row.why.contains("14 pairs")));
+    }
+}

@@ -1,0 +1,275 @@
+//! What a gate does to a Linux peer: a stack that acknowledges bytes only so long after they came, as a helper does that
+//! waits for its server's word. As many bytes as go through, and messages to and fro whose answers come at once, or with
+//! the acknowledgement. Nothing is lost: what the peer sends again, it sends for nothing. Each byte is compared.
+
+use std::io::Write;
+use std::time::Duration;
+
+use spillway_xdp::FaultsOptions;
+
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rounds::{Rounds, say, turns};
+use crate::experiments::tcp::kernel_peer::{Gate, Plan, Seen, Site, System, Work};
+use crate::results::{Check, Ratio, Results, Row};
+use crate::scene::Setting;
+
+/// How long after it came a byte is released, in ms.
+const GATES_MS: [u64; 6] = [0, 1, 10, 50, 200, 500];
+
+/// What goes through a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Traffic {
+    /// The peer sends as much as it can.
+    Bulk,
+    /// The peer asks; answers come before the request is acknowledged.
+    AnsweredAtOnce,
+    /// The peer asks; answers come with the acknowledgement, as of a server that acknowledges when it answers.
+    AnsweredAtTheGate,
+}
+
+/// How much is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effort {
+    /// Rounds.
+    pub rounds: usize,
+    /// In ms.
+    pub gates_ms: Vec<u64>,
+    /// Of each measurement, at least.
+    pub length: Duration,
+    /// How often the gate opens while bytes are sent, at least.
+    pub bulk_gates: u32,
+    /// The same while messages go to and fro.
+    pub message_gates: u32,
+}
+
+impl Effort {
+    /// What figures need.
+    pub fn full() -> Effort {
+        Effort {
+            rounds: 7,
+            gates_ms: GATES_MS.to_vec(),
+            length: Duration::from_secs(2),
+            bulk_gates: 16,
+            message_gates: 8,
+        }
+    }
+
+    /// What two minutes allow.
+    pub fn quick() -> Effort {
+        Effort {
+            rounds: 3,
+            length: Duration::from_millis(400),
+            bulk_gates: 12,
+            message_gates: 4,
+            ..Effort::full()
+        }
+    }
+}
+
+/// One kind of traffic through one gate.
+#[derive(Clone, Debug)]
+struct Series {
+    traffic: Traffic,
+    gate_ms: u64,
+    rounds: Rounds<Seen>,
+}
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { Effort::quick() } else { Effort::full() };
+    run_with(&options.setting, &effort, out)
+}
+
+/// Runs it with so much effort.
+pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
+    let mut site = Site::set("gate", setting)?;
+    let mut machine = site.machine()?;
+    machine.lab.retain(|name, _| name != "path, linux");
+    let mut all = Vec::new();
+    for traffic in [Traffic::Bulk, Traffic::AnsweredAtOnce, Traffic::AnsweredAtTheGate] {
+        all.extend(effort.gates_ms.iter().map(|&gate_ms| Series {
+            traffic,
+            gate_ms,
+            rounds: Rounds::default(),
+        }));
+    }
+    let course = turns(effort.rounds, all.len()).try_for_each(|(round, at)| {
+        let seen = site.measure(&all[at].plan(effort))?;
+        tell(out, round, &all[at], &seen);
+        all[at].rounds.take((seen, None));
+        Ok(())
+    });
+    let course = course.and_then(|()| site.close());
+    let mut results = Results::new("gate", machine);
+    all.iter().for_each(|series| rows(series, &mut results));
+    ratios(&all, &mut results);
+    checks(&all, &mut results);
+    Ok(results.after(course))
+}
+
+impl Series {
+    fn delay(&self) -> Duration {
+        Duration::from_millis(self.gate_ms)
+    }
+
+    fn plan(&self, effort: &Effort) -> Plan {
+        let gates = if self.traffic == Traffic::Bulk { effort.bulk_gates } else { effort.message_gates };
+        let replies_wait = self.traffic == Traffic::AnsweredAtTheGate;
+        Plan {
+            system: System::Spillway,
+            work: if self.traffic == Traffic::Bulk { Work::Receiving } else { Work::Answering },
+            faults: FaultsOptions::default(),
+            gate: Some(Gate { delay: self.delay(), replies_wait }),
+            length: effort.length.max(gates * self.delay()),
+        }
+    }
+
+    /// As rows have it.
+    fn words(&self) -> &'static str {
+        match self.traffic {
+            Traffic::Bulk => "bulk",
+            Traffic::AnsweredAtOnce => "answered at once",
+            Traffic::AnsweredAtTheGate => "answered at the gate",
+        }
+    }
+}
+
+fn rows(series: &Series, results: &mut Results) {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+        let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
+        let row = Row::new("spillway", metric, unit, &values)
+            .param("gate_ms", series.gate_ms)
+            .param("traffic", series.words());
+        results.rows.push(row.note(note));
+    };
+    if series.traffic == Traffic::Bulk {
+        row(
+            "bulk_bytes_per_s",
+            "B/s",
+            &|seen| Some(seen.bytes_per_s),
+            "from the first byte on, slow start included",
+        );
+        row(
+            "bulk_late_bytes_per_s",
+            "B/s",
+            &|seen| Some(seen.late_bytes_per_s),
+            "in the second half, when the window limits",
+        );
+    } else {
+        row("round_trips_per_s", "1/s", &|seen| Some(seen.round_trips_per_s()), "64 bytes, one at a time");
+        row("p50_us", "µs", &|seen| seen.quantile_us(0.5), "");
+        row("p99_us", "µs", &|seen| seen.quantile_us(0.99), "");
+        row("max_us", "µs", &|seen| seen.quantile_us(1.0), "");
+    }
+    let count = |name: &'static str| move |seen: &Seen| seen.peer.get(name).map(|count| *count as f64);
+    row(
+        "sent_again_percent",
+        "%",
+        &|seen| Some(100.0 * seen.sender.again_share),
+        "of the peer's segments, for nothing",
+    );
+    row("sent_again", "segments", &count("again"), "in a connection's life");
+    row("timeouts", "of the peer", &count("timeouts"), "in a connection's life");
+    row("tail_loss_probes", "of the peer", &count("probes"), "in a connection's life");
+    row("found_spurious", "of the peer", &count("spurious"), "timeouts that it took back");
+}
+
+/// What a gate leaves of the goodput.
+fn ratios(all: &[Series], results: &mut Results) {
+    let bulk = |gate_ms| all.iter().find(|s| s.traffic == Traffic::Bulk && s.gate_ms == gate_ms);
+    let Some(open) = bulk(0) else { return };
+    for series in all.iter().filter(|s| s.traffic == Traffic::Bulk && s.gate_ms > 0) {
+        let speed = |series: &Series| series.rounds.each(|seen| seen.bytes_per_s);
+        let name = format!("bulk_over_open_gate_{}ms", series.gate_ms);
+        let ratio = Ratio::paired(&name, &speed(series), &speed(open));
+        results.ratios.push(ratio.note("goodput, by that of a gate that opens at once"));
+    }
+}
+
+fn checks(all: &[Series], results: &mut Results) {
+    let seen = || all.iter().flat_map(|series| series.rounds.good());
+    let (wrong, bytes) = (seen().map(|seen| seen.wrong).sum(), seen().map(|seen| seen.bytes).sum::<u64>());
+    let of = format!("{bytes} bytes, each compared, from the first to the last");
+    results.checks.push(Check::none("wrong", wrong, &of));
+    let trouble = seen().map(|seen| seen.trouble).sum();
+    results.checks.push(Check::none(
+        "trouble",
+        trouble,
+        "connections given up or reset, or frames that were malformed",
+    ));
+}
+
+fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
+    let what = match series.traffic {
+        Traffic::Bulk => {
+            format!("{:.2} MB/s, late {:.2} MB/s", seen.bytes_per_s / 1e6, seen.late_bytes_per_s / 1e6)
+        }
+        _ => format!(
+            "{} answers, p50 {:.0} µs, p99 {:.0} µs",
+            seen.took_ns.len(),
+            seen.quantile_us(0.5).unwrap_or(f64::NAN),
+            seen.quantile_us(0.99).unwrap_or(f64::NAN)
+        ),
+    };
+    let count = |name: &str| seen.peer.get(name).copied().unwrap_or(0);
+    say(
+        out,
+        format_args!(
+            "round {}: gate of {} ms, {}: {what}; the peer sent {} segments of {} again, {} timeouts, {} probes",
+            round + 1,
+            series.gate_ms,
+            series.words(),
+            count("again"),
+            count("segments"),
+            count("timeouts"),
+            count("probes")
+        ),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::machine::Machine;
+
+    fn series(traffic: Traffic, gate_ms: u64, bytes_per_s: f64) -> Series {
+        let seen = Seen {
+            bytes_per_s,
+            bytes: 640,
+            took_ns: vec![1_000_000; 10],
+            peer: BTreeMap::from([("timeouts", 2), ("probes", 1), ("spurious", 1)]),
+            ..Seen::default()
+        };
+        Series { traffic, gate_ms, rounds: (0..5).map(|_| Some(seen.clone())).collect() }
+    }
+
+    #[test]
+    fn a_gate_is_compared_with_the_open_one() {
+        let all = [
+            series(Traffic::Bulk, 0, 100e6),
+            series(Traffic::Bulk, 50, 20e6),
+            series(Traffic::AnsweredAtOnce, 50, 0.0),
+        ];
+        let mut results = Results::new("gate", Machine::default());
+        all.iter().for_each(|series| rows(series, &mut results));
+        ratios(&all, &mut results);
+        checks(&all, &mut results);
+        assert_eq!(results.ratios.len(), 1);
+        assert_eq!(results.ratios[0].median, Some(0.2));
+        let row = |metric: &str| results.rows.iter().rfind(|row| row.metric == metric).unwrap();
+        assert_eq!((row("p99_us").median, row("timeouts").median), (Some(1000.0), Some(2.0)));
+        assert!(results.passed());
+    }
+
+    #[test]
+    fn each_gate_opens_some_times_in_a_measurement() {
+        let effort = Effort::quick();
+        let plan = series(Traffic::AnsweredAtTheGate, 500, 0.0).plan(&effort);
+        assert_eq!((plan.length, plan.work), (Duration::from_secs(2), Work::Answering));
+        assert!(plan.gate.is_some_and(|gate| gate.replies_wait));
+        assert_eq!(series(Traffic::Bulk, 1, 0.0).plan(&effort).length, effort.length);
+    }
+}

@@ -1,0 +1,253 @@
+//! How long a connection takes to leave one user-level stack and to go on in another: taking it out, writing its state
+//! down, reading it, going on. By what waits to be sent, and what came out of order. No network, no switch: the host's own
+//! work, which is Capybara's figure too.
+//!
+//! Many connections leave one stack, phase by phase, and come back later: a phase is timed over all of them, so that the
+//! clock costs nothing, and with caches as a server that moves many at once has them.
+
+use std::io::Write;
+use std::time::Instant;
+
+use spillway_tcp::{Stack, StackEvent};
+use spillway_transport::{Conn, Time, Transport};
+use spillway_wire::state::ConnectionState;
+
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rounds::{say, turns};
+use crate::experiments::common::script::{Client, Frames, MTU};
+use crate::experiments::tcp::stack::stack;
+use crate::machine::Machine;
+use crate::results::{Check, Results, Row};
+use crate::stats::median;
+use crate::stop;
+
+/// What waits in each connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Load {
+    /// Bytes to be sent.
+    queued: usize,
+    /// Bytes that came out of order.
+    early: usize,
+}
+
+const LOADS: [Load; 7] = [
+    Load { queued: 0, early: 0 },
+    Load { queued: 1 << 10, early: 0 },
+    Load { queued: 16 << 10, early: 0 },
+    Load { queued: 64 << 10, early: 0 },
+    Load { queued: 128 << 10, early: 0 },
+    Load { queued: 0, early: 16 << 10 },
+    Load { queued: 64 << 10, early: 64 << 10 },
+];
+
+/// Bytes that all connections together hold, as far as their number allows.
+const BYTES: usize = 4 << 20;
+const CONNECTIONS: std::ops::RangeInclusive<usize> = 16..=256;
+
+/// One connection's, in µs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Times {
+    export: f64,
+    emit: f64,
+    parse: f64,
+    import: f64,
+    /// Of the state as it travels.
+    bytes: usize,
+}
+
+impl Times {
+    fn all(&self) -> f64 {
+        self.export + self.emit + self.parse + self.import
+    }
+}
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let (rounds, passes) = if options.quick { (7, 40) } else { (15, 400) };
+    let mut machine = Machine::here();
+    machine.lab.insert("stacks".into(), "two in one thread, no network card".into());
+    if cfg!(debug_assertions) {
+        machine.lab.insert("build".into(), "with assertions: times are not those of a release".into());
+    }
+    let mut results = Results::new("move-state", machine);
+    let mut times = vec![Vec::new(); LOADS.len()];
+    let course = turns(rounds, LOADS.len()).try_for_each(|(round, index)| {
+        stop::check()?;
+        let load = LOADS[index];
+        let seen = measure(load, passes).map_err(|why| Error::process("moving between two stacks", why))?;
+        say(out, format_args!("round {round}, {load:?}: {:.2} µs, {} bytes", seen.all(), seen.bytes));
+        times[index].push(seen);
+        Ok(())
+    });
+    for (load, times) in LOADS.iter().zip(&times) {
+        let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Times) -> f64, note: &str| {
+            let values: Vec<f64> = times.iter().map(value).collect();
+            let row = Row::new("spillway", metric, unit, &values)
+                .param("queued_bytes", load.queued)
+                .param("early_bytes", load.early);
+            results.rows.push(row.note(note));
+        };
+        let note = "all four; Capybara: 3.7 µs; expected ≤ 2 µs when nothing is queued";
+        row("export_import_us", "µs", &Times::all, note);
+        row("export_us", "µs", &|times| times.export, "");
+        row("emit_us", "µs", &|times| times.emit, "");
+        row("parse_us", "µs", &|times| times.parse, "");
+        row("import_us", "µs", &|times| times.import, "");
+        row("state_bytes", "B", &|times| times.bytes as f64, "");
+    }
+    // A state that is read otherwise ends the course.
+    if course.is_ok() {
+        results.checks.push(Check::new("moved", true, "every state was read as it was written"));
+    }
+    Ok(results.after(course))
+}
+
+/// Two stacks, and connections that are in the first.
+struct Scene {
+    stacks: [Stack; 2],
+    conns: Vec<Conn>,
+    now: Time,
+    out: Frames,
+}
+
+/// Moves all connections so many times: what one took, by the median of passes.
+fn measure(load: Load, passes: usize) -> Result<Times, String> {
+    let connections =
+        (BYTES / (load.queued + load.early).max(1)).clamp(*CONNECTIONS.start(), *CONNECTIONS.end());
+    let mut scene = Scene::new(connections, load)?;
+    // Back and forth once, so that memory is there.
+    for _ in 0..2 {
+        scene.pass()?;
+    }
+    let seen = (0..passes).map(|_| scene.pass()).collect::<Result<Vec<Times>, String>>()?;
+    let middle = |value: fn(&Times) -> f64| {
+        let values: Vec<f64> = seen.iter().map(value).collect();
+        median(&values).unwrap_or(f64::NAN)
+    };
+    Ok(Times {
+        export: middle(|times| times.export),
+        emit: middle(|times| times.emit),
+        parse: middle(|times| times.parse),
+        import: middle(|times| times.import),
+        bytes: seen.last().map_or(0, |times| times.bytes),
+    })
+}
+
+impl Scene {
+    fn new(connections: usize, load: Load) -> Result<Scene, String> {
+        let (stacks, out) = ([stack(false)?, stack(false)?], Frames::new(1));
+        let mut scene = Scene { stacks, conns: Vec::new(), now: Time(1_000_000), out };
+        scene.stacks[0].set_listening(0, true);
+        for number in 0..connections {
+            scene.open(&mut Client::new(number), load)?;
+        }
+        Ok(scene)
+    }
+
+    /// A client connects; bytes that it does not acknowledge wait for it; bytes of its own come, and the first is missing.
+    fn open(&mut self, client: &mut Client, load: Load) -> Result<(), String> {
+        let mut frame = Frames::new(1);
+        frame.push(|slot| Some(client.syn(slot)));
+        self.stacks[0].handle_frame(self.now, frame.get(0));
+        self.drain();
+        if self.out.len() != 1 {
+            return Err("no answer to a SYN".into());
+        }
+        client.take_syn(self.out.get(0))?;
+        frame.clear();
+        frame.push(|slot| Some(client.acknowledgement(slot)));
+        self.stacks[0].handle_frame(self.now, frame.get(0));
+        let Some((conn, StackEvent::Opened { .. })) = self.stacks[0].poll_event() else {
+            return Err("no connection".into());
+        };
+        self.conns.push(conn);
+        self.stacks[0].grant(conn, 1 << 20);
+        let bytes = vec![7; load.queued];
+        if self.stacks[0].send(conn, &bytes) != load.queued {
+            return Err("no room for what is to wait".into());
+        }
+        let piece = vec![7; usize::from(MTU) - 100];
+        for from in (0..load.early).step_by(piece.len()) {
+            let many = piece.len().min(load.early - from);
+            frame.clear();
+            frame.push(|slot| Some(client.early(1 + from as u32, &piece[..many], slot))); // below a window
+            if self.stacks[0].handle_frame(self.now, frame.get(0)).is_some() {
+                return Err("what came too early was delivered".into());
+            }
+        }
+        self.drain();
+        Ok(())
+    }
+
+    /// What stacks send is lost; the last frame can be looked at.
+    fn drain(&mut self) {
+        let Scene { stacks, out, now, .. } = self;
+        out.clear();
+        for stack in stacks {
+            let mut frame = Frames::new(1);
+            while frame.push(|slot| stack.poll_transmit(*now, slot)) {
+                std::mem::swap(out, &mut frame);
+                frame.clear();
+            }
+        }
+    }
+
+    /// All connections leave the first stack for the second, which is the first from then on.
+    fn pass(&mut self) -> Result<Times, String> {
+        self.now = Time(self.now.0 + 1_000);
+        let (now, many) = (self.now, self.conns.len());
+        let [source, target] = &mut self.stacks;
+        let each = |start: Instant| start.elapsed().as_nanos() as f64 / 1000.0 / many as f64;
+
+        let start = Instant::now();
+        let states: Result<Vec<ConnectionState>, _> =
+            self.conns.iter().map(|conn| source.export(now, *conn)).collect();
+        let export = each(start);
+        let states = states.map_err(|error| error.to_string())?;
+
+        let start = Instant::now();
+        let written: Vec<Vec<u8>> = states.iter().map(emitted).collect();
+        let emit = each(start);
+
+        let start = Instant::now();
+        let read: Result<Vec<ConnectionState>, _> =
+            written.iter().map(|bytes| ConnectionState::parse(bytes)).collect();
+        let parse = each(start);
+        let read = read.map_err(|error| error.to_string())?;
+        if read != states {
+            return Err("another state was read than was written".into());
+        }
+
+        let start = Instant::now();
+        let conns: Result<Vec<Conn>, _> = read.iter().map(|state| target.import(now, state)).collect();
+        let import = each(start);
+        self.conns = conns.map_err(|error| error.to_string())?;
+
+        self.stacks.swap(0, 1);
+        self.drain();
+        while self.stacks[0].poll_event().is_some() {}
+        let bytes = written.first().map_or(0, Vec::len);
+        Ok(Times { export, emit, parse, import, bytes })
+    }
+}
+
+fn emitted(state: &ConnectionState) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    state.emit(&mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_moved_with_what_waits_in_them() {
+        for load in LOADS {
+            let times = measure(load, 2).expect("they move");
+            assert!(times.bytes > load.queued + load.early, "{load:?}: {times:?}");
+            assert!(times.bytes < load.queued + load.early + 4000, "{load:?}: {times:?}");
+        }
+    }
+}

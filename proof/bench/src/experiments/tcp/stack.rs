@@ -1,0 +1,179 @@
+//! What a message of 64 bytes costs in the user-level stack, without any network card: frames lie in memory, clients are a
+//! script, and everything happens in one thread. An echo server on our stack and on smoltcp; and a helper's round trip.
+//!
+//! Rounds are interleaved. Instructions are counted by valgrind, of the same program: they do not depend on who else is
+//! busy, and ratios of them compare code rather than machines.
+
+mod counted;
+mod echo;
+mod helper;
+mod ours;
+mod theirs;
+
+use std::io::Write;
+
+use spillway_lab::Place;
+
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rounds::{Rounds, say, turns};
+use crate::machine::Machine;
+use crate::results::{Check, Ratio, Results, Row};
+use crate::stop;
+
+use counted::Work;
+use echo::System;
+
+pub use counted::serve;
+pub(super) use ours::stack;
+
+/// How much is measured.
+#[derive(Clone, Debug)]
+struct Effort {
+    rounds: usize,
+    /// Messages of one measurement of time.
+    messages: usize,
+    /// Messages of one count, for one connection; a tenth for many.
+    counted: usize,
+}
+
+const FULL: Effort = Effort { rounds: 15, messages: 1_000_000, counted: 20_000 };
+const QUICK: Effort = Effort { rounds: 7, messages: 200_000, counted: 5_000 };
+
+/// Connections of the echo server: one, where smoltcp is at its best, and many.
+const ECHO_CONNECTIONS: [usize; 2] = [1, 1_000];
+/// Clients of the helper.
+const HELPER_CLIENTS: [usize; 2] = [200, 2_000];
+/// What helpers get through in the paper, on a core with its network card, in ns for each message (PostMan, Figure 10).
+const PAPER_NS: f64 = 1_040.0;
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { QUICK } else { FULL };
+    let place = Place::local()?;
+    let program = &options.setting.programs.lab;
+    let mut machine = Machine::here();
+    machine.server = Machine::version_of("valgrind", "--version");
+    machine.lab.insert("stacks".into(), "one thread, frames in memory, MTU 1500, no network card".into());
+    machine.lab.insert("smoltcp".into(), "0.12: newer ones need a newer Rust than Spillway".into());
+    if cfg!(debug_assertions) {
+        machine
+            .lab
+            .insert("build".into(), "with assertions: times and counts are not those of a release".into());
+    }
+    let mut results = Results::new("stack", machine);
+    let count = |work, connections, messages| counted::each(&place, program, work, connections, messages);
+    let echoes = ECHO_CONNECTIONS.iter().try_for_each(|&connections| {
+        stop::check()?;
+        echo_rows(connections, &effort, &count, &mut results, out)
+    });
+    let course = echoes.and_then(|()| {
+        HELPER_CLIENTS.iter().try_for_each(|&clients| {
+            stop::check()?;
+            helper_rows(clients, &effort, &count, &mut results, out)
+        })
+    });
+    // A wrong answer ends the course.
+    if course.is_ok() {
+        let detail = "every answer was compared: right bytes, in order, once";
+        results.checks.push(Check::new("wrong", true, detail));
+    }
+    Ok(results.after(course))
+}
+
+/// Counts instructions: of this work, over so many connections, for so many messages.
+type Count<'a> = dyn Fn(Work, usize, usize) -> Result<Option<f64>, Error> + 'a;
+
+fn failed(what: &str) -> impl Fn(String) -> Error {
+    move |why| Error::process(what, why)
+}
+
+fn echo_rows(
+    connections: usize,
+    effort: &Effort,
+    count: &Count<'_>,
+    results: &mut Results,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    let mut times: [Rounds<f64>; 2] = Default::default();
+    for (round, index) in turns(effort.rounds, System::ALL.len()) {
+        let system = System::ALL[index];
+        // Whoever looks at all sockets for each segment takes his time.
+        let messages = if connections > 1 { effort.messages / 10 } else { effort.messages };
+        let ns =
+            echo::measure(system, connections, 2 * connections, messages).map_err(failed(system.name()))?;
+        say(
+            out,
+            format_args!("round {round}, {}, {connections} connections: {ns:.0} ns a message", system.name()),
+        );
+        times[index].take((ns, None));
+    }
+    let counted = if connections > 1 { effort.counted / 10 } else { effort.counted };
+    let mut instructions = Vec::new();
+    for (system, times) in System::ALL.iter().zip(&times) {
+        let values: Vec<f64> = times.good().copied().collect();
+        let row = |metric: &str, unit: &str, values: &[f64]| {
+            Row::new(system.name(), metric, unit, values).param("connections", connections)
+        };
+        results.rows.push(
+            row("echo_ns", "ns", &values)
+                .note("a segment in, a segment out; no network card. Compare within this run only"),
+        );
+        let each = count(Work::Echo(*system), connections, counted)?;
+        say(out, format_args!("{}, {connections} connections: {each:?} instructions", system.name()));
+        let found = row("echo_instructions", "instructions", each.as_slice());
+        results.rows.push(found.void_if(each.is_none().then_some("valgrind is not there")));
+        instructions.push(each);
+    }
+    let suffix = if connections == 1 { String::new() } else { format!("_at_{connections}") };
+    let values: Vec<f64> =
+        instructions[0].iter().zip(&instructions[1]).map(|(ours, theirs)| ours / theirs).collect();
+    results.ratios.push(
+        Ratio::new(&format!("echo_instructions_over_smoltcp{suffix}"), &values)
+            .note("counted once: a count does not vary; expected ≤ 0.7 with one connection"),
+    );
+    let each = |times: &Rounds<f64>| times.each(|ns| *ns);
+    results.ratios.push(Ratio::paired(
+        &format!("echo_ns_over_smoltcp{suffix}"),
+        &each(&times[0]),
+        &each(&times[1]),
+    ));
+    Ok(())
+}
+
+fn helper_rows(
+    clients: usize,
+    effort: &Effort,
+    count: &Count<'_>,
+    results: &mut Results,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    let (mut times, mut frames) = (Vec::new(), Vec::new());
+    for round in 0..effort.rounds {
+        let cost =
+            helper::measure(clients, 2 * clients, effort.messages / 10).map_err(failed("the helper"))?;
+        say(
+            out,
+            format_args!("round {round}, helper, {clients} clients: {:.0} ns a message", cost.message_ns),
+        );
+        times.push(cost.message_ns);
+        frames.push(cost.link_frames);
+    }
+    let row = |metric: &str, unit: &str, values: &[f64]| {
+        Row::new("helper", metric, unit, values)
+            .param("clients", clients)
+            .param("link", "encrypted")
+            .param("requests_in_a_batch", helper::TURN)
+    };
+    results.rows.push(row("helper_message_ns", "ns", &times).note(format!(
+        "half a round trip, stack and relay, no network card in it; PostMan: {PAPER_NS} ns a core with the card; \
+         expected ≤ 200"
+    )));
+    results.rows.push(row("link_frames_per_round_trip", "frames", &frames));
+    let each = count(Work::Helper, clients, effort.counted.max(5 * helper::TURN))?;
+    say(out, format_args!("helper, {clients} clients: {each:?} instructions a round trip"));
+    let halves: Vec<f64> = each.iter().map(|each| each / 2.0).collect();
+    let found = row("helper_message_instructions", "instructions", &halves);
+    results.rows.push(found.void_if(each.is_none().then_some("valgrind is not there")));
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! A helper's whole round trip on our stack: clients' requests come as frames, a batch goes to the server; the server's
+//! batch comes, replies go as frames. What the server's end does is not counted; there is no network card.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Instant;
+
+use spillway_auth::{Key, KeyRing};
+use spillway_batch::{
+    AddressRules, Encryption, Fresh, Limits, PolicyKind, Role, Scratch, ServerConfig, ServerEvent, ServerLink,
+};
+use spillway_relay::{Config, Relay, ServiceConfig};
+use spillway_tcp::{Listener, Settings, Stack, isn};
+use spillway_transport::{Application, Conn, Event, Time, Transport};
+use spillway_wire::packet::ethernet::Mac;
+
+use super::ours::{stack, turn};
+use crate::experiments::common::script::{Client, Frames, MTU, port_of, target_of};
+
+/// Requests that a network card has at once.
+pub const TURN: usize = 64;
+/// Virtual time between two turns of a stack.
+const TURN_NS: u64 = 10_000;
+/// Frames that travel at once at most.
+const FRAMES: usize = 8 * TURN;
+/// Turns that a batch and its answers may take.
+const TURNS_MAX: usize = 100;
+
+const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
+const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 3), 11_411);
+const SECRET: [u8; 32] = [1; 32];
+
+/// What a message cost, and how many rode in a frame of the link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Of the helper, for a message in one direction: half a round trip. ns.
+    pub message_ns: f64,
+    /// Frames between helper and server, both ways, for each round trip.
+    pub link_frames: f64,
+}
+
+/// Runs so many round trips of so many clients after so many others. Times are medians of turns.
+pub fn measure(clients: usize, warm_up: usize, round_trips: usize) -> Result<Cost, String> {
+    let mut scene = Scene::new(clients)?;
+    for _ in 0..warm_up.div_ceil(TURN) {
+        scene.round_trips()?;
+    }
+    let (mut each, mut frames, mut all) = (Vec::new(), 0, 0);
+    for _ in 0..round_trips.div_ceil(TURN) {
+        scene.is_counted = true;
+        let (messages, spent_ns, link_frames) = scene.round_trips()?;
+        each.push(spent_ns as f64 / (2 * messages) as f64);
+        (frames, all) = (frames + link_frames, all + messages);
+    }
+    let message_ns = crate::stats::median(&each).ok_or("no messages")?;
+    Ok(Cost { message_ns, link_frames: frames as f64 / all as f64 })
+}
+
+/// A helper, its server and its clients.
+struct Scene {
+    now: Time,
+    helper: Stack,
+    relay: Relay,
+    server: Stack,
+    answering: Answering,
+    clients: Vec<Client>,
+    next: usize,
+    /// To the helper.
+    inward: Frames,
+    /// From the helper.
+    outward: Frames,
+    /// To the server.
+    over: Frames,
+    spent_ns: u64,
+    link_frames: usize,
+    is_counted: bool,
+}
+
+impl Scene {
+    fn new(clients: usize) -> Result<Scene, String> {
+        let settings = Settings {
+            mtu: MTU,
+            listeners: vec![Listener { address: SERVER, is_gated: false }],
+            ..Settings::new(SERVER_MAC, *SERVER.ip(), 24, isn::Key([8; 16]))
+        };
+        let mut server = Stack::new(Time::ZERO, settings).map_err(|error| error.to_string())?;
+        server.set_listening(0, true);
+        let service = ServiceConfig {
+            raw_listeners: vec![0],
+            keys: vec![Key::from_secret(SECRET)],
+            // A batch holds what a turn brought.
+            policy: PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 },
+            ..ServiceConfig::new("echo", SERVER.into())
+        };
+        let mut count = 0_u8;
+        let random = Box::new(move |bytes: &mut [u8]| {
+            count = count.wrapping_add(1);
+            bytes.fill(count);
+        });
+        let relay = Relay::new(Config::new(vec![service]), random).map_err(|error| error.to_string())?;
+        let mut scene = Scene {
+            now: Time(1_000_000),
+            helper: stack(false)?,
+            relay,
+            server,
+            answering: Answering::default(),
+            clients: (0..clients).map(Client::new).collect(),
+            next: 0,
+            inward: Frames::new(FRAMES),
+            outward: Frames::new(FRAMES),
+            over: Frames::new(FRAMES),
+            spent_ns: 0,
+            link_frames: 0,
+            is_counted: false,
+        };
+        for _ in 0..TURNS_MAX {
+            scene.exchange()?;
+        }
+        if scene
+            .answering
+            .link
+            .as_ref()
+            .is_none_or(|(_, link)| !link.is_established() || !link.is_encrypted())
+        {
+            return Err("the helper's link does not come up, or is not encrypted".into());
+        }
+        for index in 0..clients {
+            scene.open(index)?;
+        }
+        Ok(scene)
+    }
+
+    fn open(&mut self, index: usize) -> Result<(), String> {
+        let client = &mut self.clients[index];
+        self.inward.push(|slot| Some(client.syn(slot)));
+        let answers = self.exchange()?;
+        let [answer] = &answers[..] else { return Err(format!("{} frames for a SYN", answers.len())) };
+        let client = &mut self.clients[index];
+        client.take_syn(answer)?;
+        self.inward.push(|slot| Some(client.acknowledgement(slot)));
+        let answers = self.exchange()?;
+        if answers.is_empty() { Ok(()) } else { Err("an answer to nothing".into()) }
+    }
+
+    /// A turn's requests, up to their replies: how many, what the helper took for them, and frames on the link.
+    fn round_trips(&mut self) -> Result<(usize, u64, usize), String> {
+        let many = TURN.min(self.clients.len());
+        for _ in 0..many {
+            let client = &mut self.clients[self.next];
+            self.inward.push(|slot| Some(client.message(slot)));
+            self.next = (self.next + 1) % self.clients.len();
+        }
+        (self.spent_ns, self.link_frames) = (0, 0);
+        let frames = self.exchange()?;
+        let (mut replies, base) = (0, self.clients[0].port());
+        for frame in &frames {
+            let index = usize::from(port_of(frame).unwrap_or(0).wrapping_sub(base));
+            let client = self.clients.get_mut(index).ok_or("a frame for nobody")?;
+            replies += usize::from(client.check(frame)?);
+        }
+        if replies != many {
+            return Err(format!("{replies} replies to {many} requests"));
+        }
+        Ok((many, self.spent_ns, self.link_frames))
+    }
+
+    /// Frames go between helper and server until there are none: those for clients.
+    fn exchange(&mut self) -> Result<Vec<Vec<u8>>, String> {
+        let mut answers = Vec::new();
+        for _ in 0..TURNS_MAX {
+            self.now = Time(self.now.0 + TURN_NS);
+            let start = Instant::now();
+            if self.is_counted {
+                self.counted_turns()
+            } else {
+                self.helper_turn()
+            }
+            self.spent_ns += start.elapsed().as_nanos() as u64; // seconds
+            self.inward.clear();
+            self.over.clear();
+            for frame in self.outward.iter() {
+                match target_of(frame) {
+                    Some(SERVER_MAC | Mac::BROADCAST) => {
+                        self.over.push(|slot| {
+                            slot[..frame.len()].copy_from_slice(frame);
+                            Some(frame.len())
+                        });
+                    }
+                    _ => answers.push(frame.to_vec()),
+                }
+            }
+            self.now = Time(self.now.0 + TURN_NS);
+            turn(&mut self.server, &mut self.answering, self.now, self.over.iter(), &mut self.inward);
+            self.link_frames += self.over.len() + self.inward.len();
+            if self.inward.len() == 0 {
+                return Ok(answers);
+            }
+        }
+        Err("helper and server do not come to rest".into())
+    }
+
+    /// What is measured, under a name that a profiler finds.
+    #[inline(never)]
+    fn counted_turns(&mut self) {
+        self.helper_turn();
+    }
+
+    fn helper_turn(&mut self) {
+        self.outward.clear();
+        turn(&mut self.helper, &mut self.relay, self.now, self.inward.iter(), &mut self.outward);
+    }
+}
+
+/// The server's end of the link: each request is its own reply.
+#[derive(Debug, Default)]
+struct Answering {
+    link: Option<(Conn, ServerLink)>,
+}
+
+impl Answering {
+    fn take(&mut self, now: Time, bytes: &[u8]) {
+        let Some((_, link)) = &mut self.link else { return };
+        let mut scratch = Scratch::new();
+        let mut bytes = link.unseal(now, bytes, &mut scratch);
+        while let Ok(Some(event)) = link.decompose(now, &mut bytes) {
+            match event {
+                ServerEvent::Connect { id, .. } => link.accept(id),
+                ServerEvent::Data { id, bytes } => {
+                    link.compose(id, bytes);
+                    link.consumed(id, bytes.len()).expect("consumed at most what was received");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Application for Answering {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        match event {
+            Event::Opened { peer, .. } => {
+                let mut ring = KeyRing::new();
+                ring.accept(Role::Helper, Key::from_secret(SECRET));
+                let config = ServerConfig {
+                    ring,
+                    rules: AddressRules::default(),
+                    limits: Limits::default(),
+                    encryption: Encryption::Preferred,
+                };
+                let link = ServerLink::new(
+                    Arc::new(config),
+                    now,
+                    peer,
+                    SocketAddr::from(SERVER),
+                    Fresh::from_random([9; Fresh::BYTES]),
+                );
+                self.link = Some((conn, link));
+                out.grant(conn, 1 << 20);
+            }
+            Event::Data { bytes, .. } => {
+                self.take(now, bytes);
+                out.grant(conn, bytes.len() as u32); // a frame's
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, now: Time, _out: &mut T) {
+        if let Some((_, link)) = &mut self.link {
+            let _ = link.handle_timeout(now);
+        }
+    }
+
+    fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
+        let Some((conn, link)) = &mut self.link else { return };
+        while let Some(batch) = link.flush(now) {
+            if out.send_chunk(*conn, batch).is_err() {
+                return;
+            }
+        }
+        while let Some(spent) = out.spent_chunk() {
+            link.recycle(spent);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.link.as_ref().and_then(|(_, link)| link.poll_timeout())
+    }
+}

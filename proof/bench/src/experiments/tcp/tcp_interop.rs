@@ -1,0 +1,170 @@
+//! Our stack against a kernel, and a kernel against a kernel, over interfaces of the same kind: as many bytes as go
+//! through, each way, and messages to and fro; without loss, with it, with packets out of order. Each byte is compared.
+//!
+//! Rounds are interleaved, and a round's faults have the same seeds for both systems.
+
+mod findings;
+
+use std::io::Write;
+use std::time::Duration;
+
+use spillway_xdp::FaultsOptions;
+
+use crate::error::Error;
+use crate::experiments::Options;
+use crate::experiments::common::rounds::{Rounds, say, turns};
+use crate::experiments::tcp::kernel_peer::{Plan, Seen, Site, System, Work};
+use crate::results::Results;
+use crate::scene::Setting;
+
+/// What happens to frames on the cable.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weather {
+    /// As ratios have it at their end.
+    pub suffix: &'static str,
+    /// Share of frames lost, each by itself, both directions.
+    pub loss: f64,
+    /// Share of frames that come after up to [`REORDERED_BY`] of those behind them.
+    pub reordering: f64,
+}
+
+/// A frame that is held back lets so many pass at most.
+pub const REORDERED_BY: usize = 8;
+
+const WEATHERS: [Weather; 4] = [
+    Weather { suffix: "", loss: 0.0, reordering: 0.0 },
+    Weather { suffix: "_loss1", loss: 0.01, reordering: 0.0 },
+    Weather { suffix: "_loss3", loss: 0.03, reordering: 0.0 },
+    Weather { suffix: "_reordering", loss: 0.0, reordering: 0.05 },
+];
+
+/// How much is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effort {
+    /// Rounds.
+    pub rounds: usize,
+    /// What happens to frames.
+    pub weathers: Vec<Weather>,
+    /// Of each measurement of bytes.
+    pub bulk: Duration,
+    /// Of each measurement of messages.
+    pub messages: Duration,
+}
+
+impl Effort {
+    /// What figures need.
+    pub fn full() -> Effort {
+        Effort {
+            rounds: 11,
+            weathers: WEATHERS.to_vec(),
+            bulk: Duration::from_secs(3),
+            messages: Duration::from_secs(2),
+        }
+    }
+
+    /// What two minutes allow.
+    pub fn quick() -> Effort {
+        Effort {
+            rounds: 5,
+            bulk: Duration::from_millis(600),
+            messages: Duration::from_millis(300),
+            ..Effort::full()
+        }
+    }
+}
+
+/// One system at one work in one weather.
+#[derive(Clone, Debug)]
+struct Series {
+    system: System,
+    work: Work,
+    weather: Weather,
+    rounds: Rounds<Seen>,
+}
+
+/// Runs the experiment.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { Effort::quick() } else { Effort::full() };
+    run_with(&options.setting, &effort, out)
+}
+
+/// Runs it with so much effort.
+pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
+    let mut site = Site::set("interop", setting)?;
+    let machine = site.machine()?;
+    let mut all = series(effort);
+    let course = turns(effort.rounds, all.len()).try_for_each(|(round, at)| {
+        let Series { system, work, weather, .. } = all[at];
+        let plan =
+            Plan { system, work, faults: weather.faults(round), gate: None, length: effort.length(work) };
+        let seen = site.measure(&plan)?;
+        tell(out, round, &all[at], &seen);
+        all[at].rounds.take((seen, None));
+        Ok(())
+    });
+    let course = course.and_then(|()| site.close());
+    let mut results = Results::new("tcp-interop", machine);
+    findings::state(&all, &mut results);
+    Ok(results.after(course))
+}
+
+/// Both systems side by side, so that they are neighbours in time.
+fn series(effort: &Effort) -> Vec<Series> {
+    let mut all = Vec::new();
+    for &weather in &effort.weathers {
+        for work in [Work::Sending, Work::Receiving, Work::Answering] {
+            for system in [System::Spillway, System::Linux] {
+                all.push(Series { system, work, weather, rounds: Rounds::default() });
+            }
+        }
+    }
+    all
+}
+
+impl Effort {
+    fn length(&self, work: Work) -> Duration {
+        if work == Work::Answering { self.messages } else { self.bulk }
+    }
+}
+
+impl Weather {
+    fn faults(&self, round: usize) -> FaultsOptions {
+        FaultsOptions {
+            seed: round as u64 + 1,
+            loss: self.loss,
+            reordering: self.reordering,
+            reordering_frames: REORDERED_BY,
+            ..FaultsOptions::default()
+        }
+    }
+
+    fn words(&self) -> String {
+        match (self.loss > 0.0, self.reordering > 0.0) {
+            (false, false) => "clean".into(),
+            (false, true) => format!("{} % out of order", 100.0 * self.reordering),
+            _ => format!("{} % lost", 100.0 * self.loss),
+        }
+    }
+}
+
+fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
+    let Series { system, work, weather, .. } = series;
+    let what = match work {
+        Work::Answering => {
+            format!("{} answers, p50 {:.1} µs", seen.took_ns.len(), seen.quantile_us(0.5).unwrap_or(f64::NAN))
+        }
+        _ => format!("{:.1} MB/s", seen.bytes_per_s / 1e6),
+    };
+    say(
+        out,
+        format_args!(
+            "round {}: {} {work:?}, {}: {what}; {:.2} % sent again, {} timeouts; loop {:.0} % of a core",
+            round + 1,
+            system.name(),
+            weather.words(),
+            100.0 * seen.sender.again_share,
+            seen.sender.timeouts,
+            100.0 * seen.loop_share
+        ),
+    );
+}

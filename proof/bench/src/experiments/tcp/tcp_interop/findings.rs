@@ -1,0 +1,167 @@
+//! What the measurements come to: rows, ratios and checks.
+
+use super::{Series, Weather};
+use crate::experiments::tcp::kernel_peer::{Seen, System, Work};
+use crate::results::{Check, Ratio, Results, Row};
+
+impl Series {
+    fn row(&self, metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>) -> Row {
+        let values: Vec<f64> = self.rounds.good().filter_map(value).collect();
+        let row = Row::new(self.system.name(), metric, unit, &values)
+            .param("loss_percent", 100.0 * self.weather.loss)
+            .param("reordering_percent", 100.0 * self.weather.reordering);
+        match self.work {
+            Work::Sending => row.param("direction", "sends"),
+            Work::Receiving => row.param("direction", "receives"),
+            Work::Answering => row.param("direction", "answers"),
+        }
+    }
+}
+
+/// States everything.
+pub(super) fn state(all: &[Series], results: &mut Results) {
+    for series in all {
+        rows(series, results);
+    }
+    ratios(all, results);
+    checks(all, results);
+}
+
+fn rows(series: &Series, results: &mut Results) {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+        results.rows.push(series.row(metric, unit, value).note(note));
+    };
+    if series.work == Work::Answering {
+        row("round_trips_per_s", "1/s", &|seen| Some(seen.round_trips_per_s()), "64 bytes, one at a time");
+        row("p50_us", "µs", &|seen| seen.quantile_us(0.5), "");
+        row("p99_us", "µs", &|seen| seen.quantile_us(0.99), "");
+    } else {
+        row(
+            "bulk_bytes_per_s",
+            "B/s",
+            &|seen| Some(seen.bytes_per_s),
+            "as the receiving application has them",
+        );
+        let whose = match (series.system, series.work) {
+            (System::Spillway, Work::Sending) => "of our payload",
+            _ => "of the sending kernel's segments",
+        };
+        row("sent_again_percent", "%", &|seen| Some(100.0 * seen.sender.again_share), whose);
+        row("timeouts", "timeouts", &|seen| Some(seen.sender.timeouts), "of the sender");
+    }
+    row(
+        "loop_percent",
+        "% of a core",
+        &|seen| Some(100.0 * seen.loop_share),
+        "stack and application, or cable",
+    );
+}
+
+fn ratios(all: &[Series], results: &mut Results) {
+    let of = |system, like: &Series| {
+        all.iter().find(|s| s.system == system && s.work == like.work && s.weather == like.weather)
+    };
+    for ours in all.iter().filter(|series| series.system == System::Spillway) {
+        let Some(theirs) = of(System::Linux, ours) else { continue };
+        let suffix = ours.weather.suffix;
+        let (name, value): (_, fn(&Seen) -> f64) = match ours.work {
+            Work::Sending => (format!("bulk_over_linux{suffix}"), |seen| seen.bytes_per_s),
+            Work::Receiving => (format!("bulk_over_linux{suffix}_receiving"), |seen| seen.bytes_per_s),
+            Work::Answering => (format!("round_trips_over_linux{suffix}"), Seen::round_trips_per_s),
+        };
+        let ratio = Ratio::paired(&name, &ours.rounds.each(value), &theirs.rounds.each(value));
+        results.ratios.push(ratio.note(expected(ours.work, &ours.weather)));
+    }
+}
+
+/// What we said beforehand.
+fn expected(work: Work, weather: &Weather) -> &'static str {
+    match (work, weather.suffix) {
+        (Work::Sending, "") => "ours sends; expected ≥ 0.8; the kernels' path has a second interface in it",
+        (Work::Sending, "_loss1") => "ours sends; expected ≥ 1.0",
+        (Work::Sending, _) => "ours sends",
+        (Work::Receiving, "_loss1") => "ours receives from Linux, over Linux receiving; expected ≥ 1.5",
+        (Work::Receiving, "_loss3") => "ours receives from Linux, over Linux receiving; expected ≥ 1.3",
+        (Work::Receiving, _) => "the peer's kernel sends in both: ours only takes and acknowledges",
+        (Work::Answering, _) => "round trips a second; two wake-ups of ours, four of the kernels' path",
+    }
+}
+
+fn checks(all: &[Series], results: &mut Results) {
+    let seen = || all.iter().flat_map(|series| series.rounds.good());
+    let (wrong, bytes) = (seen().map(|seen| seen.wrong).sum(), seen().map(|seen| seen.bytes).sum::<u64>());
+    let of = format!("{bytes} bytes, each compared, from the first to the last");
+    results.checks.push(Check::none("wrong", wrong, &of));
+    let trouble = seen().map(|seen| seen.trouble).sum();
+    results.checks.push(Check::none(
+        "trouble",
+        trouble,
+        "connections given up or reset, or frames that were malformed",
+    ));
+    let faults = |is_faulty: bool| {
+        let runs = all
+            .iter()
+            .filter(move |s| s.weather.suffix.is_empty() != is_faulty)
+            .flat_map(|s| s.rounds.good());
+        runs.map(|seen| seen.faulted.lost + seen.faulted.reordered).sum::<u64>()
+    };
+    let (there, elsewhere) = (faults(true), faults(false));
+    let any = all.iter().any(|series| !series.weather.suffix.is_empty());
+    let detail =
+        format!("{there} frames lost or out of order where that was asked for, {elsewhere} elsewhere");
+    results.checks.push(Check::new("faults_as_asked", elsewhere == 0 && (there > 0 || !any), detail));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::common::rounds::Rounds;
+    use crate::machine::Machine;
+    use spillway_xdp::Faulted;
+
+    fn series(system: System, work: Work, suffix: &'static str, speed: f64, lost: u64) -> Series {
+        let weather = Weather { suffix, loss: if suffix.is_empty() { 0.0 } else { 0.01 }, reordering: 0.0 };
+        let seen = Seen {
+            bytes_per_s: speed,
+            bytes: 1_000,
+            took_ns: vec![(1e9 / speed) as u64; 100],
+            faulted: Faulted { lost, ..Faulted::default() },
+            ..Seen::default()
+        };
+        Series { system, work, weather, rounds: Rounds::from_iter((0..5).map(|_| Some(seen.clone()))) }
+    }
+
+    #[test]
+    fn each_work_in_each_weather_has_its_ratio() {
+        let all = [
+            series(System::Spillway, Work::Sending, "", 300.0, 0),
+            series(System::Linux, Work::Sending, "", 200.0, 0),
+            series(System::Spillway, Work::Sending, "_loss1", 10.0, 3),
+            series(System::Linux, Work::Sending, "_loss1", 40.0, 3),
+            series(System::Spillway, Work::Answering, "", 50_000.0, 0),
+            series(System::Linux, Work::Answering, "", 25_000.0, 0),
+            series(System::Spillway, Work::Receiving, "_loss1", 120.0, 3),
+            series(System::Linux, Work::Receiving, "_loss1", 60.0, 3),
+        ];
+        let mut results = Results::new("tcp-interop", Machine::default());
+        state(&all, &mut results);
+        let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).and_then(|r| r.median);
+        assert_eq!(ratio("bulk_over_linux"), Some(1.5));
+        assert_eq!(ratio("bulk_over_linux_loss1"), Some(0.25));
+        assert_eq!(ratio("round_trips_over_linux"), Some(2.0));
+        assert_eq!(ratio("bulk_over_linux_loss1_receiving"), Some(2.0));
+        assert_eq!(results.ratios.len(), 4);
+        assert!(results.passed(), "{:?}", results.checks);
+    }
+
+    #[test]
+    fn what_is_lost_elsewhere_or_wrong_fails_a_check() {
+        for (lost, wrong) in [(1, 0), (0, 1)] {
+            let mut one = series(System::Linux, Work::Sending, "", 200.0, lost);
+            one.rounds.take((Seen { wrong, ..Seen::default() }, None));
+            let mut results = Results::new("tcp-interop", Machine::default());
+            state(&[one], &mut results);
+            assert!(!results.passed());
+        }
+    }
+}
