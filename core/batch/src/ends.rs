@@ -254,6 +254,7 @@ impl Ends {
         self.assembler.len() >= self.pending_bytes_max
     }
 
+    #[must_use]
     pub(crate) fn poll_room(&mut self) -> Option<Id> {
         while let Some(id) = self.room.pop_front() {
             let room = self.room(id);
@@ -330,6 +331,7 @@ impl Ends {
         over
     }
 
+    #[must_use]
     pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
         if self.assembler.is_empty() {
             return None;
@@ -358,6 +360,7 @@ impl Ends {
         self.policy.due(self.last_batch, self.waiting_since)
     }
 
+    #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         (!self.assembler.is_empty()).then(|| self.due_at().unwrap_or(Time::ZERO))
     }

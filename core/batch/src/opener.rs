@@ -462,6 +462,7 @@ impl OpenerLink {
 
     /// A connection whose `compose` fell short and that has room again. Ask until `None`, after each input and
     /// each batch taken.
+    #[must_use]
     pub fn poll_room(&mut self) -> Option<Id> {
         self.ends.poll_room()
     }
@@ -503,6 +504,7 @@ impl OpenerLink {
     }
 
     /// A batch, if one is due by the policy. The preamble is due at once.
+    #[must_use]
     pub fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
         if self.is_established() { self.ends.poll_transmit(now) } else { self.ends.flush(now) }
     }
@@ -539,6 +541,7 @@ impl OpenerLink {
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.stage {
             Stage::Opening(_) if self.ends.assembler.is_empty() => Some(self.handshake_deadline),
@@ -548,6 +551,7 @@ impl OpenerLink {
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next, while nothing can be sent.
+    #[must_use]
     pub fn poll_record_timeout(&self) -> Option<Time> {
         match &self.stage {
             Stage::Opening(_) => Some(self.handshake_deadline),

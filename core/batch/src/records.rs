@@ -182,6 +182,7 @@ impl Records {
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.silence.map(|silence| silence.look_at)
     }

@@ -440,6 +440,7 @@ impl ServerLink {
 
     /// A connection whose `compose` fell short and that has room again. Ask until `None`, after each input and
     /// each batch taken.
+    #[must_use]
     pub fn poll_room(&mut self) -> Option<Id> {
         self.ends.poll_room()
     }
@@ -523,6 +524,7 @@ impl ServerLink {
     }
 
     /// A batch, if one is due by the policy.
+    #[must_use]
     pub fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
         self.ends.poll_transmit(now)
     }
@@ -549,6 +551,7 @@ impl ServerLink {
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let waited_for = match &self.stage {
             Stage::Accepting { deadline, .. } => Some(*deadline),
@@ -558,6 +561,7 @@ impl ServerLink {
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next because a record is incomplete.
+    #[must_use]
     pub fn poll_record_timeout(&self) -> Option<Time> {
         self.ends.records.as_ref()?.poll_timeout()
     }

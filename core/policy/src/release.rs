@@ -274,11 +274,13 @@ impl Release {
     }
 
     /// When to call [`poll`](Self::poll). Nothing: after the next look.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.draining.as_ref().filter(|(left, _)| *left > 0).map(|(_, limiter)| limiter.next_at())
     }
 
     /// The last decision, for the log.
+    #[must_use]
     pub fn poll_notice(&mut self) -> Option<ReleaseNotice> {
         self.notice.take()
     }

@@ -25,6 +25,7 @@ impl Drain {
     }
 
     /// When those that are left are reset.
+    #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         (!self.links_closed).then_some(self.deadline)
     }

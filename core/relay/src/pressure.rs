@@ -31,6 +31,7 @@ pub(crate) struct Pressure {
 }
 
 impl Pressure {
+    #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.look_at
     }

@@ -162,6 +162,7 @@ impl Relay {
     }
 
     /// The next decision for the log. Ask until `None`, after each turn.
+    #[must_use]
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop()
     }

@@ -156,6 +156,7 @@ impl Tracker {
     }
 
     /// Why it gave up, once.
+    #[must_use]
     pub fn poll_gave_up(&mut self) -> Option<GaveUp> {
         let why = self.gave_up.filter(|_| !self.is_told);
         self.is_told |= why.is_some();

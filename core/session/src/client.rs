@@ -253,6 +253,7 @@ impl ClientSession {
     }
 
     /// When to call [`transmit`](Self::transmit) next if nothing happens.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.stage == Stage::Attached { self.stream.poll_timeout() } else { None }
     }

@@ -20,6 +20,7 @@ pub enum Expired<C> {
 
 impl<C: Copy + PartialEq> Sessions<C> {
     /// When to call [`poll_expired`](Self::poll_expired) next.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.is_overflowing() {
             return Some(self.now);
@@ -28,6 +29,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
     }
 
     /// A session that has waited too long, or holds too much. Ask until `None`.
+    #[must_use]
     pub fn poll_expired(&mut self, now: Time) -> Option<Expired<C>> {
         self.pass(now);
         if let Some((session, carrier)) = self.poll_overflow() {

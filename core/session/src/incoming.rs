@@ -115,6 +115,7 @@ impl Incoming {
     }
 
     /// The new limit, when it is time to tell the other end.
+    #[must_use]
     pub(crate) fn poll_credit(&mut self) -> Option<u64> {
         let limit = self.wanted_limit();
         if self.end.is_some() || limit - self.limit < self.tell_bytes() {
@@ -129,6 +130,7 @@ impl Incoming {
     }
 
     /// The acknowledgement, when it is time to tell it. `along`: bytes go the other way just now.
+    #[must_use]
     pub(crate) fn poll_acknowledge(&mut self, now: Time, along: bool) -> Option<Acknowledge> {
         let is_due =
             self.asked || self.owed_since.is_some_and(|since| self.is_worth_telling(now, since, along));
@@ -152,6 +154,7 @@ impl Incoming {
     }
 
     /// When [`poll_acknowledge`](Self::poll_acknowledge) has something even if nothing goes the other way.
+    #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.owed_since.map(|since| since + TELL_ALONE_AFTER)
     }

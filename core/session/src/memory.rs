@@ -37,6 +37,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// The next session that ends because memory is used up, and its carrier: until an eighth is free, or, where nobody has
     /// kept anything waiting, until the rest is within the bound.
+    #[must_use]
     pub(crate) fn poll_overflow(&mut self) -> Option<(SessionHandle, Option<C>)> {
         if self.overflowing.is_empty() && self.held > self.limits.memory_bytes_max {
             self.overflowing = self.who_overflows();

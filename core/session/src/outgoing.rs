@@ -85,6 +85,7 @@ impl Outgoing {
     }
 
     /// The offset of the end, if the carrier is to be told of it now.
+    #[must_use]
     pub(crate) fn poll_finish(&mut self) -> Option<u64> {
         if self.finish == Finish::Wanted && self.passed == self.written() {
             self.finish = Finish::Passed;

@@ -204,6 +204,7 @@ impl Stream {
     }
 
     /// When [`transmit`](Self::transmit) has something even if nobody writes.
+    #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         if self.is_open() || self.discards() { self.incoming.poll_timeout() } else { None }
     }

@@ -423,6 +423,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// When [`transmit`](Self::transmit) has something for this session even if nothing happens. Never, as long as the
     /// session has no carrier.
+    #[must_use]
     pub fn poll_transmit_timeout(&self, session: SessionHandle) -> Option<Time> {
         self.slots.get(session).filter(|known| known.carrier.is_some())?.stream.poll_timeout()
     }

@@ -122,6 +122,7 @@ impl Vigil {
     }
 
     /// When to call [`poll`](Self::poll) next.
+    #[must_use]
     pub fn poll_timeout(&self) -> Time {
         match self.awaits_since {
             // Half way, whoever is only slow to answer is asked whether it lives.

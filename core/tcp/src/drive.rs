@@ -43,6 +43,7 @@ pub fn end_turn<A: Application>(stack: &mut Stack, application: &mut A, now: Tim
 }
 
 /// When the next turn is due, if no frame comes.
+#[must_use]
 pub fn poll_timeout<A: Application>(stack: &Stack, application: &A) -> Option<Time> {
     [stack.poll_timeout(), application.poll_timeout()].into_iter().flatten().min()
 }

@@ -129,6 +129,7 @@ impl Neighbours {
     /// An address to ask for now, to everybody. Ask until there is none; then
     /// [`poll_timeout`](Neighbours::poll_timeout) tells when to ask again.
     #[inline]
+    #[must_use]
     pub fn poll_question(&mut self, now: Time) -> Option<Ipv4Addr> {
         if self.next_at.is_none_or(|at| now < at) { None } else { self.next_question(now) }
     }
@@ -152,6 +153,7 @@ impl Neighbours {
     }
 
     /// When to call [`Neighbours::poll_question`] next.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.next_at
     }

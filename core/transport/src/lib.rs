@@ -189,5 +189,6 @@ pub trait Application {
     /// All events that were there at once have been handled: the moment to send what was gathered.
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T);
     /// When `handle_timeout` wants to be called next. Ask again after each turn.
+    #[must_use]
     fn poll_timeout(&self) -> Option<Time>;
 }

@@ -148,6 +148,7 @@ impl Ask {
     }
 
     /// When to ask [`poll`](Self::poll) at the latest.
+    #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.deadline
     }

@@ -213,11 +213,13 @@ impl Connection {
     }
 
     /// What happened. Ask until `None`.
+    #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.poll()
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout): only while something is being set up.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.moving.as_ref()?.deadline()
     }
@@ -245,6 +247,7 @@ impl Connection {
 
     /// A change that the caller's set of descriptors needs. Ask until `None` after every other call; or use
     /// [`watch_in`](Self::watch_in).
+    #[must_use]
     pub fn poll_watch(&mut self) -> Option<Watch<'_>> {
         let slot = Slot::ALL.into_iter().find(|slot| self.watch_is_due(*slot))?;
         let (socket, watched, interest) = match slot.link() {

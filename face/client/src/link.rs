@@ -127,6 +127,7 @@ impl Link {
     }
 
     /// What the other side wished since it was last asked.
+    #[must_use]
     pub(crate) fn poll_drain(&mut self) -> Option<u32> {
         self.drain_ms.take()
     }

@@ -88,6 +88,7 @@ impl Listener {
         Interest { readable: self.paused_until.is_none(), writable: false }
     }
 
+    #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.paused_until
     }

@@ -362,6 +362,7 @@ impl Pair {
     }
 
     /// When something is due.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.session.poll_timeout(), self.deadline].into_iter().flatten().min()
     }

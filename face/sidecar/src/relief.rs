@@ -116,11 +116,13 @@ impl Relief {
         }
     }
 
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.policy.poll_timeout()
     }
 
     /// Whom to open, or to send elsewhere.
+    #[must_use]
     pub fn poll_move(&mut self) -> Option<Move> {
         self.policy.poll_move()
     }

@@ -74,6 +74,7 @@ impl Watcher {
 
     /// The whole list, if it is another than the last that this has given: sorted by address, each address once, at
     /// most [`HELPERS_MAX`](crate::HELPERS_MAX).
+    #[must_use]
     pub fn poll_list(&mut self) -> Option<Vec<Entry>> {
         let mut waiting = self.shared.waiting();
         let list = waiting.list.take();
@@ -82,6 +83,7 @@ impl Watcher {
     }
 
     /// What an operator may want to know.
+    #[must_use]
     pub fn poll_notice(&mut self) -> Option<Notice> {
         let mut waiting = self.shared.waiting();
         let notice = waiting.notices.pop_front();

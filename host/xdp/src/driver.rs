@@ -21,6 +21,7 @@ pub trait Endpoint {
     fn end_turn(&mut self, now: Time);
 
     /// The next frame to send, into `slot`, and its length. Called until there is none, or this turn's are enough.
+    #[must_use]
     fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize>;
 
     /// When the next turn is due if no frame comes. Asked after each turn.

@@ -286,12 +286,14 @@ impl Activation {
     }
 
     /// When to call [`poll`](Self::poll) at the latest. Nothing: when something has been told.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let look = self.needs_looks().then_some(self.next_look);
         [look, self.next_move_at(), self.stage.until(), self.standing.until()].into_iter().flatten().min()
     }
 
     /// The next decision, for the log.
+    #[must_use]
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }

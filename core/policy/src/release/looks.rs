@@ -66,6 +66,7 @@ impl Looks {
     }
 
     /// The last decision, for the log.
+    #[must_use]
     pub fn poll_notice(&mut self) -> Option<ReleaseNotice> {
         self.release.poll_notice()
     }

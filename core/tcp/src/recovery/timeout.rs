@@ -14,6 +14,7 @@ const BACKOFFS_MAX: u32 = 32;
 
 impl Recovery {
     /// When to call [`Recovery::handle_timeout`]: always something while anything is outstanding.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         Some(self.wakes_at()).filter(|at| *at < NEVER)
     }

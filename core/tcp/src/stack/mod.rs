@@ -135,6 +135,7 @@ impl Stack {
     }
 
     /// What happened next, if anything. Poll until there is nothing, after each frame and each timeout.
+    #[must_use]
     pub fn poll_event(&mut self) -> Option<(Conn, StackEvent)> {
         loop {
             let (conn, event) = self.events.pop()?;
@@ -150,6 +151,7 @@ impl Stack {
 
     /// When [`handle_timeout`](Self::handle_timeout) is due: exact, or a little early. Ask after each turn; before
     /// [`poll_transmit`](Self::poll_transmit) has nothing more it is now.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if !self.touched.is_empty() {
             return Some(self.now);

@@ -21,6 +21,7 @@ impl Stack {
 
     /// Writes the next frame to be sent, if there is one: its length. Call until there is none, at the end of each turn.
     /// `slot` holds [`frame_bytes_max`](Self::frame_bytes_max); a shorter one gets nothing.
+    #[must_use]
     pub fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
         self.now = self.now.max(now);
         if slot.len() < self.frame_bytes_max() {

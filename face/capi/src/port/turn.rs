@@ -129,6 +129,7 @@ impl Port {
     }
 
     /// When the next turn is due at the latest; in the past when something is left to do.
+    #[must_use]
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         if self.is_touched || self.current.is_some() || !self.ready.is_empty() {
             return Some(self.now);

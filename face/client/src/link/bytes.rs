@@ -47,6 +47,7 @@ impl Link {
     }
 
     /// Whether `send` fell short before and now has room.
+    #[must_use]
     pub(crate) fn poll_room(&mut self) -> bool {
         let Stage::Open(id) = self.stage else { return false };
         if !self.wants_room || !self.unsent.is_empty() || self.end.room(id) == 0 {
@@ -229,6 +230,7 @@ impl Link {
     }
 
     /// Why a link that is prepared and not yet in use cannot be used any more.
+    #[must_use]
     pub(crate) fn poll_ended(&self) -> Option<Ended> {
         self.ended
     }

@@ -121,6 +121,7 @@ impl Asking {
         }
     }
 
+    #[must_use]
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.under_way.first_key_value().map(|(_, (_, ask))| ask.poll_timeout())
     }

@@ -213,17 +213,20 @@ impl Relief {
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let decision = self.activation.poll_timeout().map(|at| self.epoch + at.since(Time::ZERO));
         [decision, self.asking.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Who is to go where. Ask until `None` after every other call.
+    #[must_use]
     pub fn poll_move(&mut self) -> Option<Move> {
         self.moves.pop_front()
     }
 
     /// A decision, for the log.
+    #[must_use]
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.activation.poll_notice()
     }

@@ -56,6 +56,7 @@ impl BlockingSession {
     }
 
     /// What happened since it was last asked.
+    #[must_use]
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.session.poll_event()
     }

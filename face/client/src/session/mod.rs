@@ -411,6 +411,7 @@ impl Session {
     }
 
     /// What happened since it was last asked.
+    #[must_use]
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.events.pop_front()
     }
@@ -445,6 +446,7 @@ impl Session {
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.is_over() {
             return None;

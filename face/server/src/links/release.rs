@@ -49,6 +49,7 @@ impl Releasing {
 
 impl Links {
     /// A decision on sending sessions back, for the log. Ask after [`handle_timeout`](Self::handle_timeout).
+    #[must_use]
     pub fn poll_release_notice(&mut self) -> Option<ReleaseNotice> {
         self.releasing.as_mut()?.looks.poll_notice()
     }

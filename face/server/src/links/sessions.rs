@@ -143,6 +143,7 @@ impl Carried {
         session.is_some()
     }
 
+    #[must_use]
     pub(super) fn poll_ended(&mut self) -> Option<Event<'static>> {
         let session = self.ended.pop_front()?;
         Some(Event::Closed { client: Client(Name::Session(session)), reason: CloseReason::Reset })
@@ -153,6 +154,7 @@ impl Carried {
         !(self.dirty.is_empty() && self.ended.is_empty())
     }
 
+    #[must_use]
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.owed.front().map(|(at, _)| *at).into_iter().chain(self.table.poll_timeout()).min()
     }

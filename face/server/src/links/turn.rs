@@ -225,6 +225,7 @@ impl Links {
     }
 
     /// What happened outside `decompose`. Ask until `None`, after all of a turn's readiness.
+    #[must_use]
     pub fn poll_event(&mut self) -> Option<Event<'static>> {
         if let Some(client) = self.room.pop_front() {
             return Some(Event::Room { client });
@@ -245,6 +246,7 @@ impl Links {
 
     /// How long to wait at most before the next turn, asked after [`watch_in`](Self::watch_in). In the past when
     /// something is left to do: an event to ask for, or a batch to flush.
+    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let is_busy = self.carried.is_busy() || self.member.as_ref().is_some_and(Member::is_busy);
         if is_busy || !(self.room.is_empty() && self.lost.is_empty() && self.touched.is_empty()) {

@@ -81,6 +81,7 @@ impl Members {
     }
 
     /// When the list may be another by itself.
+    #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let missing = self.all.values().filter_map(|member| member.missing_since);
         let empty = self.empty_since.filter(|_| !self.last.is_empty());
