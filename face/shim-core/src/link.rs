@@ -488,11 +488,12 @@ impl Inner {
                 log::knock(format_args!("link of {peer} refused: {lost}"));
             } else if !matches!(lost, Lost::Ended) || !held.is_empty() || sessions > 0 {
                 let count = held.len();
-                let waiting = match sessions {
-                    0 => String::new(),
-                    waiting => format!(" ({waiting} sessions go on without it)"),
+                let sessions = match (sessions, &lost) {
+                    (0, _) => String::new(),
+                    (sessions, Lost::Unserved) => format!(" ({sessions} sessions closed)"),
+                    (sessions, _) => format!(" ({sessions} sessions go on without it)"),
                 };
-                log::line(format_args!("link of {peer} lost, with {count} connections{waiting}: {lost}"));
+                log::line(format_args!("link of {peer} lost, with {count} connections{sessions}: {lost}"));
             }
         }
         // Explicitly: a forked child may hold the same socket, and keep it in the set.

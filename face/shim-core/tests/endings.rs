@@ -94,6 +94,7 @@ fn clients_of_other_event_loops_are_told_at_once_when_the_one_of_the_link_port_i
     echo(&mut session, b"loop");
     hear_end(&mut session);
     assert_eq!(server.wait(), Some(4), "told of a session: {}", server.log());
+    server.wait_for_log("(1 sessions closed): the server closed its event loop");
     let mut server = program.start();
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
