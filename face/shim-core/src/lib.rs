@@ -36,6 +36,7 @@ mod release;
 mod relief;
 mod rotation;
 mod sessions;
+mod signals;
 mod source;
 mod standard_error;
 mod switch;

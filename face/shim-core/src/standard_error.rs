@@ -11,6 +11,8 @@
 //! - a terminal or another device: a descriptor of its own, opened anew for each line. Lines are dropped where this
 //!   process may not open it
 //! - a file on a disk: `write`, which needs no reader
+//!
+//! A write to a pipe whose reader has gone, or beyond the greatest size of a file, raises a signal: see `signals`.
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -21,7 +23,7 @@ use std::sync::OnceLock;
 use libc::c_int;
 
 use crate::sys::{self, Errno, call};
-use crate::table;
+use crate::{signals, table};
 
 const STANDARD_ERROR: c_int = 2;
 
@@ -57,7 +59,6 @@ pub(crate) fn write(bytes: &[u8]) -> bool {
     let file = identity(STANDARD_ERROR).ok().filter(|file| Some(*file) == was);
     let Some(file) = file.filter(|_| table::is_real(STANDARD_ERROR)) else { return false };
     let mut asked = [libc::pollfd { fd: STANDARD_ERROR, events: libc::POLLOUT, revents: 0 }];
-    // A pipe whose reader has gone says so, too: writing would be SIGPIPE.
     let has_room = sys::poll(&mut asked, Some(Duration::ZERO), core::ptr::null()) == Ok(1)
         && asked[0].revents == libc::POLLOUT;
     if !has_room {
@@ -109,8 +110,8 @@ impl Identity {
     /// Writes to the descriptor `fd`, which is this file and can also be opened by this path. The length written.
     fn write(self, fd: c_int, path: &CStr, bytes: &[u8]) -> Result<usize, Errno> {
         match self.kind {
-            Kind::Disk => sys::write(fd, bytes),
-            Kind::Pipe => put_into_pipe(fd, bytes),
+            Kind::Disk => signals::none_raised_by(|| sys::write(fd, bytes)),
+            Kind::Pipe => signals::none_raised_by(|| put_into_pipe(fd, bytes)),
             Kind::Socket => sys::send(fd, bytes),
             Kind::Device => self.write_anew(path, bytes),
             Kind::Other => Err(libc::EINVAL),
@@ -157,6 +158,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::signals::tests::in_child;
 
     const LINE: &[u8] = b"spillway: a line of the log\n";
 
@@ -269,6 +271,17 @@ mod tests {
         target.reader.read_exact(&mut read).unwrap();
         assert_eq!(read, LINE.repeat(10));
         drop(reused);
+    }
+
+    /// It goes after a look at whether there is room, and before the write.
+    #[test]
+    fn a_pipe_whose_reader_has_gone_ends_no_process() {
+        let target = pipe();
+        drop(target.reader);
+        let fd = target.blocking.as_raw_fd();
+        let file = identity(fd).unwrap();
+        let outcome = in_child(|| (file.write(fd, c"", LINE) != Err(libc::EPIPE)).into());
+        assert_eq!(outcome, Ok(0), "the signal that ended it, or another result");
     }
 
     #[test]

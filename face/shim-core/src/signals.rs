@@ -1,0 +1,157 @@
+//! Signals that a write may raise for the thread that writes: an application that has not asked for them must not be
+//! ended by a line of the log.
+
+use core::time::Duration;
+
+use libc::c_int;
+
+use crate::sys::{self, Errno, call};
+
+/// Signals of a thread, as the kernel has them: bit 0 is signal 1.
+type Mask = u64;
+
+/// Raised by a write to a pipe whose reader has gone.
+const BROKEN_PIPE: Mask = mask_of(libc::SIGPIPE);
+/// Raised by a write beyond `RLIMIT_FSIZE`.
+const FILE_TOO_LARGE: Mask = mask_of(libc::SIGXFSZ);
+
+const fn mask_of(signal: c_int) -> Mask {
+    1 << (signal - 1)
+}
+
+/// Writes, and takes away the signal that the kernel has raised for that. What was pending before stays pending, and the
+/// thread's signal mask stays as it is. Usable in signal handlers.
+pub(crate) fn none_raised_by(write: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
+    let before = change_mask(libc::SIG_BLOCK, BROKEN_PIPE | FILE_TOO_LARGE)?;
+    let was_pending = pending();
+    let outcome = write();
+    let raised = match outcome {
+        Err(libc::EPIPE) => BROKEN_PIPE,
+        Err(libc::EFBIG) => FILE_TOO_LARGE,
+        _ => 0,
+    };
+    take(raised & !was_pending);
+    let _ = change_mask(libc::SIG_SETMASK, before);
+    outcome
+}
+
+/// Changes the calling thread's mask. The mask before.
+fn change_mask(how: c_int, mask: Mask) -> Result<Mask, Errno> {
+    let mut before: Mask = 0;
+    call!(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut before, size_of::<Mask>())?;
+    Ok(before)
+}
+
+/// Blocked signals that wait for the calling thread.
+fn pending() -> Mask {
+    let mut pending: Mask = 0;
+    let _ = call!(libc::SYS_rt_sigpending, &raw mut pending, size_of::<Mask>());
+    pending
+}
+
+/// Takes one pending signal of these, if there is one: first one of the calling thread alone.
+fn take(signals: Mask) {
+    if signals != 0 {
+        let no_wait = sys::timespec(Duration::ZERO);
+        let no_details = core::ptr::null::<libc::siginfo_t>();
+        let _ = call!(
+            libc::SYS_rt_sigtimedwait,
+            &raw const signals,
+            no_details,
+            &raw const no_wait,
+            size_of::<Mask>()
+        );
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// What a check in a forked child has found, as its exit code.
+    const RIGHT: c_int = 0;
+
+    /// Runs this in a child in which both signals have their default action, which ends the process: the signal that ended
+    /// it, or its exit code. Only system calls may be made there.
+    pub(crate) fn in_child(act: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
+        // The calls of libc are looked up here: a child must not, which may have been forked while that was locked.
+        pending();
+        // SAFETY: the child makes system calls only, and never returns.
+        unsafe {
+            let child = libc::fork();
+            assert!(child >= 0);
+            if child == 0 {
+                let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+                for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
+                libc::_exit(act());
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            if libc::WIFEXITED(status) { Ok(libc::WEXITSTATUS(status)) } else { Err(libc::WTERMSIG(status)) }
+        }
+    }
+
+    #[test]
+    fn a_write_that_nobody_reads_ends_no_process_and_changes_no_mask() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let write = || sys::write(writer.as_raw_fd(), b"line\n");
+        assert_eq!(in_child(|| write().err().unwrap_or(RIGHT)), Err(libc::SIGPIPE), "without");
+        let outcome = in_child(|| {
+            if none_raised_by(write) != Err(libc::EPIPE) {
+                return 1;
+            }
+            let mask = change_mask(libc::SIG_BLOCK, 0).unwrap_or(Mask::MAX);
+            if mask & (BROKEN_PIPE | FILE_TOO_LARGE) != 0 {
+                return 2;
+            }
+            // SAFETY: a plain call.
+            unsafe { libc::raise(libc::SIGPIPE) };
+            3
+        });
+        assert_eq!(outcome, Err(libc::SIGPIPE), "the application's own is still delivered");
+    }
+
+    #[test]
+    fn a_signal_that_waited_before_still_waits_and_no_other_does() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let write = || none_raised_by(|| sys::write(writer.as_raw_fd(), b"line\n"));
+        let outcome = in_child(|| {
+            let _ = change_mask(libc::SIG_BLOCK, BROKEN_PIPE);
+            if write() != Err(libc::EPIPE) || pending() & BROKEN_PIPE != 0 {
+                return 1;
+            }
+            // SAFETY: a plain call.
+            unsafe { libc::raise(libc::SIGPIPE) };
+            if write() != Err(libc::EPIPE) || pending() & BROKEN_PIPE == 0 {
+                return 2;
+            }
+            RIGHT
+        });
+        assert_eq!(outcome, Ok(RIGHT));
+    }
+
+    #[test]
+    fn a_file_at_its_greatest_size_ends_no_process() {
+        let path = std::env::temp_dir().join(format!("spillway-size-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let write = || sys::write(file.as_raw_fd(), b"line\n");
+        let limited = |write: &dyn Fn() -> Result<usize, Errno>| {
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: the limit outlives the call.
+            if unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const none) } != 0 {
+                return 1;
+            }
+            if write() == Err(libc::EFBIG) && pending() & FILE_TOO_LARGE == 0 { RIGHT } else { 2 }
+        };
+        assert_eq!(in_child(|| limited(&write)), Err(libc::SIGXFSZ), "without");
+        assert_eq!(in_child(|| limited(&|| none_raised_by(write))), Ok(RIGHT));
+    }
+}
