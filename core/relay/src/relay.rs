@@ -335,6 +335,7 @@ fn link_status(upstream: &Upstream) -> LinkStatus {
         State::Connecting { .. } => LinkState::Connecting,
         State::Linked(linked) if !linked.up => LinkState::Connecting,
         State::Linked(linked) if linked.draining => LinkState::Draining,
+        State::Linked(_) if matches!(upstream.standing, Standing::Retired { .. }) => LinkState::Draining,
         State::Linked(_) => LinkState::Up,
         State::Closed => LinkState::Closed,
     };

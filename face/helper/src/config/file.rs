@@ -7,9 +7,11 @@ use std::fs;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, PolicyKind};
 use toml::{Spanned, Value};
@@ -52,10 +54,16 @@ pub fn read_file(path: &Path, keys: bool) -> Result<HelperConfig, Problems> {
     read_text(&text, &Reading { base, keys }).map_err(|problems| Problems { path: path.to_owned(), problems })
 }
 
-/// One byte more than a configuration has, at most: a pipe and a device do not tell their length before.
+/// Reads one byte more than a configuration may have, at most. Only regular files are read: a pipe without a writer would stop
+/// every later reload.
 fn read_bounded(path: &Path) -> io::Result<String> {
+    let no_waiting = OFlags::NONBLOCK.union(OFlags::NOCTTY);
+    let file = fs::OpenOptions::new().read(true).custom_flags(no_waiting.bits().cast_signed()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
     let mut text = String::new();
-    fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 

@@ -47,6 +47,7 @@ impl Display for Service {
         writeln!(f, "link_listen = {}", list(&self.link_listen)?)?;
         writeln!(f, "# key_files: {}", named(&self.keys)?)?;
         writeln!(f, "# client_key_files: {}", named(&self.client_keys)?)?;
+        writeln!(f, "require_encryption = {}", self.require_encryption)?;
         writeln!(f, "clients = {}", list(&self.client_ranges())?)?;
         writeln!(f, "proxy_protocol_from = {}", list(&self.proxy_protocol_from)?)?;
         if let Some(register) = &self.register {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use rustix::fs::{CWD, FileType, Mode};
 
 use super::*;
 use crate::config::reference::is_toml;
@@ -39,9 +40,44 @@ fn a_short_file_has_the_defaults() {
 }
 
 #[test]
-fn what_does_not_end_is_no_configuration() {
-    let problems = read_file(Path::new("/dev/zero"), false).expect_err("not a configuration");
-    assert!(problems.to_string().contains("has more than 1048576 bytes"), "{problems}");
+fn only_regular_files_of_a_configurations_length_are_read() {
+    let read = |path: &Path| read_file(path, false).expect_err("not a configuration").to_string();
+    assert!(read(Path::new("/dev/zero")).contains("is not a regular file"));
+    let directory = std::env::temp_dir().join(format!("spillway-config-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let (fifo, long) = (directory.join("fifo"), directory.join("long.toml"));
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    assert!(read(&fifo).contains("is not a regular file"), "and it does not wait for a writer");
+    fs::write(&long, "#".repeat(1 << 21)).unwrap();
+    assert!(read(&long).contains("has more than 1048576 bytes"));
+    fs::remove_dir_all(directory).unwrap();
+}
+
+/// A key that is missing here would be missing from `check --show`, and from what a reload says it has changed.
+#[test]
+fn every_key_of_the_reference_is_shown() {
+    let shown = read(LEAST).unwrap().to_string();
+    let keys = SECTIONS.iter().flat_map(|section| section.entries).map(|entry| entry.key);
+    // Only shown where they are given.
+    let optional = ["register", "advertise"];
+    for key in keys.filter(|key| !optional.contains(key)) {
+        let comment = match key {
+            "network" => "# no network bound",
+            "metrics" => "# no metrics",
+            _ => key,
+        };
+        assert!(shown.contains(&format!("{key} =")) || shown.contains(comment), "{key} in {shown}");
+    }
+}
+
+#[test]
+fn a_change_of_require_encryption_is_shown() {
+    let read = |required| {
+        let mut config = read(LEAST).unwrap();
+        config.services[0].require_encryption = required;
+        config.to_string()
+    };
+    assert!(read(true).contains("require_encryption = true") && read(true) != read(false));
 }
 
 #[test]
