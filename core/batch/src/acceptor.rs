@@ -251,10 +251,23 @@ impl Acceptor {
         self.assembler.held() + self.held_incomplete()
     }
 
-    /// Bytes of memory that an incomplete record takes. The peer decides how long: the client's session watches its carrier,
-    /// and leaves one on which nothing is answered.
+    /// Bytes of memory that an incomplete record takes.
     pub fn held_incomplete(&self) -> usize {
         self.records.as_ref().map_or(0, |records| records.held())
+    }
+
+    /// When the first bytes arrived of a record that is incomplete.
+    #[must_use]
+    pub fn incomplete_since(&self) -> Option<Time> {
+        self.records.as_ref()?.incomplete_since()
+    }
+
+    /// To be called every 5 s while a record is incomplete. `may_read`: the driver receives what comes.
+    ///
+    /// # Errors
+    /// [`LinkError::RecordTimeout`]: the rest of the record does not come. The link is to be closed.
+    pub fn handle_record_timeout(&mut self, now: Time, may_read: bool) -> Result<(), LinkError> {
+        self.records.as_mut().map_or(Ok(()), |records| records.handle_timeout(now, may_read))
     }
 
     /// A batch of whatever there is.

@@ -61,21 +61,28 @@ impl Scratch {
     }
 }
 
-/// A peer that sends nothing for this long in the middle of a record does not send the rest: it was withheld on the path, and
-/// whoever waits for what is in the record would wait for ever. The sender hands a record to its TCP as a whole.
-const RECORD_SILENCE: Duration = Duration::from_secs(10);
+/// A record that takes longer to arrive was withheld, by the peer or on the path: a sender hands a record of at most 16 KiB to its
+/// TCP as a whole. Without this limit the receiver would wait for its contents for ever, and hold the memory that it takes.
+const RECORD_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The silence since the last bytes of an incomplete record. It ends the link only if two looks, half of [`RECORD_SILENCE`] apart,
-/// find it: a process that stood still has the rest in its socket, and reads it between the two.
+/// The record of which only a part has arrived. It ends the link only if two looks, half of [`RECORD_TIME_MAX`] apart, find it
+/// incomplete: a process that stood still has the rest in its socket, and reads it between the two.
 #[derive(Clone, Copy, Debug)]
-struct Silence {
+struct Incomplete {
+    /// When its first bytes arrived.
+    since: Time,
     look_at: Time,
     is_second_look: bool,
 }
 
-impl Silence {
-    fn from(now: Time) -> Silence {
-        Silence { look_at: now + RECORD_SILENCE / 2, is_second_look: false }
+impl Incomplete {
+    fn since(now: Time) -> Incomplete {
+        Incomplete { since: now, look_at: now + RECORD_TIME_MAX / 2, is_second_look: false }
+    }
+
+    /// The next look, after this one.
+    fn look_again(self, now: Time, is_second_look: bool) -> Incomplete {
+        Incomplete { look_at: now + RECORD_TIME_MAX / 2, is_second_look, ..self }
     }
 }
 
@@ -87,8 +94,7 @@ pub(crate) struct Records {
     next: Part,
     /// The bytes of that part that have arrived, while it is incomplete.
     cut: Vec<u8>,
-    /// While a record is incomplete.
-    silence: Option<Silence>,
+    incomplete: Option<Incomplete>,
     /// Opened bytes that were handed out and are not decomposed yet.
     unread: usize,
 }
@@ -102,7 +108,7 @@ enum Part {
 
 impl Records {
     pub(crate) fn new(channel: Channel) -> Box<Records> {
-        Box::new(Records { channel, next: Part::Length, cut: Vec::new(), silence: None, unread: 0 })
+        Box::new(Records { channel, next: Part::Length, cut: Vec::new(), incomplete: None, unread: 0 })
     }
 
     /// Opens all records that have come. What was opened before an error is handed out all the same.
@@ -114,9 +120,12 @@ impl Records {
     ) -> (&'a [u8], Result<(), LinkError>) {
         scratch.filled = 0;
         let outcome = self.open_all(wire, scratch);
-        if !wire.is_empty() {
-            self.silence = self.is_incomplete().then(|| Silence::from(now));
-        }
+        self.incomplete = match self.incomplete {
+            _ if !self.is_incomplete() => None,
+            // Bytes of the same record: its time goes on.
+            Some(incomplete) if scratch.filled == 0 => Some(incomplete),
+            _ => Some(Incomplete::since(now)),
+        };
         self.unread += scratch.filled;
         (scratch.opened(), outcome)
     }
@@ -184,21 +193,23 @@ impl Records {
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.silence.map(|silence| silence.look_at)
+        self.incomplete.map(|incomplete| incomplete.look_at)
+    }
+
+    /// When the first bytes of the record arrived that is incomplete.
+    pub(crate) fn incomplete_since(&self) -> Option<Time> {
+        self.incomplete.map(|incomplete| incomplete.since)
     }
 
     /// Fails when the rest of a record does not come. `may_read`: the caller receives what comes.
     pub(crate) fn handle_timeout(&mut self, now: Time, may_read: bool) -> Result<(), LinkError> {
-        match self.silence {
-            Some(silence) if silence.look_at <= now && !may_read => self.silence = Some(Silence::from(now)),
-            Some(silence) if silence.look_at <= now && silence.is_second_look => {
-                return Err(LinkError::RecordTimeout);
-            }
-            Some(silence) if silence.look_at <= now => {
-                self.silence = Some(Silence { is_second_look: true, ..Silence::from(now) });
-            }
-            _ => {}
+        let Some(incomplete) = self.incomplete.filter(|incomplete| incomplete.look_at <= now) else {
+            return Ok(());
+        };
+        if may_read && incomplete.is_second_look {
+            return Err(LinkError::RecordTimeout);
         }
+        self.incomplete = Some(incomplete.look_again(now, may_read));
         Ok(())
     }
 

@@ -186,6 +186,40 @@ fn a_record_of_which_the_rest_does_not_come_ends_the_link() {
     }
 }
 
+/// A record of which a byte comes now and then takes memory as one does of which nothing more comes.
+#[test]
+fn a_record_that_takes_too_long_ends_the_link_however_often_a_byte_of_it_comes() {
+    let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
+    let (mut opener, mut server, id) = established();
+    opener.compose(id, &[7; 1_000]);
+    let batch = said_by_opener(&mut opener);
+    let mut scratch = Scratch::new();
+    let mut ended = None;
+    for (seconds, byte) in batch.chunks(1).enumerate() {
+        let now = at(seconds as u64);
+        let mut input = server.unseal(now, byte, &mut scratch);
+        while server.decompose(now, &mut input).unwrap().is_some() {}
+        if server.handle_timeout(now) == Err(LinkError::RecordTimeout) {
+            ended = Some(seconds);
+            break;
+        }
+    }
+    assert_eq!(ended, Some(10));
+
+    // Records that follow each other are no long one.
+    let (mut opener, mut server, id) = established();
+    for seconds in 0..60 {
+        opener.compose(id, b"get x");
+        let batch = said_by_opener(&mut opener);
+        let (first, rest) = batch.split_at(batch.len() / 2);
+        for part in [first, rest, &[]] {
+            let mut input = server.unseal(at(seconds), part, &mut scratch);
+            while server.decompose(at(seconds), &mut input).unwrap().is_some() {}
+        }
+        assert_eq!(server.handle_timeout(at(seconds)), Ok(()));
+    }
+}
+
 #[test]
 fn who_does_not_read_gives_no_peer_up_for_the_rest_of_a_record() {
     let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);

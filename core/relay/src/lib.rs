@@ -42,6 +42,7 @@ mod deadlines;
 mod draining;
 mod gates;
 mod holding;
+mod incomplete;
 mod library;
 mod links;
 mod marked;

@@ -3,7 +3,7 @@
 
 use core::net::SocketAddr;
 
-use spillway_batch::{Acceptor, Id};
+use spillway_batch::{Acceptor, Id, LinkError};
 use spillway_transport::{Chunk, Conn, Time, Transport};
 
 use crate::backlog::Backlog;
@@ -41,6 +41,8 @@ pub(crate) struct LibraryClient {
     starved: bool,
     /// Nothing of it is read while memory is scarce, because it does not read.
     paused: bool,
+    /// A look at its incomplete record is due.
+    pub(crate) watched: bool,
     /// Bytes that the transport has taken for it.
     sent: u64,
     unread: Unread,
@@ -134,6 +136,7 @@ impl LibraryClient {
             granted: 0,
             starved: false,
             paused: false,
+            watched: false,
             sent: 0,
             unread: Unread::new(now),
             counted: 0,
@@ -204,6 +207,16 @@ impl LibraryClient {
     /// Bytes that have come of an incomplete record. Only its rest, or the end of the link, frees them.
     pub(crate) fn incomplete(&self) -> usize {
         self.acceptor.held_incomplete()
+    }
+
+    /// When the first bytes arrived of a record that is incomplete.
+    pub(crate) fn incomplete_since(&self) -> Option<Time> {
+        self.acceptor.incomplete_since()
+    }
+
+    /// Fails when the rest of a record does not come although it would be read.
+    pub(crate) fn record_timeout(&mut self, now: Time) -> Result<(), LinkError> {
+        self.acceptor.handle_record_timeout(now, self.granted > 0)
     }
 
     /// Bytes of memory that they take.

@@ -183,6 +183,7 @@ impl Relay {
     }
 
     fn after_library_data<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        self.note_incomplete(now, conn);
         let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
         let upstream = client.passage.map(|passage| &mut self.upstreams[passage.upstream]);
         let mut linked = upstream.and_then(|upstream| upstream.linked_mut());

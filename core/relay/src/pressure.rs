@@ -159,6 +159,7 @@ fn is_paused(holder: &Holder) -> bool {
 /// What a client holds here and in the transport; none if that is nothing.
 fn holding<T: Transport>(now: Time, conn: Conn, holder: &mut Holder, out: &T) -> Option<Holding> {
     let queued = out.queued(conn);
+    let mut withheld = Duration::ZERO;
     let (waits, held, unread) = match holder {
         Holder::Raw(client) => {
             let unread = client.note_unread(now, conn, out);
@@ -166,6 +167,7 @@ fn holding<T: Transport>(now: Time, conn: Conn, holder: &mut Holder, out: &T) ->
         }
         Holder::Library(client) => {
             let unread = client.note_unread(now, conn, out);
+            withheld = client.incomplete_since().map_or(Duration::ZERO, |since| now.since(since));
             (client.buffered() + client.incomplete(), client.held(), unread)
         }
         Holder::Leaving(leaving) => {
@@ -178,6 +180,6 @@ fn holding<T: Transport>(now: Time, conn: Conn, holder: &mut Holder, out: &T) ->
         }
         Holder::Free | Holder::Upstream(_) => return None,
     };
-    let age = if waits + queued == 0 { Duration::ZERO } else { unread.age(now) };
+    let age = if waits + queued == 0 { Duration::ZERO } else { unread.age(now).max(withheld) };
     (waits + queued > 0).then(|| Holding { conn, bytes: held + out.held(conn), age })
 }

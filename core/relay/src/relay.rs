@@ -11,6 +11,7 @@ use crate::acknowledging::TELL_AFTER;
 use crate::config::{Config, ConfigError, Random, ServiceConfig};
 use crate::deadlines::Deadlines;
 use crate::draining::Drain;
+use crate::incomplete;
 use crate::marked::{MarkedList, Turns};
 use crate::memory::Memory;
 use crate::notice::{LinkDown, Notice, Notices};
@@ -40,6 +41,8 @@ pub struct Relay {
     /// Of plain clients whose acknowledgements their servers are to be told of.
     pub(crate) tellings: Deadlines,
     pub(crate) handshakes: Deadlines,
+    /// When to look at library clients whose records are incomplete.
+    pub(crate) incomplete: Deadlines,
     /// Library clients that have yet to authenticate.
     pub(crate) unauthenticated: Unauthenticated<Conn>,
     /// When library clients are cut whose links lack the encryption that a change of settings has required.
@@ -136,6 +139,7 @@ impl Relay {
             lingering: Deadlines::new(config.timeouts.linger),
             tellings: Deadlines::new(TELL_AFTER),
             handshakes: Deadlines::new(config.timeouts.handshake),
+            incomplete: Deadlines::new(incomplete::LOOK_EVERY),
             unauthenticated: Unauthenticated::new(config.unauthenticated),
             encrypted_by: None,
             announcing: Deadlines::new(config.timeouts.proxy_header),
@@ -420,6 +424,9 @@ impl Application for Relay {
         while let Some(conn) = self.handshakes.pop(now) {
             self.handshake_timeout(conn, out);
         }
+        while let Some(conn) = self.incomplete.pop(now) {
+            self.incomplete_timeout(now, conn, out);
+        }
         while let Some(conn) = self.announcing.pop(now) {
             self.announcing_timeout(conn, out);
         }
@@ -469,8 +476,8 @@ impl Application for Relay {
 
     fn poll_timeout(&self) -> Option<Time> {
         let (links, services) = (self.upstreams.next_deadline(), self.services.next_deadline());
-        let waiting =
-            [&self.tellings, &self.lingering, &self.handshakes, &self.announcing].map(Deadlines::next);
+        let waiting = [&self.tellings, &self.lingering, &self.handshakes, &self.incomplete, &self.announcing]
+            .map(Deadlines::next);
         [links, services, self.pressure.poll_timeout(), self.encrypted_by]
             .into_iter()
             .chain(waiting)

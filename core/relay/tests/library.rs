@@ -545,6 +545,60 @@ fn an_incomplete_record_counts_as_its_clients_memory() {
     assert_eq!(world.relay.status().services[0].counters.cut.memory, 1);
 }
 
+/// Clients that withhold the ends of their records are closed before one whose reply waits since a moment ago.
+#[test]
+fn withheld_records_are_closed_before_replies_that_are_being_read() {
+    let mut world = World::new(Config { memory_bytes_max: 100_000, ..config() });
+    let honest = world.client(0, "10.9.0.2:6000");
+    world.exchange();
+    let begin = |world: &mut World| {
+        let mut client = Client::new(world);
+        let id = client.open();
+        assert_eq!(client.link.compose(id, &[5; 15_000]), 15_000);
+        let batch = client.link.flush(world.now).unwrap();
+        world.data(client.conn, &batch.as_slice()[..14_000]);
+        client.conn
+    };
+    let withholding: Vec<Conn> = (0..5).map(|_| begin(&mut world)).collect();
+    world.pass(Duration::from_millis(10));
+    // More than all of them hold, but only just now.
+    world.wires.line(honest).room = 0;
+    assert_eq!(world.server.compose(Id(1), &[b'v'; 30_000]), 30_000);
+    world.exchange();
+    assert!(!world.wires.line(honest).aborted);
+    assert!(withholding.iter().any(|conn| world.wires.line(*conn).aborted));
+}
+
+/// They are closed when nothing comes of the rest, also while there is memory enough.
+#[test]
+fn a_client_that_withholds_the_end_of_a_record_is_closed() {
+    let mut world = World::new(config());
+    let mut client = Client::new(&mut world);
+    let id = client.open();
+    assert_eq!(client.link.compose(id, &[5; 15_000]), 15_000);
+    let batch = client.link.flush(world.now).unwrap();
+    let (first, rest) = batch.as_slice().split_at(14_000);
+    world.data(client.conn, &first[..13_999]);
+    world.pass(Duration::from_secs(6));
+    world.data(client.conn, &first[13_999..]);
+    assert!(!world.wires.line(client.conn).aborted);
+    world.pass(Duration::from_secs(5));
+    assert!(world.wires.line(client.conn).aborted, "{} bytes did not come", rest.len());
+    assert_eq!(world.relay.buffered_bytes(), 0);
+    // One whose records are whole stays.
+    let mut client = Client::new(&mut world);
+    let id = client.open();
+    for _ in 0..5 {
+        assert_eq!(client.link.compose(id, &[5; 15_000]), 15_000);
+        let batch = client.link.flush(world.now).unwrap();
+        let (first, rest) = batch.as_slice().split_at(14_000);
+        world.data(client.conn, first);
+        world.pass(Duration::from_secs(4));
+        world.data(client.conn, rest);
+    }
+    assert!(!world.wires.line(client.conn).aborted);
+}
+
 fn frames(controls: impl IntoIterator<Item = Control>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for control in controls {

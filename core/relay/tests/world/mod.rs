@@ -215,6 +215,17 @@ impl World {
         conn
     }
 
+    /// Time passes, and the relay's timeouts are handled as they come.
+    pub fn pass(&mut self, time: core::time::Duration) {
+        let until = self.now + time;
+        while let Some(at) = self.relay.poll_timeout().filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.relay.handle_timeout(self.now, &mut self.wires);
+            self.relay.end_of_turn(self.now, &mut self.wires);
+        }
+        self.now = until;
+    }
+
     /// What was sent over the link reaches the server, and its answers the relay, until nobody has more to say.
     pub fn exchange(&mut self) -> Vec<Heard> {
         let mut heard = Vec::new();
