@@ -151,6 +151,12 @@ impl Connection {
         self.source.raise(IN | RDHUP | if reset { ERR | HUP } else { self.hang_up(true) });
     }
 
+    /// Drops what the application has not read.
+    pub(crate) fn discard(&self) {
+        let mut inner = self.lock();
+        (inner.received, inner.read) = (Vec::new(), 0);
+    }
+
     /// HUP stands for both directions ended.
     fn hang_up(&self, ended: bool) -> u32 {
         if ended && self.finished.load(Ordering::Relaxed) { HUP } else { 0 }

@@ -357,7 +357,7 @@ impl Inner {
             ServerEvent::Session { id, kind, client, opening } => {
                 self.session_words(FirstWords { carrier: (self.index, id), kind, client, opening }, wakes);
             }
-            ServerEvent::Carried { id, bytes } => self.session_data(now, id, bytes),
+            ServerEvent::Carried { id, bytes } => self.session_data(now, id, bytes, wakes),
             ServerEvent::CarriedControl { id, control } => self.session_control(now, id, &control),
             ServerEvent::Finished { id } => {
                 if let Some(connection) = self.connection(id) {

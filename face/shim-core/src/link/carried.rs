@@ -44,9 +44,9 @@ impl Inner {
         }
     }
 
-    pub(super) fn session_data(&mut self, now: Time, id: Id, bytes: &[u8]) {
+    pub(super) fn session_data(&mut self, now: Time, id: Id, bytes: &[u8], wakes: &mut Wakes) {
         if let Named::Session(name) = self.named(id) {
-            self.raised.extend(sessions::data(now, name, (self.index, id), bytes));
+            self.raised.extend(sessions::data(now, name, (self.index, id), bytes, wakes));
         }
     }
 

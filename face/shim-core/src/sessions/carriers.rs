@@ -121,7 +121,13 @@ impl Shard {
 }
 
 /// Bytes came. The connection whose sets are to be told.
-pub(crate) fn data(now: Time, name: Name, carrier: CarrierName, bytes: &[u8]) -> Option<u32> {
+pub(crate) fn data(
+    now: Time,
+    name: Name,
+    carrier: CarrierName,
+    bytes: &[u8],
+    wakes: &mut Wakes,
+) -> Option<u32> {
     let mut guard = shard(name.shard);
     let shard = guard.as_mut()?;
     let session = shard.session(name.slot)?;
@@ -132,7 +138,9 @@ pub(crate) fn data(now: Time, name: Name, carrier: CarrierName, bytes: &[u8]) ->
             // With the shard's lock held: another link may have the session next, and bytes for it.
             let connection = shard.connection(name.slot)?;
             if connection.deliver(bytes) {
-                return Some(connection.index);
+                // Not by a timer: bytes of many sessions come faster.
+                shard.end_overflowing(name.shard, wakes);
+                return (shard.session(name.slot) == Some(session)).then_some(connection.index);
             }
             let outcome = shard.table.consumed(session, bytes.len());
             debug_assert_eq!(outcome, Ok(()), "it was received just now");

@@ -98,6 +98,13 @@ impl Shard {
         ));
     }
 
+    /// An application that does not read might not close for long, either.
+    fn discard_unread(&self, slot: u32) {
+        if let Some(connection) = self.connection(slot) {
+            connection.discard();
+        }
+    }
+
     /// Ends sessions that hold too much, if memory is used up.
     pub(super) fn end_overflowing(&mut self, shard: u8, wakes: &mut Wakes) {
         if self.table.is_overflowing() {
@@ -113,6 +120,7 @@ impl Shard {
                 Expired::Lingered(session, carrier) => (session, carrier),
                 Expired::Overflowed(session, carrier) => {
                     self.say_overflow(session.slot());
+                    self.discard_unread(session.slot());
                     (session, carrier)
                 }
             };
