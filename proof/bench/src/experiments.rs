@@ -19,6 +19,8 @@ use figures::Figure;
 pub struct Options {
     /// Within two minutes: fewer rounds, and the less important parts left out.
     pub quick: bool,
+    /// Which attacks to run, by their ids, in the experiment `attacks`; empty: all. No other experiment takes any.
+    pub only: Vec<String>,
     /// The scene, for experiments that have it.
     pub setting: Setting,
 }
@@ -57,6 +59,16 @@ pub fn named(name: &str) -> Option<&'static Experiment> {
     all().find(|experiment| experiment.name == name)
 }
 
+/// Whether an experiment has these parts, of which only they are to be run.
+pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error> {
+    let parts = if experiment.name == "attacks" { batch::attacks::ids() } else { Vec::new() };
+    let Some(unknown) = only.iter().find(|part| !parts.contains(&part.as_str())) else { return Ok(()) };
+    Err(Error::Usage(match &parts[..] {
+        [] => format!("{} has no parts: run it without --only", experiment.name),
+        parts => format!("{} has no part {unknown}: it has {}", experiment.name, parts.join(", ")),
+    }))
+}
+
 /// All experiments, for people.
 pub fn list() -> Table {
     let mut table = Table::new(["name", "reproduces", "what it asks", "paper"]).left(1).left(2).left(3);
@@ -81,5 +93,19 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all().count());
         assert!(!names.contains(&"list") && !names.contains(&"all"), "those words mean something else");
+    }
+
+    #[test]
+    fn only_parts_that_an_experiment_has_are_run() {
+        let only = |name: &str, parts: &[&str]| {
+            let parts: Vec<String> = parts.iter().map(|part| part.to_string()).collect();
+            check_only(named(name).unwrap(), &parts).map_err(|error| error.to_string())
+        };
+        assert_eq!(
+            (only("attacks", &[]), only("attacks", &["D7", "D9"]), only("burst", &[])),
+            (Ok(()), Ok(()), Ok(()))
+        );
+        assert!(only("attacks", &["D7", "D3"]).unwrap_err().contains("no part D3: it has D1, D2"));
+        assert!(only("burst", &["D7"]).unwrap_err().contains("has no parts"));
     }
 }

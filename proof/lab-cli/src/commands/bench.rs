@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// End within two minutes: fewer rounds, less important parts left out.
     #[arg(long)]
     quick: bool,
+    /// Of `attacks`, only these, by their ids: --only D7,D9
+    #[arg(long, value_name = "ID,…", value_delimiter = ',')]
+    only: Vec<String>,
     /// Where the results go as JSON; with `all`, a directory [default: target/bench/NAME.json].
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -37,7 +40,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         ("all", _) => all(&args),
         (_, Some(experiment)) => {
             let file = args.json.clone();
-            one(experiment, args.quick, &file.unwrap_or_else(|| file_of(experiment, &default_directory())))
+            one(experiment, &args, &file.unwrap_or_else(|| file_of(experiment, &default_directory())))
         }
         (name, None) => {
             Err(Error::Usage(format!("there is no experiment {name}: see `spillway-lab bench list`")))
@@ -88,7 +91,7 @@ fn all(args: &Args) -> Result<Outcome, Error> {
     let mut worst = Outcome::Passed;
     for experiment in experiments::all() {
         println!("== {}: {}", experiment.name, experiment.question);
-        worst = worst.max(one(experiment, args.quick, &file_of(experiment, &directory))?);
+        worst = worst.max(one(experiment, args, &file_of(experiment, &directory))?);
         if spillway_lab::interrupted().is_some() {
             break;
         }
@@ -96,12 +99,13 @@ fn all(args: &Args) -> Result<Outcome, Error> {
     Ok(worst)
 }
 
-fn one(experiment: &Experiment, quick: bool, file: &Path) -> Result<Outcome, Error> {
+fn one(experiment: &Experiment, args: &Args, file: &Path) -> Result<Outcome, Error> {
+    experiments::check_only(experiment, &args.only)?;
     if let (true, Some(why)) = (experiment.needs.root, spillway_lab::unavailable()) {
         return Err(Error::Usage(format!("{} cannot run here: {why}", experiment.name)));
     }
     stop::by_signals();
-    let options = Options { quick, setting: Setting::of_this_run()? };
+    let options = Options { quick: args.quick, only: args.only.clone(), setting: Setting::of_this_run()? };
     let results = stop::recorded(experiment.name, file, || (experiment.run)(&options, &mut io::stdout()))?;
     println!("\n{}", table::results(&results));
     println!("paper: {}", experiment.paper);

@@ -51,7 +51,7 @@ impl Effort {
     /// What figures need.
     pub fn full() -> Effort {
         Effort {
-            attacks: ATTACKS.iter().map(|attack| attack.id).collect(),
+            attacks: ids(),
             rounds: 5,
             spoilt_max: 3,
             settle: Duration::from_millis(1_000),
@@ -149,6 +149,11 @@ pub(super) const ATTACKS: [Attack; 8] = [
     },
 ];
 
+/// Ids of all attacks.
+pub(crate) fn ids() -> Vec<&'static str> {
+    ATTACKS.iter().map(|attack| attack.id).collect()
+}
+
 /// Ways of honest clients, in the order of all lists of three.
 pub(super) const WAYS: [&str; 3] = ["helper", "direct", "sidecar"];
 
@@ -198,7 +203,8 @@ impl Seen {
 
 /// Runs the experiment.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
-    let effort = if options.quick { Effort::quick() } else { Effort::full() };
+    let mut effort = if options.quick { Effort::quick() } else { Effort::full() };
+    effort.attacks.retain(|id| options.only.is_empty() || options.only.iter().any(|only| only == id));
     run_with(&options.setting, &effort, out)
 }
 

@@ -381,8 +381,11 @@ mod tests {
 
     fn stated(measured: &Measured) -> Results {
         let mut results = Results::new("burst", Machine::default());
-        let options =
-            Options { quick: measured.quick, setting: Setting::new(Programs::in_directory(Path::new(""))) };
+        let options = Options {
+            quick: measured.quick,
+            only: Vec::new(),
+            setting: Setting::new(Programs::in_directory(Path::new(""))),
+        };
         state(measured, &options, &mut results);
         results
     }
