@@ -6,12 +6,13 @@ use alloc::boxed::Box;
 use spillway_auth::{Fresh, KeyRing};
 use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{KeyId, Role, SESSIONS_SINCE};
-use spillway_wire::{Control, Disassembler, Id, Kind, Piece};
+use spillway_wire::{Control, Disassembler, HEADER_BYTES, Id, Kind, Piece};
 
 use crate::assembler::Assembler;
 use crate::ends::CONTROL_BYTES_MAX;
 use crate::error::LinkError;
 use crate::handshake::{Accepted, Accepting};
+use crate::overhead::Overhead;
 use crate::records::{Encryption, Records, Scratch};
 
 /// Capacity, in bytes, up to which empty buffers are kept: a helper has thousands of library clients, and most of them
@@ -57,6 +58,9 @@ pub struct Acceptor {
     /// What [`unseal`](Self::unseal) has found, for [`decompose`](Self::decompose) to tell.
     found_established: Option<(Role, KeyId)>,
     found_error: Option<LinkError>,
+    overhead: Overhead,
+    /// When what is taken apart had come.
+    now: Time,
 }
 
 #[derive(Debug)]
@@ -86,6 +90,8 @@ impl Acceptor {
             records: None,
             found_established: None,
             found_error: None,
+            overhead: Overhead::default(),
+            now: Time::ZERO,
         }
     }
 
@@ -124,6 +130,7 @@ impl Acceptor {
     ) -> &'a [u8] {
         let mut rest = wire;
         scratch.clear();
+        self.now = now;
         match self.handshake(now, ring, &mut rest) {
             Ok(established) => self.found_established = self.found_established.or(established),
             Err(error) => self.found_error = Some(error),
@@ -191,8 +198,16 @@ impl Acceptor {
             records.are_opened(input)?;
         }
         let event = if self.is_established() { self.next_frame(input)? } else { None };
+        let taken = before - input.len();
         if let Some(records) = &mut self.records {
-            records.took(before - input.len());
+            records.took(taken);
+        }
+        match &event {
+            Some(AcceptorEvent::Data { bytes, .. }) => {
+                self.overhead.carried(bytes.len());
+                self.overhead.spend(self.now, taken.saturating_sub(HEADER_BYTES + bytes.len()));
+            }
+            _ => self.overhead.spend(self.now, taken),
         }
         if event.is_none() { self.found_error.take().map_or(Ok(None), Err) } else { Ok(event) }
     }
@@ -227,6 +242,7 @@ impl Acceptor {
     /// Passes on a piece of a reply. Pieces that follow each other share a frame: streams are bytes, and whoever
     /// does not read makes us hold few headers.
     pub fn data(&mut self, id: Id, bytes: &[u8]) {
+        self.overhead.carried(bytes.len());
         self.assembler.data(Kind::Reply, id, bytes);
     }
 
@@ -244,6 +260,17 @@ impl Acceptor {
     /// nothing more until batches were [taken](Self::flush) and sent.
     pub fn may_read(&self) -> bool {
         self.assembler.control_bytes() <= CONTROL_BYTES_MAX
+    }
+
+    /// When to read on what the peer sends, if not now: it has sent far more control messages, or other frames that are
+    /// nobody's data, than go along with its data. Grant nothing more until then.
+    pub fn rests_until(&self, now: Time) -> Option<Time> {
+        self.overhead.rests_until(now)
+    }
+
+    /// Data that [`decompose`](Self::decompose) has told was of no connection that is open.
+    pub fn passed_over(&mut self, bytes: usize) {
+        self.overhead.spend(self.now, HEADER_BYTES + bytes);
     }
 
     /// Bytes of memory that the link takes: what waits to be taken, and what has come of an incomplete record.

@@ -32,6 +32,7 @@ mod id_table;
 mod ids;
 mod kept;
 mod opener;
+mod overhead;
 mod records;
 mod server;
 mod taken;

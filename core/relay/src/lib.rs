@@ -53,6 +53,7 @@ mod pressure;
 mod raw;
 mod reconfigure;
 mod relay;
+mod resting;
 mod shedding;
 mod slots;
 mod status;

@@ -43,6 +43,8 @@ pub(crate) struct LibraryClient {
     paused: bool,
     /// A look at its incomplete record is due.
     pub(crate) watched: bool,
+    /// Nothing of it is read for a time, because hardly anything that it sends is data.
+    pub(crate) rests: bool,
     /// Bytes that the transport has taken for it.
     sent: u64,
     unread: Unread,
@@ -137,6 +139,7 @@ impl LibraryClient {
             starved: false,
             paused: false,
             watched: false,
+            rests: false,
             sent: 0,
             unread: Unread::new(now),
             counted: 0,
@@ -153,8 +156,8 @@ impl LibraryClient {
         self.granted = self.granted.saturating_sub(bytes);
     }
 
-    /// Grants more once half is used up, unless the server's link is stalled, or the client does not read answers, or
-    /// memory is scarce and it does not read.
+    /// Grants more once half is used up, unless the server's link is stalled, or the client does not read answers or sends
+    /// hardly any data, or memory is scarce and it does not read.
     pub(crate) fn grant<T: Transport>(
         &mut self,
         conn: Conn,
@@ -168,7 +171,7 @@ impl LibraryClient {
         }
         self.paused = false;
         let most = memory.grant_bytes();
-        if self.granted * 2 > most || !self.waiting.is_empty() || !self.acceptor.may_read() {
+        if self.rests || self.granted * 2 > most || !self.waiting.is_empty() || !self.acceptor.may_read() {
             return;
         }
         if let Some(linked) = linked.filter(|linked| linked.is_congested()) {

@@ -184,6 +184,7 @@ impl Relay {
 
     fn after_library_data<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         self.note_incomplete(now, conn);
+        self.note_rest(now, conn);
         let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
         let upstream = client.passage.map(|passage| &mut self.upstreams[passage.upstream]);
         let mut linked = upstream.and_then(|upstream| upstream.linked_mut());
@@ -217,7 +218,9 @@ impl Relay {
     /// A piece of a request. What comes after the end of its connection is passed over.
     fn request(&mut self, conn: Conn, id: Id, bytes: &[u8], last: bool) {
         let Some(Holder::Library(client)) = self.slots.get_mut(conn) else { return };
-        let Some(passage) = client.passage.as_mut().filter(|_| id == CLIENT_ID) else { return };
+        let Some(passage) = client.passage.as_mut().filter(|_| id == CLIENT_ID) else {
+            return client.acceptor.passed_over(bytes.len());
+        };
         match passage.request(bytes.len()) {
             Request::Forward => {
                 let (upstream, id) = (passage.upstream, passage.id);
@@ -225,7 +228,7 @@ impl Relay {
                     linked.opener.relay_data(id, bytes, last);
                 }
             }
-            Request::PassOver => {}
+            Request::PassOver => client.acceptor.passed_over(bytes.len()),
             Request::OverCredit => self.break_passage(conn),
         }
     }

@@ -43,6 +43,8 @@ pub struct Relay {
     pub(crate) handshakes: Deadlines,
     /// When to look at library clients whose records are incomplete.
     pub(crate) incomplete: Deadlines,
+    /// Of library clients that are not read for a time because of what they send.
+    pub(crate) resting: Deadlines,
     /// Library clients that have yet to authenticate.
     pub(crate) unauthenticated: Unauthenticated<Conn>,
     /// When library clients are cut whose links lack the encryption that a change of settings has required.
@@ -140,6 +142,7 @@ impl Relay {
             tellings: Deadlines::new(TELL_AFTER),
             handshakes: Deadlines::new(config.timeouts.handshake),
             incomplete: Deadlines::new(incomplete::LOOK_EVERY),
+            resting: Deadlines::new(crate::resting::LOOK_AGAIN),
             unauthenticated: Unauthenticated::new(config.unauthenticated),
             encrypted_by: None,
             announcing: Deadlines::new(config.timeouts.proxy_header),
@@ -427,6 +430,9 @@ impl Application for Relay {
         while let Some(conn) = self.incomplete.pop(now) {
             self.incomplete_timeout(now, conn, out);
         }
+        while let Some(conn) = self.resting.pop(now) {
+            self.resting_timeout(now, conn, out);
+        }
         while let Some(conn) = self.announcing.pop(now) {
             self.announcing_timeout(conn, out);
         }
@@ -476,8 +482,15 @@ impl Application for Relay {
 
     fn poll_timeout(&self) -> Option<Time> {
         let (links, services) = (self.upstreams.next_deadline(), self.services.next_deadline());
-        let waiting = [&self.tellings, &self.lingering, &self.handshakes, &self.incomplete, &self.announcing]
-            .map(Deadlines::next);
+        let waiting = [
+            &self.tellings,
+            &self.lingering,
+            &self.handshakes,
+            &self.incomplete,
+            &self.resting,
+            &self.announcing,
+        ]
+        .map(Deadlines::next);
         [links, services, self.pressure.poll_timeout(), self.encrypted_by]
             .into_iter()
             .chain(waiting)

@@ -107,6 +107,12 @@ impl Client {
     }
 }
 
+fn later(world: &mut World, time: Duration) {
+    world.now = world.now + time;
+    world.relay.handle_timeout(world.now, &mut world.wires);
+    world.relay.end_of_turn(world.now, &mut world.wires);
+}
+
 fn connections(world: &World) -> u32 {
     world.relay.status().services[0].links[0].connections
 }
@@ -620,11 +626,15 @@ fn refusals_that_nobody_reads_stop_their_client_only() {
     let elsewhere = Connect { client: "10.1.1.1:1".parse().unwrap(), server: None, credit: 0, session: None };
     let batch = frames((0..1000).map(|_| Control::Connect(elsewhere)));
     let (mut sent, mut rounds) = (0, 0);
-    while sent + batch.len() as u64 <= world.wires.line(rude.conn).granted {
-        world.data(rude.conn, &batch);
-        sent += batch.len() as u64;
-        rounds += 1;
-        assert!(rounds < 1000, "it is read for ever");
+    for _ in 0..1000 {
+        while sent + batch.len() as u64 <= world.wires.line(rude.conn).granted {
+            world.data(rude.conn, &batch);
+            sent += batch.len() as u64;
+            rounds += 1;
+            assert!(rounds < 100, "it is read for ever");
+        }
+        // Such a flood is read slowly in any case.
+        later(&mut world, Duration::from_secs(2));
     }
     let held = world.relay.buffered_bytes();
     assert!(held < 256 * 1024, "{held}");
@@ -659,6 +669,53 @@ fn repeated_credit_is_forwarded_once_in_a_batch() {
     // Each in a record of its own: a sealed length, and a tag.
     assert!(sent <= 50 * (15 + 18 + 16), "{sent} bytes of credit");
     assert_eq!(world.server.room(Id(1)), (1 << 20) + 49_999);
+}
+
+/// A client that sends hardly anything but control messages: a flood of them is read at the pace of its allowance, while
+/// another client's requests pass.
+#[test]
+fn a_flood_of_control_messages_is_read_slowly_and_other_clients_at_once() {
+    let mut world = World::new(config());
+    let mut flooder = Client::plain(&mut world);
+    flooder.open();
+    flooder.exchange(&mut world).unwrap();
+    let other = world.client(0, "10.9.0.1:4000");
+    world.exchange();
+    let empty = [1, 0, 0, 0, 0, 0, 1].repeat(512);
+    let unknown = [1, 0, 1, 0, 0, 0, 9, b'x'].repeat(512);
+    let credit = frames((0..512).map(|_| Control::Credit(1 << 20)));
+    let mut sent = world.wires.line(flooder.conn).granted - 64 * 1024;
+    for flood in [empty, unknown, credit] {
+        let (begun, before) = (world.now, sent);
+        while world.now < begun + Duration::from_secs(10) {
+            while world.wires.line(flooder.conn).granted >= sent + flood.len() as u64 {
+                world.data(flooder.conn, &flood);
+                sent += flood.len() as u64;
+                assert!(sent - before < 1 << 20, "it is read without a pause");
+            }
+            later(&mut world, Duration::from_millis(20));
+            world.data(other, b"get x\r\n");
+            let heard = world.exchange();
+            assert!(heard.contains(&Heard::Data(2, b"get x\r\n".to_vec())), "{heard:?}");
+        }
+        // A grant may be larger than the allowance: it is read once in a second then.
+        let read = sent - before;
+        assert!((100_000..11 * 65_536).contains(&read), "{read} bytes in ten seconds");
+        assert_eq!(world.wires.line(flooder.conn).aborted, false);
+    }
+    // Data is read as before.
+    later(&mut world, Duration::from_secs(2));
+    let bytes = [7; 60_000];
+    let id = Id(1);
+    for _ in 0..20 {
+        assert_eq!(flooder.link.compose(id, &bytes), bytes.len());
+        flooder.exchange(&mut world).unwrap();
+        world.exchange();
+        world.server.consumed(Id(1), bytes.len()).unwrap();
+        world.exchange();
+        flooder.exchange(&mut world).unwrap();
+    }
+    assert_eq!(world.relay.poll_timeout(), None, "it is not looked at any more");
 }
 
 /// What a client sends beyond the server's credit ends its connection at the helper, and is not relayed.

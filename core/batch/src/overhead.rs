@@ -1,0 +1,83 @@
+//! How much a link's peer sends that carries nobody's bytes: control messages, empty frames, bytes of connections that have
+//! ended. They take their receiver as much time as data does, and no credit bounds them.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+/// What one byte takes of the allowance: 16 KiB are allowed each second, which is a thousand *credit* frames.
+const PER_BYTE: Duration = Duration::from_nanos(1_000_000_000 / (16 * 1024));
+/// How far a peer may be ahead of its allowance: 16 KiB.
+const AHEAD_MAX: Duration = Duration::from_secs(1);
+/// How long it waits at most, whatever it has sent.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Bytes of data, in either direction, that allow one byte more. A session says *credit* and *acknowledge*, 31 bytes
+/// together, once for 64 KB.
+const DATA_BYTES: u64 = 16;
+
+/// What one peer has sent beyond its allowance. While that is too much nothing of it is read: its own TCP slows it, and
+/// nobody else.
+#[derive(Debug, Default)]
+pub(crate) struct Overhead {
+    /// When the allowance will have paid for all that came: lies in the past for nearly all peers.
+    paid_at: Time,
+}
+
+impl Overhead {
+    /// The peer has sent bytes that are nobody's.
+    pub(crate) fn spend(&mut self, now: Time, bytes: usize) {
+        let cost = PER_BYTE.saturating_mul(u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.paid_at = (self.paid_at.max(now) + cost).min(now + AHEAD_MAX + WAIT_MAX);
+    }
+
+    /// Bytes of data have come from the peer, or go to it.
+    pub(crate) fn carried(&mut self, bytes: usize) {
+        let earned = PER_BYTE.as_nanos() as u64 * (bytes as u64) / DATA_BYTES;
+        self.paid_at = Time(self.paid_at.0.saturating_sub(earned));
+    }
+
+    /// When the peer may be read again; `None`: now.
+    pub(crate) fn rests_until(&self, now: Time) -> Option<Time> {
+        (self.paid_at > now + AHEAD_MAX).then(|| Time(self.paid_at.0 - AHEAD_MAX.as_nanos() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_burst_is_allowed_and_more_waits_for_its_time() {
+        let mut overhead = Overhead::default();
+        overhead.spend(Time(5 * S), 16 * 1024);
+        assert_eq!(overhead.rests_until(Time(5 * S)), None);
+        overhead.spend(Time(5 * S), 8 * 1024);
+        let until = overhead.rests_until(Time(5 * S)).unwrap();
+        assert!((5 * S + S / 2 - 10_000..=5 * S + S / 2).contains(&until.0), "{until:?}");
+        assert_eq!(overhead.rests_until(until), None);
+        overhead.spend(until, 1);
+        assert!(overhead.rests_until(until).is_some(), "nothing is saved up");
+    }
+
+    #[test]
+    fn no_peer_waits_for_longer_than_a_second() {
+        let mut overhead = Overhead::default();
+        (0..1000).for_each(|_| overhead.spend(Time(S), usize::MAX));
+        assert_eq!(overhead.rests_until(Time(S)), Some(Time(2 * S)));
+    }
+
+    #[test]
+    fn data_allows_what_goes_along_with_it() {
+        let mut overhead = Overhead::default();
+        for _ in 0..100_000 {
+            overhead.carried(64 * 1024);
+            overhead.spend(Time(S), 1000);
+        }
+        assert_eq!(overhead.rests_until(Time(S)), None);
+        overhead.carried(usize::MAX / 100_000_000);
+        overhead.spend(Time(S), 17 * 1024);
+        assert!(overhead.rests_until(Time(S)).is_some(), "and nothing beyond the burst later");
+    }
+}
