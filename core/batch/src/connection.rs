@@ -148,6 +148,11 @@ impl Incoming {
         }
     }
 
+    /// The peer may be further ahead from now on; never less far.
+    pub(crate) fn widen(&mut self, window: u32) {
+        self.window = self.window.max(u64::from(window));
+    }
+
     /// The application has taken `bytes`. Returns the new limit when it is time to tell the peer.
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<Option<u64>, ConsumedTooMuch> {
         let unconsumed = self.unconsumed();

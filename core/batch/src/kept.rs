@@ -75,7 +75,7 @@ impl OpenerLink {
     /// As [`open`](Self::open), and the server is asked to keep its replies until they are [acknowledged](Self::acknowledge): by an
     /// *acknowledge* before *connect*, so that the first reply is kept too. An old server is not asked.
     pub fn open_kept(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
-        self.open_own(client, server, self.carries_sessions())
+        self.open_own(client, server, self.window_bytes, self.carries_sessions())
     }
 
     /// Tells the server that the client's own TCP has acknowledged replies up to this offset; also after the server has

@@ -125,7 +125,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct OpenerLink {
     stage: Stage,
-    window_bytes: u32,
+    pub(crate) window_bytes: u32,
     connections_max: u32,
     handshake_deadline: Time,
     pub(crate) ends: Ends,
@@ -186,18 +186,25 @@ impl OpenerLink {
 
     /// Opens a connection for a client. Requests may follow at once.
     pub fn open(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
-        self.open_own(client, server, false)
+        self.open_own(client, server, self.window_bytes, false)
+    }
+
+    /// Opens a connection whose server may send `window` bytes ahead of what was [consumed](Self::consumed), until
+    /// [`widen`](Self::widen). `is_kept`: as with [`open_kept`](Self::open_kept).
+    pub fn open_narrow(&mut self, client: SocketAddr, window: u32, is_kept: bool) -> Result<Id, OpenError> {
+        self.open_own(client, None, window, is_kept && self.carries_sessions())
     }
 
     pub(crate) fn open_own(
         &mut self,
         client: SocketAddr,
         server: Option<SocketAddr>,
+        window: u32,
         is_kept: bool,
     ) -> Result<Id, OpenError> {
         let (id, settled) = self.assign(false)?;
-        self.ends.insert(id, Connection::new(u64::from(settled.credit), self.window_bytes));
-        let credit = u64::from(self.window_bytes);
+        self.ends.insert(id, Connection::new(u64::from(settled.credit), window));
+        let credit = u64::from(window);
         if is_kept {
             self.say_acknowledged(id, 0);
         }
@@ -476,6 +483,13 @@ impl OpenerLink {
     /// caller that accepts from its client no more than `credit` allows.
     pub fn want_room(&mut self, id: Id) {
         self.ends.want_room(id);
+    }
+
+    /// A larger window from now on: the server hears of it when bytes are next [consumed](Self::consumed).
+    pub fn widen(&mut self, id: Id, window: u32) {
+        if let Some(connection) = self.ends.get_mut(id) {
+            connection.incoming.widen(window);
+        }
     }
 
     /// This many bytes of a connection's replies are delivered: the server may send as many more.

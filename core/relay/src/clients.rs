@@ -98,18 +98,15 @@ impl Relay {
         let upstream = self.choose_link(service).ok_or(Refusal::LinkDown)?;
         let linked = self.upstreams[upstream].linked_mut().ok_or(Refusal::LinkDown)?;
         let keeps = self.config.services[usize::from(service)].acknowledges_replies;
-        let opened = if keeps {
-            linked.opener.open_kept(arrival.peer, None)
-        } else {
-            linked.opener.open(arrival.peer, None)
-        };
+        let window = self.config.first_window_bytes.min(linked.window_bytes_max);
+        let opened = linked.opener.open_narrow(arrival.peer, window, keeps);
         let id = opened.map_err(|error| match error {
             OpenError::NotEstablished => Refusal::LinkDown,
             OpenError::Full => Refusal::LinkFull,
             OpenError::Sessions => Refusal::OldServer,
         })?;
         linked.set_member(id, Member::Client(conn));
-        let mut client = RawClient::new(now, service, upstream, id, arrival);
+        let mut client = RawClient::new(now, service, (upstream, id), arrival, window);
         if keeps && linked.opener.carries_sessions() {
             client.acknowledging = Some(Box::default());
             out.watch_acknowledged(conn, true);

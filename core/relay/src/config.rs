@@ -29,6 +29,9 @@ pub struct Config {
     /// Bytes of memory that hold what waits for and from all clients together, in the transport's queues too. Who
     /// holds most and does not read is paused at three quarters, and closed at the bound.
     pub memory_bytes_max: usize,
+    /// Bytes that a server may send to a plain client that has just come, ahead of what its connection takes. It grows up to
+    /// [`Limits::window_bytes`] while the client reads as much at once.
+    pub first_window_bytes: u32,
     /// Bytes that wait for one library client. One that grants its server more and does not read is reset.
     /// What waits for a plain client is bounded by [`Limits::window_bytes`].
     pub connection_buffer_bytes: usize,
@@ -72,6 +75,7 @@ impl Config {
             services,
             clients_max: 50_000,
             memory_bytes_max: 1 << 30,
+            first_window_bytes: 16 * 1024,
             connection_buffer_bytes: 1 << 20,
             timeouts: Timeouts::default(),
             load: LoadConfig::default(),

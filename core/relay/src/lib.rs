@@ -10,7 +10,7 @@
 //! | | plain client | library client |
 //! |---|---|---|
 //! | requests that a stalled link does not take | 64 KB: no more is granted than its server gave credit for | 64 KB in all |
-//! | replies that the client does not read | `Limits::window_bytes`, and what the transport queues | `Config::connection_buffer_bytes`, then it is reset |
+//! | replies that the client does not read | its window, here and in the transport's queue each: `Config::first_window_bytes`, and up to `Limits::window_bytes` once it reads | `Config::connection_buffer_bytes`, then it is reset |
 //! | a load balancer's PROXY header | 4 KB, with what of the requests came with it | |
 //!
 //! All together: `Config::memory_bytes_max`, of which the links' batches may have a quarter. What counts is
@@ -59,6 +59,7 @@ mod slots;
 mod status;
 mod unencrypted;
 mod upstream;
+mod window;
 
 pub use config::{Config, ConfigError, LoadConfig, Random, ServiceConfig, Timeouts};
 pub use notice::{Cut, LinkDown, MemoryCut, Notice, ProxyFault, Refusal};

@@ -88,7 +88,8 @@ impl Relay {
             encryption: service.encryption,
         };
         let opener = OpenerLink::new(&config, now, fresh);
-        upstream.state = State::Linked(Box::new(Linked::new(conn, opener, config.key.id())));
+        upstream.state =
+            State::Linked(Box::new(Linked::new(conn, opener, config.limits.window_bytes, config.key.id())));
         out.grant(conn, LINK_GRANT_BYTES);
     }
 

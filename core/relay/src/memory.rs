@@ -21,6 +21,8 @@ pub(crate) struct Memory {
     links: usize,
     /// What the transport had queued when the turn began, without what it has freed since.
     transport: usize,
+    /// Bytes by which plain clients' windows are larger than at first.
+    windows: usize,
     bound: MemoryBound,
     /// Clients whose requests were not read any further because they did not read their replies.
     pub(crate) pauses: u64,
@@ -28,7 +30,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(max: usize) -> Memory {
-        Memory { clients: 0, links: 0, transport: 0, bound: MemoryBound::new(max), pauses: 0 }
+        Memory { clients: 0, links: 0, transport: 0, windows: 0, bound: MemoryBound::new(max), pauses: 0 }
     }
 
     pub(crate) fn max(&self) -> usize {
@@ -72,6 +74,19 @@ impl Memory {
     /// An amount of a link has changed.
     pub(crate) fn link_changed(&mut self, from: usize, to: usize) {
         self.links = self.links - from + to;
+    }
+
+    /// Whether a plain client's window may grow by so much: all together by a quarter of the memory. A window may be full
+    /// twice, here and in the transport, so clients that do not read make memory scarce only by their number.
+    pub(crate) fn widen(&mut self, more: usize) -> bool {
+        let may = self.windows + more <= self.bound.max() / 4;
+        self.windows += if may { more } else { 0 };
+        may
+    }
+
+    /// A client whose window had grown by so much is gone.
+    pub(crate) fn narrow(&mut self, widened: usize) {
+        self.windows -= widened;
     }
 
     pub(crate) fn is_exceeded(&self) -> bool {

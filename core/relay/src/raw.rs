@@ -11,6 +11,7 @@ use crate::backlog::Backlog;
 use crate::memory::{CLIENT_GRANT_BYTES, Memory, Unread};
 use crate::status::Stalls;
 use crate::upstream::Linked;
+use crate::window::Window;
 
 /// One plain client and its virtual connection.
 #[derive(Debug)]
@@ -41,6 +42,7 @@ pub(crate) struct RawClient {
     server_finished: bool,
     /// What the link did not take. With what is granted, never more than [`CLIENT_GRANT_BYTES`].
     requests: Backlog,
+    window: Window,
     /// What the transport did not take: bounded by the window that the server sees.
     pub(crate) replies: Backlog,
     /// Where the server was asked to keep replies.
@@ -65,7 +67,14 @@ pub(crate) struct Arrival {
 }
 
 impl RawClient {
-    pub(crate) fn new(now: Time, service: u16, upstream: usize, id: Id, arrival: Arrival) -> RawClient {
+    /// `window`: bytes that its server may send at first.
+    pub(crate) fn new(
+        now: Time,
+        service: u16,
+        (upstream, id): (usize, Id),
+        arrival: Arrival,
+        window: u32,
+    ) -> RawClient {
         RawClient {
             service,
             upstream,
@@ -84,6 +93,7 @@ impl RawClient {
             client_finished: false,
             server_finished: false,
             requests: Backlog::default(),
+            window: Window::new(now, window),
             replies: Backlog::default(),
             acknowledging: None,
         }
@@ -261,14 +271,26 @@ impl RawClient {
         out: &mut T,
     ) {
         self.bytes_out += bytes.len() as u64;
-        let taken = if self.replies.is_empty() { out.send(conn, bytes) } else { 0 };
+        let taken = if self.replies.is_empty() { self.send(conn, bytes, out) } else { 0 };
+        if taken < bytes.len() {
+            self.replies.push(&bytes[taken..], memory);
+        } else if let Some(window) = self.window.taken(now, taken, linked.window_bytes_max, memory) {
+            linked.opener.widen(self.id, window);
+        }
         if taken > 0 {
             self.give_credit(linked, taken);
         }
-        if taken < bytes.len() {
-            self.replies.push(&bytes[taken..], memory);
-        }
         self.note_unread(now, conn, out);
+    }
+
+    /// Gives the transport what it takes, and not more than a window's bytes to queue. It tells when it takes more.
+    fn send<T: Transport>(&self, conn: Conn, bytes: &[u8], out: &mut T) -> usize {
+        let most = self.window.bytes().saturating_sub(out.queued(conn));
+        let taken = out.send(conn, &bytes[..bytes.len().min(most)]);
+        if taken < bytes.len() {
+            out.want_room(conn);
+        }
+        taken
     }
 
     /// The client's connection has taken replies.
@@ -296,7 +318,7 @@ impl RawClient {
     ) {
         while !self.replies.is_empty() {
             let offered = self.replies.front().len();
-            let taken = out.send(conn, self.replies.front());
+            let taken = self.send(conn, self.replies.front(), out);
             self.give_credit(linked, taken);
             self.replies.advance(taken, memory);
             if taken < offered {
@@ -315,6 +337,7 @@ impl RawClient {
     /// It is over: what the server no longer takes is dropped. Returns what is left for the client, and since when it has
     /// not read.
     pub(crate) fn over(&mut self, memory: &mut Memory) -> (Backlog, Unread) {
+        self.window.over(memory);
         self.requests.clear(memory);
         (core::mem::take(&mut self.replies), self.unread)
     }

@@ -398,6 +398,10 @@ fn client_status(holder: &Holder) -> Option<ClientStatus> {
 impl Application for Relay {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         self.begin_turn(now, out);
+        if let Event::Opened { .. } = event {
+            // What the host has not taken in the last turn is known since this one began: it is no reason to refuse anybody.
+            self.keep_within_memory(out);
+        }
         match event {
             Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
             Event::Room => self.room(now, conn, out),

@@ -183,6 +183,8 @@ pub(crate) enum Member {
 pub(crate) struct Linked {
     pub(crate) conn: Conn,
     pub(crate) opener: OpenerLink,
+    /// The largest window of one of its plain clients.
+    pub(crate) window_bytes_max: u32,
     /// The key that it was opened with.
     pub(crate) key: KeyId,
     /// Of library clients: connections that have not ended on both sides.
@@ -204,10 +206,11 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
-    pub(crate) fn new(conn: Conn, opener: OpenerLink, key: KeyId) -> Linked {
+    pub(crate) fn new(conn: Conn, opener: OpenerLink, window_bytes_max: u32, key: KeyId) -> Linked {
         Linked {
             conn,
             opener,
+            window_bytes_max,
             key,
             relayed: 0,
             up: false,

@@ -12,7 +12,8 @@ use world::{World, config};
 const LIMIT: usize = 400_000;
 
 fn world() -> World {
-    World::new(Config { memory_bytes_max: LIMIT, ..config() })
+    // Windows are large from the beginning: few clients are enough to make memory short.
+    World::new(Config { memory_bytes_max: LIMIT, first_window_bytes: 256 * 1024, ..config() })
 }
 
 fn peer(number: u32) -> String {
@@ -91,6 +92,28 @@ fn what_the_transport_has_queued_counts_too() {
     world.data(all[2], b"get x\r\n");
     assert_eq!(aborted(&mut world, &all), [true, false, false]);
     assert!(world.relay.status().buffered_bytes <= LIMIT);
+}
+
+/// The bound is found to be exceeded when a turn begins, and that turn begins with a new client.
+#[test]
+fn a_client_that_comes_when_the_bound_is_exceeded_is_taken_and_the_largest_closed() {
+    let mut world = world();
+    let all = clients(&mut world, 2);
+    for deaf in &all {
+        world.wires.line(*deaf).stuck = true;
+    }
+    reply(&mut world, 1, 220_000);
+    world.now = world.now + Duration::from_millis(1);
+    // One turn without an event after it.
+    assert_eq!(world.server.compose(Id(2), &[b'v'; 200_000]), 200_000);
+    let batch = world.server.flush(world.now).unwrap();
+    let now = world.now;
+    world.relay.handle(now, world.link, Event::Data { end: 0, bytes: batch.as_slice() }, &mut world.wires);
+    world.relay.end_of_turn(now, &mut world.wires);
+    assert_eq!(aborted(&mut world, &all), [false; 2]);
+    let newcomer = world.client(0, &peer(9));
+    assert!(!world.wires.line(newcomer).aborted);
+    assert_eq!(aborted(&mut world, &all), [true, false]);
 }
 
 #[test]
@@ -179,7 +202,7 @@ fn a_lower_limit_closes_the_largest_and_no_active_client() {
         reply(&mut world, deaf, bytes);
     }
     world.now = world.now + Duration::from_millis(1);
-    let lower = Config { memory_bytes_max: 200_000, ..config() };
+    let lower = Config { memory_bytes_max: 200_000, first_window_bytes: 256 * 1024, ..config() };
     world.relay.reconfigure(world.now, lower, Duration::from_secs(9), &mut world.wires).unwrap();
     assert_eq!(aborted(&mut world, &all), [false, true, false, false]);
     world.data(all[3], b"get x\r\n");

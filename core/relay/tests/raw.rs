@@ -271,7 +271,7 @@ fn a_stalled_link_stops_grants_and_loses_nothing() {
 /// A plain client that does not read is bounded by its window and harms nobody.
 #[test]
 fn a_client_that_does_not_read_is_bounded_by_its_window() {
-    let mut world = World::new(config());
+    let mut world = World::new(Config { first_window_bytes: u32::MAX, ..config() });
     let (deaf, other) = (world.client(0, CLIENT), world.client(0, "10.9.0.1:5001"));
     world.exchange();
     world.wires.line(deaf).room = 0;

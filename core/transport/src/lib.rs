@@ -11,7 +11,7 @@
 //! 2. At most as many bytes are delivered as were [granted](Transport::grant). A new connection has no grant.
 //! 3. [`Event::Finished`] comes after the last byte and needs no grant. The other direction stays open.
 //! 4. [`Transport::send`] takes between 0 and [`Transport::room`] bytes. After it took fewer than it was
-//!    offered, [`Event::Room`] follows when there is room again.
+//!    offered, [`Event::Room`] follows when there is room again, as it does where it is [wanted](Transport::want_room).
 //! 5. After [`Transport::finish`], bytes already taken are still delivered. When both directions have finished
 //!    and everything was delivered, the connection is freed and `Lost(Closed)` tells so.
 //! 6. After [`Transport::abort`], no further event of this connection arrives, `Lost` included.
@@ -127,6 +127,10 @@ pub trait Transport {
     /// Takes a prefix of `bytes` for transmission and returns its length. What is taken within one turn leaves
     /// together at the end of the turn.
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize;
+
+    /// Asks for [`Event::Room`] although nothing was refused: once some of what is [queued](Self::queued) has gone. Where
+    /// nothing is queued there may be none.
+    fn want_room(&mut self, conn: Conn);
 
     /// Takes a whole chunk without copying it, or gives it back when there is no room for all of it.
     /// An empty transport takes a chunk of any length, so a chunk larger than the buffer cannot get stuck.

@@ -155,7 +155,7 @@ fn attack(address: SocketAddr, pid: u32, (attackers, values): (usize, usize)) ->
     });
     let (newcomers, peak_bytes) = (newcomers.into_inner(), peak.into_inner());
     println!("peak {} MiB", peak_bytes / MIB);
-    assert!(newcomers > 0 && closed > 0);
+    assert!(newcomers > 0);
     Attacked { closed, newcomers, peak_bytes }
 }
 
@@ -168,15 +168,26 @@ fn is_within(peak_bytes: u64, max_memory: u64) {
 fn slow_readers_of_large_values_harm_nobody_else() {
     let scene = Scene::start();
     fill(scene.direct());
-    let bounded = Bounded::start(&scene, "64MiB");
-    let attacked = attack(bounded.raw, bounded.helper.pid(), (600, 1));
-    is_within(attacked.peak_bytes, 64 * MIB);
-    assert!(bounded.closed_for_memory() > 0);
+    let bounded = Bounded::start(&scene, "8MiB");
+    let attacked = attack(bounded.raw, bounded.helper.pid(), (300, 1));
+    is_within(attacked.peak_bytes, 8 * MIB);
+    assert!(attacked.closed > 0 && bounded.closed_for_memory() > 0);
     let log = bounded.helper.stderr().unwrap();
     assert!(log.contains("memory is scarce"), "{log}");
     assert!(log.contains("memory is short") && log.contains("or raise max_memory"), "{log}");
     // Without them, there is enough again.
     eventually("enough memory", || bounded.status()["threads_scarce"] == 0);
+}
+
+/// Clients that were closed would come again and ask for the same once more: the work of that is what slows others.
+#[test]
+fn many_slow_readers_of_large_values_are_within_the_bound_and_not_closed() {
+    let scene = Scene::start();
+    fill(scene.direct());
+    let bounded = Bounded::start(&scene, "64MiB");
+    let attacked = attack(bounded.raw, bounded.helper.pid(), (300, MANY_VALUES));
+    is_within(attacked.peak_bytes, 64 * MIB);
+    assert_eq!((attacked.closed, bounded.closed_for_memory()), (0, 0));
 }
 
 #[test]
@@ -188,6 +199,7 @@ fn slow_readers_of_large_values_harm_no_other_client_of_a_sidecar() {
     assert!(idle.version().is_some());
     let attacked = attack(beside.address, beside.process.pid(), (300, MANY_VALUES));
     is_within(attacked.peak_bytes, 64 * MIB);
+    assert!(attacked.closed > 0);
     assert!(beside.number("/ended/memory") >= attacked.closed, "{:#}", beside.status());
     assert_eq!(beside.number("/refused/memory"), 0, "{} newcomers", attacked.newcomers);
     assert!(idle.version().is_some(), "one that holds nothing is not closed");
@@ -314,15 +326,15 @@ fn a_lower_limit_closes_the_largest_and_no_active_client() {
     let scene = Scene::start();
     fill(scene.direct());
     let bounded = Bounded::start(&scene, "256MiB");
-    let attackers: Vec<TcpStream> = (0..200).filter_map(|_| deaf(bounded.raw, 1)).collect();
-    eventually("they hold a lot", || bounded.status()["buffered_bytes"].as_u64().unwrap() > 60 * MIB);
+    let attackers: Vec<TcpStream> = (0..200).filter_map(|_| deaf(bounded.raw, MANY_VALUES)).collect();
+    eventually("they hold a lot", || bounded.status()["buffered_bytes"].as_u64().unwrap() > 20 * MIB);
     let mut active: Vec<Client> = (0..10).map(|_| Client::new(bounded.raw)).collect();
     active.iter_mut().for_each(|client| assert!(client.get("small").is_some()));
     assert_eq!(bounded.closed_for_memory(), 0);
-    write_config(&scene, bounded.raw, bounded.client_link, "16MiB");
+    write_config(&scene, bounded.raw, bounded.client_link, "4MiB");
     let said = bounded.tell(&["reload"]);
     assert!(said.contains("max_memory"), "{said}");
-    assert!(bounded.status()["buffered_bytes"].as_u64().unwrap() <= 16 * MIB);
+    assert!(bounded.status()["buffered_bytes"].as_u64().unwrap() <= 4 * MIB);
     active.iter_mut().for_each(|client| assert!(client.get("small").is_some(), "it holds nothing"));
     let reset = attackers.iter().filter(|attacker| is_reset(attacker)).count();
     assert!(reset > 100, "{reset}");

@@ -63,6 +63,12 @@ impl Transport for Sockets {
         taken
     }
 
+    fn want_room(&mut self, conn: Conn) {
+        if let Some(connection) = self.sending(conn) {
+            connection.wants_room = true;
+        }
+    }
+
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
         let limit = self.config.queued_bytes_max;
         let Some(connection) = self.table.find(conn).filter(|connection| can_send(connection)) else {

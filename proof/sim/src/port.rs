@@ -65,6 +65,12 @@ impl Transport for Port<'_> {
         taken
     }
 
+    fn want_room(&mut self, conn: Conn) {
+        if let Some(socket) = self.network.socket_mut(self.host, conn) {
+            socket.wants_room = true;
+        }
+    }
+
     fn send_chunk(&mut self, conn: Conn, mut chunk: Chunk) -> Result<(), Chunk> {
         if !self.sending(conn, chunk.len()) {
             return Err(chunk);

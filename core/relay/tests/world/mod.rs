@@ -24,6 +24,8 @@ pub struct Line {
     pub watched: bool,
     /// What was sent stays with the transport: its host takes nothing.
     pub stuck: bool,
+    /// The relay wants to hear when some of what is queued has gone.
+    pub wants_room: bool,
     /// How far its gate is open.
     pub released: u64,
 }
@@ -80,6 +82,10 @@ impl Transport for Wires {
         taken
     }
 
+    fn want_room(&mut self, conn: Conn) {
+        self.line(conn).wants_room = true;
+    }
+
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
         if self.room(conn) < chunk.len() {
             return Err(chunk);
@@ -93,7 +99,8 @@ impl Transport for Wires {
     }
 
     fn queued(&self, conn: Conn) -> usize {
-        self.lines[&conn].sent.len()
+        let line = &self.lines[&conn];
+        if line.stuck { line.sent.len() } else { 0 }
     }
 
     fn held_by_all(&self) -> usize {

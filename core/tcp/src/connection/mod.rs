@@ -389,6 +389,11 @@ impl Connection {
         many
     }
 
+    /// Room is told when the peer has acknowledged some of what waits.
+    pub(crate) fn want_room(&mut self) {
+        self.wants_room = true;
+    }
+
     /// Takes a whole chunk, or gives it back.
     pub(crate) fn send_chunk(&mut self, settings: &Settings, chunk: Chunk) -> Result<(), Chunk> {
         let room = self.room(settings);

@@ -94,6 +94,12 @@ impl Transport for Stack {
         taken
     }
 
+    fn want_room(&mut self, conn: Conn) {
+        if let Some(connection) = self.table.get_mut(conn) {
+            connection.want_room();
+        }
+    }
+
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
         let Some(connection) = self.table.get_mut(conn) else { return Err(chunk) };
         connection.send_chunk(&self.settings, chunk)?;

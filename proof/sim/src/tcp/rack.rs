@@ -245,6 +245,12 @@ impl Transport for Rack {
         self.at(name).map_or(0, |(stack, conn)| stack.send(conn, bytes))
     }
 
+    fn want_room(&mut self, name: Conn) {
+        if let Some((stack, conn)) = self.at(name) {
+            stack.want_room(conn);
+        }
+    }
+
     fn send_chunk(&mut self, name: Conn, chunk: Chunk) -> Result<(), Chunk> {
         match self.at(name) {
             Some((stack, conn)) => stack.send_chunk(conn, chunk),
