@@ -554,7 +554,8 @@ fn an_incomplete_record_counts_as_its_clients_memory() {
 /// Clients that withhold the ends of their records are closed before one whose reply waits since a moment ago.
 #[test]
 fn withheld_records_are_closed_before_replies_that_are_being_read() {
-    let mut world = World::new(Config { memory_bytes_max: 100_000, ..config() });
+    let mut world =
+        World::new(Config { memory_bytes_max: 100_000, first_window_bytes: 64 * 1024, ..config() });
     let honest = world.client(0, "10.9.0.2:6000");
     world.exchange();
     let begin = |world: &mut World| {
