@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use spillway_lab::peers::{Memcached, Redis};
 use spillway_lab::{Launch, Place};
 use support::beside::{Beside, Served};
-use support::{Client, Ending, PATIENCE, SPILLWAY, Scratch, eventually, value_of};
+use support::{Client, Ending, PATIENCE, SPILLWAY, Scratch, eventually, pause, value_of};
 
 fn memcached(helpers: usize) -> Served {
     Served::start(helpers, |place, run| Memcached::default().wrapper(run).start(place).unwrap())
@@ -249,8 +249,7 @@ fn what_a_client_that_has_gone_left_for_the_server_counts_until_the_server_has_i
     let mut stream = socket(beside.address);
     stream.write_all(b"version\r\n").unwrap();
     assert!(stream.read(&mut [0; 64]).unwrap() > 0);
-    let mut signal = |signal: Signal| served.server.process().signal(signal.as_raw()).unwrap();
-    signal(Signal::STOP);
+    pause(served.server.process());
     stream.write_all(b"set big 0 0 100000\r\n").unwrap();
     stream.write_all(&value_of("big", 100_000)).unwrap();
     eventually("the sidecar has it", || beside.number("/request_bytes") > 100_000);
@@ -258,7 +257,7 @@ fn what_a_client_that_has_gone_left_for_the_server_counts_until_the_server_has_i
     drop(stream);
     eventually("the client has gone", || beside.number("/connections") == 0);
     assert!(beside.number("/buffered_bytes") >= 100_000, "{:#}", beside.status());
-    signal(Signal::CONT);
+    served.server.process().signal(Signal::CONT.as_raw()).unwrap();
     eventually("the server has it", || beside.number("/buffered_bytes") == 0);
 }
 

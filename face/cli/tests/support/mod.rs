@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use spillway_auth::Key;
 use spillway_lab::peers::{Memcached, Peer};
 use spillway_lab::{Launch, Place, Process};
@@ -219,6 +220,17 @@ impl Drop for Ending<'_> {
 pub fn resident(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Stops a process, and waits until each of its threads has stopped: others may run for a while after the signal.
+pub fn pause(process: &mut Process) {
+    process.signal(Signal::STOP.as_raw()).unwrap();
+    let tasks = format!("/proc/{}/task", process.pid());
+    let has_stopped = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat"));
+        stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')))
+    };
+    eventually("all threads have stopped", || fs::read_dir(&tasks).unwrap().flatten().all(has_stopped));
 }
 
 /// A memcached client of the ascii protocol that trusts nothing.
