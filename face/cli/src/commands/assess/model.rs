@@ -152,9 +152,10 @@ impl Sample {
         batch_max: f64,
     ) -> Verdict {
         let busy = self.cpu.total_ns as f64 / 1e9 / self.seconds;
-        // A busy program that sends hardly anything needs no packets to be told apart.
+        // A busy program that sends hardly anything needs no packets to be told apart. On a busy machine it waits.
+        let wanted = busy + self.cpu.waited_ns as f64 / 1e9 / self.seconds;
         if estimate.requests_per_second < RATE_MIN
-            && busy >= 0.3
+            && wanted >= 0.3
             && self.cpu.user.is_some_and(|user| user > 0.5)
         {
             return Verdict::Application;
@@ -202,7 +203,13 @@ mod tests {
             data_in: rate,
             data_out: rate,
         };
-        let cpu = CpuUse { total_ns: 1_000_000_000, busiest_ns: 1_000_000_000, threads: 1, user: Some(user) };
+        let cpu = CpuUse {
+            total_ns: 1_000_000_000,
+            busiest_ns: 1_000_000_000,
+            waited_ns: 0,
+            threads: 1,
+            user: Some(user),
+        };
         Sample { seconds: 1.0, cpu, traffic, connections: 600, active: 600, changed: 0, helped: (0, 0) }
     }
 
@@ -223,6 +230,11 @@ mod tests {
         assert!(estimate.gain_overloaded < 1.5 && estimate.staying_us > estimate.cpu_us / 2.0);
         let alone = Sample { connections: 0, active: 0, traffic: Counts::default(), ..busy(1, 1.0) };
         assert_eq!(alone.estimate().verdict, Verdict::Application);
+        let mut crowded_out = alone;
+        (crowded_out.cpu.total_ns, crowded_out.cpu.waited_ns) = (100_000_000, 500_000_000);
+        assert_eq!(crowded_out.estimate().verdict, Verdict::Application);
+        crowded_out.cpu.waited_ns = 0;
+        assert_eq!(crowded_out.estimate().verdict, Verdict::NoClients);
     }
 
     #[test]

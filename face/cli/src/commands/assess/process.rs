@@ -19,6 +19,8 @@ pub(super) struct Process {
 pub(super) struct Cpu {
     /// Each thread's time, nanoseconds, by thread id.
     threads_ns: Vec<(u32, u64)>,
+    /// Time that threads were ready to run while no processor was free, nanoseconds.
+    waited_ns: u64,
     /// Clock ticks in the application and in the kernel.
     user: u64,
     system: u64,
@@ -31,6 +33,8 @@ pub(super) struct CpuUse {
     pub(super) total_ns: u64,
     /// The busiest one.
     pub(super) busiest_ns: u64,
+    /// Time that threads waited for a processor, besides, nanoseconds.
+    pub(super) waited_ns: u64,
     /// Threads that ran at all.
     pub(super) threads: usize,
     /// Part of the time that was spent in the application; `None` when too little was seen.
@@ -105,15 +109,17 @@ impl Process {
         let stat = fs::read_to_string(self.folder.join("stat")).map_err(|error| self.not_readable(&error))?;
         let (user, system) = ticks(&stat).ok_or_else(|| format!("process {} cannot be read", self.pid))?;
         let tasks = fs::read_dir(self.folder.join("task")).map_err(|error| self.not_readable(&error))?;
-        let threads_ns = tasks
-            .flatten()
-            .filter_map(|task| {
-                let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
-                let id = task.file_name().to_str()?.parse().ok()?;
-                Some((id, times.split_ascii_whitespace().next()?.parse().ok()?))
-            })
-            .collect();
-        Ok(Cpu { threads_ns, user, system })
+        let (mut threads_ns, mut waited_ns) = (Vec::new(), 0);
+        for task in tasks.flatten() {
+            let Ok(times) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+            let mut times = times.split_ascii_whitespace().map_while(|time| time.parse::<u64>().ok());
+            let id = task.file_name().to_str().and_then(|id| id.parse().ok());
+            if let (Some(id), Some(time)) = (id, times.next()) {
+                threads_ns.push((id, time));
+                waited_ns += times.next().unwrap_or(0);
+            }
+        }
+        Ok(Cpu { threads_ns, waited_ns, user, system })
     }
 }
 
@@ -126,7 +132,8 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
 impl Cpu {
     /// What was used since `before`. Threads that ended meanwhile are missing.
     pub(super) fn since(&self, before: &Cpu) -> CpuUse {
-        let mut used = CpuUse { total_ns: 0, busiest_ns: 0, threads: 0, user: None };
+        let waited_ns = self.waited_ns.saturating_sub(before.waited_ns);
+        let mut used = CpuUse { total_ns: 0, busiest_ns: 0, waited_ns, threads: 0, user: None };
         for (id, now) in &self.threads_ns {
             let then = before.threads_ns.iter().find(|(other, _)| other == id).map_or(0, |(_, time)| *time);
             let time = now.saturating_sub(then);
@@ -155,11 +162,11 @@ mod tests {
 
     #[test]
     fn threads_are_told_apart() {
-        let before = Cpu { threads_ns: vec![(1, 100), (2, 50)], user: 5, system: 5 };
-        let now = Cpu { threads_ns: vec![(1, 100), (2, 90), (3, 30)], user: 8, system: 14 };
+        let before = Cpu { threads_ns: vec![(1, 100), (2, 50)], waited_ns: 7, user: 5, system: 5 };
+        let now = Cpu { threads_ns: vec![(1, 100), (2, 90), (3, 30)], waited_ns: 9, user: 8, system: 14 };
         let used = now.since(&before);
         assert_eq!((used.total_ns, used.busiest_ns, used.threads), (70, 40, 2));
-        assert_eq!(used.user, Some(0.25));
+        assert_eq!((used.waited_ns, used.user), (2, Some(0.25)));
         assert_eq!(before.since(&before).user, None);
     }
 
