@@ -105,7 +105,7 @@ pub enum LinkState {
     Connecting,
     /// Carries clients.
     Up,
-    /// Carries its clients, and gets no more: the server asked for it.
+    /// Carries its clients, and gets no more: the server asked for it, or another link has replaced it.
     Draining,
     /// Closed, because the relay goes away.
     Closed,

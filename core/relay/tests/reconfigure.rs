@@ -118,7 +118,7 @@ fn another_key_gets_a_new_link_before_the_old_one_ends() {
     let (old, mut old_server) = open_another(&mut world, std::slice::from_ref(&new_key));
     assert_eq!(link_states(&world), [(LinkState::Up, true), (LinkState::Connecting, false)]);
     world.exchange();
-    assert_eq!(link_states(&world), [(LinkState::Up, true), (LinkState::Up, false)]);
+    assert_eq!(link_states(&world), [(LinkState::Draining, true), (LinkState::Up, false)]);
     let links = world.relay.status().services[0].links.clone();
     assert_eq!((links[0].key, links[1].key), (Some(helper_key().id()), Some(new_key.id())));
 
@@ -224,7 +224,7 @@ fn links_without_encryption_end_when_it_becomes_required() {
     assert!(world.wires.line(refused).aborted, "no new client on the old link");
     let (old, _) = open_another(&mut world, &[helper_key()]);
     world.exchange();
-    assert_eq!(link_states(&world), [(LinkState::Up, true), (LinkState::Up, false)]);
+    assert_eq!(link_states(&world), [(LinkState::Draining, true), (LinkState::Up, false)]);
     assert!(world.relay.status().services[0].links[1].encrypted);
     world.client(0, "10.9.0.1:5005");
     assert!(matches!(world.exchange()[..], [Heard::Connect(1, _)]), "on the new link");
