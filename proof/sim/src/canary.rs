@@ -23,11 +23,13 @@ pub enum Canary {
     KeepStrangers,
     /// A helper goes on reading a client that does not read the answers that it causes.
     ReadFlooders,
+    /// Links are without records, so that nobody notices what is altered on their path.
+    UnsealedLinks,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 10] = [
+    pub const ALL: [Canary; 11] = [
         Canary::FlipByte,
         Canary::DropPiece,
         Canary::RepeatPiece,
@@ -38,6 +40,7 @@ impl Canary {
         Canary::CloseIdle,
         Canary::KeepStrangers,
         Canary::ReadFlooders,
+        Canary::UnsealedLinks,
     ];
 
     /// For command lines.
@@ -53,6 +56,7 @@ impl Canary {
             Canary::CloseIdle => "close-idle",
             Canary::KeepStrangers => "keep-strangers",
             Canary::ReadFlooders => "read-flooders",
+            Canary::UnsealedLinks => "unsealed-links",
         }
     }
 }

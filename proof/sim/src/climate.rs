@@ -28,12 +28,19 @@ pub(crate) struct Climate {
     pub(crate) calm: bool,
     pub(crate) fault_ns_max: u64,
     pub(crate) attack: Option<Attack>,
+    /// Somebody on the path of the helpers' links alters them.
+    pub(crate) is_altered: bool,
     /// What helpers should keep to; where a fault is planted, they are told nothing of it.
     pub(crate) unauthenticated: Bounds,
 }
 
 /// Draws one.
-pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) -> Climate {
+pub(crate) fn drawn(
+    rng: &mut Rng,
+    of_attack: &mut Rng,
+    of_alterer: &mut Rng,
+    canary: Option<Canary>,
+) -> Climate {
     let calm = canary.is_some() || rng.chance(1, 4);
     let mut weather = Weather::drawn(rng, calm);
     if canary == Some(Canary::ReadFlooders) {
@@ -54,6 +61,9 @@ pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) 
     };
     let mut server =
         ServerConfig { ring, rules: AddressRules::default(), limits, encryption: Encryption::Preferred };
+    if canary == Some(Canary::UnsealedLinks) {
+        server.encryption = Encryption::Off;
+    }
     let helpers = rng.range(1, 2) as usize;
     let mut relay = settings::of_helpers(rng, calm);
     if canary == Some(Canary::HastyAcknowledgement) {
@@ -69,8 +79,10 @@ pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) 
     let unauthenticated = attackers::drawn_bounds(of_attack, attack, canary.is_some());
     relay.unauthenticated =
         if canary == Some(Canary::KeepStrangers) { attackers::NO_BOUNDS } else { unauthenticated };
+    let is_altered = canary == Some(Canary::UnsealedLinks) || !calm && of_alterer.chance(1, 3);
     Climate {
         attack,
+        is_altered,
         unauthenticated,
         weather,
         helpers,
@@ -83,13 +95,15 @@ pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) 
     }
 }
 
-/// Faults lose connections, they do not alter bytes, and all but attackers keep to the protocol. `has_been_full`: the
+/// Faults lose connections, and only an alterer alters bytes, of links alone; and all but attackers keep to the protocol. `has_been_full`: the
 /// helper may have had as many clients as it may have when it said this.
-pub(crate) fn is_suspicious(notice: Notice, bounds: Bounds, has_been_full: bool) -> bool {
+pub(crate) fn is_suspicious(notice: Notice, climate: &Climate, has_been_full: bool) -> bool {
+    let bounds = climate.unauthenticated;
     match notice {
         Notice::ClientCut { client, .. } | Notice::ClientRefused { client, .. } if is_attacker(client) => {
             false
         }
+        Notice::LinkDown { why: LinkDown::Link(_), .. } if climate.is_altered => false,
         Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
         Notice::ClientCut { why, .. } => !matches!(why, Cut::Memory(_)),
         Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,

@@ -35,6 +35,7 @@ pub mod tcp;
 pub mod weather;
 pub mod world;
 
+mod alterer;
 mod attackers;
 mod clients;
 mod climate;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use spillway_transport::{Conn, LostReason, Time};
 
 use crate::agenda::{Agenda, Happening};
+use crate::alterer::{Alterer, UNNOTICED_BYTES_MAX};
 use crate::clock::Clock;
 use crate::rng::{Rng, mix};
 use crate::socket::{HostId, Segment, Socket, Told};
@@ -69,6 +70,8 @@ pub struct Network {
     pub(crate) is_hasty: bool,
     /// Hosts that accept a connection read all that comes, whatever they grant: for canaries.
     pub(crate) grants_all: bool,
+    /// Somebody on the paths of one host.
+    pub(crate) alterer: Option<Alterer>,
 }
 
 impl Network {
@@ -87,6 +90,7 @@ impl Network {
             pretends_to_hold: false,
             is_hasty: false,
             grants_all: false,
+            alterer: None,
         }
     }
 
@@ -151,7 +155,12 @@ impl Network {
         let piece = self.rng.scale(1, self.weather.piece_bytes_max);
         let is_hasty = self.is_hasty;
         let socket = self.socket_mut(host, conn)?;
+        let goes_on = socket.altered_at.is_some_and(|at| socket.delivered > at + UNNOTICED_BYTES_MAX);
         let mut told = socket.next_told(piece)?;
+        if goes_on && matches!(told, Told::Data { .. }) {
+            self.misuse.push(format!("host {host} reads on behind altered bytes"));
+        }
+        let socket = self.socket_mut(host, conn)?;
         if let (Told::Acknowledged { through }, true) = (&mut told, is_hasty) {
             *through = socket.sent;
         }
@@ -402,12 +411,23 @@ impl Network {
         if socket.cut && !matches!(segment, Segment::Lost(_)) {
             return;
         }
+        let mut segment = segment;
+        let mut first_altered = None;
+        if let (Segment::Bytes(bytes), Some(alterer), Some((source, _))) =
+            (&mut segment, &mut self.alterer, from)
+        {
+            first_altered = alterer.pass(source, host, bytes);
+        }
+        let Some(socket) = self.socket_mut(host, conn) else { return };
         match segment {
             Segment::SynAck(peer) => {
                 socket.peer = from.map(|(host, _)| (host, peer));
                 socket.opened_due = true;
             }
             Segment::Bytes(bytes) => {
+                if let Some(first) = first_altered {
+                    socket.altered_at.get_or_insert(socket.received + first as u64);
+                }
                 socket.received += bytes.len() as u64;
                 socket.rx.extend(bytes);
                 self.acknowledge(host, conn);

@@ -31,6 +31,8 @@ pub struct Report {
     pub kept_looks: u64,
     /// Clients that helpers closed because memory was short.
     pub closed_for_memory: u64,
+    /// Segments of links that were altered on the path.
+    pub altered: u64,
     /// Faults made.
     pub faults: u64,
     /// Batches that helpers sent.
@@ -61,6 +63,7 @@ pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
         delivered_bytes: oracle.delivered,
         kept_looks: oracle.kept_looks,
         closed_for_memory: oracle.closed_for_memory,
+        altered: world.network.alterer.as_ref().map_or(0, |alterer| alterer.altered),
         faults: world.faults,
         batches,
         messages,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_batch::{
-    CloseReason, Fresh, Id, LinkError, RefuseReason, Scratch, ServerConfig, ServerEvent, ServerLink,
+    CloseReason, Encryption, Fresh, Id, LinkError, RefuseReason, Scratch, ServerConfig, ServerEvent,
+    ServerLink,
 };
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 
@@ -30,6 +31,8 @@ pub struct Server {
     rude_in_1000: u64,
     /// Still to be planted.
     pub(crate) canary: Option<Canary>,
+    /// Somebody alters links on their path.
+    pub(crate) is_altered: bool,
     work_at: Option<Time>,
 }
 
@@ -91,6 +94,7 @@ impl Server {
             links: BTreeMap::new(),
             rude_in_1000,
             canary: None,
+            is_altered: false,
             work_at: Some(Time::ZERO),
         }
     }
@@ -117,9 +121,11 @@ impl Server {
                 Ok(Some(event)) => self.event(&mut link, event),
                 Ok(None) => break,
                 Err(error) => {
-                    // Faults lose connections, they do not alter bytes: whatever comes makes sense. Helpers are
+                    // Faults lose connections, and only an alterer alters bytes: else whatever comes makes sense. Helpers are
                     // given keys that nobody knows, too.
-                    if !matches!(error, LinkError::HandshakeTimeout | LinkError::UnknownKey { .. }) {
+                    if !self.is_altered
+                        && !matches!(error, LinkError::HandshakeTimeout | LinkError::UnknownKey { .. })
+                    {
                         self.oracle.borrow_mut().violation(format!("the server's link failed: {error}"));
                     }
                     self.drop_link(link);
@@ -134,7 +140,12 @@ impl Server {
 
     fn event(&mut self, link: &mut Link, event: ServerEvent<'_>) {
         match event {
-            ServerEvent::Established { .. } | ServerEvent::Drain { .. } => {}
+            ServerEvent::Established { .. } => {
+                if self.config.encryption != Encryption::Off && !link.end.is_encrypted() {
+                    self.oracle.borrow_mut().violation("a link is not encrypted".to_owned());
+                }
+            }
+            ServerEvent::Drain { .. } => {}
             ServerEvent::Connect { id, client, .. } => self.connect(link, id, client),
             ServerEvent::Forbidden { client, why } => {
                 self.oracle.borrow_mut().violation(format!("{client} was carried: {why}"));

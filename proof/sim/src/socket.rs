@@ -66,6 +66,8 @@ pub struct Socket {
     // Receiving.
     pub rx: VecDeque<u8>,
     pub received: u64,
+    /// From this byte on it is not what was sent.
+    pub altered_at: Option<u64>,
     pub delivered: u64,
     pub granted: u64,
     pub edge_told: u64,
@@ -97,6 +99,7 @@ impl Socket {
             acknowledged_told: 0,
             rx: VecDeque::new(),
             received: 0,
+            altered_at: None,
             delivered: 0,
             granted: 0,
             edge_told: window,

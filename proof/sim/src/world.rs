@@ -9,6 +9,7 @@ use spillway_relay::{Cut, Notice, Relay};
 use spillway_transport::Time;
 
 use crate::agenda::Happening;
+use crate::alterer::Alterer;
 use crate::attackers::{ATTACKERS_IP, Attackers};
 use crate::canary::Canary;
 use crate::clients::Clients;
@@ -80,9 +81,10 @@ impl World {
     /// A world at its beginning.
     pub fn new(seed: u64, canary: Option<Canary>) -> World {
         let mut rng = Rng::new(seed);
-        // From a generator of its own: the rest of each world stays what it was.
+        // From generators of their own: the rest of each world stays what it was.
         let mut of_attack = Rng::new(!seed);
-        let climate = climate::drawn(&mut rng, &mut of_attack, canary);
+        let mut of_alterer = Rng::new(seed.rotate_left(32) ^ 1);
+        let climate = climate::drawn(&mut rng, &mut of_attack, &mut of_alterer, canary);
         let mut network = Network::new(rng.word(), climate.weather);
         let oracle: Shared = Shared::new(std::cell::RefCell::new(Oracle::new(climate.calm)));
         let helpers = FIRST_HELPER..FIRST_HELPER + climate.helpers;
@@ -128,6 +130,9 @@ impl World {
             let attackers = Attackers::new(attack, true, addresses, targets(11411), client_key(), of_attack);
             world.nodes.push(Node::Attackers(Box::new(attackers)));
         }
+        if world.climate.is_altered {
+            world.network.alterer = Some(Alterer::new(SERVER, of_alterer));
+        }
         world.network.is_hasty = canary == Some(Canary::HastyAcknowledgement);
         world.network.grants_all = canary == Some(Canary::ReadFlooders);
         world.network.pretends_to_hold = canary == Some(Canary::CloseIdle);
@@ -155,7 +160,9 @@ impl World {
                 // It comes back with other settings.
                 Arc::make_mut(&mut config).limits.window_bytes = rng.scale(16, 256 * 1024) as u32;
             }
-            Node::Server(Box::new(Server::new(config, address(SERVER, 11411), rude, rng, oracle)))
+            let mut server = Server::new(config, address(SERVER, 11411), rude, rng, oracle);
+            server.is_altered = self.climate.is_altered;
+            Node::Server(Box::new(server))
         } else {
             match helpers::start(&self.climate.relay, rng) {
                 Ok(relay) => Node::Helper(relay),
@@ -198,7 +205,7 @@ impl World {
                 {
                     self.oracle.borrow_mut().closed_for_memory(client);
                 }
-                if is_suspicious(notice, self.climate.unauthenticated, has_been_full) {
+                if is_suspicious(notice, &self.climate, has_been_full) {
                     self.oracle.borrow_mut().violation(format!("a helper says {notice:?}"));
                 }
             }
@@ -359,6 +366,9 @@ impl Stormy for World {
 
     fn calm_down(&mut self) {
         self.storm = false;
+        if let Some(alterer) = &mut self.network.alterer {
+            alterer.calm_down();
+        }
         for host in FIRST_HELPER..self.nodes.len() {
             let Node::Helper(relay) = &mut self.nodes[host] else { continue };
             if relay.is_draining() {

@@ -7,6 +7,7 @@ const STEPS: u64 = 10_000;
 
 #[test]
 fn no_byte_is_lost_repeated_reordered_or_altered() {
+    let mut altered = 0;
     let (mut completed, mut broken, mut faults, mut looks, mut closed) = (0, 0, 0, 0, 0);
     for seed in 0..40 {
         let report = run(seed, STEPS, None);
@@ -17,12 +18,14 @@ fn no_byte_is_lost_repeated_reordered_or_altered() {
         completed += report.completed;
         broken += report.broken;
         faults += report.faults;
+        altered += report.altered;
         looks += report.kept_looks;
         closed += report.closed_for_memory;
     }
     println!(
         "{completed} streams completed, {broken} broken by {faults} faults; {looks} looks at what is kept"
     );
+    assert!(altered > 20, "links are altered on their path: {altered}");
     assert!(looks > 300, "what is kept is looked at");
     assert!(closed > 3, "memory is short in some worlds: {closed}");
     assert!(completed > 300 && broken > 50 && faults > 20, "the storms are neither idle nor deadly");
@@ -49,6 +52,15 @@ fn a_client_that_holds_nothing_is_not_closed_for_memory_unseen() {
 /// What answers nobody reads take grows with what is sent.
 fn steps_of(canary: Canary) -> u64 {
     if canary == Canary::ReadFlooders { 60_000 } else { STEPS }
+}
+
+#[test]
+fn wrong_bytes_are_seen_where_links_have_no_records() {
+    let is_seen = |seed| {
+        let violations = run(seed, STEPS, Some(Canary::UnsealedLinks)).violations;
+        violations.iter().any(|what| what.contains("wrong byte at"))
+    };
+    assert!((0..32).any(is_seen));
 }
 
 #[test]

@@ -1,0 +1,98 @@
+//! Somebody on the path of links: turns bits over, leaves bytes out, sends them in another order, or sends older ones again.
+
+use crate::rng::Rng;
+use crate::socket::HostId;
+
+/// Of a stream's bytes behind an altered one, so many may be read before its reader must have noticed: a record is opened as a
+/// whole, and the beginning of a link is shorter.
+pub(crate) const UNNOTICED_BYTES_MAX: u64 = spillway_wire::record::RECORD_BYTES_MAX as u64 + 64;
+
+/// Alters what goes to and from one host. Lengths stay, as they do for somebody who corrects TCP's numbers.
+pub(crate) struct Alterer {
+    host: HostId,
+    rng: Rng,
+    /// One segment of so many is altered.
+    every: u64,
+    /// An earlier segment, of any link.
+    earlier: Vec<u8>,
+    is_over: bool,
+    /// Segments that were altered.
+    pub(crate) altered: u64,
+}
+
+impl Alterer {
+    /// On all paths of this host, from a generator of its own.
+    pub(crate) fn new(host: HostId, mut rng: Rng) -> Alterer {
+        let every = rng.scale(10, 1_000);
+        Alterer { host, rng, every, earlier: Vec::new(), is_over: false, altered: 0 }
+    }
+
+    /// It alters nothing more.
+    pub(crate) fn calm_down(&mut self) {
+        self.is_over = true;
+    }
+
+    /// Returns the first byte that is another one now.
+    pub(crate) fn pass(&mut self, source: HostId, target: HostId, bytes: &mut Vec<u8>) -> Option<usize> {
+        if self.is_over || (source != self.host && target != self.host) || bytes.is_empty() {
+            return None;
+        }
+        let sent = bytes.clone();
+        if self.rng.chance(1, self.every) {
+            self.alter(bytes);
+        }
+        let first = sent.iter().zip(bytes.iter()).position(|(sent, now)| sent != now);
+        self.altered += u64::from(first.is_some());
+        if self.rng.chance(1, 4) {
+            self.earlier = sent;
+        }
+        first
+    }
+
+    fn alter(&mut self, bytes: &mut [u8]) {
+        let length = bytes.len();
+        let at = self.rng.below(length as u64) as usize;
+        match self.rng.below(5) {
+            0 => bytes[at] ^= 1 << self.rng.below(8),
+            // Two parts change places.
+            1 => bytes.rotate_left(at),
+            // A byte is left out, and the one after the gap is made up.
+            2 => {
+                bytes.copy_within(at + 1.., at);
+                bytes[length - 1] ^= 0x55;
+            }
+            // A part is sent twice, in the place of what follows it.
+            3 => {
+                let part = at.min(length - at);
+                bytes.copy_within(..part, at);
+            }
+            // What was said before.
+            _ => {
+                let part = length.min(self.earlier.len());
+                bytes[..part].copy_from_slice(&self.earlier[..part]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_alters_it_tells_and_only_on_the_paths_of_its_host() {
+        let mut alterer = Alterer::new(0, Rng::new(1));
+        for round in 0..100_000_u32 {
+            let sent: Vec<u8> = (0..1 + round % 50).map(|n| (n * 7 + round) as u8).collect();
+            let mut bytes = sent.clone();
+            assert_eq!(alterer.pass(1, 2, &mut bytes), None);
+            assert_eq!(bytes, sent);
+            let first = alterer.pass(1, 0, &mut bytes);
+            assert_eq!(bytes.len(), sent.len());
+            assert_eq!(first, (0..sent.len()).find(|at| sent[*at] != bytes[*at]));
+        }
+        assert!(alterer.altered > 50);
+        alterer.calm_down();
+        assert_eq!(alterer.pass(0, 1, &mut vec![1; 100]), None);
+    }
+}
