@@ -75,16 +75,12 @@ pub(crate) struct Weather {
     duplicate_ppm: u64,
     corrupt_ppm: u64,
     replay_ppm: u64,
-    /// Whether nothing may be late by more than a round trip.
-    is_prompt: bool,
     delay_ns_max: u64,
     is_narrow: bool,
 }
 
 impl Plan {
     pub(crate) fn drawn(rng: &mut Rng, canary: Option<Canary>) -> Plan {
-        // Cookies know nothing of what is over: a segment that is late by more than its connection lived begins that
-        // anew.
         let is_crowded = canary.is_none() && rng.chance(1, 6);
         let may_time_out = canary.is_none() && !is_crowded && rng.chance(1, 4);
         let clients_max = rng.scale(2, 40) as usize; // fits
@@ -93,8 +89,7 @@ impl Plan {
             reorder_ppm: rng.pick(&[0, 10_000, 200_000]),
             duplicate_ppm: rng.pick(&[0, 0, 10_000, 50_000]),
             corrupt_ppm: rng.pick(&[0, 1_000, 20_000]),
-            replay_ppm: if is_crowded { 0 } else { rng.pick(&[0, 0, 10_000]) },
-            is_prompt: is_crowded,
+            replay_ppm: rng.pick(&[0, 0, 10_000]),
             delay_ns_max: rng.scale(20_000, 100_000_000),
             is_narrow: rng.chance(1, 3),
         };
@@ -206,7 +201,7 @@ impl Weather {
             loss_ppm: most(rng, self.loss_ppm),
             duplicate_ppm: most(rng, self.duplicate_ppm),
             reorder_ppm: most(rng, self.reorder_ppm),
-            reorder_ns_max: if self.is_prompt { delay_ns } else { rng.scale(1_000, 500_000_000) },
+            reorder_ns_max: rng.scale(1_000, 500_000_000),
             corrupt_ppm: most(rng, self.corrupt_ppm),
             replay_ppm: most(rng, self.replay_ppm),
             bits_per_s: if self.is_narrow { rng.scale(1_000_000, 1_000_000_000) } else { 0 },
