@@ -33,11 +33,11 @@ impl Alterer {
     }
 
     /// Returns the first byte that is another one now.
-    pub(crate) fn pass(&mut self, source: HostId, target: HostId, bytes: &mut Vec<u8>) -> Option<usize> {
+    pub(crate) fn pass(&mut self, source: HostId, target: HostId, bytes: &mut [u8]) -> Option<usize> {
         if self.is_over || (source != self.host && target != self.host) || bytes.is_empty() {
             return None;
         }
-        let sent = bytes.clone();
+        let sent = bytes.to_owned();
         if self.rng.chance(1, self.every) {
             self.alter(bytes);
         }
@@ -93,6 +93,6 @@ mod tests {
         }
         assert!(alterer.altered > 50);
         alterer.calm_down();
-        assert_eq!(alterer.pass(0, 1, &mut vec![1; 100]), None);
+        assert_eq!(alterer.pass(0, 1, &mut [1; 100]), None);
     }
 }
