@@ -66,6 +66,7 @@ pub(crate) fn drawn(
     }
     let helpers = rng.range(1, 2) as usize;
     let mut relay = settings::of_helpers(rng, calm);
+    server.limits.window_bytes = server.limits.window_bytes.max(settings::server_window_min(&relay));
     if canary == Some(Canary::HastyAcknowledgement) {
         server.limits.kept_bytes_max = 256 * 1024;
         relay.services.iter_mut().for_each(|service| service.acknowledges_replies = true);

@@ -44,6 +44,12 @@ pub(crate) fn of_helpers(rng: &mut Rng, calm: bool) -> Config {
     }
 }
 
+/// The smallest window of a server behind these helpers, in bytes. Algorithm 1 waits for its next batch as long as it waited
+/// for the last: after an idle time of seconds, a stream with a window of some bytes passes some bytes in as many seconds.
+pub(crate) fn server_window_min(helpers: &Config) -> u32 {
+    if helpers.services.iter().any(|service| service.policy == PolicyKind::Algorithm1) { 1024 } else { 16 }
+}
+
 fn policy(rng: &mut Rng, max_delay: Duration) -> PolicyKind {
     match rng.below(3) {
         0 => PolicyKind::Fixed { delay: max_delay, bytes: 1 << 16 },

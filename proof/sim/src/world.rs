@@ -158,7 +158,9 @@ impl World {
             let (mut config, oracle) = (self.climate.server.clone(), self.oracle.clone());
             if self.faults > 0 && rng.chance(1, 2) {
                 // It comes back with other settings.
-                Arc::make_mut(&mut config).limits.window_bytes = rng.scale(16, 256 * 1024) as u32;
+                let least = settings::server_window_min(&self.climate.relay);
+                Arc::make_mut(&mut config).limits.window_bytes =
+                    (rng.scale(16, 256 * 1024) as u32).max(least);
             }
             let mut server = Server::new(config, address(SERVER, 11411), rude, rng, oracle);
             server.is_altered = self.climate.is_altered;
