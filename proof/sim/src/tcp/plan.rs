@@ -42,6 +42,8 @@ pub(crate) struct Plan {
     /// A connection may be reset though both ends behave: of one that began with a cookie nothing is known when its first
     /// bytes are lost.
     pub(crate) may_break: bool,
+    /// Listeners have so little room that they answer SYNs with cookies.
+    pub(crate) is_crowded: bool,
     /// There may be too little room for what comes out of order.
     pub(crate) has_little_room: bool,
     /// When connections go from one stack of a host to another.
@@ -141,6 +143,7 @@ impl Plan {
             turn_delay_ns: rng.scale(1_000, 1_000_000),
             clocks_differ: rng.chance(3, 4),
             may_break: may_time_out || is_crowded,
+            is_crowded,
             tables: Tables {
                 half_open_max: if is_crowded { rng.scale(1, 4) as u32 } else { 1024 },
                 is_kept_alive: true,

@@ -79,13 +79,21 @@ pub(crate) struct Sniffer {
     gates: SharedGates,
     /// Who acknowledges only what was released.
     gated_port: u16,
+    /// Listeners answer SYNs with cookies.
+    has_cookies: bool,
     /// Forged SYNs: to whom, from whom, and what acknowledges it.
     forged: BTreeSet<(SocketAddr, SocketAddr, u32)>,
 }
 
 impl Sniffer {
     pub(crate) fn new(gates: SharedGates, gated_port: u16) -> Sniffer {
-        Sniffer { flows: BTreeMap::new(), gates, gated_port, forged: BTreeSet::new() }
+        Sniffer { flows: BTreeMap::new(), gates, gated_port, has_cookies: false, forged: BTreeSet::new() }
+    }
+
+    /// A listener with cookies answers a late copy of a SYN with the same number as before, when it has forgotten the
+    /// connection of that SYN.
+    pub(crate) fn with_cookies(self, has_cookies: bool) -> Sniffer {
+        Sniffer { has_cookies, ..self }
     }
 
     /// What both ends of a connection have said.
@@ -134,6 +142,13 @@ impl Sniffer {
         }
         if flags.contains(Flags::SYN) {
             us.scale = seen.header.options.window_scale;
+        }
+        let is_cookie = flags.contains(Flags::SYN | Flags::ACK)
+            && them.initial.is_some_and(|initial| seen.header.ack == initial.wrapping_add(1));
+        if self.has_cookies && is_cookie && us.acknowledged > 1 {
+            let ends = if is_lower { [us, them] } else { [them, us] };
+            self.flows.insert(key, ends);
+            return Ok(());
         }
         let limit = self.gated_limit(source, target);
         let judged = judge(&mut us, &mut them, &seen, limit);
@@ -250,6 +265,18 @@ mod tests {
             "",
             "one byte beyond the edge: a probe"
         );
+    }
+
+    #[test]
+    fn only_a_listener_with_cookies_says_its_first_word_again() {
+        let again = header(Flags::SYN | Flags::ACK, 900, 101);
+        let after_data = |sniffer: Sniffer| {
+            let mut sniffer = sniffer;
+            assert_eq!(said(&mut sniffer, header(Flags::ACK, 901, 106), b""), "");
+            said(&mut sniffer, again.clone(), b"")
+        };
+        assert!(after_data(opened(1)).starts_with("acknowledges 1 after 6"));
+        assert_eq!(after_data(opened(1).with_cookies(true)), "");
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl World {
             hosts: Vec::new(),
             rogue: None,
             paths: Vec::new(),
-            sniffer: Sniffer::new(gates.clone(), GATED_PORT),
+            sniffer: Sniffer::new(gates.clone(), GATED_PORT).with_cookies(plan.is_crowded),
             oracle: oracle.clone(),
             slot: Vec::new(),
             is_calm: false,
