@@ -273,7 +273,7 @@ mod tests {
         let after_data = |sniffer: Sniffer| {
             let mut sniffer = sniffer;
             assert_eq!(said(&mut sniffer, header(Flags::ACK, 901, 106), b""), "");
-            said(&mut sniffer, again.clone(), b"")
+            said(&mut sniffer, again, b"")
         };
         assert!(after_data(opened(1)).starts_with("acknowledges 1 after 6"));
         assert_eq!(after_data(opened(1).with_cookies(true)), "");
