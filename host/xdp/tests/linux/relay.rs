@@ -250,10 +250,10 @@ fn a_helper_that_dies_has_acknowledged_what_the_server_has_and_no_more() {
             written += 100;
         }
         if round == 30 {
+            wait_until("some of it has been taken", || server.taken.load(Ordering::SeqCst) > 0);
             server.is_holding.store(true, Ordering::SeqCst);
         }
     }
-    wait_until("some of it has been taken", || server.taken.load(Ordering::SeqCst) > 0);
     // Without a word to anybody.
     rig.stop_application();
     let unacknowledged: u64 = streams.iter().map(unacknowledged).sum();
