@@ -21,6 +21,7 @@ pub mod recovery;
 mod seq;
 mod settings;
 mod stack;
+mod timer;
 pub mod timers;
 
 pub use counters::Counters;
@@ -29,3 +30,4 @@ pub use flow::Flow;
 pub use moving::{ExportError, ImportError};
 pub use settings::{KeepAlive, Listener, Settings, SettingsError};
 pub use stack::Stack;
+pub use timer::{Timer, Timers};

@@ -10,6 +10,7 @@ use super::handshake::MSS_DEFAULT;
 use super::{Connection, Context};
 use crate::recovery;
 use crate::seq::Seq;
+use crate::timer::{Timer, Timers};
 
 /// Segments at the beginning of a connection that are acknowledged at once, as Linux does: its sender is in slow start, or
 /// writes its first message in two parts and, with Nagle's algorithm, waits for the acknowledgement of the first. Small ones
@@ -33,10 +34,6 @@ const CHALLENGE_EVERY: Duration = Duration::from_millis(500);
 pub(super) struct Acking {
     /// At once.
     pub(super) is_due: bool,
-    /// At this time, if nothing goes there before.
-    at: Option<Time>,
-    /// What is due then only repeats the last acknowledgement.
-    is_repetition: bool,
     /// The next acknowledgement is to be repeated.
     repeats: bool,
     /// Until then packets count as lost or reordered recently.
@@ -61,8 +58,6 @@ impl Acking {
     pub(super) fn new(last_sent: Seq) -> Acking {
         Acking {
             is_due: false,
-            at: None,
-            is_repetition: false,
             repeats: false,
             trouble_until: Time::ZERO,
             last_sent,
@@ -85,11 +80,18 @@ impl Acking {
     /// Something was sent, with this field. `is_held`: a gate holds back bytes that have come. A repetition would be a
     /// duplicate acknowledgement then, of a head that is not lost.
     #[inline]
-    pub(super) fn sent(&mut self, now: Time, field: Seq, is_held: impl FnOnce() -> bool) {
-        (self.is_due, self.at, self.is_repetition) = (false, None, false);
-        (self.last_sent, self.bytes) = (field, 0);
+    pub(super) fn sent(
+        &mut self,
+        now: Time,
+        field: Seq,
+        is_held: impl FnOnce() -> bool,
+        timers: &mut Timers,
+    ) {
+        timers.stop(Timer::Acknowledge);
+        timers.stop(Timer::Repeat);
+        (self.is_due, self.last_sent, self.bytes) = (false, field, 0);
         if core::mem::take(&mut self.repeats) && !is_held() {
-            (self.at, self.is_repetition) = (Some(now + REPEAT_AFTER), true);
+            timers.set(Timer::Repeat, now + REPEAT_AFTER);
         }
     }
 
@@ -101,7 +103,7 @@ impl Acking {
 
     /// Bytes came in order, in a segment of so many.
     #[inline]
-    pub(super) fn came(&mut self, now: Time, bytes: u64, segment: u64, delay: Duration) {
+    pub(super) fn came(&mut self, now: Time, bytes: u64, segment: u64, delay: Duration, timers: &mut Timers) {
         let is_full = segment >= self.full;
         self.full = self.full.max(segment);
         self.bytes += bytes;
@@ -111,7 +113,7 @@ impl Acking {
             self.quick_left = self.quick_left.saturating_sub(1);
             self.is_due = true;
         } else {
-            self.owe_within(now, if is_full { delay.min(DELAY_FULL) } else { delay });
+            self.owe_within(now, if is_full { delay.min(DELAY_FULL) } else { delay }, timers);
         }
     }
 
@@ -125,31 +127,29 @@ impl Acking {
         self.repeats |= now < self.trouble_until;
     }
 
-    /// Something is to be told, if nothing goes there before that.
-    pub(super) fn owe_within(&mut self, now: Time, delay: Duration) {
-        self.is_repetition = false;
-        if self.at.is_none() {
-            self.at = Some(now + delay);
+    /// Something is to be told, if nothing goes there before that; when an acknowledgement is to be repeated before, then.
+    pub(super) fn owe_within(&mut self, now: Time, delay: Duration, timers: &mut Timers) {
+        if !timers.is_set(Timer::Acknowledge) {
+            timers.set(Timer::Acknowledge, timers.get(Timer::Repeat).unwrap_or(now + delay));
+            timers.stop(Timer::Repeat);
         }
-    }
-
-    /// When [`expire`](Self::expire) is to be called.
-    #[inline]
-    pub(super) fn at(&self) -> Option<Time> {
-        self.at
     }
 
     /// The peer waits for something: a repetition is not that.
-    pub(super) fn owes(&self) -> bool {
-        self.is_due || (self.at.is_some() && !self.is_repetition)
+    pub(super) fn owes(&self, timers: &Timers) -> bool {
+        self.is_due || timers.is_set(Timer::Acknowledge)
     }
 
-    /// What could wait may not wait any longer. `is_held` as for [`sent`](Self::sent): bytes may have come to the gate since.
-    pub(super) fn expire(&mut self, now: Time, is_held: impl FnOnce() -> bool) {
-        if self.at.is_some_and(|at| at <= now) {
-            self.at = None;
-            self.is_due |= !core::mem::take(&mut self.is_repetition) || !is_held();
-        }
+    /// [`Timer::Acknowledge`] has expired: what could wait may not wait any longer.
+    pub(super) fn on_delayed(&mut self, timers: &mut Timers) {
+        timers.stop(Timer::Acknowledge);
+        self.is_due = true;
+    }
+
+    /// [`Timer::Repeat`] has expired. `is_held` as for [`sent`](Self::sent): bytes may have come to the gate since.
+    pub(super) fn on_repeat(&mut self, is_held: bool, timers: &mut Timers) {
+        timers.stop(Timer::Repeat);
+        self.is_due |= !is_held;
     }
 
     /// Whether one more answer to a segment that should not have been sent is due.
@@ -203,6 +203,7 @@ impl Connection {
                 rtt,
                 peer_window: self.peer_window.size,
             },
+            &mut self.timers,
         );
         if ack > una {
             self.queue.acknowledge(ack, cx.spent);
@@ -231,6 +232,7 @@ impl Connection {
                 rtt: None,
                 peer_window: self.peer_window.size,
             },
+            &mut self.timers,
         );
     }
 

@@ -32,7 +32,7 @@ impl Connection {
         if ack > una {
             let echoed = self.agreed.stamps.zip(header.options.timestamps);
             let rtt = || echoed.and_then(|(stamps, told)| stamps.since(cx.now, told));
-            self.recovery.on_plain_ack(cx.now, ack, self.peer_window.size, rtt);
+            self.recovery.on_plain_ack(cx.now, ack, self.peer_window.size, rtt, &mut self.timers);
             self.queue.acknowledge(ack, cx.spent);
             self.persist.heard();
         } else {
@@ -80,7 +80,7 @@ impl Connection {
         handled.delivery = Some((0..bytes, end - FIRST - 1));
         let came = self.receiving.acknowledged() - before;
         if came > 0 {
-            self.acking.came(cx.now, came, bytes as u64, cx.settings.delayed_ack);
+            self.acking.came(cx.now, came, bytes as u64, cx.settings.delayed_ack, &mut self.timers);
         }
     }
 }

@@ -45,7 +45,7 @@ impl Connection {
                 }),
             },
             heard_age_ns: now.0.saturating_sub(self.heard_at.0),
-            recovery: Some(moving::recovery::to_wire(self.recovery.export(now))),
+            recovery: Some(moving::recovery::to_wire(self.recovery.export(now, &self.timers))),
         })
     }
 
@@ -86,7 +86,7 @@ impl Connection {
             told_finished: self.told_finished,
             gate: receiving.gate.at().map(stream),
             acknowledged: stream(self.acking.last_sent),
-            owes: self.acking.owes(),
+            owes: self.acking.owes(&self.timers),
             late: receiving.late.export().map(|(seq, bytes)| (stream(seq), bytes.to_vec())).collect(),
         }
     }

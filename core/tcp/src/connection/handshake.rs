@@ -9,6 +9,7 @@ use super::{Connection, Context, Opening, State};
 use crate::event::StackEvent;
 use crate::seq::{Base, FIRST, Seq};
 use crate::settings::Settings;
+use crate::timer::Timer;
 
 /// Without the option a peer takes segments of so many bytes (RFC 9293 §3.7.1).
 pub(crate) const MSS_DEFAULT: u16 = 536;
@@ -47,7 +48,9 @@ impl Connection {
     pub(crate) fn connect(now: Time, settings: &Settings, opening: Opening) -> Connection {
         let agreed = Agreed::offered(settings, opening.timestamp_offset);
         let receiving = Receiving::new(0, settings.window_scale(), settings.initial_window, false);
-        Connection::new(now, settings, opening, State::SynSent, agreed, receiving)
+        let mut connection = Connection::new(now, settings, opening, State::SynSent, agreed, receiving);
+        connection.timers.set(Timer::Opening, now + settings.give_up_opening_after);
+        connection
     }
 
     /// One that a peer has begun with this SYN.
@@ -56,6 +59,7 @@ impl Connection {
         let scale = if syn.options.window_scale.is_some() { settings.window_scale() } else { 0 };
         let receiving = Receiving::new(syn.seq, scale, settings.initial_window, opening.is_gated);
         let mut connection = Connection::new(now, settings, opening, State::SynReceived, agreed, receiving);
+        connection.timers.set(Timer::Opening, now + settings.give_up_opening_after);
         connection.peer_window.scale = syn.options.window_scale.unwrap_or(0);
         connection.peer_window.update(FIRST, 0, syn.window, true);
         connection
@@ -104,6 +108,7 @@ impl Connection {
     pub(super) fn establish(&mut self, cx: &mut Context<'_>, ack: Seq) {
         self.state = if self.fin.is_some() { State::FinWait1 } else { State::Established };
         self.is_opened = true;
+        self.timers.stop(Timer::Opening);
         // An answer to a SYN that is not sent yet needs no SYN any more.
         self.acking.is_due |= core::mem::take(&mut self.repeat_syn);
         self.acknowledge_syn(cx.now, ack);

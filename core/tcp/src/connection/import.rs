@@ -116,7 +116,7 @@ impl Connection {
         self.recovery = match &state.recovery {
             Some(recovery) => {
                 let recovery = moving::recovery::from_wire(recovery, state);
-                Recovery::import(now, &settings.recovery, &recovery)
+                Recovery::import(now, &settings.recovery, &recovery, &mut self.timers)
                     .ok_or(ImportError::Contradiction("what is on its way"))?
             }
             None => self.recovery_from_outside(now, settings, una, nxt),
@@ -125,11 +125,11 @@ impl Connection {
     }
 
     /// Of a stack that tells nothing about it: what is on its way counts as sent now.
-    fn recovery_from_outside(&self, now: Time, settings: &Settings, una: Seq, nxt: Seq) -> Recovery {
+    fn recovery_from_outside(&mut self, now: Time, settings: &Settings, una: Seq, nxt: Seq) -> Recovery {
         let mss = self.payload_max();
         let mut recovery = Recovery::new(now, &settings.recovery, mss, self.agreed.has_sack, una - 1);
         // As after a handshake.
-        recovery.on_sent(now, una);
+        recovery.on_sent(now, una, &mut self.timers);
         let ack = recovery::Ack {
             una,
             sack: &[],
@@ -139,11 +139,11 @@ impl Connection {
             rtt: None,
             peer_window: self.peer_window.size,
         };
-        recovery.on_ack(now, &ack);
+        recovery.on_ack(now, &ack, &mut self.timers);
         let mut at = una;
         while at < nxt {
             at = nxt.min(at + u64::from(mss));
-            recovery.on_sent(now, at);
+            recovery.on_sent(now, at, &mut self.timers);
         }
         recovery
     }

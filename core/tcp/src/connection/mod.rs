@@ -34,9 +34,10 @@ use spillway_wire::packet::tcp::{self, Flags};
 use crate::counters::Counters;
 use crate::event::{Events, StackEvent};
 use crate::flow::Flow;
-use crate::recovery::{self, Recovery, TimeoutOutcome};
+use crate::recovery::{self, Recovery};
 use crate::seq::{Base, FIRST, Seq};
 use crate::settings::Settings;
+use crate::timer::{Timer, Timers};
 use ack::Acking;
 use handshake::Agreed;
 use persist::Persist;
@@ -132,6 +133,8 @@ pub(crate) struct Connection {
     acking: Acking,
     peer_window: PeerWindow,
     persist: Persist,
+    /// Everything that the connection waits for: its parts set and stop these.
+    timers: Timers,
     /// The SYN is to go again at once.
     repeat_syn: bool,
     /// When the peer's last acceptable segment came.
@@ -180,6 +183,7 @@ impl Connection {
             acking: Acking::new(last_sent),
             peer_window: PeerWindow::default(),
             persist: Persist::default(),
+            timers: Timers::default(),
             repeat_syn: false,
             heard_at: now,
             is_watched: false,
@@ -284,7 +288,8 @@ impl Connection {
         if taken.is_out_of_order || self.receiving.is_finished() {
             self.acking.came_out_of_order(cx.now, taken.is_trouble);
         } else if came > 0 {
-            self.acking.came(cx.now, came, payload.len() as u64, cx.settings.delayed_ack);
+            let (segment, delay) = (payload.len() as u64, cx.settings.delayed_ack);
+            self.acking.came(cx.now, came, segment, delay, &mut self.timers);
         }
         if self.receiving.is_finished() {
             self.take_fin();
@@ -438,32 +443,43 @@ impl Connection {
         self.ended
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due; the end of time when nothing is.
+    /// When [`handle_timeout`](Self::handle_timeout) is due; the end of time when nothing is. Right once the connection has
+    /// [settled](Self::settle).
     #[inline]
-    pub(crate) fn wakes_at(&self, settings: &Settings) -> Time {
-        let at = self.recovery.wakes_at();
-        let at = self.acking.at().map_or(at, |other| other.min(at));
-        let at = self.persist.at().map_or(at, |other| other.min(at));
-        if !self.is_opened {
-            return at.min(self.heard_at + settings.give_up_opening_after);
-        }
-        self.keep_alive_at(settings).map_or(at, |other| other.min(at))
+    pub(crate) fn wakes_at(&self) -> Time {
+        self.timers.next()
     }
 
-    /// Time has come to [`wakes_at`](Self::wakes_at).
+    /// Time has come to [`wakes_at`](Self::wakes_at): does what has expired.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
-        let receiving = &self.receiving;
-        self.acking.expire(cx.now, || receiving.is_held_back());
-        if self.recovery.poll_timeout().is_some_and(|at| at <= cx.now) {
-            let outcome = self.recovery.handle_timeout(cx.now);
-            cx.counters.timeouts += u64::from(outcome == TimeoutOutcome::Retransmit);
-            if outcome == TimeoutOutcome::Retransmit && self.recovery.timeouts() >= DOUBTED_AFTER {
-                self.doubt_neighbour();
+        let now = cx.now;
+        let of_recovery = Recovery::first_expired(now, &self.timers);
+        for timer in Timer::VALUES {
+            if !self.timers.is_expired(timer, now) {
+                continue;
+            }
+            match timer {
+                Timer::Acknowledge => self.acking.on_delayed(&mut self.timers),
+                Timer::Repeat => self.acking.on_repeat(self.receiving.is_held_back(), &mut self.timers),
+                Timer::Reordering | Timer::Probe | Timer::Retransmission if of_recovery != Some(timer) => {}
+                Timer::Reordering => _ = self.recovery.on_overdue(now, &mut self.timers),
+                Timer::Probe => self.recovery.on_probe_due(now, &mut self.timers),
+                Timer::Retransmission => self.on_retransmission_timeout(cx),
+                Timer::Persist => self.on_window_shut_long(cx),
+                Timer::KeepAlive => self.on_idle(cx),
+                Timer::Opening => self.give_up(cx),
             }
         }
         self.give_up_if_silent(cx);
-        self.handle_silence(cx);
         self.tell(cx);
+    }
+
+    fn on_retransmission_timeout(&mut self, cx: &mut Context<'_>) {
+        cx.counters.timeouts += 1;
+        self.recovery.on_timeout(cx.now, &mut self.timers);
+        if self.recovery.timeouts() >= DOUBTED_AFTER {
+            self.doubt_neighbour();
+        }
     }
 
     /// Frames may go to a card that is gone: its neighbour is asked for again. Until it answers they go where they went.
@@ -476,14 +492,17 @@ impl Connection {
     #[inline]
     pub(crate) fn settle(&mut self, now: Time, settings: &Settings) {
         if self.recovery.in_flight() == 0 && self.is_window_blocked(settings) {
-            self.persist.run(self.peer_window.size == 0, now, self.recovery.rto());
+            let is_shut = self.peer_window.size == 0;
+            self.persist.run(is_shut, now, self.recovery.rto(), &mut self.timers);
         } else {
-            self.persist.stop();
+            self.persist.stop(&mut self.timers);
         }
         // Small steps of our window are told late (RFC 9293 §3.8.6.2.2), but told.
-        if self.is_opened && !self.acking.owes() && self.receiving.update(self.agreed.mss) != Update::None {
-            self.acking.owe_within(now, settings.delayed_ack);
+        let owes = self.acking.owes(&self.timers);
+        if self.is_opened && !owes && self.receiving.update(self.agreed.mss) != Update::None {
+            self.acking.owe_within(now, settings.delayed_ack, &mut self.timers);
         }
+        self.arm_keep_alive(settings);
     }
 
     /// Our SYN is acknowledged, and the peer's options are known.
@@ -500,6 +519,7 @@ impl Connection {
                 rtt: None,
                 peer_window: self.peer_window.size,
             },
+            &mut self.timers,
         );
     }
 }

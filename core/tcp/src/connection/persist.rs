@@ -6,6 +6,7 @@ use spillway_transport::{LostReason, Time};
 
 use super::{Connection, Context};
 use crate::settings::Settings;
+use crate::timer::{Timer, Timers};
 
 /// The longest time between two probes of a window.
 const PROBE_EVERY_MAX: Duration = Duration::from_secs(60);
@@ -15,7 +16,6 @@ const OVERRIDE_AFTER: Duration = Duration::from_millis(200);
 /// When the peer is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Persist {
-    at: Option<Time>,
     /// There is something to send, nothing is on its way, and the peer's window is against it.
     is_blocked: bool,
     /// Probes since the window closed.
@@ -34,10 +34,6 @@ pub(super) struct Persist {
 }
 
 impl Persist {
-    pub(super) fn at(&self) -> Option<Time> {
-        self.at
-    }
-
     /// Whether there is something to send that only the peer's window holds up.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_blocked
@@ -61,80 +57,83 @@ impl Persist {
 
     /// The window lets something go, or there is nothing.
     #[inline]
-    pub(super) fn stop(&mut self) {
-        (self.at, self.backoffs, self.since) = (None, 0, None);
-        self.is_blocked = false;
+    pub(super) fn stop(&mut self, timers: &mut Timers) {
+        timers.stop(Timer::Persist);
+        (self.backoffs, self.since, self.is_blocked) = (0, None, false);
     }
 
     /// The window is against it. `is_shut`: nothing goes; otherwise too little to be worth a segment.
-    pub(super) fn run(&mut self, is_shut: bool, now: Time, rto: Duration) {
+    pub(super) fn run(&mut self, is_shut: bool, now: Time, rto: Duration, timers: &mut Timers) {
         self.is_blocked = true;
-        if self.at.is_none() {
+        if !timers.is_set(Timer::Persist) {
             let wait = rto.saturating_mul(1 << self.backoffs.min(16)).min(PROBE_EVERY_MAX);
             let wait = if is_shut || self.backoffs > 0 { wait } else { wait.min(OVERRIDE_AFTER) };
             let since = self.since.take().filter(|_| !is_shut).unwrap_or(now);
-            self.at = Some((since + wait).max(now));
+            timers.set(Timer::Persist, (since + wait).max(now));
         }
     }
 }
 
 impl Connection {
-    /// When a silent connection is asked next. Not while something is outstanding: that asks as well.
-    pub(super) fn keep_alive_at(&self, settings: &Settings) -> Option<Time> {
-        let keep_alive = settings.keep_alive?;
-        if !self.is_opened || self.recovery.nxt() > self.recovery.una() || self.persist.at.is_some() {
-            return None;
+    /// [`Timer::Persist`] has expired: the peer's window is against what there is to send, for long.
+    pub(super) fn on_window_shut_long(&mut self, cx: &mut Context<'_>) {
+        self.timers.stop(Timer::Persist);
+        self.persist.backoffs += 1;
+        // A shut window is asked about for as long as the peer answers (MUST-37).
+        if cx.now.since(self.heard_at) >= cx.settings.give_up_after {
+            self.give_up(cx);
+        } else if self.peer_window.size > 0 {
+            self.persist.is_override = true;
+        } else {
+            self.persist.is_due = true;
         }
-        let idle = self.heard_at + keep_alive.idle;
-        Some(if self.persist.questions == 0 { idle } else { self.persist.asked_at + keep_alive.interval })
+        self.arm_keep_alive(cx.settings); // one that answers none of these probes may be gone
     }
 
-    pub(super) fn handle_silence(&mut self, cx: &mut Context<'_>) {
-        if self.persist.at.is_some_and(|at| at <= cx.now) {
-            self.persist.at = None;
-            self.persist.backoffs += 1;
-            // A shut window is asked about for as long as the peer answers (MUST-37).
-            if cx.now.since(self.heard_at) >= cx.settings.give_up_after {
-                self.give_up(cx);
-            } else if self.peer_window.size > 0 {
-                self.persist.is_override = true;
-            } else {
-                self.persist.is_due = true;
-            }
+    /// When a silent peer is asked next. Not while something is outstanding, or its window is asked about: that asks as well.
+    #[inline]
+    pub(super) fn arm_keep_alive(&mut self, settings: &Settings) {
+        let Some(keep_alive) = settings.keep_alive else { return };
+        let is_asked = self.recovery.nxt() > self.recovery.una() || self.timers.is_set(Timer::Persist);
+        if !self.is_opened || is_asked {
+            return self.timers.stop(Timer::KeepAlive);
         }
-        let Some(keep_alive) = cx.settings.keep_alive else { return };
+        let (heard_at, asked_at) = (self.heard_at, self.persist.asked_at);
+        let has_asked = self.persist.questions > 0 && heard_at <= asked_at;
+        let at = if has_asked { asked_at + keep_alive.interval } else { heard_at + keep_alive.idle };
+        self.timers.set(Timer::KeepAlive, at);
+    }
+
+    /// [`Timer::KeepAlive`] has expired. The peer is asked, unless something came in this turn.
+    pub(super) fn on_idle(&mut self, cx: &mut Context<'_>) {
         if self.heard_at > self.persist.asked_at {
             self.persist.questions = 0;
         }
-        if self.keep_alive_at(cx.settings).is_some_and(|at| at <= cx.now) {
-            if self.persist.questions >= keep_alive.probes {
-                self.give_up(cx);
-            } else {
-                self.persist.questions += 1;
-                (self.persist.asked_at, self.persist.is_due) = (cx.now, true);
-            }
+        self.arm_keep_alive(cx.settings);
+        let Some(keep_alive) = cx.settings.keep_alive else { return };
+        if !self.timers.is_expired(Timer::KeepAlive, cx.now) {
+            return;
+        }
+        if self.persist.questions >= keep_alive.probes {
+            self.give_up(cx);
+        } else {
+            self.persist.questions += 1;
+            (self.persist.asked_at, self.persist.is_due) = (cx.now, true);
         }
     }
 
     /// RFC 9293 §3.8.3: what is not acknowledged for long breaks the connection.
     pub(super) fn give_up_if_silent(&mut self, cx: &mut Context<'_>) {
-        let (since, limit) = if self.is_opened {
-            // While it answers that its window is shut, it lives (MUST-37): bytes may be on their way since before that. The
-            // next answer can be expected when they are sent again.
-            let shut_until = self.persist.shut_at.map_or(Time::ZERO, |at| at + self.recovery.rto());
-            (
-                self.recovery.first_unacked_since().map(|since| since.max(shut_until)),
-                cx.settings.give_up_after,
-            )
-        } else {
-            (Some(self.heard_at), cx.settings.give_up_opening_after)
-        };
-        if since.is_some_and(|since| cx.now.since(since) >= limit) {
+        let Some(since) = self.recovery.first_unacked_since().filter(|_| self.is_opened) else { return };
+        // While it answers that its window is shut, it lives (MUST-37): bytes may be on their way since before that. The next
+        // answer can be expected when they are sent again.
+        let shut_until = self.persist.shut_at.map_or(Time::ZERO, |at| at + self.recovery.rto());
+        if cx.now.since(since.max(shut_until)) >= cx.settings.give_up_after {
             self.give_up(cx);
         }
     }
 
-    fn give_up(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn give_up(&mut self, cx: &mut Context<'_>) {
         cx.counters.given_up += 1;
         self.lose(LostReason::TimedOut);
     }

@@ -172,16 +172,16 @@ impl Connection {
         match plan {
             Plan::Bytes { from, to, is_new, is_probe } => {
                 if is_new {
-                    self.recovery.on_sent(now, to);
+                    self.recovery.on_sent(now, to, &mut self.timers);
                     self.acking.sent_bytes();
                     if self.fin.is_some_and(|fin| to > fin) {
                         self.acking.with_fin = told.acknowledged;
                     }
                 } else {
-                    self.recovery.on_retransmitted(now, from, to);
+                    self.recovery.on_retransmitted(now, from, to, &mut self.timers);
                 }
                 if is_probe {
-                    self.recovery.on_probe(now);
+                    self.recovery.on_probe(now, &mut self.timers);
                 }
                 self.repeat_syn &= from != FIRST;
                 self.persist.is_override = false;
@@ -195,7 +195,7 @@ impl Connection {
                 self.receiving.has_told(told); // a SYN's window is another, and not shifted
             }
             let receiving = &self.receiving;
-            self.acking.sent(now, told.acknowledged, || receiving.is_held_back());
+            self.acking.sent(now, told.acknowledged, || receiving.is_held_back(), &mut self.timers);
             if !is_syn && !self.acking.duplicates.is_empty() {
                 self.has_told_duplicate(told);
             }

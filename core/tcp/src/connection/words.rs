@@ -60,7 +60,7 @@ impl Connection {
 
     /// Our SYN was a cookie: it has been sent.
     pub(crate) fn answered_by_cookie(&mut self, now: Time) {
-        self.recovery.on_sent(now, crate::seq::FIRST + 1);
+        self.recovery.on_sent(now, crate::seq::FIRST + 1, &mut self.timers);
     }
 
     /// Both initial sequence numbers, ours first.

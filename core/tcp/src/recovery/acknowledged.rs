@@ -8,13 +8,13 @@ use super::congestion::THRESHOLD_INITIAL;
 use super::congestion::hystart::{CONSERVATIVE_DIVISOR, Pace};
 use super::rtt::nanos;
 use super::scoreboard::Delivered;
-use super::timeout::after;
-use super::{Ack, Acked, NEVER, Phase, Recovery};
+use super::{Ack, Acked, Phase, Recovery};
 use crate::seq::Seq;
+use crate::timer::{Timer, Timers};
 
 impl Recovery {
     /// An acceptable acknowledgement came (RFC 9293 §3.10.7.4).
-    pub fn on_ack(&mut self, now: Time, ack: &Ack<'_>) -> Acked {
+    pub fn on_ack(&mut self, now: Time, ack: &Ack<'_>, timers: &mut Timers) -> Acked {
         let is_plain = self.is_quiet
             && ack.una > self.una()
             && ack.una <= self.nxt()
@@ -22,10 +22,10 @@ impl Recovery {
             && ack.dsack.is_none()
             && ack.has_sack == self.has_sack;
         if !is_plain {
-            return self.on_other_ack(now, ack);
+            return self.on_other_ack(now, ack, timers);
         }
         let bytes = ack.una - self.una();
-        self.on_plain_ack(now, ack.una, ack.peer_window, || ack.rtt);
+        self.on_plain_ack(now, ack.una, ack.peer_window, || ack.rtt, timers);
         Acked { bytes, delivered: bytes, is_recovered: false, is_undone: false }
     }
 
@@ -42,6 +42,7 @@ impl Recovery {
         una: Seq,
         peer_window: u64,
         echoed: impl FnOnce() -> Option<Duration>,
+        timers: &mut Timers,
     ) {
         let before = self.una();
         let sent_at = self.scoreboard.acknowledge_plain(una);
@@ -54,15 +55,16 @@ impl Recovery {
         (self.timeouts, self.progress_at) = (0, now);
         self.grow(now, una - before, false, before < self.limited_to, rtt_ns);
         if self.in_flight() == 0 {
-            (self.rto_at, self.probe_at) = (NEVER, NEVER);
+            timers.stop(Timer::Retransmission);
+            timers.stop(Timer::Probe);
         } else {
-            self.rto_at = after(now, self.rtt.rto_ns(0));
-            self.arm_probe(now);
+            self.arm_timeout(now, timers);
+            self.arm_probe(now, timers);
         }
     }
 
     #[inline(never)]
-    fn on_other_ack(&mut self, now: Time, ack: &Ack<'_>) -> Acked {
+    fn on_other_ack(&mut self, now: Time, ack: &Ack<'_>, timers: &mut Timers) -> Acked {
         self.is_quiet = false;
         let before = self.una();
         let una = if (before..=self.nxt()).contains(&ack.una) { ack.una } else { before };
@@ -98,7 +100,7 @@ impl Recovery {
             let is_loss = phase == Phase::Loss && !acked.is_undone;
             self.grow(now, bytes, is_loss, before < self.limited_to, rtt_ns);
         }
-        self.arm(now, bytes > 0, delivered.bytes > 0);
+        self.arm(now, bytes > 0, delivered.bytes > 0, timers);
         self.is_quiet = self.phase == Phase::Open
             && self.scoreboard.is_plain()
             && self.duplicates == 0
@@ -175,17 +177,19 @@ impl Recovery {
     }
 
     /// RFC 6298 §5.2 and §5.3; RFC 8985 §7.2.
-    fn arm(&mut self, now: Time, is_progress: bool, is_news: bool) {
+    fn arm(&mut self, now: Time, is_progress: bool, is_news: bool, timers: &mut Timers) {
         if self.in_flight() == 0 {
-            (self.rto_at, self.probe_at, self.probe_wanted) = (NEVER, NEVER, None);
-            self.reorder_at = NEVER;
+            self.probe_wanted = None;
+            timers.stop(Timer::Reordering);
+            timers.stop(Timer::Probe);
+            timers.stop(Timer::Retransmission);
         } else if is_progress || is_news {
             if is_progress {
-                self.rto_at = after(now, self.rtt.rto_ns(self.backoffs));
+                self.arm_timeout(now, timers);
             }
             self.probe_wanted = None;
-            self.arm_probe(now);
-            self.arm_reordering(now);
+            self.arm_probe(now, timers);
+            self.arm_reordering(now, timers);
         }
     }
 }

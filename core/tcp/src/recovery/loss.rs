@@ -10,8 +10,9 @@ use super::probe::Fate;
 use super::rtt::nanos;
 use super::scoreboard::Delivered;
 use super::undo::Undo;
-use super::{Ack, Acked, NEVER, Phase, Recovery, THRESHOLD_MIN};
+use super::{Ack, Acked, Phase, Recovery, THRESHOLD_MIN};
 use crate::seq::Seq;
+use crate::timer::{Timer, Timers};
 
 /// However much out of order segments come, so many later ones tell that one is lost.
 pub(super) const THRESHOLD_MAX: u32 = 128;
@@ -176,26 +177,28 @@ impl Recovery {
     }
 
     /// When what is missing is overdue, without a further acknowledgement (RFC 8985 §6.2, step 5).
-    pub(super) fn arm_reordering(&mut self, now: Time) {
+    pub(super) fn arm_reordering(&self, now: Time, timers: &mut Timers) {
         let awaited = self.has_sack && (self.scoreboard.sacked() > 0 || self.scoreboard.lost() > 0);
         let oldest = if awaited { self.scoreboard.oldest_awaited(self.latest) } else { None };
-        self.reorder_at = match oldest {
+        match oldest {
             Some(oldest) => {
-                (oldest + self.latest_rtt + self.reordering_window()).max(now + REORDERING_TIMEOUT_MIN)
+                let at = oldest + self.latest_rtt + self.reordering_window();
+                timers.set(Timer::Reordering, at.max(now + REORDERING_TIMEOUT_MIN));
             }
-            None => NEVER,
-        };
+            None => timers.stop(Timer::Reordering),
+        }
     }
 
-    /// It is overdue. Returns whether there is something to send again.
-    pub(super) fn on_overdue(&mut self, now: Time) -> bool {
+    /// [`Timer::Reordering`] has expired: what is missing is overdue, as what was sent later has arrived. Returns whether there
+    /// is something to send again.
+    pub fn on_overdue(&mut self, now: Time, timers: &mut Timers) -> bool {
         let newly_lost = self.find_overdue(now);
         match self.phase {
             Phase::Open if newly_lost > 0 => self.begin_recovery(now, 0, &Delivered::default()),
             Phase::Recovery if newly_lost > 0 => self.set_window(0, true),
             _ => {}
         }
-        self.arm_reordering(now);
+        self.arm_reordering(now, timers);
         newly_lost > 0
     }
 

@@ -8,7 +8,8 @@
 //! 4. when [`Recovery::wants_probe`], one new segment whatever the room, or [`Recovery::last_segment`] again, and then
 //!    [`Recovery::on_probe`].
 //!
-//! Ask again after each acknowledgement and each timeout.
+//! Ask again after each acknowledgement and each of its three timers: it sets and stops them in the connection's table, and is
+//! told which of them has expired ([`Recovery::on_overdue`], [`Recovery::on_probe_due`], [`Recovery::on_timeout`]).
 
 mod acknowledged;
 pub mod congestion;
@@ -28,6 +29,7 @@ use core::time::Duration;
 use spillway_transport::Time;
 
 use crate::seq::Seq;
+use crate::timer::Timers;
 use congestion::Congestion;
 use congestion::hystart::HyStart;
 use loss::Reduction;
@@ -39,11 +41,7 @@ use settings::Limits;
 pub use settings::{Algorithm, Settings};
 pub use spillway_wire::state::Phase;
 pub use state::{ControllerState, EpochState, RecoveryState, SegmentState, UndoState};
-use timeout::after;
 use undo::Undo;
-
-/// No time: a timer that does not run.
-const NEVER: Time = Time(u64::MAX);
 
 /// An acceptable acknowledgement.
 #[derive(Clone, Copy, Debug)]
@@ -76,20 +74,6 @@ pub struct Acked {
     pub is_recovered: bool,
     /// A reduction of the window turned out to be wrong and was taken back.
     pub is_undone: bool,
-}
-
-/// What is to be done after [`Recovery::handle_timeout`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeoutOutcome {
-    /// Nothing.
-    Nothing,
-    /// A tail loss probe is to be sent.
-    Probe,
-    /// What is missing is overdue, as what was sent later has arrived: there is something to send again, and no timeout.
-    Overdue,
-    /// A retransmission timeout: all is to be sent again. Whether to give up instead is the caller's decision: see
-    /// [`Recovery::timeouts`] and [`Recovery::first_unacked_since`].
-    Retransmit,
 }
 
 /// What happened to a connection.
@@ -149,12 +133,8 @@ pub struct Recovery {
     /// When only the peer's window held up what there was to send, for the last time.
     blocked_at: Time,
     progress_at: Time,
-    rto_at: Time,
     backoffs: u32,
     timeouts: u32,
-    probe_at: Time,
-    /// What should have arrived by then, as what was sent later has, is lost.
-    reorder_at: Time,
     /// A probe is to be sent; SND.NXT when this was found.
     probe_wanted: Option<Seq>,
     probe: Option<Probe>,
@@ -198,11 +178,8 @@ impl Recovery {
             sent_at: now,
             blocked_at: Time::ZERO,
             progress_at: now,
-            rto_at: NEVER,
             backoffs: 0,
             timeouts: 0,
-            probe_at: NEVER,
-            reorder_at: NEVER,
             probe_wanted: None,
             probe: None,
             counters: Counters::default(),
@@ -211,14 +188,14 @@ impl Recovery {
 
     /// New bytes up to `to` were sent; a SYN and a FIN count one.
     #[inline]
-    pub fn on_sent(&mut self, now: Time, to: Seq) {
+    pub fn on_sent(&mut self, now: Time, to: Seq, timers: &mut Timers) {
         let bytes = to.saturating_sub(self.nxt());
         if bytes == 0 {
             return;
         }
         if self.in_flight() == 0 {
             self.progress_at = now;
-            self.rto_at = after(now, self.rtt.rto_ns(self.backoffs)); // RFC 6298 §5.1
+            self.arm_timeout(now, timers); // RFC 6298 §5.1
         }
         self.scoreboard.send(now, to);
         self.sent_at = now;
@@ -233,7 +210,7 @@ impl Recovery {
         if flight > self.used || self.una() >= self.used_to {
             (self.used, self.used_to) = (flight, to);
         }
-        self.arm_probe(now);
+        self.arm_probe(now, timers);
     }
 
     /// How many new bytes may be sent now. Nothing while there is something to retransmit: that goes first.
@@ -278,7 +255,7 @@ impl Recovery {
     }
 
     /// This range was sent again.
-    pub fn on_retransmitted(&mut self, now: Time, from: Seq, to: Seq) {
+    pub fn on_retransmitted(&mut self, now: Time, from: Seq, to: Seq, timers: &mut Timers) {
         let (from, to) = (from.max(self.una()), to.min(self.nxt()));
         if from >= to {
             return;
@@ -296,7 +273,7 @@ impl Recovery {
             undo.retransmitted(now);
         }
         if from == self.una() {
-            self.rto_at = after(now, self.rtt.rto_ns(self.backoffs)); // the time it takes until this one is missed
+            self.arm_timeout(now, timers); // the time it takes until this one is missed
         }
         self.sent_at = now;
         self.counters.retransmissions = self.counters.retransmissions.saturating_add(1);

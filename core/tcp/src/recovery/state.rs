@@ -15,8 +15,9 @@ use super::probe::Probe;
 use super::reordering::Reordering;
 use super::scoreboard::{SEGMENTS_MAX, Scoreboard, Segment};
 use super::undo::Undo;
-use super::{Counters, NEVER, Phase, Recovery, Settings, THRESHOLD_MIN};
+use super::{Counters, Phase, Recovery, Settings, THRESHOLD_MIN};
 use crate::seq::Seq;
+use crate::timer::{Timer, Timers};
 
 /// Of these the numbers are extended ones here, and those of the stream in [`spillway_wire::state`].
 pub use spillway_wire::state::{
@@ -93,9 +94,9 @@ pub struct RecoveryState {
 
 impl Recovery {
     /// For another host. A probe that is wanted is due again at once.
-    pub fn export(&self, now: Time) -> RecoveryState {
+    pub fn export(&self, now: Time, timers: &Timers) -> RecoveryState {
         let age = |then: Time| now.0.saturating_sub(then.0);
-        let until = |then: Time| (then < NEVER).then(|| then.0.saturating_sub(now.0));
+        let until = |timer| timers.get(timer).map(|then| then.0.saturating_sub(now.0));
         let segment = |segment: &Segment| SegmentState {
             end: segment.end,
             age_ns: age(segment.sent_at),
@@ -140,8 +141,8 @@ impl Recovery {
             sent_age_ns: age(self.sent_at),
             progress_age_ns: age(self.progress_at),
             latest_age_ns: age(self.latest.0),
-            rto_in_ns: until(self.rto_at),
-            probe_in_ns: if self.wants_probe() { Some(0) } else { until(self.probe_at) },
+            rto_in_ns: until(Timer::Retransmission),
+            probe_in_ns: if self.wants_probe() { Some(0) } else { until(Timer::Probe) },
             probe: self.probe.map(|probe| (probe.end, probe.is_repeated)),
             undo: self.undo.as_deref().map(undo),
             segments: self.scoreboard.segments.iter().map(segment).collect(),
@@ -149,11 +150,15 @@ impl Recovery {
     }
 
     /// From another host; `None` when it contradicts itself or a bound. Windows are cut to this host's settings; the
-    /// algorithm begins anew when this host uses the other one.
-    pub fn import(now: Time, settings: &Settings, state: &RecoveryState) -> Option<Recovery> {
+    /// algorithm begins anew when this host uses the other one. Its timers run on in `timers`.
+    pub fn import(
+        now: Time,
+        settings: &Settings,
+        state: &RecoveryState,
+        timers: &mut Timers,
+    ) -> Option<Recovery> {
         let then = |age_ns: u64| Time(now.0.saturating_sub(age_ns));
-        let later =
-            |in_ns: Option<u64>| in_ns.map_or(NEVER, |ns| now + Duration::from_nanos(ns.min(1 << 42)));
+        let later = |in_ns: u64| now + Duration::from_nanos(in_ns.min(1 << 42));
         let is_possible = state.una <= state.nxt
             && state.nxt < 1 << 62
             && (1..=super::MSS_MAX).contains(&state.mss)
@@ -210,12 +215,15 @@ impl Recovery {
         recovery.latest = (then(state.latest_age_ns), scoreboard.highest_sacked());
         recovery.latest_rtt = recovery.rtt.smoothed().unwrap_or_default();
         if scoreboard.in_flight() > 0 {
-            recovery.rto_at = later(state.rto_in_ns).min(now + settings.rto_max);
-            recovery.probe_at = later(state.probe_in_ns);
+            let rto_max = now + settings.rto_max;
+            timers.set(Timer::Retransmission, state.rto_in_ns.map_or(rto_max, |ns| later(ns).min(rto_max)));
+            if let Some(in_ns) = state.probe_in_ns {
+                timers.set(Timer::Probe, later(in_ns));
+            }
             recovery.probe = state.probe.map(|(end, is_repeated)| Probe { end, is_repeated });
         }
         recovery.scoreboard = scoreboard;
-        recovery.arm_reordering(now);
+        recovery.arm_reordering(now, timers);
         recovery.counters = Counters::default();
         Some(recovery)
     }

@@ -6,42 +6,48 @@ use spillway_transport::Time;
 
 use super::probe::{self, Probe};
 use super::undo::Undo;
-use super::{NEVER, Phase, Recovery, TimeoutOutcome};
+use super::{Phase, Recovery};
 use crate::seq::Seq;
+use crate::timer::{Timer, Timers};
 
 /// More would change nothing.
 const BACKOFFS_MAX: u32 = 32;
 
 impl Recovery {
-    /// When to call [`Recovery::handle_timeout`]: always something while anything is outstanding.
+    /// Which of recovery's timers is due now, of those that have expired. One at a time: what it has found is sent before the
+    /// next one judges what is on its way.
     #[must_use]
-    pub fn poll_timeout(&self) -> Option<Time> {
-        Some(self.wakes_at()).filter(|at| *at < NEVER)
+    pub fn first_expired(now: Time, timers: &Timers) -> Option<Timer> {
+        // A reduction that was undone may have brought the timeout before a probe.
+        let is_probe_late = timers.is_before(Timer::Retransmission, Timer::Probe);
+        let next = if is_probe_late { Timer::Retransmission } else { Timer::Probe };
+        [Timer::Reordering, next, Timer::Retransmission]
+            .into_iter()
+            .find(|timer| timers.is_expired(*timer, now))
     }
 
-    /// The same; the end of time when nothing is outstanding.
-    #[inline]
-    pub(crate) fn wakes_at(&self) -> Time {
-        self.rto_at.min(self.probe_at).min(self.reorder_at)
+    /// [`Timer::Probe`] has expired: a tail loss probe is to be sent.
+    pub fn on_probe_due(&mut self, now: Time, timers: &mut Timers) {
+        debug_assert!(self.in_flight() > 0, "the timer stops when all is acknowledged");
+        timers.stop(Timer::Probe);
+        self.arm_timeout(now, timers); // RFC 8985 §7.3
+        (self.probe_wanted, self.is_quiet) = (Some(self.nxt()), false);
     }
 
-    /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Time) -> TimeoutOutcome {
-        if self.in_flight() == 0 || self.poll_timeout().is_none_or(|at| now < at) {
-            return TimeoutOutcome::Nothing;
-        }
-        if self.reorder_at <= now {
-            return if self.on_overdue(now) { TimeoutOutcome::Overdue } else { TimeoutOutcome::Nothing };
-        }
-        if self.probe_at <= self.rto_at {
-            self.probe_at = NEVER;
-            self.rto_at = after(now, self.rtt.rto_ns(self.backoffs)); // RFC 8985 §7.3
-            (self.probe_wanted, self.is_quiet) = (Some(self.nxt()), false);
-            return TimeoutOutcome::Probe;
-        }
+    /// [`Timer::Retransmission`] has expired: all is to be sent again. Whether to give up instead is the caller's decision:
+    /// see [`Recovery::timeouts`] and [`Recovery::first_unacked_since`].
+    pub fn on_timeout(&mut self, now: Time, timers: &mut Timers) {
+        debug_assert!(self.in_flight() > 0, "the timer stops when all is acknowledged");
         self.retransmit_all();
-        self.rto_at = after(now, self.rtt.rto_ns(self.backoffs));
-        TimeoutOutcome::Retransmit
+        timers.stop(Timer::Probe);
+        timers.stop(Timer::Reordering);
+        self.arm_timeout(now, timers);
+    }
+
+    /// The time until what is outstanding is missed begins now.
+    #[inline]
+    pub(super) fn arm_timeout(&self, now: Time, timers: &mut Timers) {
+        timers.set(Timer::Retransmission, after(now, self.rtt.rto_ns(self.backoffs)));
     }
 
     /// RFC 6298 §5.4 to §5.6, RFC 5681 §3.1.
@@ -66,8 +72,7 @@ impl Recovery {
         self.threshold = super::THRESHOLD_MIN;
         self.timeouts = self.timeouts.saturating_add(1);
         self.backoffs = (self.backoffs + 1).min(BACKOFFS_MAX);
-        (self.probe_at, self.probe_wanted, self.probe) = (NEVER, None, None);
-        (self.reorder_at, self.is_quiet) = (NEVER, false);
+        (self.probe_wanted, self.probe, self.is_quiet) = (None, None, false);
         self.counters.timeouts = self.counters.timeouts.saturating_add(1);
     }
 
@@ -82,23 +87,24 @@ impl Recovery {
     }
 
     /// The probe was sent, after [`Recovery::on_sent`] or [`Recovery::on_retransmitted`]; or there was none to send.
-    pub fn on_probe(&mut self, now: Time) {
+    pub fn on_probe(&mut self, now: Time, timers: &mut Timers) {
         let Some(nxt) = self.probe_wanted.take() else { return };
         self.probe = Some(Probe { end: self.nxt(), is_repeated: self.nxt() == nxt });
-        self.probe_at = NEVER;
-        self.rto_at = after(now, self.rtt.rto_ns(self.backoffs));
+        timers.stop(Timer::Probe);
+        self.arm_timeout(now, timers);
         self.counters.probes = self.counters.probes.saturating_add(1);
     }
 
     /// RFC 8985 §7.2: at most when the timeout would be.
-    pub(super) fn arm_probe(&mut self, now: Time) {
+    #[inline]
+    pub(super) fn arm_probe(&self, now: Time, timers: &mut Timers) {
         let is_due = self.limits.tail_loss_probe && self.has_sack && (self.is_quiet || self.may_probe());
-        self.probe_at = if is_due {
-            let segments = self.scoreboard.segments.len();
-            after(now, probe::timeout_ns(self.rtt.smoothed_ns(), segments)).min(self.rto_at)
-        } else {
-            NEVER
-        };
+        if !is_due {
+            return timers.stop(Timer::Probe);
+        }
+        let segments = self.scoreboard.segments.len();
+        let at = after(now, probe::timeout_ns(self.rtt.smoothed_ns(), segments));
+        timers.set(Timer::Probe, timers.get(Timer::Retransmission).map_or(at, |timeout| at.min(timeout)));
     }
 
     fn may_probe(&self) -> bool {

@@ -61,7 +61,7 @@ impl Stack {
                 if connection.has_sent_all() {
                     connection.is_touched = false;
                     connection.settle(now, settings);
-                    self.wheel.arm(index, connection.wakes_at(settings));
+                    self.wheel.arm(index, connection.wakes_at());
                 } else {
                     self.touched.push_back(index);
                 }
@@ -72,7 +72,7 @@ impl Stack {
             }
             connection.is_touched = false;
             connection.settle(now, settings);
-            self.wheel.arm(index, connection.wakes_at(settings));
+            self.wheel.arm(index, connection.wakes_at());
         }
         None
     }

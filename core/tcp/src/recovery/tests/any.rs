@@ -59,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// What holds always.
-fn check(recovery: &Recovery, now: Time) {
+fn check(recovery: &Sender, now: Time) {
     let scoreboard = &recovery.scoreboard;
     assert!(recovery.pipe() <= recovery.in_flight());
     assert!(recovery.cwnd() >= u64::from(recovery.mss()).min(recovery.limits.window_max(recovery.mss())));
@@ -75,7 +75,7 @@ fn check(recovery: &Recovery, now: Time) {
         assert!(scoreboard.is_plain() && scoreboard.segments.iter().all(is_plain));
         assert!(recovery.phase() == Phase::Open && recovery.probe.is_none() && !recovery.wants_probe());
         assert!(
-            recovery.reorder_at == NEVER
+            !recovery.timers.is_set(Timer::Reordering)
                 && recovery.backoffs() == 0
                 && recovery.pipe() == recovery.in_flight()
         );
@@ -97,10 +97,10 @@ proptest! {
         let algorithm = if is_cubic { Algorithm::Cubic } else { Algorithm::NewReno };
         let settings = Settings { algorithm, window_bytes_max: 1 << 18, ..Settings::default() };
         let mut now = ms(0);
-        let mut recovery = Recovery::new(now, &settings, 1000, has_sack, FIRST);
+        let mut recovery = Sender::new(now, &settings, 1000, has_sack, FIRST);
         recovery.on_sent(now, FIRST + 1);
         for step in steps {
-            let at = |offset: i64, recovery: &Recovery| recovery.una().saturating_add_signed(offset);
+            let at = |offset: i64, recovery: &Sender| recovery.una().saturating_add_signed(offset);
             match step {
                 Step::Send(bytes) => {
                     if recovery.in_flight() < 1 << 19 {
@@ -150,7 +150,7 @@ proptest! {
                 Step::HasSack(is) => has_sack = is,
                 Step::Move => {
                     let state = recovery.export(now);
-                    let moved = Recovery::import(now, &settings, &state);
+                    let moved = Sender::import(now, &settings, &state);
                     let moved = moved.expect("what was exported is consistent");
                     prop_assert_eq!(&moved.export(now), &state);
                     recovery = moved;

@@ -16,9 +16,11 @@ mod windows;
 mod without_sack;
 
 use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
 
 use super::*;
 use crate::seq::FIRST;
+use crate::timer::Timer;
 
 const MSS: u32 = 1000;
 
@@ -41,16 +43,103 @@ fn ranges(segments: &[(u64, u64)]) -> Vec<(Seq, Seq)> {
     segments.iter().map(|&(from, to)| (at(from), at(to))).collect()
 }
 
+/// What a timer led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TimeoutOutcome {
+    Nothing,
+    Probe,
+    /// Something is lost, by [`Timer::Reordering`].
+    Overdue,
+    Retransmit,
+}
+
+/// A [`Recovery`] with its timers, as a connection has both.
+#[derive(Clone, Debug)]
+struct Sender {
+    recovery: Recovery,
+    timers: Timers,
+}
+
+impl Sender {
+    fn new(now: Time, settings: &Settings, mss: u32, has_sack: bool, first: Seq) -> Sender {
+        Sender { recovery: Recovery::new(now, settings, mss, has_sack, first), timers: Timers::default() }
+    }
+
+    fn import(now: Time, settings: &Settings, state: &RecoveryState) -> Option<Sender> {
+        let mut timers = Timers::default();
+        let recovery = Recovery::import(now, settings, state, &mut timers)?;
+        Some(Sender { recovery, timers })
+    }
+
+    fn export(&self, now: Time) -> RecoveryState {
+        self.recovery.export(now, &self.timers)
+    }
+
+    fn on_sent(&mut self, now: Time, to: Seq) {
+        self.recovery.on_sent(now, to, &mut self.timers);
+    }
+
+    fn on_retransmitted(&mut self, now: Time, from: Seq, to: Seq) {
+        self.recovery.on_retransmitted(now, from, to, &mut self.timers);
+    }
+
+    fn on_probe(&mut self, now: Time) {
+        self.recovery.on_probe(now, &mut self.timers);
+    }
+
+    fn on_ack(&mut self, now: Time, ack: &Ack<'_>) -> Acked {
+        self.recovery.on_ack(now, ack, &mut self.timers)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        Some(self.timers.next()).filter(|at| at.0 < u64::MAX)
+    }
+
+    /// The first timer that has expired.
+    fn handle_timeout(&mut self, now: Time) -> TimeoutOutcome {
+        match Recovery::first_expired(now, &self.timers) {
+            None => TimeoutOutcome::Nothing,
+            Some(Timer::Reordering) if self.recovery.on_overdue(now, &mut self.timers) => {
+                TimeoutOutcome::Overdue
+            }
+            Some(Timer::Reordering) => TimeoutOutcome::Nothing,
+            Some(Timer::Probe) => {
+                self.recovery.on_probe_due(now, &mut self.timers);
+                TimeoutOutcome::Probe
+            }
+            Some(Timer::Retransmission) => {
+                self.recovery.on_timeout(now, &mut self.timers);
+                TimeoutOutcome::Retransmit
+            }
+            Some(timer) => panic!("{timer:?} is none of loss recovery"),
+        }
+    }
+}
+
+impl Deref for Sender {
+    type Target = Recovery;
+
+    fn deref(&self) -> &Recovery {
+        &self.recovery
+    }
+}
+
+impl DerefMut for Sender {
+    fn deref_mut(&mut self) -> &mut Recovery {
+        &mut self.recovery
+    }
+}
+
 /// One sender, established at 100 ms with a round trip of 100 ms: the timeout is 300 ms, the window ten segments.
 struct Trace {
-    recovery: Recovery,
+    recovery: Sender,
     now: Time,
     has_sack: bool,
 }
 
 impl Trace {
     fn with(settings: &Settings, has_sack: bool) -> Trace {
-        let mut recovery = Recovery::new(ms(0), settings, MSS, has_sack, FIRST);
+        let mut recovery = Sender::new(ms(0), settings, MSS, has_sack, FIRST);
         recovery.on_sent(ms(0), BASE);
         recovery.on_ack(ms(100), &Ack { has_sack, ..ack(BASE) });
         Trace { recovery, now: ms(100), has_sack }

@@ -7,7 +7,7 @@ use super::*;
 /// Elsewhere: other clock, same settings.
 fn moved(trace: &Trace, settings: &Settings, now: Time) -> Trace {
     let state = trace.recovery.export(trace.now);
-    let recovery = Recovery::import(now, settings, &state).expect("what was exported is consistent");
+    let recovery = Sender::import(now, settings, &state).expect("what was exported is consistent");
     assert_eq!(recovery.export(now), state);
     Trace { recovery, now, has_sack: trace.has_sack }
 }
@@ -54,7 +54,7 @@ fn a_probe_that_was_wanted_is_wanted_again() {
     let mut here = Trace::with(&settings, true);
     here.at(110).send(3).at(312).timeout();
     let state = here.recovery.export(here.now);
-    let mut there = Recovery::import(ms(7), &settings, &state).expect("it is consistent");
+    let mut there = Sender::import(ms(7), &settings, &state).expect("it is consistent");
     assert_eq!(there.handle_timeout(ms(7)), TimeoutOutcome::Probe);
 }
 
@@ -76,7 +76,7 @@ fn a_send_time_before_the_clock_began_measures_nothing() {
     let mut here = Trace::with(&settings, true);
     here.at(5000).send(1).at(5090);
     let state = here.recovery.export(here.now);
-    let mut there = Recovery::import(ms(20), &settings, &state).expect("it is consistent");
+    let mut there = Sender::import(ms(20), &settings, &state).expect("it is consistent");
     there.on_ack(ms(30), &ack(at(1)));
     assert_eq!(there.srtt(), Some(Duration::from_millis(100)), "it took 100 ms, not 30");
 }
@@ -85,7 +85,7 @@ fn a_send_time_before_the_clock_began_measures_nothing() {
 fn another_host_has_its_own_algorithm_and_bounds() {
     let state = in_recovery(&Settings::default()).recovery.export(ms(210));
     let own = Settings { algorithm: Algorithm::NewReno, window_bytes_max: 3000, ..Settings::default() };
-    let recovery = Recovery::import(ms(0), &own, &state).expect("it is consistent");
+    let recovery = Sender::import(ms(0), &own, &state).expect("it is consistent");
     assert_eq!(recovery.cwnd(), 3000);
     assert!(matches!(recovery.export(ms(0)).controller, ControllerState::NewReno { .. }));
 }
@@ -96,7 +96,7 @@ fn contradictions_are_refused() {
     let refused = |change: &dyn Fn(&mut RecoveryState)| {
         let mut state = good.clone();
         change(&mut state);
-        Recovery::import(ms(0), &newreno(), &state).is_none()
+        Sender::import(ms(0), &newreno(), &state).is_none()
     };
     assert!(!refused(&|_| {}));
     assert!(refused(&|state| state.nxt += 1), "the segments end before");
@@ -147,7 +147,7 @@ proptest! {
             change(&mut state, field, value);
         }
         let mut now = ms(now_ms);
-        let Some(mut recovery) = Recovery::import(now, &settings, &state) else { return Ok(()) };
+        let Some(mut recovery) = Sender::import(now, &settings, &state) else { return Ok(()) };
         recovery.scoreboard.check();
         prop_assert!(recovery.in_flight() == 0 || recovery.poll_timeout().is_some());
         for (una, sack, passed) in acks {

@@ -110,7 +110,7 @@ struct World<'a> {
     count: u64,
     random: u64,
     free_at: Time,
-    recovery: Recovery,
+    recovery: Sender,
     receiver: Receiver,
 }
 
@@ -224,7 +224,7 @@ impl World<'_> {
 
 fn run(path: &Path) -> Outcome {
     let settings = Settings { algorithm: path.algorithm, ..Settings::default() };
-    let mut recovery = Recovery::new(ms(0), &settings, MSS, path.has_sack, FIRST);
+    let mut recovery = Sender::new(ms(0), &settings, MSS, path.has_sack, FIRST);
     recovery.on_sent(ms(0), FIRST + 1);
     recovery.on_ack(ms(0) + 2 * path.one_way, &ack(0));
     let end = FIRST + 1 + path.bytes;

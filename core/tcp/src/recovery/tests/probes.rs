@@ -189,7 +189,7 @@ fn one_probe_in_a_silent_recovery_then_the_timeout() {
 
 #[test]
 fn no_probe_for_a_syn() {
-    let mut recovery = Recovery::new(ms(0), &newreno(), MSS, true, FIRST);
+    let mut recovery = Sender::new(ms(0), &newreno(), MSS, true, FIRST);
     recovery.on_sent(ms(0), BASE);
     assert_eq!(recovery.handle_timeout(ms(1000)), TimeoutOutcome::Retransmit);
 }

@@ -233,7 +233,7 @@ fn duplicates_after_a_timeout_begin_no_fast_recovery() {
 
 #[test]
 fn a_lost_syn_costs_the_initial_window_and_nothing_else() {
-    let mut recovery = Recovery::new(ms(0), &newreno(), MSS, true, FIRST);
+    let mut recovery = Sender::new(ms(0), &newreno(), MSS, true, FIRST);
     recovery.on_sent(ms(0), BASE);
     assert_eq!(recovery.poll_timeout(), Some(ms(1000)), "RFC 6298 §2.1");
     recovery.handle_timeout(ms(1000));
@@ -288,7 +288,11 @@ fn sending_the_first_again_gives_it_its_time() {
     trace.at(110).send(6);
     trace.at(300).sack(0, &[(1, 4)]);
     assert_eq!(trace.resend(), [(0, 1)]);
-    assert_eq!(trace.recovery.rto_at, ms(600), "300 ms after the fast retransmit");
+    assert_eq!(
+        trace.recovery.timers.get(Timer::Retransmission),
+        Some(ms(600)),
+        "300 ms after the fast retransmit"
+    );
 }
 
 #[test]

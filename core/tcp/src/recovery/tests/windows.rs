@@ -5,7 +5,7 @@ use super::congestion::{Controller, Window};
 use super::*;
 
 fn window_of(mss: u32) -> u64 {
-    Recovery::new(ms(0), &newreno(), mss, true, FIRST).cwnd()
+    Sender::new(ms(0), &newreno(), mss, true, FIRST).cwnd()
 }
 
 #[test]
@@ -19,7 +19,7 @@ fn the_initial_window_by_segment_size() {
 
 #[test]
 fn the_initial_window_follows_what_the_handshake_agrees() {
-    let mut recovery = Recovery::new(ms(0), &newreno(), 536, true, FIRST);
+    let mut recovery = Sender::new(ms(0), &newreno(), 536, true, FIRST);
     recovery.on_sent(ms(0), BASE);
     recovery.set_mss(1460);
     recovery.on_ack(ms(10), &ack(BASE));

@@ -1,0 +1,137 @@
+//! A connection's timers: one table, which says when to wake and what has expired then.
+//!
+//! The connection's parts (acknowledging, loss recovery, persist) set and stop timers; only
+//! `Connection::handle_timeout` looks at what has expired. Many connections share the [wheel](crate::timers), in which each
+//! has one deadline: [`Timers::next`].
+
+use spillway_transport::Time;
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// The delayed acknowledgement (RFC 9293 §3.8.6.3).
+    Acknowledge,
+    /// The last acknowledgement is repeated, as it may have been lost.
+    Repeat,
+    /// A segment that was sent before others that have arrived counts as lost (RFC 8985 §6.2).
+    Reordering,
+    /// A tail loss probe (RFC 8985 §7.2).
+    Probe,
+    /// The retransmission timeout (RFC 6298 §5).
+    Retransmission,
+    /// A probe of the peer's shut window, or the end of the wait for a larger one (RFC 9293 §3.8.6.1, §3.8.6.2.1).
+    Persist,
+    /// A silent peer is asked whether it is there (RFC 9293 §3.8.4).
+    KeepAlive,
+    /// The connection should be established by then.
+    Opening,
+}
+
+impl Timer {
+    /// All timers, in the order in which those that expire together are handled.
+    pub const VALUES: [Timer; 8] = [
+        Timer::Acknowledge,
+        Timer::Repeat,
+        Timer::Reordering,
+        Timer::Probe,
+        Timer::Retransmission,
+        Timer::Persist,
+        Timer::KeepAlive,
+        Timer::Opening,
+    ];
+}
+
+/// The end of time: the timer does not run.
+const NEVER: Time = Time(u64::MAX);
+
+/// The timers of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timers {
+    /// By timer.
+    expiry: [Time; Timer::VALUES.len()],
+}
+
+impl Default for Timers {
+    fn default() -> Timers {
+        Timers { expiry: [NEVER; Timer::VALUES.len()] }
+    }
+}
+
+impl Timers {
+    /// Starts a timer, or moves it. The end of time stops it.
+    #[inline]
+    pub fn set(&mut self, timer: Timer, at: Time) {
+        self.expiry[timer as usize] = at;
+    }
+
+    /// Stops a timer, whether it runs or not.
+    #[inline]
+    pub fn stop(&mut self, timer: Timer) {
+        self.expiry[timer as usize] = NEVER;
+    }
+
+    /// When a timer expires; `None` when it does not run.
+    #[inline]
+    pub fn get(&self, timer: Timer) -> Option<Time> {
+        Some(self.expiry[timer as usize]).filter(|at| *at < NEVER)
+    }
+
+    /// Whether a timer runs.
+    #[inline]
+    pub fn is_set(&self, timer: Timer) -> bool {
+        self.expiry[timer as usize] < NEVER
+    }
+
+    /// Whether a timer's time has come. It runs until it is stopped or set anew.
+    #[inline]
+    pub fn is_expired(&self, timer: Timer, now: Time) -> bool {
+        self.is_set(timer) && self.expiry[timer as usize] <= now
+    }
+
+    /// Whether one timer expires before another one does.
+    #[inline]
+    pub fn is_before(&self, one: Timer, other: Timer) -> bool {
+        self.expiry[one as usize] < self.expiry[other as usize]
+    }
+
+    /// When the first timer expires; the end of time when none runs.
+    #[inline]
+    pub fn next(&self) -> Time {
+        self.expiry.iter().copied().fold(NEVER, Time::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_timer_has_a_place_of_its_own() {
+        let mut timers = Timers::default();
+        for (place, timer) in Timer::VALUES.into_iter().enumerate() {
+            assert_eq!(timer as usize, place, "the table is indexed by the enum");
+            timers.set(timer, Time(place as u64));
+        }
+        let expiry = Timer::VALUES.map(|timer| timers.get(timer));
+        assert_eq!(expiry, core::array::from_fn(|place| Some(Time(place as u64))));
+    }
+
+    #[test]
+    fn a_timer_that_has_expired_runs_until_it_is_stopped() {
+        let mut timers = Timers::default();
+        timers.set(Timer::Probe, Time(7));
+        timers.set(Timer::KeepAlive, Time(9));
+        assert_eq!(timers.next(), Time(7));
+        assert!(!timers.is_expired(Timer::Probe, Time(6)) && timers.is_expired(Timer::Probe, Time(7)));
+        timers.stop(Timer::Probe);
+        assert_eq!((timers.next(), timers.get(Timer::Probe)), (Time(9), None));
+    }
+
+    #[test]
+    fn the_end_of_time_is_no_deadline() {
+        let mut timers = Timers::default();
+        assert_eq!(timers.next(), Time(u64::MAX));
+        timers.set(Timer::Opening, Time(u64::MAX));
+        assert!(!timers.is_set(Timer::Opening) && !timers.is_expired(Timer::Opening, Time(u64::MAX)));
+    }
+}
