@@ -10,6 +10,16 @@ pub type Seq = u64;
 /// number.
 pub const FIRST: Seq = 1 << 32;
 
+/// An extended sequence number as it travels with a connection that moves: counted from the SYN, which is 0.
+pub(crate) fn stream(seq: Seq) -> u64 {
+    seq.saturating_sub(FIRST)
+}
+
+/// The inverse of [`stream`].
+pub(crate) fn extended(stream: u64) -> Seq {
+    stream.saturating_add(FIRST)
+}
+
 /// What relates extended sequence numbers of one direction to those on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base(u32);

@@ -7,12 +7,7 @@ use spillway_wire::state::{Agreed, ConnectionState, Finish, Receiving, Sending, 
 
 use super::{Connection, State};
 use crate::moving::{self, ExportError};
-use crate::seq::{FIRST, Seq};
-
-/// Sequence numbers of the stream: the SYN is 0.
-pub(crate) fn stream(seq: Seq) -> u64 {
-    seq.saturating_sub(FIRST)
-}
+use crate::seq::stream;
 
 impl Connection {
     pub(crate) fn export(&self, now: Time) -> Result<ConnectionState, ExportError> {

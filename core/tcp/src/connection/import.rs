@@ -16,7 +16,7 @@ use crate::flow::Flow;
 use crate::moving::{self, ImportError};
 use crate::reassembly::Reassembly;
 use crate::recovery::{self, Recovery};
-use crate::seq::{FIRST, Seq};
+use crate::seq::{Seq, extended};
 use crate::settings::Settings;
 
 /// Streams end far below this; sums of two such numbers do not overflow.
@@ -26,11 +26,6 @@ type Checked<T> = Result<T, ImportError>;
 
 fn ensure(is_right: bool, what: &'static str) -> Checked<()> {
     if is_right { Ok(()) } else { Err(ImportError::Contradiction(what)) }
-}
-
-/// The inverse of [`stream`](super::export::stream).
-pub(crate) fn extended(stream: u64) -> Seq {
-    stream.saturating_add(FIRST)
 }
 
 fn v4(address: SocketAddr) -> Checked<SocketAddrV4> {

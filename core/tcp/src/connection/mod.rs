@@ -46,9 +46,7 @@ use send_queue::SendQueue;
 use window::PeerWindow;
 
 pub(crate) use close::Ended;
-pub(crate) use export::stream;
 pub(crate) use handshake::MSS_DEFAULT;
-pub(crate) use import::extended;
 pub(crate) use segmenter::{TCP_AT, write_headers, write_network};
 pub(crate) use send_queue::Spent;
 

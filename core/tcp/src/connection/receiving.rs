@@ -6,9 +6,8 @@ use core::ops::Range;
 use spillway_wire::state;
 
 use super::gate::Gate;
-use super::import::extended;
 use crate::reassembly::Reassembly;
-use crate::seq::{Base, FIRST, Seq};
+use crate::seq::{Base, FIRST, Seq, extended};
 
 /// Where the peer's stream stands. Sequence numbers are extended; the first byte is `FIRST + 1`.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use spillway_wire::state::{self, ConnectionState, Segment, Undo};
 
-use crate::connection::{extended, stream};
 use crate::recovery::RecoveryState;
+use crate::seq::{extended, stream};
 
 pub(crate) fn to_wire(from: RecoveryState) -> state::Recovery {
     let segment = |one: Segment| Segment { end: stream(one.end), ..one };
