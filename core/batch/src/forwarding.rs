@@ -108,6 +108,19 @@ impl Ends {
 }
 
 impl ServerLink {
+    /// This number of bytes was taken off the front of the input, a run among them.
+    pub(crate) fn account_run(&mut self, now: Time, taken: usize, found: &Taken<'_>) {
+        let Some(allowance) = &mut self.allowance else { return };
+        let run = if let Taken::Run(run) = found { *run } else { &[] };
+        allowance.spend(now, taken - run.len());
+        for (_, payload) in frames(run) {
+            match payload.len() {
+                0 => allowance.spend(now, HEADER_BYTES),
+                bytes => allowance.carried(bytes),
+            }
+        }
+    }
+
     /// As [`decompose`](Self::decompose), but requests come as they are: [`Received::Run`] instead of
     /// [`ServerEvent::Data`]. Sessions come by their own events as always.
     ///
@@ -144,7 +157,7 @@ impl ServerLink {
             {
                 continue;
             }
-            let taken = self.ends.compose(id, payload);
+            let taken = self.compose(id, payload);
             if taken < payload.len() {
                 let length = (payload.len() - taken) as u16; // of one frame
                 let header = Header { kind: Kind::Reply, more: false, length, id };

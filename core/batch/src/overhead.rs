@@ -42,6 +42,40 @@ impl Overhead {
     }
 }
 
+/// The allowance of a link that this end reads. When the peer has used it up, the link is not read for a time.
+#[derive(Debug, Default)]
+pub(crate) struct Allowance {
+    overhead: Overhead,
+    paused_until: Option<Time>,
+}
+
+impl Allowance {
+    /// The peer has sent bytes that are not data of an open connection.
+    pub(crate) fn spend(&mut self, now: Time, bytes: usize) {
+        self.overhead.spend(now, bytes);
+    }
+
+    /// Bytes of data have come from the peer, or go to it.
+    pub(crate) fn carried(&mut self, bytes: usize) {
+        self.overhead.carried(bytes);
+    }
+
+    /// All that was received has been decomposed: decides whether the link is read on.
+    pub(crate) fn end_of_input(&mut self, now: Time) {
+        self.paused_until = self.overhead.rests_until(now);
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout). `None`: the link is read.
+    pub(crate) fn paused_until(&self) -> Option<Time> {
+        self.paused_until
+    }
+
+    /// Ends the pause when its time has come.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        self.paused_until = self.paused_until.filter(|until| *until > now);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

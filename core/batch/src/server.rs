@@ -8,7 +8,7 @@ use spillway_auth::{Fresh, KeyRing};
 use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{KeyId, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
 use spillway_wire::session::{Acknowledge, Reconnect};
-use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
+use spillway_wire::{CloseReason, Connect, Control, HEADER_BYTES, Id, Kind, Piece, RefuseReason};
 
 use crate::addresses::AddressRules;
 use crate::connection::Connection;
@@ -18,6 +18,7 @@ use crate::event::{Info, ServerEvent};
 use crate::forwarding::Taken;
 use crate::handshake::{Accepted, Accepting};
 use crate::kept::{Kept, Unacknowledged};
+use crate::overhead::Allowance;
 use crate::policy::{Fixed, Policy};
 use crate::records::{Encryption, Records, Scratch};
 use crate::taken::Taking;
@@ -57,6 +58,9 @@ pub struct ServerLink {
     keep_next: Option<Id>,
     /// What [`unseal`](Self::unseal) has found, for [`decompose`](Self::decompose) to tell.
     found: Found,
+    /// Only of a client's link. A helper's link has none: it carries the control messages of thousands of clients, whose own
+    /// allowances the helper keeps.
+    pub(crate) allowance: Option<Allowance>,
 }
 
 /// What opening a link's bytes has found that is not told yet.
@@ -105,6 +109,7 @@ impl ServerLink {
             is_drained: false,
             keep_next: None,
             found: Found::default(),
+            allowance: None,
             config,
             peer,
             local,
@@ -198,6 +203,9 @@ impl ServerLink {
             records.took(before - input.len());
         }
         let is_all_told = event.is_none() && run.is_none_or(|run| run.is_empty());
+        if is_all_told && let Some(allowance) = &mut self.allowance {
+            allowance.end_of_input(now);
+        }
         if is_all_told { self.found.error.take().map_or(Ok(None), Err) } else { Ok(event) }
     }
 
@@ -224,7 +232,10 @@ impl ServerLink {
             if let Some(run) = run.as_deref_mut()
                 && self.ends.disassembler.is_between_frames()
             {
-                match self.ends.incoming_run(input) {
+                let before = input.len();
+                let taken = self.ends.incoming_run(input);
+                self.account_run(now, before - input.len(), &taken);
+                match taken {
                     Taken::Run(bytes) => {
                         *run = bytes;
                         return Ok(None);
@@ -236,7 +247,11 @@ impl ServerLink {
                     Taken::Apart => {}
                 }
             }
-            let Some(piece) = self.ends.disassembler.next(input)? else {
+            let before = input.len();
+            let piece = self.ends.disassembler.next(input)?;
+            let taken = before - input.len();
+            let Some(piece) = piece else {
+                self.account(now, taken, None);
                 self.ends.tell_owed();
                 return Ok(None);
             };
@@ -245,9 +260,25 @@ impl ServerLink {
             {
                 return Err(LinkError::Sessions);
             }
-            if let Some(event) = self.piece(role, version, piece)? {
-                return Ok(Some(event));
+            let event = self.piece(role, version, piece)?;
+            self.account(now, taken, event.as_ref());
+            if event.is_some() {
+                return Ok(event);
             }
+        }
+    }
+
+    /// This number of bytes was taken off the front of the input, and led to this event.
+    #[inline]
+    fn account(&mut self, now: Time, taken: usize, event: Option<&ServerEvent<'_>>) {
+        let Some(allowance) = &mut self.allowance else { return };
+        match event {
+            Some(ServerEvent::Data { bytes, .. } | ServerEvent::Carried { bytes, .. }) => {
+                allowance.carried(bytes.len());
+                // Empty frames before this one.
+                allowance.spend(now, taken.saturating_sub(HEADER_BYTES + bytes.len()));
+            }
+            _ => allowance.spend(now, taken),
         }
     }
 
@@ -266,6 +297,7 @@ impl ServerLink {
                 self.stage = Stage::Established { role, version };
                 if role == Role::Client {
                     self.ends.assembler.keep_at_most(CLIENT_SPARE_BYTES_MAX);
+                    self.allowance = Some(Allowance::default());
                 }
                 self.ends.records = channel.map(Records::new);
                 Ok(Some((role, key)))
@@ -430,7 +462,11 @@ impl ServerLink {
     /// Takes a prefix of a reply, as far as credit and pending bytes allow, and returns its length. When it is
     /// less than all, [`poll_room`](Self::poll_room) names the connection when it is worth trying again.
     pub fn compose(&mut self, id: Id, reply: &[u8]) -> usize {
-        self.ends.compose(id, reply)
+        let taken = self.ends.compose(id, reply);
+        if let Some(allowance) = &mut self.allowance {
+            allowance.carried(taken);
+        }
+        taken
     }
 
     /// How much `compose` would take now.
@@ -539,10 +575,16 @@ impl ServerLink {
         self.ends.assembler.len()
     }
 
-    /// Whether to read what the peer sends. It is not while too many answers of ours wait for the peer to read them: then
-    /// leave its bytes with the socket until batches were [taken](Self::flush) and sent.
+    /// Whether to read what the peer sends; otherwise leave its bytes with the socket. It is not read while too many answers
+    /// of ours wait for the peer to read them: until batches were [taken](Self::flush) and sent. Nor is a client read that has
+    /// sent far more control messages, or other frames without data, than go along with its data: until
+    /// [`poll_read_timeout`](Self::poll_read_timeout). Ask again after each input, batch and timeout.
     pub fn may_read(&self) -> bool {
-        self.ends.assembler.control_bytes() <= CONTROL_BYTES_MAX
+        self.paused_until().is_none() && self.ends.assembler.control_bytes() <= CONTROL_BYTES_MAX
+    }
+
+    fn paused_until(&self) -> Option<Time> {
+        self.allowance.as_ref()?.paused_until()
     }
 
     /// Gives a spent batch's buffer back for reuse.
@@ -555,24 +597,30 @@ impl ServerLink {
     pub fn poll_timeout(&self) -> Option<Time> {
         let waited_for = match &self.stage {
             Stage::Accepting { deadline, .. } => Some(*deadline),
-            _ => self.ends.records.as_ref().and_then(|records| records.poll_timeout()),
+            _ => self.poll_read_timeout(),
         };
         [self.ends.poll_timeout(), waited_for].into_iter().flatten().min()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next because a record is incomplete.
+    /// When to call [`handle_timeout`](Self::handle_timeout) next because a record is incomplete, or because the link is not
+    /// [read](Self::may_read) for a time.
     #[must_use]
-    pub fn poll_record_timeout(&self) -> Option<Time> {
-        self.ends.records.as_ref()?.poll_timeout()
+    pub fn poll_read_timeout(&self) -> Option<Time> {
+        let record = self.ends.records.as_ref().and_then(|records| records.poll_timeout());
+        [record, self.paused_until()].into_iter().flatten().min()
     }
 
-    /// Whether a record is incomplete: then the link needs [`handle_timeout`](Self::handle_timeout).
-    pub fn awaits_rest(&self) -> bool {
-        self.poll_record_timeout().is_some()
+    /// Whether [`poll_read_timeout`](Self::poll_read_timeout) has a time.
+    pub fn has_read_timeout(&self) -> bool {
+        self.poll_read_timeout().is_some()
     }
 
-    /// Fails when the peer has not authenticated in time, or the rest of a record does not come.
+    /// Fails when the peer has not authenticated in time, or the rest of a record does not come. Afterwards the link
+    /// [may be read](Self::may_read) again.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), LinkError> {
+        if let Some(allowance) = &mut self.allowance {
+            allowance.handle_timeout(now);
+        }
         let may_read = self.may_read();
         let outcome = match (&self.stage, &mut self.ends.records) {
             (Stage::Accepting { deadline, .. }, _) if *deadline <= now => Err(LinkError::HandshakeTimeout),

@@ -22,8 +22,8 @@ pub(crate) struct Link {
     unsent: Chunk,
     /// It is on the list of those with something to send.
     pub(crate) touched: bool,
-    /// It is on the list of those on which the rest of a record is awaited.
-    pub(crate) awaits_rest: bool,
+    /// The link is on the list of those with a [read timeout](ServerLink::poll_read_timeout).
+    pub(crate) has_read_timeout: bool,
     pub(crate) authenticated: bool,
     pub(crate) watched: Option<Interest>,
     /// Its connections that the application has yet to be told of, once it is gone.
@@ -43,7 +43,7 @@ impl Link {
             end,
             unsent: Chunk::default(),
             touched: false,
-            awaits_rest: false,
+            has_read_timeout: false,
             authenticated: false,
             watched: None,
             orphans: Vec::new(),
@@ -64,8 +64,9 @@ impl Link {
 
     pub(crate) fn interest(&self) -> Interest {
         // Epoll tells at once of a socket that can be written to: that is how the rest of what was opened is told of.
-        let wants_turn = !self.unsent.is_empty() || self.has_opened();
-        Interest { readable: self.may_read(), writable: self.lost.is_none() && wants_turn }
+        let may_read = self.may_read();
+        let wants_turn = !self.unsent.is_empty() || (self.has_opened() && may_read);
+        Interest { readable: may_read, writable: self.lost.is_none() && wants_turn }
     }
 
     /// Bytes received; 0 when there are none now. `Err`: the link is gone.

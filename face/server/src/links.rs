@@ -40,8 +40,9 @@ pub struct Links {
     /// When links must have authenticated, in order. Links that have authenticated or ended meanwhile are skipped.
     handshakes: VecDeque<(Instant, LinkId)>,
     unauthenticated: Unauthenticated<LinkId>,
-    /// Links on which the rest of a record is awaited, and some on which it has come.
-    incomplete: Vec<LinkId>,
+    /// Links on which the rest of a record is awaited, or that are not read for a time; and some for which neither is so any
+    /// more.
+    read_timeouts: Vec<LinkId>,
     /// Links that have something to send, or whose watch has changed.
     touched: Vec<LinkId>,
     /// Links that are gone and whose connections have to be told.
@@ -102,7 +103,7 @@ impl Links {
             links_max: settings.links_max,
             handshakes: VecDeque::new(),
             unauthenticated: Unauthenticated::new(settings.unauthenticated),
-            incomplete: Vec::new(),
+            read_timeouts: Vec::new(),
             touched: Vec::new(),
             lost: VecDeque::new(),
             room: VecDeque::new(),

@@ -316,6 +316,52 @@ fn answers_that_nobody_reads_do_not_pile_up() {
     let _ = reading.join();
 }
 
+/// A client that sends only *credit*, without end, is read once a second; others at once.
+#[test]
+fn a_client_that_sends_no_data_is_read_slowly() {
+    let mut server = Server::start(Settings::default());
+    let mut bystander = server.establish(Role::Helper, keys().0);
+    for encryption in [Encryption::Off, Encryption::Preferred] {
+        let mut rude = server.establish_as(Role::Client, keys().1, encryption);
+        rude.stream.set_nonblocking(true).unwrap();
+        let mut batch = Vec::new();
+        // Returns what the server takes until its socket is full and it has nothing to do.
+        let mut flood = |server: &mut Server| {
+            let (mut taken, mut stuck) = (0, 0);
+            while stuck < 50 && taken < 64 << 20 {
+                if batch.is_empty() {
+                    (0..1000).for_each(|step| rude.end.relay_control(Id(1), Control::Credit(step)));
+                    batch.extend_from_slice(rude.end.flush(Time::ZERO).unwrap().as_slice());
+                }
+                match rude.stream.write(&batch) {
+                    Ok(written) => (taken, stuck) = (taken + batch.drain(..written).len(), 0),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                        stuck += 1;
+                    }
+                }
+                server.turn();
+            }
+            taken
+        };
+        assert!(flood(&mut server) < 16 << 20, "as much as the sockets hold");
+        for second in 0..20 {
+            let id = bystander.end.open(address("127.0.0.1:6"), None).unwrap();
+            bystander.end.compose(id, b"still here?");
+            bystander.flush();
+            assert_eq!(server.hear(&mut bystander), Heard::Accepted(id));
+            assert_eq!(server.hear_more(&mut bystander), Heard::Data(id, b"still here?".to_vec()));
+            server.turn();
+            let resumed_at = server.port.links.poll_timeout().expect("it is read again");
+            assert!(resumed_at > server.now, "the loop does not spin");
+            server.now = resumed_at;
+            let taken = flood(&mut server);
+            assert!(taken < 2 << 20, "{taken} bytes in second {second}");
+        }
+        assert!(server.lost.is_empty(), "{:?}", server.lost);
+    }
+}
+
 #[test]
 fn drain_is_told_to_every_link() {
     let mut server = Server::start(Settings::default());

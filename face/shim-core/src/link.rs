@@ -47,8 +47,8 @@ pub(crate) struct Inner {
     batches_received: u64,
     /// When the first of the messages came whose replies have yet to go.
     received_at: Option<Time>,
-    /// The rest of a record is awaited.
-    awaits_rest: bool,
+    /// The rest of a record is awaited, or the link is not read for a time.
+    has_read_timeout: bool,
     /// The session that was sent home last, by id.
     pub(crate) sent_home: Id,
     /// A batch of which the socket took only a part.
@@ -108,7 +108,7 @@ impl core::fmt::Display for Lost {
 /// What a link's socket is watched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interest {
-    /// The peer's bytes are read; not while it does not read our answers.
+    /// The peer's bytes are read: see [`ServerLink::may_read`].
     pub(crate) input: bool,
     /// The socket is full and epoll tells when it is not.
     pub(crate) room: bool,
@@ -139,7 +139,7 @@ impl Inner {
             serial: 0,
             batches_received: 0,
             received_at: None,
-            awaits_rest: false,
+            has_read_timeout: false,
             sent_home: Id::LINK,
             sending: Chunk::default(),
             watched: Interest::INPUT,
@@ -223,26 +223,22 @@ impl Inner {
     fn flush(&mut self, wakes: &mut Wakes) -> Result<(), Lost> {
         let Some(end) = &mut self.end else { return Ok(()) };
         let batches_before = end.counters().batches_sent;
-        let full = loop {
+        loop {
             if self.sending.is_empty() {
                 end.recycle(core::mem::take(&mut self.sending));
                 match end.flush(sys::now()) {
                     Some(batch) => self.sending = batch,
-                    None => break false,
+                    None => break,
                 }
             }
             match sys::send(self.fd, self.sending.as_slice()) {
                 Ok(sent) => self.sending.advance(sent),
-                Err(libc::EAGAIN) => break true,
+                Err(libc::EAGAIN) => break,
                 Err(libc::EINTR) => {}
                 Err(error) => return Err(Lost::Socket(error)),
             }
-        };
-        let wanted = Interest { input: end.may_read(), room: full };
-        if wanted != self.watched {
-            self.watched = wanted;
-            self.control(libc::EPOLL_CTL_MOD);
         }
+        self.watch();
         if self.end.as_ref().is_some_and(|end| end.counters().batches_sent != batches_before) {
             self.tell_status();
             if let Some(received_at) = self.received_at.take() {
@@ -251,6 +247,16 @@ impl Inner {
         }
         self.announce_room(wakes);
         Ok(())
+    }
+
+    /// Tells epoll when the socket is to be received from, or given more: after all that may change this.
+    fn watch(&mut self) {
+        let Some(end) = &self.end else { return };
+        let wanted = Interest { input: end.may_read(), room: !self.sending.is_empty() };
+        if wanted != self.watched {
+            self.watched = wanted;
+            self.control(libc::EPOLL_CTL_MOD);
+        }
     }
 
     fn announce_room(&mut self, wakes: &mut Wakes) {
@@ -278,7 +284,7 @@ impl Inner {
     /// One receive: what is left makes epoll report the socket again.
     fn receive(&mut self, buffers: &mut Buffers, wakes: &mut Wakes) -> Result<(), Lost> {
         let Buffers { received, scratch } = buffers;
-        // A peer that does not read our answers waits; `flush` goes on with it.
+        // `flush` or `handle_timeout` goes on with it.
         if !self.end.as_ref().is_some_and(|end| end.may_read()) {
             return Ok(());
         }
@@ -304,7 +310,7 @@ impl Inner {
         };
         notify_all(self.raised.iter().filter_map(|&index| connections::get(index)), wakes);
         self.raised.clear();
-        self.note_rest(self.end.as_ref().is_some_and(|end| end.awaits_rest()));
+        self.note_reading();
         if messages(&self.end) != messages_before {
             self.batches_received += 1;
             self.received_at.get_or_insert(now);
@@ -318,9 +324,25 @@ impl Inner {
         outcome
     }
 
-    fn note_rest(&mut self, is_awaited: bool) {
-        if core::mem::replace(&mut self.awaits_rest, is_awaited) != is_awaited {
-            links::awaits_rest(is_awaited);
+    /// After an input or a timeout.
+    fn note_reading(&mut self) {
+        self.watch();
+        self.wait_for_timeout(self.end.as_ref().is_some_and(|end| end.has_read_timeout()));
+    }
+
+    fn wait_for_timeout(&mut self, is_due: bool) {
+        if core::mem::replace(&mut self.has_read_timeout, is_due) != is_due {
+            links::wait_for_read_timeout(is_due);
+        }
+    }
+
+    /// Ends the link when the peer has not authenticated in time, or the rest of a record does not come; reads on when it was
+    /// not read for a time.
+    pub(crate) fn handle_timeout(&mut self, now: Time, wakes: &mut Wakes) {
+        match self.end.as_mut().map(|end| end.handle_timeout(now)) {
+            Some(Ok(())) => self.note_reading(),
+            Some(Err(error)) => self.lose(Lost::Broken(error), wakes),
+            None => {}
         }
     }
 
@@ -465,7 +487,7 @@ impl Inner {
     /// The link is gone, and with it all its connections.
     pub(crate) fn lose(&mut self, lost: Lost, wakes: &mut Wakes) {
         let Some(mut end) = self.end.take() else { return };
-        self.note_rest(false);
+        self.wait_for_timeout(false);
         if let (Lost::Broken(_), true) = (&lost, self.sending.is_empty())
             && let Some(last) = end.flush(sys::now())
         {

@@ -54,8 +54,8 @@ static UNAUTHENTICATED: Mutex<Unauthenticated<Newcomer>> =
     Mutex::new(Unauthenticated::new(Bounds { young: YOUNG_MAX, ..Bounds::DEFAULT }));
 /// How many those are.
 static HANDSHAKES: AtomicU32 = AtomicU32::new(0);
-/// Links on which the rest of a record is awaited.
-static INCOMPLETE: AtomicU32 = AtomicU32::new(0);
+/// Links on which the rest of a record is awaited, or that are not read for a time.
+static READ_TIMEOUTS: AtomicU32 = AtomicU32::new(0);
 /// Serial number of the next link.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 /// When those were last looked at, in nanoseconds.
@@ -453,17 +453,19 @@ pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
     }
 }
 
-/// Whether a peer has yet to authenticate, to send the rest of a record, or to go.
+/// Whether a peer has yet to authenticate, to send the rest of a record, to be read on from, or to go.
 fn is_watching() -> bool {
-    HANDSHAKES.load(Ordering::Relaxed) > 0 || INCOMPLETE.load(Ordering::Relaxed) > 0 || switch::is_draining()
+    HANDSHAKES.load(Ordering::Relaxed) > 0
+        || READ_TIMEOUTS.load(Ordering::Relaxed) > 0
+        || switch::is_draining()
 }
 
-/// The rest of a record is awaited on a link from now on, or no more.
-pub(crate) fn awaits_rest(it_does: bool) {
-    if it_does {
-        INCOMPLETE.fetch_add(1, Ordering::Relaxed);
+/// A link has a read timeout from now on, or no more.
+pub(crate) fn wait_for_read_timeout(has_one: bool) {
+    if has_one {
+        READ_TIMEOUTS.fetch_add(1, Ordering::Relaxed);
     } else {
-        INCOMPLETE.fetch_sub(1, Ordering::Relaxed);
+        READ_TIMEOUTS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -525,7 +527,8 @@ pub(crate) fn each_connection(mut tell: impl FnMut(u32, Info)) {
     sessions::each_connection(&mut tell);
 }
 
-/// Ends links whose peers did not authenticate in time, or whose time is over, and does what sessions owe.
+/// Ends links whose peers did not authenticate in time, or whose time is over, reads on from those that were not read for a
+/// time, and does what sessions owe.
 pub(crate) fn expire(wakes: &mut Wakes) {
     let now = sys::now();
     if sessions::is_due(now) {
@@ -542,12 +545,7 @@ pub(crate) fn expire(wakes: &mut Wakes) {
     }
     EXPIRED_AT.store(now.as_nanos(), Ordering::Relaxed);
     for link in all() {
-        let mut inner = link.lock();
-        if let Some(end) = &mut inner.end
-            && let Err(error) = end.handle_timeout(now)
-        {
-            inner.lose(Lost::Broken(error), wakes);
-        }
+        link.lock().handle_timeout(now, wakes);
     }
     switch::end_links(wakes);
 }

@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use spillway_auth::Key;
 use spillway_batch::{Connect, Control, Id, RefuseReason, Role};
@@ -125,7 +126,7 @@ fn noise_on_the_link_port_harms_nobody() {
     broken.ask(lost, b"get a\r\n", b"END\r\n");
     broken.stream.write_all(&[0x7f; 100]).unwrap();
     while broken.lost.is_none() {
-        broken.receive(std::time::Duration::from_millis(100));
+        broken.receive(Duration::from_millis(100));
     }
     server.wait_for_log("lost, with 1 connections: unknown frame kind");
     assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
@@ -214,7 +215,7 @@ fn flood_until_stuck(stream: &mut TcpStream, bytes: &[u8], mut meanwhile: impl F
             Err(error) => {
                 assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
                 stuck += 1;
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
                 meanwhile();
             }
         }
@@ -307,4 +308,40 @@ fn a_flood_of_credit_keeps_nobody_away() {
     }
     flood.join().unwrap();
     assert_eq!(rude.ask(own, b"get a\r\n", b"END\r\n"), b"END\r\n", "the link goes on");
+}
+
+/// Processor time of a process.
+fn processor_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let ticks = |field: usize| fields.split_whitespace().nth(field).unwrap().parse::<u64>().unwrap();
+    Duration::from_millis(10 * (ticks(11) + ticks(12)))
+}
+
+/// A client that sends only *credit*, without end: it is read at most once a second, others at once, and the server's loop
+/// does not spin meanwhile.
+#[test]
+fn a_client_that_sends_no_data_is_read_slowly() {
+    let server = memcached(&["-t", "1"], &[]);
+    let mut kept = Driver::loopback(server.link);
+    let id = kept.connect();
+    kept.ask(id, b"get a\r\n", b"END\r\n");
+    let mut rude = Driver::open(server.link, Role::Client, Key::loopback_only()).unwrap();
+    let own = rude.connect_from(rude.stream.local_addr().unwrap());
+    rude.ask(own, b"get a\r\n", b"END\r\n");
+    let batch = frames((0..1000).map(|step| (own, Control::Credit(step))));
+    let sent = flood_until_stuck(&mut rude.stream, &batch, || {});
+    let (began, before) = (Instant::now(), processor_time(server.pid()));
+    let mut more = 0;
+    while began.elapsed() < Duration::from_secs(3) {
+        if let Ok(written) = rude.stream.write(&batch[(sent + more) % batch.len()..]) {
+            more += written;
+        }
+        assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let spent = processor_time(server.pid()) - before;
+    // A receive of 128 KiB a second, and what the sockets hold besides.
+    assert!((1..8 << 20).contains(&more), "{more} bytes were taken in 3 s");
+    assert!(spent < Duration::from_secs(1), "{spent:?} of processor time");
 }

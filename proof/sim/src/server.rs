@@ -39,6 +39,8 @@ pub struct Server {
 struct Link {
     end: ServerLink,
     unsent: Option<Chunk>,
+    /// Bytes that were read and may be granted again when the link may be read.
+    ungranted: u32,
     connections: BTreeMap<u32, Connection>,
     /// Closed by the client, and by the application at its own pace.
     closing: Vec<(Id, CloseReason)>,
@@ -134,7 +136,7 @@ impl Server {
                 }
             }
         }
-        out.grant(conn, bytes.len() as u32);
+        link.ungranted += bytes.len() as u32; // at most what was granted
         self.links.insert(conn, link);
     }
 
@@ -367,6 +369,9 @@ impl Server {
         if let Some(spent) = out.spent_chunk() {
             link.end.recycle(spent);
         }
+        if link.end.may_read() {
+            out.grant(conn, std::mem::take(&mut link.ungranted));
+        }
     }
 
     fn drop_link(&mut self, link: Link) {
@@ -391,10 +396,15 @@ impl Application for Server {
             Event::Opened { peer, .. } => {
                 let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
                 let end = ServerLink::new(self.config.clone(), now, peer, self.local, fresh);
-                self.links.insert(
-                    conn,
-                    Link { end, unsent: None, connections: BTreeMap::new(), closing: Vec::new(), held: None },
-                );
+                let link = Link {
+                    end,
+                    unsent: None,
+                    ungranted: 0,
+                    connections: BTreeMap::new(),
+                    closing: Vec::new(),
+                    held: None,
+                };
+                self.links.insert(conn, link);
                 out.grant(conn, 1 << 20);
             }
             Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
@@ -438,11 +448,10 @@ impl Application for Server {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let handshakes = self
-            .links
-            .values()
-            .filter(|link| link.end.pending() == 0)
-            .filter_map(|link| link.end.poll_timeout());
-        handshakes.chain(self.work_at).min()
+        let of_link = |link: &Link| match link.end.pending() {
+            0 => link.end.poll_timeout(),
+            _ => link.end.poll_read_timeout(),
+        };
+        self.links.values().filter_map(of_link).chain(self.work_at).min()
     }
 }

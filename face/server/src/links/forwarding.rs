@@ -39,8 +39,7 @@ impl Links {
                         entry.keep(input);
                     }
                     *input = &[];
-                    self.note_named_key(link);
-                    self.collect_room(link);
+                    self.end_of_input(link);
                     return None;
                 }
                 Err(error) => {

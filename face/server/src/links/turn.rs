@@ -152,18 +152,8 @@ impl Links {
         }
         let (latest, scratch) = (self.latest, &mut self.scratch);
         let entry = self.table.get_mut(link);
-        let outcome = entry.map(|entry| {
-            let outcome = entry.receive(latest, buffer, scratch);
-            if !entry.awaits_rest && entry.end.awaits_rest() {
-                entry.awaits_rest = true;
-                self.incomplete.push(link);
-            }
-            if !entry.touched && entry.watched.is_some_and(|watched| watched != entry.interest()) {
-                entry.touched = true;
-                self.touched.push(link);
-            }
-            outcome
-        });
+        let outcome = entry.map(|entry| entry.receive(latest, buffer, scratch));
+        self.note_reading(link);
         match outcome {
             Some(Ok(received)) => received,
             Some(Err(why)) => {
@@ -172,6 +162,26 @@ impl Links {
             }
             None => 0,
         }
+    }
+
+    /// After an input or a timeout of a link: its read timeout is waited for, and its socket is watched as it is to be.
+    fn note_reading(&mut self, link: LinkId) {
+        let Some(entry) = self.table.get_mut(link) else { return };
+        if !entry.has_read_timeout && entry.end.has_read_timeout() {
+            entry.has_read_timeout = true;
+            self.read_timeouts.push(link);
+        }
+        if !entry.touched && entry.watched.is_some_and(|watched| watched != entry.interest()) {
+            entry.touched = true;
+            self.touched.push(link);
+        }
+    }
+
+    /// All of an input of a link has been decomposed.
+    pub(super) fn end_of_input(&mut self, link: LinkId) {
+        self.note_named_key(link);
+        self.collect_room(link);
+        self.note_reading(link);
     }
 
     /// Sends everything that was composed, in one batch and one system call for each link. Call it at the end of a
@@ -253,22 +263,23 @@ impl Links {
             return Some(self.epoch);
         }
         let handshake = self.handshakes.front().map(|(deadline, _)| *deadline);
-        let incomplete =
-            self.incomplete.iter().filter_map(|link| self.table.get(*link)?.end.poll_record_timeout());
-        let record = incomplete.min().map(|at| self.instant(at));
+        let read_timeouts =
+            self.read_timeouts.iter().filter_map(|link| self.table.get(*link)?.end.poll_read_timeout());
+        let reading = read_timeouts.min().map(|at| self.instant(at));
         let sessions = self.carried.poll_timeout().map(|at| self.instant(at));
         let release = self.release_at().map(|at| self.instant(at));
-        [handshake, record, sessions, release, self.listener.poll_timeout()].into_iter().flatten().min()
+        [handshake, reading, sessions, release, self.listener.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Drops links that have not authenticated in time, or on which the rest of a record does not come, and sessions whose clients have not returned; sends helped
-    /// sessions back when it is time, see [`Settings::release`](crate::Settings::release).
+    /// Drops links that have not authenticated in time, or on which the rest of a record does not come, and sessions whose
+    /// clients have not returned; reads on from links that were not read for a time; sends helped sessions back when it is
+    /// time, see [`Settings::release`](crate::Settings::release).
     pub fn handle_timeout(&mut self, now: Instant) {
         self.listener.handle_timeout(now);
         let time = self.time(now);
         self.sessions_timeout(time);
         self.release_timeout(time);
-        self.records_timeout(time);
+        self.reading_timeout(time);
         while let Some(&(_, link)) = self.handshakes.front().filter(|(deadline, _)| *deadline <= now) {
             self.handshakes.pop_front();
             if self.table.get(link).is_some_and(|entry| !entry.authenticated) {
@@ -279,21 +290,23 @@ impl Links {
 }
 
 impl Links {
-    fn records_timeout(&mut self, time: Time) {
+    fn reading_timeout(&mut self, time: Time) {
         let mut kept = 0;
-        for index in 0..self.incomplete.len() {
-            let link = self.incomplete[index];
+        for index in 0..self.read_timeouts.len() {
+            let link = self.read_timeouts[index];
             let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) else { continue };
-            match entry.end.handle_timeout(time) {
-                Ok(()) if entry.end.awaits_rest() => {
-                    self.incomplete[kept] = link;
-                    kept += 1;
-                }
-                Ok(()) => entry.awaits_rest = false,
+            let outcome = entry.end.handle_timeout(time);
+            entry.has_read_timeout = entry.end.has_read_timeout();
+            if entry.has_read_timeout {
+                self.read_timeouts[kept] = link;
+                kept += 1;
+            }
+            match outcome {
+                Ok(()) => self.note_reading(link),
                 Err(error) => self.lose(link, LinkEnd::Broken(error)),
             }
         }
-        self.incomplete.truncate(kept);
+        self.read_timeouts.truncate(kept);
     }
 }
 

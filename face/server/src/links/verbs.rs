@@ -28,8 +28,7 @@ impl Links {
                     }
                 }
                 Ok(None) => {
-                    self.note_named_key(link);
-                    self.collect_room(link);
+                    self.end_of_input(link);
                     return None;
                 }
                 Err(error) => {

@@ -34,6 +34,8 @@ pub(crate) struct Server {
     pub(super) proving: BTreeSet<Conn>,
     /// and which of them are closed for others.
     pub(super) unauthenticated: Unauthenticated<Conn>,
+    /// Links that have authenticated and have a [read timeout](ServerLink::poll_read_timeout).
+    pub(super) read_timeouts: BTreeSet<Conn>,
     /// Links that have something to send.
     pub(super) dirty: BTreeSet<Conn>,
     pub(super) table: Sessions<CarrierName>,
@@ -91,6 +93,7 @@ impl Server {
             links: BTreeMap::new(),
             proving: BTreeSet::new(),
             unauthenticated: Unauthenticated::new(bounds),
+            read_timeouts: BTreeSet::new(),
             dirty: BTreeSet::new(),
             table,
             known: BTreeMap::new(),
@@ -304,6 +307,9 @@ impl Server {
             if link.end.may_read() || self.canary == Some(Canary::ReadFlooders) {
                 out.grant(conn, std::mem::take(&mut link.ungranted));
             }
+            if link.end.is_established() && link.end.has_read_timeout() {
+                self.read_timeouts.insert(conn);
+            }
             while let Some(id) = link.end.poll_room() {
                 self.touched.extend(link.carried.get(&id.0));
             }
@@ -396,6 +402,13 @@ impl Application for Server {
         let late: Vec<Conn> =
             self.proving.iter().copied().filter(|conn| is_late(conn, &mut self.links)).collect();
         late.into_iter().for_each(|conn| self.abort(now, conn, out));
+        for conn in std::mem::take(&mut self.read_timeouts) {
+            let Some(link) = self.links.get_mut(&conn) else { continue };
+            match link.end.handle_timeout(now) {
+                Ok(()) => drop(self.dirty.insert(conn)),
+                Err(_) => self.abort(now, conn, out),
+            }
+        }
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
@@ -421,7 +434,9 @@ impl Application for Server {
         }
         let proving = self.proving.iter().filter_map(|conn| self.links.get(conn));
         let deadlines = proving.filter(|link| link.end.pending() == 0).filter_map(|l| l.end.poll_timeout());
+        let reading =
+            self.read_timeouts.iter().filter_map(|conn| self.links.get(conn)?.end.poll_read_timeout());
         let telling = self.tellings.first().map(|(at, _)| *at);
-        deadlines.chain(telling).chain(self.work_at).chain(self.table.poll_timeout()).min()
+        deadlines.chain(reading).chain(telling).chain(self.work_at).chain(self.table.poll_timeout()).min()
     }
 }

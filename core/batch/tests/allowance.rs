@@ -1,0 +1,135 @@
+//! Control messages and empty frames that a client sends to a server: so many go along with data, others are read slowly.
+
+#[allow(dead_code, reason = "other test programs use the rest")]
+mod pair;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pair::{HELPER, Pair, connect_control, helper_key, reconnect_control, server_config};
+use spillway_auth::Key;
+use spillway_batch::{
+    CloseReason, Control, Encryption, Id, Limits, Received, Role, Scratch, ServerConfig, ServerEvent,
+    ServerLink,
+};
+use spillway_transport::Time;
+use spillway_wire::Kind;
+use spillway_wire::frame::Header;
+use spillway_wire::session::Acknowledge;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A link of a peer of this role that is not encrypted, so that a test puts its own frames on it.
+fn server_of(role: Role) -> (ServerLink, Time) {
+    let encryption = Encryption::Off;
+    let config = ServerConfig { encryption, ..(*server_config(Limits::default())).clone() };
+    let key = if role == Role::Helper { helper_key() } else { Key::from_secret([2; 32]) };
+    let mut pair = Pair::new(role, key, Arc::new(config));
+    pair.exchange();
+    assert!(pair.server.is_established() && pair.server.may_read());
+    (pair.server, pair.now)
+}
+
+fn frames(controls: impl IntoIterator<Item = (Id, Control)>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    controls.into_iter().for_each(|(id, control)| control.emit(id, &mut bytes));
+    bytes
+}
+
+fn data(id: Id, bytes: &[u8]) -> Vec<u8> {
+    let header = Header { kind: Kind::Request, more: false, length: bytes.len() as u16, id };
+    [&header.emit(), bytes].concat()
+}
+
+/// Gives a link this input; the connection that it names is closed.
+fn feed(server: &mut ServerLink, now: Time, bytes: &[u8]) {
+    let mut scratch = Scratch::new();
+    let mut input = server.unseal(now, bytes, &mut scratch);
+    while let Some(event) = server.decompose(now, &mut input).unwrap() {
+        if let ServerEvent::Closed { id, .. } = event {
+            server.close(id, CloseReason::Normal);
+        }
+    }
+    while server.flush(now).is_some() {}
+}
+
+/// 17 KB: more than is allowed at once.
+fn floods() -> Vec<(&'static str, Vec<u8>)> {
+    let credit = |id| move |step| (Id(id), Control::Credit(step));
+    let connect = [(Id(3), connect_control(HELPER)), (Id(3), Control::Close(CloseReason::Normal))];
+    vec![
+        ("credit of an open connection", frames((0..1200).map(credit(1)))),
+        ("credit of none", frames((0..1200).map(credit(77)))),
+        ("empty frames", data(Id(1), b"").repeat(2500)),
+        ("data of no connection", data(Id(77), &[0; 1000]).repeat(18)),
+        ("connections without data", frames(connect).repeat(1000)),
+    ]
+}
+
+#[test]
+fn a_flood_without_data_is_not_read_for_a_time() {
+    for (what, flood) in floods() {
+        let (mut server, now) = server_of(Role::Client);
+        feed(&mut server, now, &frames([(Id(1), connect_control(HELPER))]));
+        feed(&mut server, now, &flood);
+        assert!(!server.may_read(), "{what}");
+        let until = server.poll_read_timeout().expect(what);
+        assert!(now < until && until <= now + SECOND, "{what}: {until:?}");
+        assert_eq!(server.poll_timeout(), Some(until), "{what}");
+        server.handle_timeout(Time(until.0 - 1)).unwrap();
+        assert!(!server.may_read(), "{what}");
+        server.handle_timeout(until).unwrap();
+        assert!(server.may_read() && !server.has_read_timeout(), "{what}");
+        feed(&mut server, until, &flood);
+        assert!(!server.may_read(), "{what}, again");
+    }
+}
+
+#[test]
+fn runs_of_frames_have_the_same_allowance() {
+    for (what, flood) in floods() {
+        let (mut server, now) = server_of(Role::Client);
+        feed(&mut server, now, &frames([(Id(1), connect_control(HELPER))]));
+        let mut input = flood.as_slice();
+        while let Some(received) = server.decompose_run(now, &mut input).unwrap() {
+            match received {
+                Received::Event(ServerEvent::Closed { id, .. }) => server.close(id, CloseReason::Normal),
+                Received::Event(_) => {}
+                Received::Run(run) => server.forwarded(run),
+            }
+        }
+        assert!(!server.may_read(), "{what}");
+    }
+}
+
+/// A helper's link carries what thousands of clients cause; each of those has its allowance at the helper.
+#[test]
+fn a_helper_is_always_read() {
+    for (what, flood) in floods() {
+        let (mut server, now) = server_of(Role::Helper);
+        feed(&mut server, now, &flood);
+        assert!(server.may_read() && !server.has_read_timeout(), "{what}");
+    }
+}
+
+/// What a session says about replies, and what it says while it sends, is within the allowance at any rate.
+#[test]
+fn what_goes_along_with_data_never_pauses_a_link() {
+    let (mut server, now) = server_of(Role::Client);
+    feed(&mut server, now, &frames([(Id(1), reconnect_control(HELPER))]));
+    let tell = |received| {
+        let acknowledge = Acknowledge { received, finish_received: false, answer: false };
+        frames([(Id(1), Control::Credit(received)), (Id(1), Control::Acknowledge(acknowledge))])
+    };
+    for step in 0..10_000 {
+        assert_eq!(server.compose(Id(1), &[7; 64 * 1024]), 64 * 1024);
+        while server.flush(now).is_some() {}
+        feed(&mut server, now, &tell(step << 16));
+        assert!(server.may_read(), "after {step} replies");
+    }
+    for step in 0..10_000 {
+        feed(&mut server, now, &data(Id(1), &[7; 60_000]));
+        feed(&mut server, now, &tell(step << 16));
+        assert!(server.may_read(), "after {step} requests");
+    }
+}
