@@ -1,4 +1,4 @@
-//! What has happened to a stack since it was made.
+//! What has happened to a stack since it was made. Counters of what was dropped rise by [reason](crate::Dropped).
 
 /// Each only rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

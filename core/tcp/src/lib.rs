@@ -10,6 +10,7 @@ mod connection;
 mod cookies;
 mod counters;
 pub mod drive;
+mod dropped;
 mod event;
 mod flow;
 mod hasher;
@@ -25,6 +26,7 @@ mod timer;
 pub mod timers;
 
 pub use counters::Counters;
+pub use dropped::{Dropped, DroppedSegment, Dropping};
 pub use event::{Delivery, StackEvent};
 pub use flow::Flow;
 pub use moving::{ExportError, ImportError};

@@ -54,3 +54,15 @@ fn every_canary_is_caught_by_its_check() {
         assert!(seed.is_some(), "{canary:?} was not caught");
     }
 }
+
+/// A replay with `--frames` prints every drop; the report alone tells the last ones.
+#[test]
+fn a_seed_that_fails_tells_what_was_dropped_last() {
+    let sound = run(1, 1_000, None);
+    assert_eq!((sound.violations.len(), sound.dropped.len()), (0, 0));
+    let mut reports = (0..20).map(|seed| run(seed, 5_000, Some(Canary::FlipByte)));
+    let has_both = |report: &spillway_sim::tcp::Report| {
+        !report.violations.is_empty() && report.dropped.iter().any(|line| line.contains(" drops "))
+    };
+    assert!(reports.any(|report| has_both(&report)));
+}

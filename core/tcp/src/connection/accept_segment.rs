@@ -6,6 +6,7 @@ use spillway_transport::{LostReason, Time};
 use spillway_wire::packet::tcp::{self, Flags, Timestamps};
 
 use super::{Connection, Context, State};
+use crate::dropped::Dropped;
 use crate::seq::Seq;
 
 /// A timestamp older than this says nothing: the clock may have wrapped (RFC 7323 §5.5).
@@ -67,6 +68,7 @@ impl Connection {
         }
         if has(Flags::SYN) && !self.is_repeated_syn(seq, flags) {
             // Whoever has restarted will answer a challenge with a reset that is exact (RFC 5961 §4).
+            cx.drop(Dropped::SynInConnection);
             self.challenge(cx);
             return false;
         }
@@ -77,6 +79,8 @@ impl Connection {
         }
         let is_bare_fin = payload.is_empty() && has(Flags::FIN);
         if !self.receiving.is_acceptable(seq, end, is_bare_fin) {
+            let is_old = end <= self.receiving.received();
+            cx.drop(if is_old { Dropped::Duplicate } else { Dropped::OutOfWindow });
             self.answer_unacceptable(cx, seq, header, payload.len());
             // An acknowledgement in it is right all the same: RFC 9293 §3.10.7.4 lets it be taken when only the window is
             // shut (MUST-66). In what came last, and comes again, it may be the only one of our FIN: its sender may be gone
@@ -89,6 +93,9 @@ impl Connection {
             }
             return false;
         }
+        if !has(Flags::ACK) {
+            cx.drop(Dropped::WithoutAck);
+        }
         has(Flags::ACK)
     }
 
@@ -96,13 +103,13 @@ impl Connection {
     fn is_timely(&mut self, cx: &mut Context<'_>, seq: Seq, header: &tcp::Header) -> bool {
         let Some(stamps) = &self.agreed.stamps else { return true };
         let Some(told) = header.options.timestamps else {
-            cx.counters.without_timestamp += 1;
-            return false; // §3.2: dropped in silence
+            cx.drop(Dropped::WithoutTimestamp);
+            return false; // §3.2: in silence
         };
         if !stamps.is_newer_than(cx.now, told.value) {
             return true;
         }
-        cx.counters.old_timestamps += 1;
+        cx.drop(Dropped::OldTimestamp);
         self.answer_unacceptable(cx, seq, header, 0);
         false
     }
@@ -128,7 +135,10 @@ impl Connection {
             let is_opening = self.state == State::SynReceived;
             self.lose(if is_opening { LostReason::Refused } else { LostReason::Reset });
         } else if (self.receiving.next..self.receiving.edge).contains(&seq) {
+            cx.drop(Dropped::ResetNotExact);
             self.challenge(cx);
+        } else {
+            cx.drop(Dropped::ResetOutOfWindow);
         }
     }
 
@@ -139,7 +149,6 @@ impl Connection {
 
     /// What was received already, or is outside the window: the peer is told where we are.
     fn answer_unacceptable(&mut self, cx: &mut Context<'_>, seq: Seq, header: &tcp::Header, bytes: usize) {
-        cx.counters.unacceptable += 1;
         if self.is_repeated_syn(seq, header.flags) && header.flags.contains(Flags::SYN) {
             self.repeat_syn = true;
             return;

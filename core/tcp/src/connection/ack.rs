@@ -8,6 +8,7 @@ use spillway_wire::packet::tcp;
 use super::duplicates::Duplicates;
 use super::handshake::MSS_DEFAULT;
 use super::{Connection, Context};
+use crate::dropped::Dropped;
 use crate::recovery;
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
@@ -175,7 +176,7 @@ impl Connection {
         let ack = self.base.expand(header.ack, una);
         // RFC 5961 §5: neither what was never sent nor what is older than any window.
         if ack > nxt || ack + self.peer_window.largest.max(u64::from(u16::MAX)) < una {
-            cx.counters.unacceptable_acks += 1;
+            cx.drop(Dropped::BadAck);
             self.challenge(cx);
             return false;
         }
@@ -283,6 +284,8 @@ impl Connection {
         if self.acking.may_challenge(cx.now) {
             cx.counters.challenges += 1;
             self.acking.is_due = true;
+        } else {
+            cx.drop(Dropped::ChallengeLimited);
         }
     }
 }

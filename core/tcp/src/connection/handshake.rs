@@ -6,6 +6,7 @@ use spillway_wire::packet::tcp::{self, Flags};
 use super::accept_segment::Stamps;
 use super::receiving::Receiving;
 use super::{Connection, Context, Opening, State};
+use crate::dropped::Dropped;
 use crate::event::StackEvent;
 use crate::seq::{Base, FIRST, Seq};
 use crate::settings::Settings;
@@ -70,17 +71,21 @@ impl Connection {
         let has = |flag| header.flags.contains(flag);
         let ack = self.base.expand(header.ack, self.recovery.una());
         let is_acked = has(Flags::ACK) && ack > self.recovery.una() && ack <= self.recovery.nxt();
-        if has(Flags::ACK) && !is_acked {
-            return !has(Flags::RST);
-        }
         if has(Flags::RST) {
             if is_acked {
                 cx.counters.resets_received += 1;
                 self.lose(LostReason::Refused);
+            } else {
+                cx.drop(Dropped::StrayReset);
             }
             return false;
         }
+        if has(Flags::ACK) && !is_acked {
+            cx.drop(Dropped::BadHandshakeAck);
+            return true;
+        }
         if !has(Flags::SYN) {
+            cx.drop(Dropped::NotASyn);
             return false;
         }
         let offset = self.agreed.stamps.map_or(0, |stamps| stamps.offset);

@@ -32,6 +32,7 @@ use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::packet::tcp::{self, Flags};
 
 use crate::counters::Counters;
+use crate::dropped::{Dropped, Drops};
 use crate::event::{Events, StackEvent};
 use crate::flow::Flow;
 use crate::recovery::{self, Recovery};
@@ -76,8 +77,17 @@ pub(crate) struct Context<'a> {
     pub(crate) events: &'a mut Events,
     pub(crate) spent: &'a mut Spent,
     pub(crate) counters: &'a mut Counters,
+    pub(crate) drops: &'a mut Drops,
     /// So many bytes more may wait in this stack.
     pub(crate) late_room: usize,
+}
+
+impl Context<'_> {
+    /// The segment that is looked at, or a part of it, has no effect.
+    #[cold]
+    pub(crate) fn drop(&mut self, reason: Dropped) {
+        self.drops.add(self.now, reason, self.counters);
+    }
 }
 
 /// What a connection is begun with.
@@ -210,7 +220,9 @@ impl Connection {
             return handled;
         }
         match self.state {
-            State::Closed => {}
+            State::Closed => {
+                debug_assert!(false, "when a connection ends its flow is taken out of the table")
+            }
             State::SynSent => handled.is_refused = self.handle_in_syn_sent(cx, header),
             _ => self.handle_synchronised(cx, source, header, payload, &mut handled),
         }
@@ -234,6 +246,7 @@ impl Connection {
             let (una, nxt) = (self.recovery.una(), self.recovery.nxt());
             let ack = self.base.expand(header.ack, una);
             if ack <= una || ack > nxt {
+                cx.drop(Dropped::BadHandshakeAck);
                 handled.is_refused = true;
                 return;
             }
@@ -258,8 +271,11 @@ impl Connection {
         handled: &mut Handled,
     ) {
         let has_fin = header.flags.contains(Flags::FIN);
-        if (payload.is_empty() && !has_fin) || self.receiving.is_finished() {
+        if payload.is_empty() && !has_fin {
             return;
+        }
+        if self.receiving.is_finished() {
+            return cx.drop(Dropped::AfterEnd);
         }
         let ahead = cx.settings.reassembly_bytes_max;
         let room = Room { ahead, bytes: ahead.min(self.late_counted + cx.late_room) };
@@ -278,6 +294,9 @@ impl Connection {
         }
         if self.receiving.has_late() {
             self.pass_late(cx);
+        }
+        if taken.is_refused {
+            cx.drop(Dropped::NoRoom);
         }
         let came = self.receiving.acknowledged() - before;
         if let Some((from, to)) = taken.duplicate.filter(|_| self.agreed.has_sack) {

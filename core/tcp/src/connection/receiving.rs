@@ -6,7 +6,7 @@ use core::ops::Range;
 use spillway_wire::state;
 
 use super::gate::Gate;
-use crate::reassembly::Reassembly;
+use crate::reassembly::{Inserted, Reassembly};
 use crate::seq::{Base, FIRST, Seq, extended};
 
 /// Where the peer's stream stands. Sequence numbers are extended; the first byte is `FIRST + 1`.
@@ -44,6 +44,8 @@ pub(super) struct Taken {
     pub(super) is_out_of_order: bool,
     /// Something is or was missing, or came twice: packets are lost or reordered.
     pub(super) is_trouble: bool,
+    /// Bytes came out of order, or before they were granted, and there was no room to keep them.
+    pub(super) is_refused: bool,
 }
 
 /// What may wait of one connection.
@@ -189,11 +191,13 @@ impl Receiving {
                 self.next = to;
             }
             if end > to {
-                let duplicate = self.keep(to, &payload[part(to, end)], room);
-                taken.duplicate = taken.duplicate.or(duplicate);
+                let kept = self.keep(to, &payload[part(to, end)], room);
+                taken.duplicate = taken.duplicate.or(kept.duplicate);
+                taken.is_refused = kept.refused;
             }
         } else if seq > self.next && end > seq {
-            taken.duplicate = self.keep(seq, &payload[part(seq, end)], room);
+            let kept = self.keep(seq, &payload[part(seq, end)], room);
+            (taken.duplicate, taken.is_refused) = (kept.duplicate, kept.refused);
             taken.is_out_of_order = true;
         }
         self.pass_fin();
@@ -204,12 +208,12 @@ impl Receiving {
         taken
     }
 
-    /// Keeps bytes that cannot be passed on yet, if there is room: what of them was held already (RFC 2883).
-    fn keep(&mut self, from: Seq, bytes: &[u8], room: Room) -> Option<(Seq, Seq)> {
+    /// Keeps bytes that cannot be passed on yet, if there is room.
+    fn keep(&mut self, from: Seq, bytes: &[u8], room: Room) -> Inserted {
         let end = from + bytes.len() as u64;
         let is_far = end > self.next.saturating_add(room.ahead as u64);
         let bytes_max = if is_far { 0 } else { room.bytes };
-        self.late.insert(from, bytes, bytes_max).duplicate
+        self.late.insert(from, bytes, bytes_max)
     }
 
     /// Whether something waits.

@@ -9,16 +9,18 @@ use spillway_wire::packet::{icmp, ipv4, tcp};
 
 use super::Stack;
 use super::replies::Reply;
+use crate::dropped::Dropped;
 use crate::flow::Flow;
 
 impl Stack {
     pub(super) fn handle_icmp(&mut self, mac: Mac, (ours, ip): (Ipv4Addr, Ipv4Addr), message: &[u8]) {
         match icmp::v4::Message::parse(message) {
             Ok(icmp::v4::Message::EchoRequest { ident, sequence, payload }) => {
-                let is_too_large = ipv4::HEADER_BYTES + message.len() > usize::from(self.settings.mtu);
-                if is_too_large || ours != self.settings.address {
-                    self.counters.frames_ignored += 1;
-                    return;
+                if ours != self.settings.address {
+                    return self.drop_it(Dropped::NotForUs);
+                }
+                if ipv4::HEADER_BYTES + message.len() > usize::from(self.settings.mtu) {
+                    return self.drop_it(Dropped::EchoTooLarge);
                 }
                 let payload = payload.to_vec();
                 self.replies.push(Reply::Echo { mac, ip, ident, sequence, payload }, &mut self.counters);
@@ -26,8 +28,8 @@ impl Stack {
             Ok(icmp::v4::Message::Unreachable { code, next_hop_mtu, inner }) => {
                 self.handle_unreachable(ours, code, next_hop_mtu, inner);
             }
-            Ok(_) => self.counters.frames_ignored += 1,
-            Err(_) => self.counters.frames_malformed += 1,
+            Ok(_) => self.drop_it(Dropped::UnknownProtocol),
+            Err(error) => self.drop_it(error.into()),
         }
     }
 
@@ -37,18 +39,15 @@ impl Stack {
             let is_ours = header.protocol == ipv4::PROTOCOL_TCP && header.source == ours;
             tcp::Quoted::parse(payload).ok().filter(|_| is_ours).map(|segment| (header, segment))
         });
-        let Some((header, segment)) = quoted else {
-            self.counters.frames_ignored += 1;
-            return;
-        };
+        let Some((header, segment)) = quoted else { return self.drop_it(Dropped::UnrelatedError) };
         let flow = Flow {
             local: SocketAddrV4::new(header.source, segment.source),
             peer: SocketAddrV4::new(header.target, segment.target),
         };
-        let Some(conn) = self.table.find(&flow) else { return };
+        let Some(conn) = self.table.find(&flow) else { return self.drop_it(Dropped::UnrelatedError) };
         self.with(conn, |connection, cx| {
             if !connection.is_on_its_way(segment.seq) {
-                return;
+                return cx.drop(Dropped::UnrelatedError);
             }
             match code {
                 icmp::v4::CODE_FRAGMENTATION_NEEDED => connection.lower_mtu(next_hop_mtu),
@@ -57,7 +56,7 @@ impl Stack {
                     connection.fail(LostReason::Refused);
                     connection.tell(cx);
                 }
-                _ => {}
+                _ => cx.drop(Dropped::SoftError),
             }
         });
     }

@@ -11,6 +11,7 @@ use super::Stack;
 use super::listen::Taken;
 use super::replies::Reply;
 use super::time_wait::Answer;
+use crate::dropped::{Dropped, DroppedSegment};
 use crate::event::Delivery;
 use crate::flow::Flow;
 use crate::neighbour::Heard;
@@ -20,9 +21,12 @@ impl Stack {
     pub fn handle_frame(&mut self, now: Time, frame: &[u8]) -> Option<Delivery> {
         self.now = self.now.max(now);
         self.counters.frames_received += 1;
-        let Ok((header, packet)) = ethernet::Header::parse(frame) else {
-            self.counters.frames_malformed += 1;
-            return None;
+        if self.drops.is_watched() {
+            self.drops.looks_at(None);
+        }
+        let (header, packet) = match ethernet::Header::parse(frame) {
+            Ok(parsed) => parsed,
+            Err(error) => return self.drop_frame(error.into()),
         };
         let is_ours = header.target == self.settings.mac;
         match header.kind {
@@ -30,20 +34,27 @@ impl Stack {
                 return self.handle_ipv4(header.source, packet);
             }
             ethernet::KIND_ARP if is_ours || header.target == Mac::BROADCAST => self.handle_arp(packet),
-            _ => self.counters.frames_ignored += 1,
+            ethernet::KIND_IPV4 | ethernet::KIND_ARP => self.drop_it(Dropped::NotForUs),
+            _ => self.drop_it(Dropped::UnknownProtocol),
         }
         None
     }
 
+    /// The frame has no effect.
+    #[cold]
+    fn drop_frame<T>(&mut self, reason: Dropped) -> Option<T> {
+        self.drop_it(reason);
+        None
+    }
+
     fn handle_arp(&mut self, packet: &[u8]) {
-        let Ok(packet) = arp::Packet::parse(packet) else {
-            self.counters.frames_malformed += 1;
-            return;
+        let packet = match arp::Packet::parse(packet) {
+            Ok(packet) => packet,
+            Err(error) => return self.drop_it(error.into()),
         };
         let (ip, mac) = (packet.sender_ip, packet.sender_mac);
         if packet.target_ip != self.settings.address || !mac.is_unicast() {
-            self.counters.frames_ignored += 1;
-            return;
+            return self.drop_it(Dropped::NotForUs);
         }
         if packet.operation == arp::Operation::Request {
             self.replies.push(Reply::Arp { mac, ip }, &mut self.counters);
@@ -61,9 +72,9 @@ impl Stack {
     }
 
     fn handle_ipv4(&mut self, source: Mac, packet: &[u8]) -> Option<Delivery> {
-        let Ok((header, header_bytes, payload)) = ipv4::Header::parse(packet) else {
-            self.counters.frames_malformed += 1;
-            return None;
+        let (header, header_bytes, payload) = match ipv4::Header::parse(packet) {
+            Ok(parsed) => parsed,
+            Err(error) => return self.drop_frame(error.into()),
         };
         let is_for_us = header.target == self.settings.address;
         let ends = (header.target, header.source);
@@ -72,12 +83,15 @@ impl Stack {
             ipv4::PROTOCOL_TCP if is_for_us || self.has_moved_here => {
                 return self.handle_tcp(source, ends, payload, ethernet::HEADER_BYTES + header_bytes);
             }
-            ipv4::PROTOCOL_ICMP
-                if (is_for_us || self.has_moved_here) && self.settings.is_peer(header.source) =>
-            {
-                self.handle_icmp(source, ends, payload);
+            ipv4::PROTOCOL_ICMP if is_for_us || self.has_moved_here => {
+                if self.settings.is_peer(header.source) {
+                    self.handle_icmp(source, ends, payload);
+                } else {
+                    self.drop_it(Dropped::ForeignPeer);
+                }
             }
-            _ => self.counters.frames_ignored += 1,
+            ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_ICMP => self.drop_it(Dropped::NotForUs),
+            _ => self.drop_it(Dropped::UnknownProtocol),
         }
         None
     }
@@ -91,16 +105,20 @@ impl Stack {
     ) -> Option<Delivery> {
         let length = u32::try_from(segment.len()).ok()?;
         let pseudo = checksum::pseudo_v4(theirs, ours, ipv4::PROTOCOL_TCP, length);
-        let Ok((header, header_bytes, payload)) = tcp::Header::parse(segment, pseudo) else {
-            self.counters.frames_malformed += 1;
-            return None;
+        let (header, header_bytes, payload) = match tcp::Header::parse(segment, pseudo) {
+            Ok(parsed) => parsed,
+            Err(error) => return self.drop_frame(error.into()),
         };
         if header.source == 0 {
-            self.counters.frames_malformed += 1;
-            return None;
+            return self.drop_frame(Dropped::Malformed);
         }
         let local = SocketAddrV4::new(ours, header.target);
         let flow = Flow { local, peer: SocketAddrV4::new(theirs, header.source) };
+        if self.drops.is_watched() {
+            let tcp::Header { seq, ack, flags, .. } = header;
+            let segment = DroppedSegment { flow, seq, ack, flags, payload_bytes: payload.len() };
+            self.drops.looks_at(Some(segment));
+        }
         let conn = match self.table.find(&flow) {
             Some(conn) => conn,
             None => self.handle_stranger(flow, mac, &header, payload)?,
@@ -124,19 +142,20 @@ impl Stack {
         payload: &[u8],
     ) -> Option<Conn> {
         if !self.settings.is_peer(*flow.peer.ip()) {
-            self.counters.frames_ignored += 1;
-            return None;
+            return self.drop_frame(Dropped::ForeignPeer);
         }
         let expiry = self.now + self.settings.time_wait;
         let mut last = None;
         let is_listening = self.listener(flow.local).is_some();
         match self.time_waits.handle(&flow, header, payload.len(), expiry, is_listening) {
-            Some(Answer::Nothing) => return None,
+            Some(Answer::Nothing(reason)) => return self.drop_frame(reason),
             Some(Answer::Refuse) => {
+                self.drop_it(Dropped::BrokenOff);
                 self.refuse(flow, mac, header, payload.len());
                 return None;
             }
             Some(Answer::Acknowledge(header)) => {
+                self.drop_it(Dropped::TimeWait);
                 self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
                 return None;
             }
@@ -144,14 +163,14 @@ impl Stack {
             None => {}
         }
         if *flow.local.ip() != self.settings.address {
-            self.counters.frames_ignored += 1;
-            return None;
+            return self.drop_frame(Dropped::NotForUs);
         }
         match self.handle_at_listener(flow, mac, header, last) {
             Taken::Done => None,
             Taken::Continues(conn) => Some(conn),
-            Taken::Nobody => {
-                self.counters.segments_unknown += 1;
+            Taken::Dropped(reason) => self.drop_frame(reason),
+            Taken::Refused(reason) => {
+                self.drop_it(reason);
                 self.refuse(flow, mac, header, payload.len());
                 None
             }

@@ -11,6 +11,7 @@ use super::Stack;
 use super::replies::Reply;
 use crate::connection::{Connection, Opening};
 use crate::cookies;
+use crate::dropped::Dropped;
 use crate::flow::Flow;
 
 /// Sequence numbers of a connection begin so far behind those of the one before.
@@ -19,8 +20,10 @@ const APART: u32 = 1 << 16;
 /// What a listener makes of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Taken {
-    /// Nobody listens, or not to this.
-    Nobody,
+    /// It is refused by a reset.
+    Refused(Dropped),
+    /// It is ignored.
+    Dropped(Dropped),
     /// All is done.
     Done,
     /// It belongs to this connection, which has just come to be.
@@ -42,30 +45,27 @@ impl Stack {
         header: &tcp::Header,
         last: Option<u32>,
     ) -> Taken {
-        let Some(listener) = self.listener(flow.local) else { return Taken::Nobody };
+        let Some(listener) = self.listener(flow.local) else { return Taken::Refused(Dropped::NoListener) };
         let has = |flag| header.flags.contains(flag);
         if has(Flags::RST) {
-            return Taken::Done;
+            return Taken::Dropped(Dropped::StrayReset);
         }
         if has(Flags::ACK) {
             return if has(Flags::SYN) {
-                Taken::Nobody
+                Taken::Refused(Dropped::NoConnection)
             } else {
                 self.accept_cookie(listener, flow, mac, header)
             };
         }
         if !has(Flags::SYN) {
-            return Taken::Done;
+            return Taken::Dropped(Dropped::NotASyn);
         }
         if self.half_open >= self.settings.half_open_max {
-            self.send_cookie(flow, mac, header);
-            return Taken::Done;
+            return self.send_cookie(flow, mac, header);
         }
-        match self.table.next() {
-            Some(conn) => self.begin(conn, listener, flow, mac, header, last),
-            // The peer asks again, and there may be room then.
-            None => self.counters.connections_refused += 1,
-        }
+        // Without room the peer asks again, and there may be some then.
+        let Some(conn) = self.table.next() else { return Taken::Dropped(Dropped::TableFull) };
+        self.begin(conn, listener, flow, mac, header, last);
         Taken::Done
     }
 
@@ -104,12 +104,10 @@ impl Stack {
     }
 
     /// Answers a SYN without remembering it.
-    fn send_cookie(&mut self, flow: Flow, mac: Mac, syn: &tcp::Header) {
+    fn send_cookie(&mut self, flow: Flow, mac: Mac, syn: &tcp::Header) -> Taken {
         self.used_cookies.turn(self.cookies.counter(self.now));
         if !self.used_cookies.may_take() {
-            // The peer asks again.
-            self.counters.connections_refused += 1;
-            return;
+            return Taken::Dropped(Dropped::SynQueueFull); // the peer asks again
         }
         let ends = cookie_flow(flow, syn.seq);
         let options = &syn.options;
@@ -141,13 +139,14 @@ impl Stack {
         self.counters.cookies_sent += 1;
         self.cookies_until = self.now + cookies::VALID;
         self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
+        Taken::Done
     }
 
     /// The end of a handshake that we may have answered with a cookie. Only while cookies of ours are out: of another stack's,
     /// or of a time that we do not remember, nobody here knows what has come of them.
     fn accept_cookie(&mut self, listener: usize, flow: Flow, mac: Mac, header: &tcp::Header) -> Taken {
         if self.now >= self.cookies_until {
-            return Taken::Nobody;
+            return Taken::Refused(Dropped::NoConnection);
         }
         let initial = header.ack.wrapping_sub(1);
         let peer_initial = header.seq.wrapping_sub(1);
@@ -156,18 +155,17 @@ impl Stack {
         let Some(cookie) = self.cookies.check(self.now, ends, initial, echo) else {
             // Its acknowledgement may have been lost, so that this one is not the first: a reset would end what the peer
             // takes for established, and what it sends again may be.
-            return Taken::Done;
+            return Taken::Dropped(Dropped::CookieInvalid);
         };
         self.used_cookies.turn(self.cookies.counter(self.now));
         if self.used_cookies.contains(ends, initial) {
             // What came of it is over, and this has come late.
-            self.counters.cookies_used += 1;
-            return Taken::Nobody;
+            return Taken::Refused(Dropped::CookieUsed);
         }
-        let Some(conn) = self.table.next().filter(|_| self.used_cookies.may_take()) else {
-            self.counters.connections_refused += 1;
-            return Taken::Done;
-        };
+        if !self.used_cookies.may_take() {
+            return Taken::Dropped(Dropped::CookiesFull);
+        }
+        let Some(conn) = self.table.next() else { return Taken::Dropped(Dropped::TableFull) };
         let syn = tcp::Header {
             seq: peer_initial,
             ack: 0,

@@ -28,6 +28,7 @@ use spillway_wire::packet::tcp::{self, Flags};
 use crate::connection::{Connection, Context, Ended, Spent};
 use crate::cookies::Cookies;
 use crate::counters::Counters;
+use crate::dropped::{Dropped, Dropping, Drops};
 use crate::event::{Events, StackEvent};
 use crate::flow::Flow;
 use crate::isn::Isn;
@@ -57,6 +58,7 @@ pub struct Stack {
     events: Events,
     spent: Spent,
     counters: Counters,
+    drops: Drops,
     /// Something was done with them: they may have something to send, and another time to wake.
     touched: VecDeque<u32>,
     /// Have something to send, and nobody knows yet to whom.
@@ -94,6 +96,7 @@ impl Stack {
             events: Events::default(),
             spent: Spent::default(),
             counters: Counters::default(),
+            drops: Drops::default(),
             touched: VecDeque::new(),
             unresolved: Vec::new(),
             wheel: Wheel::new(now),
@@ -122,6 +125,24 @@ impl Stack {
     /// What has happened since it was made.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Keeps the last `kept_max` frames and segments that are dropped from now on, for [`poll_dropped`](Self::poll_dropped).
+    /// 0, as at first, keeps none: then drops are only [counted](Self::counters).
+    pub fn watch_drops(&mut self, kept_max: usize) {
+        self.drops.watch(kept_max);
+    }
+
+    /// What was dropped, and why, oldest first. Poll as often as it is of interest: only the last few are kept.
+    #[must_use]
+    pub fn poll_dropped(&mut self) -> Option<Dropping> {
+        self.drops.poll()
+    }
+
+    /// What was received has no effect.
+    #[cold]
+    fn drop_it(&mut self, reason: Dropped) {
+        self.drops.add(self.now, reason, &mut self.counters);
     }
 
     /// Connections, half-open ones included.
@@ -201,6 +222,7 @@ impl Stack {
             events: &mut self.events,
             spent: &mut self.spent,
             counters: &mut self.counters,
+            drops: &mut self.drops,
             late_room: self.settings.reassembly_total_max.saturating_sub(self.late_bytes),
         };
         let was_half_open = connection.is_half_open();

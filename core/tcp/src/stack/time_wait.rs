@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 use spillway_transport::Time;
 use spillway_wire::packet::tcp::{self, Flags};
 
+use crate::dropped::Dropped;
 use crate::flow::Flow;
 use crate::hasher::{Keyed, keyed};
 use crate::isn::Key;
@@ -36,7 +37,8 @@ pub(super) enum TimeWait {
 /// What to do about a segment of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    Nothing,
+    /// For this reason.
+    Nothing(Dropped),
     Refuse,
     Acknowledge(tcp::Header),
     /// It is forgotten: a new connection begins (RFC 6191), its numbers after all that this one has used.
@@ -143,9 +145,10 @@ impl TimeWaits {
             TimeWait::Moved { acknowledgement, stamps } => (acknowledgement, stamps, true),
             TimeWait::Broken => return Some(Answer::Refuse),
         };
+        let reason = if is_moved { Dropped::Moved } else { Dropped::TimeWait };
         let has = |flag| header.flags.contains(flag);
         if has(Flags::RST) {
-            return Some(Answer::Nothing);
+            return Some(Answer::Nothing(reason));
         }
         let is_after = |new: u32, old: u32| new.wrapping_sub(old).cast_signed() > 0;
         let is_newer = match (stamps, header.options.timestamps) {
@@ -159,7 +162,7 @@ impl TimeWaits {
         let occupies = payload_bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN);
         let asks = header.seq.wrapping_add(1) == acknowledgement.ack;
         if is_moved || (!occupies && !asks) {
-            return Some(Answer::Nothing); // two that wait would answer each other until the end of the wait
+            return Some(Answer::Nothing(reason)); // two that wait would answer each other until the end of the wait
         }
         if has(Flags::FIN) {
             entry.until = entry.until.max(expiry);

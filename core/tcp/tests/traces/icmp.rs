@@ -17,10 +17,15 @@ fn quoted(t: &mut Trace, seq: i64) -> Vec<u8> {
     frame::packet(source, target, ipv4::PROTOCOL_TCP, &tcp)[ethernet::HEADER_BYTES..].to_vec()
 }
 
-fn unreachable(t: &mut Trace, code: u8, next_hop_mtu: u16, seq: i64) {
+/// What a router says about it.
+pub fn unreachable_frame(t: &mut Trace, code: u8, next_hop_mtu: u16, seq: i64) -> Vec<u8> {
     let inner = quoted(t, seq);
     let message = Message::Unreachable { code, next_hop_mtu, inner: &inner };
-    let frame = frame::icmp([10, 0, 0, 254].into(), &message);
+    frame::icmp([10, 0, 0, 254].into(), &message)
+}
+
+fn unreachable(t: &mut Trace, code: u8, next_hop_mtu: u16, seq: i64) {
+    let frame = unreachable_frame(t, code, next_hop_mtu, seq);
     t.recv_frame(&frame);
 }
 

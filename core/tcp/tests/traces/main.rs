@@ -8,6 +8,7 @@ mod anything;
 mod arp;
 mod closing;
 mod cookies;
+mod dropped;
 mod flood;
 mod gate;
 mod give_up;

@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_tcp::{Counters, Settings, Stack, StackEvent};
+use spillway_tcp::{Counters, Dropping, Settings, Stack, StackEvent};
 use spillway_transport::{Application, Chunk, Conn, Event, Full, Time, Transport};
 use spillway_wire::packet::ethernet::Mac;
 
 use super::moves::Moves;
 use super::switch::{Ends, Switch, aim, ends_of};
 use crate::rng::Rng;
+
+/// What one stack drops in one turn is told of, at most.
+const DROPS_MAX: usize = 64;
 
 /// A machine with a stack of its own, and a clock.
 #[derive(Debug)]
@@ -48,7 +51,9 @@ impl Rack {
         let is_spread = settings.iter().all(|one| one.address == settings[0].address);
         let seat = |(index, settings): (usize, Settings)| {
             let ahead = Duration::from_nanos(if index == 0 { 0 } else { rng.scale(1, 1_000_000_000_000) });
-            Seat { stack: Stack::new(now + ahead, settings).expect(settings_error), ahead }
+            let mut stack = Stack::new(now + ahead, settings).expect(settings_error);
+            stack.watch_drops(DROPS_MAX);
+            Seat { stack, ahead }
         };
         let seats: Vec<Seat> = settings.into_iter().enumerate().map(seat).collect();
         let switch = Switch::new(seats.len(), is_spread, rng.fork());
@@ -69,6 +74,15 @@ impl Rack {
     /// Of all of them.
     pub(crate) fn sum(&self, of: fn(&Counters) -> u64) -> u64 {
         self.seats.iter().map(|seat| of(seat.stack.counters())).sum()
+    }
+
+    /// What the stacks have dropped since the last time, by stack.
+    pub(crate) fn dropped(&mut self) -> impl Iterator<Item = (usize, Dropping)> {
+        let poll = |stack: &mut Stack| stack.poll_dropped();
+        let seats = self.seats.iter_mut().enumerate();
+        seats.flat_map(move |(index, seat)| {
+            std::iter::from_fn(move || poll(&mut seat.stack)).map(move |dropping| (index, dropping))
+        })
     }
 
     /// Whether frames for this card come here.

@@ -45,6 +45,9 @@ pub struct Report {
     pub connections_max: usize,
     /// What was wrong. Nothing, one hopes.
     pub violations: Vec<String>,
+    /// Where something was wrong: the last segments that stacks have dropped before, and why, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<String>,
 }
 
 /// After the storm something must make progress within this virtual time, or all must have ended: longer than any timer.
@@ -55,7 +58,7 @@ pub fn run(seed: u64, packets: u64, canary: Option<Canary>) -> Report {
     of_world(seed, packets, World::new(seed, canary))
 }
 
-/// The same, and `tell` is told of every frame.
+/// The same, and `tell` is told of every frame, and of everything that a stack drops.
 pub fn run_loudly(
     seed: u64,
     packets: u64,
@@ -92,5 +95,6 @@ fn of_world(seed: u64, packets: u64, mut world: World) -> Report {
         moves: world.hosts().iter().map(|host| host.rack.moves.made).sum(),
         connections_max: world.connections_max,
         violations: oracle.violations().to_vec(),
+        dropped: if oracle.violations().is_empty() { Vec::new() } else { world.last_drops.lines() },
     }
 }

@@ -1,5 +1,8 @@
-//! Frames as lines of text, for whoever looks at a run.
+//! Frames, and what stacks drop of them, as lines of text: for whoever looks at a run.
 
+use std::collections::VecDeque;
+
+use spillway_tcp::Dropping;
 use spillway_transport::Time;
 
 use super::path::Arrival;
@@ -33,4 +36,62 @@ pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> St
         header.ack,
         header.window
     )
+}
+
+/// What a host's stack has dropped, and why.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drop {
+    pub(crate) now: Time,
+    pub(crate) host: usize,
+    pub(crate) stack: usize,
+    pub(crate) what: Dropping,
+}
+
+impl Drop {
+    /// As a line between those of frames.
+    pub(crate) fn line(&self) -> String {
+        let us = self.now.as_nanos() as f64 / 1e3;
+        format!("{us:14.1} host {} stack {} drops {}", self.host, self.stack, self.what)
+    }
+}
+
+/// A report tells this many.
+const LAST_MAX: usize = 20;
+
+/// The last that were dropped, for the report of a run that has failed.
+#[derive(Debug, Default)]
+pub(crate) struct LastDrops(VecDeque<Drop>);
+
+impl LastDrops {
+    pub(crate) fn add(&mut self, drop: Drop) {
+        if self.0.len() == LAST_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(drop);
+    }
+
+    /// Oldest first.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.0.iter().map(Drop::line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_tcp::Dropped;
+
+    use super::*;
+
+    #[test]
+    fn the_last_are_told_oldest_first() {
+        let mut last = LastDrops::default();
+        for us in 1..=LAST_MAX as u64 + 1 {
+            let now = Time(us * 1000);
+            let what = Dropping { at: now, reason: Dropped::BadChecksum, segment: None };
+            last.add(Drop { now, host: 1, stack: 0, what });
+        }
+        let lines = last.lines();
+        assert_eq!(lines.len(), LAST_MAX);
+        assert_eq!(lines[0].trim_start(), "2.0 host 1 stack 0 drops wrong checksum");
+    }
 }

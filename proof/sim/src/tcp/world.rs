@@ -21,7 +21,7 @@ use super::rack::Rack;
 use super::rogue::Rogue;
 use super::sniffer::{Sniffer, sniff};
 use super::switch::ends_of;
-use super::trace::line;
+use super::trace::{Drop, LastDrops, line};
 use crate::agenda::Agenda;
 use crate::clock::Clock;
 use crate::oracle::{Oracle, Shared};
@@ -67,7 +67,9 @@ pub(crate) struct World {
     pub(crate) faults: u64,
     /// Frames of those who keep no rules.
     pub(crate) rogue_frames: u64,
-    /// Told of every frame, if somebody wants to know.
+    /// What stacks have dropped last.
+    pub(crate) last_drops: LastDrops,
+    /// Told of every frame and of everything that is dropped, if somebody wants to know.
     pub(crate) trace: Option<Box<dyn FnMut(String)>>,
     /// The most connections of one host, half-open ones included.
     pub(crate) connections_max: usize,
@@ -93,6 +95,7 @@ impl World {
             packets: 0,
             faults: 0,
             rogue_frames: 0,
+            last_drops: LastDrops::default(),
             trace: None,
             connections_max: 0,
             rng: rng.fork(),
@@ -158,6 +161,7 @@ impl World {
         let mut frames = Vec::new();
         self.hosts[host].turn_due = false;
         self.hosts[host].turn(self.now, &mut self.slot, |frame| frames.push(frame.to_vec()));
+        self.tell_drops(host);
         for frame in &frames {
             self.send(host, frame);
         }
@@ -169,6 +173,17 @@ impl World {
         }
         self.connections_max = self.connections_max.max(self.hosts[host].rack.connections());
         self.arm(host);
+    }
+
+    /// Why a host's stacks have dropped what came in this turn.
+    fn tell_drops(&mut self, host: usize) {
+        for (stack, what) in self.hosts[host].rack.dropped() {
+            let drop = Drop { now: self.now, host, stack, what };
+            if let Some(tell) = &mut self.trace {
+                tell(drop.line());
+            }
+            self.last_drops.add(drop);
+        }
     }
 
     /// A stack sends a frame.

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// As JSON: one object a seed; to a file where one is given
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<String>,
-    /// Print each frame too, and what becomes of it
+    /// Print each frame too, and what becomes of it, and why stacks drop segments
     #[arg(long, conflicts_with_all = ["json", "swarm"])]
     frames: bool,
     /// Plant a fault that must be found: flip-byte, repeat-segment, drop-segment, early-end, hasty-acknowledgement,
@@ -97,7 +97,8 @@ fn tell_violations(args: &Args, report: &Report) {
     let replay =
         format!("       replay: spillway-lab sim tcp --seed {seed} --packets {packets} {how}{canary}");
     let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
-    for line in lines.chain((!report.violations.is_empty()).then_some(replay)) {
+    let dropped = report.dropped.iter().map(|what| format!("       dropped: {}", what.trim_start()));
+    for line in lines.chain(dropped).chain((!report.violations.is_empty()).then_some(replay)) {
         if args.json.is_some() { eprintln!("{line}") } else { println!("{line}") }
     }
 }

@@ -1,0 +1,215 @@
+//! Why a frame or a segment was dropped: each reason once, with its words and the counters that it raises.
+//!
+//! A driver may [watch](crate::Stack::watch_drops) what is dropped. The stack then keeps the last few
+//! [`Dropping`]s until they are [polled](crate::Stack::poll_dropped). Otherwise only the counters rise.
+
+use alloc::collections::VecDeque;
+use core::fmt;
+
+use spillway_transport::Time;
+use spillway_wire::packet::{PacketError, tcp};
+
+use crate::counters::Counters;
+use crate::flow::Flow;
+
+macro_rules! reasons {
+    ($($name:ident: $words:literal, [$($counter:ident),*];)*) => {
+        /// Why a frame, a segment or a part of one had no effect. Some of them are answered all the same: the words say how.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Dropped {
+            $(#[doc = $words] $name,)*
+        }
+
+        impl Dropped {
+            /// All reasons.
+            pub const ALL: &[Dropped] = &[$(Dropped::$name),*];
+
+            /// The reason in words.
+            pub fn words(self) -> &'static str {
+                match self {
+                    $(Dropped::$name => $words,)*
+                }
+            }
+
+            /// Raises the counters of this reason: they are raised nowhere else.
+            fn count(self, counters: &mut Counters) {
+                match self {
+                    $(Dropped::$name => { $(counters.$counter += 1;)* })*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    // Frames that are no segments, or not for this stack.
+    Malformed: "malformed: a header is cut short or contradicts itself", [frames_malformed];
+    BadChecksum: "wrong checksum", [frames_malformed];
+    Fragment: "a fragment of an IP packet: fragments are not put together", [frames_malformed];
+    NotForUs: "for another address", [frames_ignored];
+    UnknownProtocol: "of a protocol or a kind of message that the stack does not speak", [frames_ignored];
+    ForeignPeer: "from an address that no peer can have", [frames_ignored];
+    EchoTooLarge: "an echo request whose answer exceeds the MTU", [frames_ignored];
+    UnrelatedError: "an ICMP error about nothing that is on its way", [frames_ignored];
+    SoftError: "an ICMP error that may heal, or that ends only connections that are opening", [frames_ignored];
+
+    // Segments of no connection.
+    NoListener: "no connection and no open listener; answered by a reset", [segments_unknown];
+    NoConnection: "acknowledges at a listener what no connection has sent; answered by a reset", [segments_unknown];
+    StrayReset: "a reset of no connection, or of none that is acknowledged with it", [];
+    NotASyn: "neither SYN nor acknowledgement where a connection would begin", [];
+    TimeWait: "of a connection that has closed; a FIN or bytes are acknowledged again", [];
+    Moved: "of a connection that has moved to another stack", [];
+    BrokenOff: "of a connection that came from another stack and was broken off; answered by a reset", [];
+    TableFull: "a new connection, and the table of connections is full", [connections_refused];
+    SynQueueFull: "a SYN, and neither the table of half-open connections nor that of used cookies has room", [connections_refused];
+    CookieInvalid: "a cookie that this stack has not given, or not lately", [];
+    CookieUsed: "a cookie of which a connection has come already; answered by a reset", [cookies_used, segments_unknown];
+    CookiesFull: "a good cookie, and the table of used cookies is full", [connections_refused];
+
+    // Segments of a connection.
+    BadHandshakeAck: "acknowledges something else than our SYN; answered by a reset", [];
+    WithoutTimestamp: "without the timestamp that was agreed on", [without_timestamp];
+    OldTimestamp: "timestamp older than the last one (PAWS); answered by an acknowledgement", [old_timestamps, unacceptable];
+    ResetOutOfWindow: "a reset outside the window", [];
+    ResetNotExact: "a reset in the window, but not at its beginning; challenged", [];
+    SynInConnection: "a SYN in a connection; challenged", [];
+    Duplicate: "came before; answered by an acknowledgement", [unacceptable];
+    OutOfWindow: "outside the window; answered by an acknowledgement", [unacceptable];
+    WithoutAck: "without the ACK flag", [];
+    BadAck: "acknowledges what was never sent, or what is older than any window; challenged", [unacceptable_acks];
+    ChallengeLimited: "not even challenged: too soon after the last challenge", [];
+    AfterEnd: "bytes or a FIN after the peer's FIN", [];
+    NoRoom: "out of order, and there is no room to keep it: it must come again", [];
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words())
+    }
+}
+
+impl From<PacketError> for Dropped {
+    fn from(error: PacketError) -> Dropped {
+        match error {
+            PacketError::Checksum(_) => Dropped::BadChecksum,
+            PacketError::Fragment(_) => Dropped::Fragment,
+            _ => Dropped::Malformed,
+        }
+    }
+}
+
+/// One frame or segment that was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dropping {
+    /// When.
+    pub at: Time,
+    /// Why.
+    pub reason: Dropped,
+    /// The segment; nothing where the frame has none, or none that can be read.
+    pub segment: Option<DroppedSegment>,
+}
+
+/// What tells a segment from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DroppedSegment {
+    /// Its two ends.
+    pub flow: Flow,
+    /// Its sequence number on the wire.
+    pub seq: u32,
+    /// Its acknowledgement.
+    pub ack: u32,
+    /// Its flags.
+    pub flags: tcp::Flags,
+    /// Bytes of payload.
+    pub payload_bytes: usize,
+}
+
+impl fmt::Display for Dropping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(segment) = &self.segment {
+            let DroppedSegment { flow, seq, ack, flags, payload_bytes } = segment;
+            write!(f, "{} > {} {flags} {seq}+{payload_bytes} ack {ack}: ", flow.peer, flow.local)?;
+        }
+        self.reason.fmt(f)
+    }
+}
+
+/// Where everything that is dropped is counted, and kept if somebody watches.
+#[derive(Debug, Default)]
+pub(crate) struct Drops {
+    /// 0: nobody watches.
+    kept_max: usize,
+    /// The last ones, oldest first.
+    kept: VecDeque<Dropping>,
+    /// The segment that is looked at now, if somebody watches.
+    segment: Option<DroppedSegment>,
+}
+
+impl Drops {
+    /// Keeps the last `kept_max` drops from now on; 0 keeps none.
+    pub(crate) fn watch(&mut self, kept_max: usize) {
+        *self = Drops { kept_max, ..Drops::default() };
+    }
+
+    /// Whether anybody watches.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.kept_max > 0
+    }
+
+    /// A frame, or the segment in it, is looked at from now on. Needed only when [watched](Self::is_watched).
+    #[cold]
+    pub(crate) fn looks_at(&mut self, segment: Option<DroppedSegment>) {
+        self.segment = segment;
+    }
+
+    /// What is looked at is dropped.
+    #[cold]
+    pub(crate) fn add(&mut self, now: Time, reason: Dropped, counters: &mut Counters) {
+        reason.count(counters);
+        if self.kept_max == 0 {
+            return;
+        }
+        if self.kept.len() >= self.kept_max {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(Dropping { at: now, reason, segment: self.segment });
+    }
+
+    /// The oldest that is kept.
+    pub(crate) fn poll(&mut self) -> Option<Dropping> {
+        self.kept.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn each_reason_has_words_of_its_own() {
+        let words: BTreeSet<_> = Dropped::ALL.iter().map(|reason| reason.words()).collect();
+        assert_eq!(words.len(), Dropped::ALL.len());
+    }
+
+    #[test]
+    fn the_last_are_kept_and_only_while_somebody_watches() {
+        let (mut drops, mut counters) = (Drops::default(), Counters::default());
+        drops.add(Time(1), Dropped::BadAck, &mut counters);
+        assert_eq!(drops.poll(), None);
+        drops.watch(2);
+        for reason in [Dropped::BadAck, Dropped::Duplicate, Dropped::OldTimestamp] {
+            drops.add(Time(2), reason, &mut counters);
+        }
+        let kept: Vec<_> = core::iter::from_fn(|| drops.poll()).map(|one| one.reason).collect();
+        assert_eq!(kept, [Dropped::Duplicate, Dropped::OldTimestamp]);
+        drops.watch(0);
+        drops.add(Time(3), Dropped::BadAck, &mut counters);
+        assert_eq!(drops.poll(), None);
+        assert_eq!((counters.unacceptable_acks, counters.unacceptable), (3, 2), "counted all the same");
+    }
+}
