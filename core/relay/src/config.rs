@@ -179,6 +179,13 @@ impl ServiceConfig {
     }
 }
 
+impl ServiceConfig {
+    /// Whether a library client that wants this server finds it at this service.
+    pub(crate) fn serves(&self, wanted: Option<SocketAddr>) -> bool {
+        wanted.is_none_or(|wanted| wanted == self.server || self.server_aliases.contains(&wanted))
+    }
+}
+
 /// How long to wait for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {

@@ -32,41 +32,29 @@
 
 extern crate alloc;
 
-mod acknowledging;
-mod announcing;
-mod answering;
-mod backlog;
+mod admission;
 mod clients;
 mod config;
+mod counters;
 mod deadlines;
-mod draining;
-mod gates;
-mod holding;
-mod incomplete;
-mod library;
 mod links;
+mod listeners;
+mod load;
 mod marked;
 mod memory;
 mod notice;
-mod passages;
 mod pressure;
-mod raw;
-mod reconfigure;
+mod reasons;
 mod relay;
-mod resting;
-mod shedding;
-mod slots;
+mod services;
 mod status;
-mod unencrypted;
-mod upstream;
-mod window;
+mod timers;
 
 pub use config::{Config, ConfigError, LoadConfig, Random, ServiceConfig, Timeouts};
-pub use notice::{Cut, LinkDown, MemoryCut, Notice, ProxyFault, Refusal};
+pub use counters::{Cuts, Flow, LinkFailures, Questions, Refusals, ServiceCounters, Stalls};
+pub use notice::Notice;
+pub use reasons::{Cut, LinkDown, MemoryCut, ProxyFault, Refusal};
 pub use relay::Relay;
 pub use spillway_policy::SheddingSettings;
 pub use spillway_wire::load::Load;
-pub use status::{
-    ClientKind, ClientStatus, Cuts, Drained, Flow, LinkFailures, LinkState, LinkStatus, Questions, Refusals,
-    ServiceCounters, ServiceStatus, Stalls, Status,
-};
+pub use status::{ClientKind, ClientStatus, Drained, LinkState, LinkStatus, ServiceStatus, Status};

@@ -25,7 +25,7 @@ pub(crate) struct Memory {
     windows: usize,
     bound: MemoryBound,
     /// Clients whose requests were not read any further because they did not read their replies.
-    pub(crate) pauses: u64,
+    pauses: u64,
 }
 
 impl Memory {
@@ -89,6 +89,16 @@ impl Memory {
         self.windows -= widened;
     }
 
+    /// A client's requests are not read any further because it does not read its replies.
+    pub(crate) fn count_pause(&mut self) {
+        self.pauses += 1;
+    }
+
+    /// How often clients were paused, since the start.
+    pub(crate) fn pauses(&self) -> u64 {
+        self.pauses
+    }
+
     pub(crate) fn is_exceeded(&self) -> bool {
         self.bound.is_exceeded(self.total())
     }
@@ -118,7 +128,18 @@ impl Memory {
     }
 }
 
-/// What a client holds, as it is compared with others.
+/// What a client holds here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// Bytes that wait.
+    pub(crate) waits: usize,
+    /// Bytes of memory that they take.
+    pub(crate) bytes: usize,
+    /// How long its oldest bytes have waited for it.
+    pub(crate) age: Duration,
+}
+
+/// What a client holds, here and in the transport, as it is compared with others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
     pub(crate) conn: Conn,

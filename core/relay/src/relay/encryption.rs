@@ -6,30 +6,30 @@ use core::time::Duration;
 use spillway_batch::{Encryption, LinkError};
 use spillway_transport::{Conn, Time, Transport};
 
-use crate::draining::milliseconds;
-use crate::notice::Cut;
-use crate::relay::Relay;
-use crate::slots::Holder;
-use crate::upstream::Standing;
+use super::{Relay, milliseconds};
+use crate::links::{Linked, Tenure};
+use crate::reasons::Cut;
 
 impl Relay {
     /// The settings about encryption have changed. If encryption is required now, links to the server without it take no
     /// more clients and end after `within`; library clients whose links are not encrypted are told to leave, and are cut after `within`.
-    pub(crate) fn end_unencrypted(&mut self, now: Time, place: usize, within: Duration) {
+    pub(super) fn end_unencrypted(&mut self, now: Time, place: usize, within: Duration) {
         let deadline = now + within;
-        if self.config.services[place].encryption == Encryption::Required {
-            for index in self.services[place].upstreams.clone() {
-                let upstream = &mut self.upstreams[index];
-                let Some(linked) = upstream.linked().filter(|linked| linked.up) else { continue };
-                if linked.opener.is_encrypted() || upstream.standing == Standing::Gone {
+        let config = self.services[place].config();
+        let (of_links, of_clients) = (config.encryption, config.client_encryption);
+        if of_links == Encryption::Required {
+            let lacks = |linked: &Linked| linked.is_up() && !linked.is_encrypted();
+            for index in self.links_of(place) {
+                let link = &self.links[index];
+                if link.tenure() == Tenure::Gone || !link.linked().is_some_and(lacks) {
                     continue;
                 }
-                let clients: Vec<Conn> = linked.clients().collect();
-                upstream.standing = Standing::Retired { deadline: Some(deadline) };
+                self.links[index].retire(Some(deadline));
+                let clients = self.clients_on(index);
                 clients.into_iter().for_each(|conn| self.say_drain(conn, milliseconds(within)));
             }
         }
-        if self.config.services[place].client_encryption == Encryption::Required {
+        if of_clients == Encryption::Required {
             // Handshakes in progress may still agree on what was allowed when they began.
             self.encrypted_by = Some(self.encrypted_by.map_or(deadline, |earlier| earlier.min(deadline)));
             let clients = self.unencrypted_clients(place);
@@ -38,8 +38,8 @@ impl Relay {
     }
 
     /// Cuts the library clients that were told to leave and have not.
-    pub(crate) fn unencrypted_timeout<T: Transport>(&mut self, out: &mut T) {
-        if self.encrypted_by.is_none_or(|at| at > self.now) {
+    pub(super) fn unencrypted_timeout<T: Transport>(&mut self, out: &mut T) {
+        if self.encrypted_by.is_none_or(|at| at > self.turn.now) {
             return;
         }
         self.encrypted_by = None;
@@ -52,16 +52,11 @@ impl Relay {
 
     /// Library clients that have authenticated, and whose links lack the encryption that their service requires.
     fn unencrypted_clients(&self, place: usize) -> Vec<Conn> {
-        if self.config.services[place].client_encryption != Encryption::Required {
+        if self.services[place].config().client_encryption != Encryption::Required {
             return Vec::new();
         }
-        let mut clients = self.clients_of(place);
-        clients.retain(|conn| match self.slots.get(*conn) {
-            Some(Holder::Library(client)) => {
-                client.acceptor.is_established() && !client.acceptor.is_encrypted()
-            }
-            _ => false,
-        });
+        let mut clients = self.clients.of_service(place as u16);
+        clients.retain(|conn| self.clients.library(*conn).is_some_and(|client| client.is_unencrypted()));
         clients
     }
 }

@@ -6,29 +6,31 @@ use core::net::SocketAddr;
 use spillway_batch::Id;
 use spillway_transport::{Conn, Time, Transport};
 
-use crate::acknowledging::Acknowledging;
-use crate::backlog::Backlog;
-use crate::memory::{CLIENT_GRANT_BYTES, Memory, Unread};
-use crate::status::Stalls;
-use crate::upstream::Linked;
-use crate::window::Window;
+use crate::clients::acknowledging::{Acknowledging, Owed};
+use crate::clients::backlog::Backlog;
+use crate::clients::leaving::Leaving;
+use crate::clients::window::Window;
+use crate::counters::Stalls;
+use crate::links::Linked;
+use crate::memory::{CLIENT_GRANT_BYTES, Held, Memory, Unread};
+use crate::status::{ClientKind, ClientStatus};
 
 /// One plain client and its virtual connection.
 #[derive(Debug)]
 pub(crate) struct RawClient {
-    pub(crate) service: u16,
+    service: u16,
     /// Index of the link that carries it.
-    pub(crate) upstream: usize,
-    pub(crate) id: Id,
+    link: usize,
+    id: Id,
     /// The client, as the server sees it.
-    pub(crate) peer: SocketAddr,
+    peer: SocketAddr,
     /// The load balancer that spoke for it.
-    pub(crate) via: Option<SocketAddr>,
-    pub(crate) since: Time,
-    pub(crate) bytes_in: u64,
+    via: Option<SocketAddr>,
+    since: Time,
+    bytes_in: u64,
     /// Bytes of its stream before the first request: its load balancer's header.
     before: u16,
-    pub(crate) bytes_out: u64,
+    bytes_out: u64,
     /// Granted and not yet received.
     granted: usize,
     /// It can send nothing, and why.
@@ -44,9 +46,9 @@ pub(crate) struct RawClient {
     requests: Backlog,
     window: Window,
     /// What the transport did not take: bounded by the window that the server sees.
-    pub(crate) replies: Backlog,
+    replies: Backlog,
     /// Where the server was asked to keep replies.
-    pub(crate) acknowledging: Option<Box<Acknowledging>>,
+    acknowledging: Option<Box<Acknowledging>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +58,7 @@ struct Stalled {
 }
 
 /// How a plain client came in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(crate) peer: SocketAddr,
     pub(crate) via: Option<SocketAddr>,
@@ -71,13 +73,13 @@ impl RawClient {
     pub(crate) fn new(
         now: Time,
         service: u16,
-        (upstream, id): (usize, Id),
+        (link, id): (usize, Id),
         arrival: Arrival,
         window: u32,
     ) -> RawClient {
         RawClient {
             service,
-            upstream,
+            link,
             id,
             peer: arrival.peer,
             via: arrival.via,
@@ -99,6 +101,30 @@ impl RawClient {
         }
     }
 
+    /// Its server was asked to keep replies until they are acknowledged.
+    pub(crate) fn keeps_replies(&mut self) {
+        self.acknowledging = Some(Box::default());
+    }
+
+    pub(crate) fn service(&self) -> u16 {
+        self.service
+    }
+
+    /// Index of the link that carries it.
+    pub(crate) fn link(&self) -> usize {
+        self.link
+    }
+
+    /// Its virtual connection on that link.
+    pub(crate) fn id(&self) -> Id {
+        self.id
+    }
+
+    /// The client, as the server sees it.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
     /// The client has sent bytes.
     pub(crate) fn request<T: Transport>(
         &mut self,
@@ -111,7 +137,7 @@ impl RawClient {
     ) {
         self.bytes_in += bytes.len() as u64;
         self.granted = self.granted.saturating_sub(bytes.len());
-        let taken = if self.requests.is_empty() { linked.opener.compose(self.id, bytes) } else { 0 };
+        let taken = if self.requests.is_empty() { linked.compose(self.id, bytes) } else { 0 };
         if taken < bytes.len() {
             self.requests.push(&bytes[taken..], memory);
         }
@@ -127,7 +153,7 @@ impl RawClient {
     pub(crate) fn finished(&mut self, linked: &mut Linked) {
         self.client_finished = true;
         if self.requests.is_empty() {
-            linked.opener.finish(self.id);
+            linked.finish(self.id);
         }
     }
 
@@ -143,14 +169,14 @@ impl RawClient {
         if !self.requests.is_empty() {
             loop {
                 let offered = self.requests.front().len();
-                let taken = linked.opener.compose(self.id, self.requests.front());
+                let taken = linked.compose(self.id, self.requests.front());
                 self.requests.advance(taken, memory);
                 if taken < offered || self.requests.is_empty() {
                     break;
                 }
             }
             if self.client_finished && self.requests.is_empty() {
-                linked.opener.finish(self.id);
+                linked.finish(self.id);
             }
         }
         self.grant(now, conn, linked, memory, out);
@@ -180,19 +206,20 @@ impl RawClient {
         out: &mut T,
     ) {
         if memory.is_scarce() && !self.replies.is_empty() {
-            memory.pauses += u64::from(!core::mem::replace(&mut self.paused, true));
+            if !core::mem::replace(&mut self.paused, true) {
+                memory.count_pause();
+            }
             return;
         }
         self.paused = false;
         self.grant_more(conn, memory.grant_bytes(), linked, out);
         let stalls = self.granted == 0 && !self.client_finished;
         if stalls && self.stalled.is_none() {
-            let by_link = linked.is_congested() || linked.opener.credit(self.id) > 0;
-            linked.stalls.credit += u64::from(!by_link);
-            linked.stalls.link += u64::from(by_link);
+            let by_link = linked.is_congested() || linked.credit(self.id) > 0;
+            linked.count_stall(by_link);
             self.stalled = Some(Stalled { since: now, by_link });
         } else if !stalls {
-            linked.stalls.add(self.end_stall(now));
+            linked.add_stalls(self.end_stall(now));
         }
     }
 
@@ -207,20 +234,6 @@ impl RawClient {
         }
     }
 
-    pub(crate) fn stalled_since(&self) -> Option<Time> {
-        self.stalled.map(|stalled| stalled.since)
-    }
-
-    /// Bytes that wait here, in both directions.
-    pub(crate) fn buffered(&self) -> usize {
-        self.requests.len() + self.replies.len()
-    }
-
-    /// Bytes of memory that they take.
-    pub(crate) fn held(&self) -> usize {
-        self.requests.capacity() + self.replies.capacity()
-    }
-
     pub(crate) fn is_paused(&self) -> bool {
         self.paused
     }
@@ -230,14 +243,20 @@ impl RawClient {
         self.granted == 0
     }
 
-    /// Since when it has not read.
-    pub(crate) fn note_unread<T: Transport>(&mut self, now: Time, conn: Conn, out: &T) -> Unread {
+    fn note_unread<T: Transport>(&mut self, now: Time, conn: Conn, out: &T) {
         self.unread.note(now, self.bytes_out, self.replies.len() + out.queued(conn));
-        self.unread
+    }
+
+    /// What it holds. `queued`: bytes in the transport.
+    pub(crate) fn held(&mut self, now: Time, queued: usize) -> Held {
+        self.unread.note(now, self.bytes_out, self.replies.len() + queued);
+        let waits = self.requests.len() + self.replies.len();
+        let bytes = self.requests.capacity() + self.replies.capacity();
+        Held { waits, bytes, age: self.unread.age(now) }
     }
 
     fn grant_more<T: Transport>(&mut self, conn: Conn, most: usize, linked: &mut Linked, out: &mut T) {
-        let credit = linked.opener.credit(self.id);
+        let credit = linked.credit(self.id);
         let allowed = credit.min(most);
         let used = self.granted + self.requests.len();
         if self.client_finished || used * 2 > allowed {
@@ -246,7 +265,7 @@ impl RawClient {
         if linked.is_congested() {
             if !self.starved {
                 self.starved = true;
-                linked.starved.push(conn);
+                linked.starve(conn);
             }
             return;
         }
@@ -256,7 +275,7 @@ impl RawClient {
             out.grant(conn, more as u32); // at most CLIENT_GRANT_BYTES
         }
         if credit < CLIENT_GRANT_BYTES {
-            linked.opener.want_room(self.id);
+            linked.want_room(self.id);
         }
     }
 
@@ -274,8 +293,8 @@ impl RawClient {
         let taken = if self.replies.is_empty() { self.send(conn, bytes, out) } else { 0 };
         if taken < bytes.len() {
             self.replies.push(&bytes[taken..], memory);
-        } else if let Some(window) = self.window.taken(now, taken, linked.window_bytes_max, memory) {
-            linked.opener.widen(self.id, window);
+        } else if let Some(window) = self.window.taken(now, taken, linked.window_bytes_max(), memory) {
+            linked.widen(self.id, window);
         }
         if taken > 0 {
             self.give_credit(linked, taken);
@@ -295,7 +314,7 @@ impl RawClient {
 
     /// The client's connection has taken replies.
     fn give_credit(&self, linked: &mut Linked, taken: usize) {
-        let outcome = linked.opener.consumed(self.id, taken);
+        let outcome = linked.consumed(self.id, taken);
         debug_assert_eq!(outcome, Ok(()), "replies that are sent were received");
     }
 
@@ -334,11 +353,52 @@ impl RawClient {
         }
     }
 
-    /// It is over: what the server no longer takes is dropped. Returns what is left for the client, and since when it has
-    /// not read.
-    pub(crate) fn over(&mut self, memory: &mut Memory) -> (Backlog, Unread) {
+    /// Its TCP has replies up to this offset. True: a timer is to be started.
+    #[must_use]
+    pub(crate) fn heard(&mut self, through: u64, linked: &mut Linked) -> bool {
+        let id = self.id;
+        self.acknowledging.as_mut().is_some_and(|acknowledging| acknowledging.heard(through, id, linked))
+    }
+
+    /// A timer for what the server is to learn runs.
+    pub(crate) fn is_acknowledgement_due(&self) -> bool {
+        self.acknowledging.as_ref().is_some_and(|acknowledging| acknowledging.is_due())
+    }
+
+    pub(crate) fn acknowledge_timeout(&mut self, linked: Option<&mut Linked>) {
+        if let Some(acknowledging) = &mut self.acknowledging {
+            acknowledging.handle_timeout(self.id, linked);
+        }
+    }
+
+    /// After the server has closed: what it is owed.
+    pub(crate) fn owed(&self, linked: &mut Linked) -> Option<Owed> {
+        Owed::new((self.link, self.id), self.bytes_out, self.acknowledging.as_deref().copied(), linked)
+    }
+
+    /// The server has closed: the client takes what is left, and the server gets what it is owed.
+    pub(crate) fn leave(&mut self, owed: Option<Owed>, memory: &mut Memory) -> Leaving {
         self.window.over(memory);
         self.requests.clear(memory);
-        (core::mem::take(&mut self.replies), self.unread)
+        let left = (core::mem::take(&mut self.replies), self.unread);
+        Leaving::plain(self.service, (self.peer, self.since), self.bytes_out, left, owed)
+    }
+
+    /// Nothing of it counts any more.
+    pub(crate) fn over(&mut self, memory: &mut Memory) {
+        self.window.over(memory);
+        self.requests.clear(memory);
+        self.replies.clear(memory);
+    }
+
+    pub(crate) fn status(&self) -> ClientStatus {
+        ClientStatus {
+            via: self.via,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            buffered: self.requests.len() + self.replies.len(),
+            stalled_since: self.stalled.map(|stalled| stalled.since),
+            ..ClientStatus::new(self.peer, ClientKind::Raw, self.since)
+        }
     }
 }

@@ -1,0 +1,195 @@
+//! The transport's events: each goes to the procedure of whoever holds its connection. Then timers, and the end of a turn.
+
+use core::net::SocketAddr;
+
+use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time, Transport};
+
+use super::Relay;
+use crate::clients::{Holder, Sort};
+use crate::reasons::LinkDown;
+use crate::timers::Timer;
+
+impl Application for Relay {
+    fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        self.begin_turn(now, out);
+        if let Event::Opened { .. } = event {
+            // What the host has not taken in the last turn is known since this one began: it is no reason to refuse anybody.
+            self.keep_within_memory(out);
+        }
+        match event {
+            Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
+            Event::Room => self.has_room(now, conn, out),
+            Event::Opened { peer, listener } => self.opened(now, conn, peer, listener, out),
+            Event::Finished => self.finished(now, conn, out),
+            Event::Lost(reason) => self.lost(now, conn, reason, out),
+            Event::Acknowledged { through } => self.acknowledged(now, conn, through, out),
+        }
+        self.keep_within_memory(out);
+    }
+
+    fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
+        self.begin_turn(now, out);
+        self.links.mark_due(now);
+        let mut nth = 0;
+        while let Some(link) = self.links.marked(nth) {
+            self.link_timeout(now, link, out);
+            self.end_retired(now, link, out);
+            nth += 1;
+        }
+        for timer in Timer::ALL {
+            while let Some(conn) = self.clients.pop_due(timer, now) {
+                self.client_timeout(now, timer, conn, out);
+            }
+        }
+        self.services.mark_due(now);
+        let mut nth = 0;
+        while let Some(service) = self.services.marked(nth) {
+            self.advance_drain(now, service, out);
+            self.end_override(now, service, out);
+            nth += 1;
+        }
+        self.pressure_timeout(out);
+        self.unencrypted_timeout(out);
+        self.keep_within_memory(out);
+    }
+
+    fn handle_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
+        // One that no service uses any more closes within this turn.
+        if let Some((service, _)) = self.listeners.user(listener) {
+            self.service_mut(service).counters_mut().refused.count_at_host(limit, peers);
+        }
+    }
+
+    fn handle_question(
+        &mut self,
+        now: Time,
+        listener: u16,
+        from: SocketAddr,
+        question: &[u8],
+        answer: &mut [u8],
+    ) -> usize {
+        self.answer(now, listener, (from, question), answer)
+    }
+
+    fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
+        self.begin_turn(now, out);
+        self.links_turn(now, out);
+        let mut nth = 0;
+        while let Some(conn) = self.clients.dirty(nth) {
+            self.library_turn(conn, out);
+            nth += 1;
+        }
+        self.clients.none_is_dirty();
+        self.services_turn(now, out);
+        self.memory.turn_ends(out);
+        self.keep_within_memory(out);
+        self.turn.is_begun = false;
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let (links, services) = (self.links.next_deadline(), self.services.next_deadline());
+        let (clients, memory) = (self.clients.poll_timeout(), self.pressure.poll_timeout());
+        [links, services, clients, memory, self.encrypted_by].into_iter().flatten().min()
+    }
+}
+
+impl Relay {
+    fn opened<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        peer: SocketAddr,
+        listener: Option<u16>,
+        out: &mut T,
+    ) {
+        let Some(listener) = listener else {
+            return self.link_opened(now, conn, out);
+        };
+        match self.listeners.user(listener) {
+            Some((service, Sort::Raw)) => self.raw_opened(conn, service, peer, out),
+            Some((service, Sort::Library)) => self.library_opened(now, conn, service, peer, out),
+            None => out.abort(conn),
+        }
+    }
+
+    /// Bytes have come, or what came behind a PROXY header.
+    pub(super) fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+        match self.clients.get_mut(conn) {
+            Some(Holder::Raw(client)) => {
+                let Some(linked) = self.links.carrier(client.link()) else { return };
+                self.services[usize::from(client.service())].counters_mut().requests.count(bytes.len());
+                client.request(now, conn, bytes, linked, &mut self.memory, out);
+                linked.transmit_large(now, out);
+            }
+            Some(Holder::Library(_)) => self.library_data(now, conn, bytes, out),
+            Some(Holder::Link(link)) => {
+                let link = *link;
+                self.link_data(now, link, bytes, out);
+            }
+            Some(Holder::Announcing(_)) => self.announcing_data(now, conn, bytes, out),
+            Some(Holder::Leaving(leaving)) => {
+                leaving.spoke();
+                self.reset_if_it_spoke(conn, out);
+            }
+            Some(Holder::Free) | None => {}
+        }
+    }
+
+    /// The transport takes more of a connection again.
+    fn has_room<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        match self.clients.get_mut(conn) {
+            Some(Holder::Raw(client)) => {
+                let Some(linked) = self.links.carrier(client.link()) else { return };
+                client.client_has_room(now, conn, linked, &mut self.memory, out);
+            }
+            Some(Holder::Library(_)) => self.library_turn(conn, out),
+            Some(Holder::Leaving(leaving)) => leaving.transmit(conn, &mut self.memory, out),
+            Some(Holder::Link(link)) => {
+                let link = *link;
+                self.link_turn(now, link, out);
+            }
+            Some(Holder::Announcing(_) | Holder::Free) | None => {}
+        }
+    }
+
+    /// The peer sends no more.
+    fn finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        match self.clients.get_mut(conn) {
+            Some(Holder::Raw(client)) => {
+                let Some(linked) = self.links.carrier(client.link()) else { return };
+                client.finished(linked);
+            }
+            Some(Holder::Library(_)) => self.library_finished(now, conn, out),
+            Some(Holder::Announcing(_)) => self.announcing_ended(conn, out),
+            Some(Holder::Link(link)) => {
+                let link = *link;
+                out.abort(conn);
+                self.link_down(now, link, LinkDown::ClosedByServer, out);
+            }
+            Some(Holder::Leaving(_) | Holder::Free) | None => {}
+        }
+    }
+
+    fn lost<T: Transport>(&mut self, now: Time, conn: Conn, reason: LostReason, out: &mut T) {
+        match self.clients.get(conn) {
+            Some(Holder::Link(link)) => {
+                let link = *link;
+                self.link_down(now, link, LinkDown::Lost(reason), out);
+            }
+            Some(_) => self.client_lost(conn, reason),
+            None => {}
+        }
+    }
+
+    /// A timer of a client has ended. One that has no purpose any more changes nothing.
+    fn client_timeout<T: Transport>(&mut self, now: Time, timer: Timer, conn: Conn, out: &mut T) {
+        match timer {
+            Timer::Acknowledge => self.acknowledge_timeout(conn),
+            Timer::Linger => self.linger_timeout(now, conn, out),
+            Timer::Handshake => self.handshake_timeout(conn, out),
+            Timer::Record => self.record_timeout(now, conn, out),
+            Timer::Rest => self.rest_timeout(now, conn, out),
+            Timer::ProxyHeader => self.announcing_timeout(conn, out),
+        }
+    }
+}
