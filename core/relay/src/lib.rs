@@ -29,6 +29,10 @@
 //! Nothing waits for long: see [`Timeouts`]. Everything that happens because of the clock is in `poll_timeout`.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 extern crate alloc;
 

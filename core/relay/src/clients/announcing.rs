@@ -65,11 +65,15 @@ impl Announcing {
             }
         };
         let client = header.client.unwrap_or(self.peer);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a header has at most PROXY_BYTES_MAX, 4,096 bytes"
+        )]
         let arrival = Arrival {
             peer: SocketAddr::new(client.ip().to_canonical(), client.port()),
             via: header.client.map(|_| self.peer),
             granted: PROXY_BYTES_MAX.saturating_sub(header.bytes),
-            before: header.bytes as u16, // at most PROXY_BYTES_MAX
+            before: header.bytes as u16,
         };
         Header::Complete { arrival, rest: self.bytes[header.bytes..].to_vec() }
     }

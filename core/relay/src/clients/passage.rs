@@ -114,7 +114,10 @@ impl Passage {
         }
         match control {
             Control::Close(_) => self.close(State::ClosedByServer),
-            Control::Refused(_) => self.state = State::Closed,
+            Control::Refused(_) => {
+                self.close(State::ClosedByServer);
+                return Step::Last(self.place);
+            }
             Control::Credit(limit) => self.raise_credit(*limit),
             _ => {}
         }

@@ -260,7 +260,7 @@ impl Link {
         let linked = self.linked();
         LinkStatus {
             state,
-            connections: linked.map_or(0, |linked| linked.connections() as u32),
+            connections: linked.map_or(0, |linked| u32::try_from(linked.connections()).unwrap_or(u32::MAX)),
             pending_bytes: linked.map_or(0, Linked::pending),
             replaced: self.tenure != Tenure::Current,
             key: linked.map(Linked::key),

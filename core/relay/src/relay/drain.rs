@@ -6,7 +6,7 @@ use core::time::Duration;
 use spillway_policy::Word;
 use spillway_transport::{Conn, Time, Transport};
 
-use super::{Relay, milliseconds};
+use super::{Relay, milliseconds, number_of};
 use crate::notice::Notice;
 
 impl Relay {
@@ -39,7 +39,7 @@ impl Relay {
 
     /// Tells a service's library clients to go elsewhere.
     fn send_away(&mut self, place: usize, within: Duration) {
-        for conn in self.clients.of_service(place as u16) {
+        for conn in self.clients.of_service(number_of(place)) {
             self.say_drain(conn, milliseconds(within));
         }
     }
@@ -81,7 +81,7 @@ impl Relay {
         }
         let clients = self.services[place].clients();
         if clients > 0 {
-            let service = place as u16; // few
+            let service = number_of(place);
             self.notices.push(Notice::DrainDeadline { service, clients });
             for conn in self.clients.of_service(service) {
                 self.reset_client(conn, out);

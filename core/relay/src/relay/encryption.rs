@@ -6,7 +6,7 @@ use core::time::Duration;
 use spillway_batch::{Encryption, LinkError};
 use spillway_transport::{Conn, Time, Transport};
 
-use super::{Relay, milliseconds};
+use super::{Relay, milliseconds, number_of};
 use crate::links::{Linked, Tenure};
 use crate::reasons::Cut;
 
@@ -55,7 +55,7 @@ impl Relay {
         if self.services[place].config().client_encryption != Encryption::Required {
             return Vec::new();
         }
-        let mut clients = self.clients.of_service(place as u16);
+        let mut clients = self.clients.of_service(number_of(place));
         clients.retain(|conn| self.clients.library(*conn).is_some_and(|client| client.is_unencrypted()));
         clients
     }

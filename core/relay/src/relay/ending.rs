@@ -22,7 +22,13 @@ impl Relay {
     pub(super) fn drop_client(&mut self, conn: Conn, failed: bool) {
         self.settle(conn);
         let mut holder = self.clients.take(conn);
-        let Some((service, sort)) = holder.client_of() else { return };
+        let Some((service, sort)) = holder.client_of() else {
+            debug_assert!(
+                false,
+                "a client is dropped once: callers have seen it, and lists of clients name each once"
+            );
+            return;
+        };
         self.service_mut(service).client_went(sort, failed);
         if let Holder::Raw(client) = &mut holder {
             let stalled = client.end_stall(self.turn.now);

@@ -176,8 +176,9 @@ impl Relay {
                 let link = *link;
                 self.link_down(now, link, LinkDown::Lost(reason), out);
             }
+            // We have ended the connection in order, and forgotten it.
+            Some(Holder::Free) | None => {}
             Some(_) => self.client_lost(conn, reason),
-            None => {}
         }
     }
 

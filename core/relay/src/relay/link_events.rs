@@ -38,7 +38,11 @@ impl Relay {
                 Ok(Some(OpenerEvent::Data { id, bytes })) => self.reply(index, id, bytes, out),
                 Ok(Some(event)) => self.link_event(now, index, event, out),
                 Ok(None) => {
-                    out.grant(linked.conn(), received as u32); // at most what was granted
+                    #[expect(
+                        clippy::cast_possible_truncation,
+                        reason = "at most LINK_GRANT_BYTES, what was granted"
+                    )]
+                    out.grant(linked.conn(), received as u32);
                     return;
                 }
                 Err(error) => {

@@ -87,7 +87,13 @@ impl Relay {
             told += 1;
         }
         if told > 0 {
-            self.notices.push(Notice::Shed { clients: told, load_percent: (shed.load * 100.0) as u32 });
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a load is a share of what there is, some hundred percent at most; `as` saturates"
+            )]
+            let load_percent = (shed.load * 100.0) as u32;
+            self.notices.push(Notice::Shed { clients: told, load_percent });
         }
     }
 

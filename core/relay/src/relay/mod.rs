@@ -221,10 +221,16 @@ impl Relay {
 
     fn open_links(&mut self, place: usize) {
         for number in 0..self.services[place].config().links {
-            let index = self.links.open(place as u16, number); // at most SERVICES_MAX
+            let index = self.links.open(number_of(place), number);
             self.services[place].add_link(index);
         }
     }
+}
+
+/// A service's place as its clients and links have it.
+#[expect(clippy::cast_possible_truncation, reason = "there are at most SERVICES_MAX, 1,024 places")]
+fn number_of(place: usize) -> u16 {
+    place as u16
 }
 
 /// As *drain* says it.

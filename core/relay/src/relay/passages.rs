@@ -143,7 +143,7 @@ impl Relay {
     /// A library client's connection has ended, or the link that carried it. The client's own link goes on without it.
     pub(super) fn leave_passage(&mut self, conn: Conn) {
         if let Some(client) = self.clients.library_mut(conn) {
-            drop(client.take_passage());
+            client.leave_passage();
             self.mark_dirty(conn);
         }
     }

@@ -151,6 +151,7 @@ impl Relay {
             out.abort(conn);
             return;
         }
+        // A leaving client: its server has closed before.
         let Some(client) = client else { return };
         let stalled = client.end_stall(now);
         let leaving = client.leave(owed, &mut self.memory);
@@ -175,6 +176,7 @@ impl Relay {
         self.make_room(out);
         let now = self.turn.now;
         self.put_client(conn, Holder::Announcing(Box::new(Announcing::new(now, service, peer))));
+        #[expect(clippy::cast_possible_truncation, reason = "PROXY_BYTES_MAX is 4,096")]
         out.grant(conn, PROXY_BYTES_MAX as u32);
         self.clients.start(Timer::ProxyHeader, now, conn);
     }

@@ -39,8 +39,9 @@ impl Relay {
     /// A new link is up: those that stood in for it take no more clients.
     pub(super) fn retire_predecessors(&mut self, now: Time, place: usize) {
         for index in self.links_of(place) {
-            let Tenure::StandsIn { within } = self.links[index].tenure() else { continue };
-            self.links[index].retire(within.map(|within| now + within));
+            let link = &mut self.links[index];
+            let Tenure::StandsIn { within } = link.tenure() else { continue };
+            link.retire(within.map(|within| now + within));
             if let Some(within) = within {
                 let clients = self.clients_on(index);
                 clients.into_iter().for_each(|conn| self.say_drain(conn, milliseconds(within)));

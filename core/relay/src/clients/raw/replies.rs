@@ -1,0 +1,87 @@
+//! What a plain client is sent, and how much of it its server may send ahead.
+
+use spillway_transport::{Conn, Time, Transport};
+
+use super::RawClient;
+use crate::links::Linked;
+use crate::memory::Memory;
+
+impl RawClient {
+    /// The server has sent bytes.
+    pub(crate) fn reply<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        bytes: &[u8],
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        self.bytes_out += bytes.len() as u64;
+        let taken = if self.replies.is_empty() { self.send(conn, bytes, out) } else { 0 };
+        if taken < bytes.len() {
+            self.replies.push(&bytes[taken..], memory);
+        } else if let Some(window) = self.window.taken(now, taken, linked.window_bytes_max(), memory) {
+            linked.widen(self.id, window);
+        }
+        if taken > 0 {
+            self.give_credit(linked, taken);
+        }
+        self.note_unread(now, conn, out);
+    }
+
+    /// Gives the transport what it takes, and not more than a window's bytes to queue. It tells when it takes more.
+    fn send<T: Transport>(&self, conn: Conn, bytes: &[u8], out: &mut T) -> usize {
+        let most = self.window.bytes().saturating_sub(out.queued(conn));
+        let taken = out.send(conn, &bytes[..bytes.len().min(most)]);
+        if taken < bytes.len() {
+            out.want_room(conn);
+        }
+        taken
+    }
+
+    /// The client's connection has taken replies.
+    fn give_credit(&self, linked: &mut Linked, taken: usize) {
+        let outcome = linked.consumed(self.id, taken);
+        debug_assert_eq!(outcome, Ok(()), "replies that are sent were received");
+    }
+
+    /// The server sends no more.
+    pub(crate) fn server_finished<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        self.server_finished = true;
+        if self.replies.is_empty() {
+            out.finish(conn);
+        }
+    }
+
+    /// The client's connection has room.
+    pub(crate) fn client_has_room<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        while !self.replies.is_empty() {
+            let offered = self.replies.front().len();
+            let taken = self.send(conn, self.replies.front(), out);
+            self.give_credit(linked, taken);
+            self.replies.advance(taken, memory);
+            if taken < offered {
+                break;
+            }
+        }
+        self.note_unread(now, conn, out);
+        if self.server_finished && self.replies.is_empty() {
+            out.finish(conn);
+        }
+        if self.paused {
+            self.grant(now, conn, linked, memory, out);
+        }
+    }
+
+    fn note_unread<T: Transport>(&mut self, now: Time, conn: Conn, out: &T) {
+        self.unread.note(now, self.bytes_out, self.replies.len() + out.queued(conn));
+    }
+}

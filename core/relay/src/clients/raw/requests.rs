@@ -1,0 +1,153 @@
+//! What a plain client sends, and how much of it is read.
+
+use spillway_transport::{Conn, Time, Transport};
+
+use super::{RawClient, Stalled};
+use crate::counters::Stalls;
+use crate::links::Linked;
+use crate::memory::{CLIENT_GRANT_BYTES, Memory};
+
+impl RawClient {
+    /// The client has sent bytes.
+    pub(crate) fn request<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        bytes: &[u8],
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        self.bytes_in += bytes.len() as u64;
+        self.granted = self.granted.saturating_sub(bytes.len());
+        let taken = if self.requests.is_empty() { linked.compose(self.id, bytes) } else { 0 };
+        if taken < bytes.len() {
+            self.requests.push(&bytes[taken..], memory);
+        }
+        self.grant(now, conn, linked, memory, out);
+    }
+
+    /// Where its stream is when so many bytes of requests have gone.
+    pub(crate) fn stream_offset(&self, requests: u64) -> u64 {
+        u64::from(self.before) + requests
+    }
+
+    /// The client sends no more.
+    pub(crate) fn finished(&mut self, linked: &mut Linked) {
+        self.client_finished = true;
+        if self.requests.is_empty() {
+            linked.finish(self.id);
+        }
+    }
+
+    /// The link has room or credit for this client.
+    pub(crate) fn link_has_room<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        if !self.requests.is_empty() {
+            loop {
+                let offered = self.requests.front().len();
+                let taken = linked.compose(self.id, self.requests.front());
+                self.requests.advance(taken, memory);
+                if taken < offered || self.requests.is_empty() {
+                    break;
+                }
+            }
+            if self.client_finished && self.requests.is_empty() {
+                linked.finish(self.id);
+            }
+        }
+        self.grant(now, conn, linked, memory, out);
+    }
+
+    /// The link has drained: grants are given again.
+    pub(crate) fn link_drained<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        self.starved = false;
+        self.grant(now, conn, linked, memory, out);
+    }
+
+    /// Grants as much as the server's credit and the bound allow, once half of it is used up; nothing while memory is
+    /// scarce and replies wait here.
+    pub(crate) fn grant<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        linked: &mut Linked,
+        memory: &mut Memory,
+        out: &mut T,
+    ) {
+        if memory.is_scarce() && !self.replies.is_empty() {
+            if !core::mem::replace(&mut self.paused, true) {
+                memory.count_pause();
+            }
+            return;
+        }
+        self.paused = false;
+        self.grant_more(conn, memory.grant_bytes(), linked, out);
+        let stalls = self.granted == 0 && !self.client_finished;
+        if stalls && self.stalled.is_none() {
+            let by_link = linked.is_congested() || linked.credit(self.id) > 0;
+            linked.count_stall(by_link);
+            self.stalled = Some(Stalled { since: now, by_link });
+        } else if !stalls {
+            linked.add_stalls(self.end_stall(now));
+        }
+    }
+
+    /// The time of a stall that ends here, if there is one.
+    pub(crate) fn end_stall(&mut self, now: Time) -> Stalls {
+        let Some(stalled) = self.stalled.take() else { return Stalls::default() };
+        let ns = u64::try_from(now.since(stalled.since).as_nanos()).unwrap_or(u64::MAX);
+        if stalled.by_link {
+            Stalls { link_ns: ns, ..Stalls::default() }
+        } else {
+            Stalls { credit_ns: ns, ..Stalls::default() }
+        }
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Whether all that was granted has come, so that nothing more is read.
+    pub(crate) fn is_granted_nothing(&self) -> bool {
+        self.granted == 0
+    }
+
+    fn grant_more<T: Transport>(&mut self, conn: Conn, most: usize, linked: &mut Linked, out: &mut T) {
+        let credit = linked.credit(self.id);
+        let allowed = credit.min(most);
+        let used = self.granted + self.requests.len();
+        if self.client_finished || used * 2 > allowed {
+            return;
+        }
+        if linked.is_congested() {
+            if !self.starved {
+                self.starved = true;
+                linked.starve(conn);
+            }
+            return;
+        }
+        let more = allowed - used;
+        if more > 0 {
+            self.granted += more;
+            #[expect(clippy::cast_possible_truncation, reason = "at most CLIENT_GRANT_BYTES")]
+            out.grant(conn, more as u32);
+        }
+        if credit < CLIENT_GRANT_BYTES {
+            linked.want_room(self.id);
+        }
+    }
+}

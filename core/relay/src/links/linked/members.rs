@@ -1,0 +1,86 @@
+//! Which client each id of a link belongs to.
+
+use alloc::vec::Vec;
+
+use spillway_batch::Id;
+use spillway_transport::Conn;
+
+/// By id. The opener keeps ids small and dense.
+#[derive(Debug, Default)]
+pub(crate) struct Members {
+    members: Vec<Member>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Member {
+    Nobody,
+    Client(Conn),
+    /// A library client has left the connection, and the server has not closed it yet.
+    Orphan,
+}
+
+impl Members {
+    fn get(&self, id: Id) -> Member {
+        self.members.get(id.0 as usize).copied().unwrap_or(Member::Nobody)
+    }
+
+    fn set(&mut self, id: Id, member: Member) {
+        let index = id.0 as usize;
+        if self.members.len() <= index {
+            self.members.resize(index + 1, Member::Nobody);
+        }
+        self.members[index] = member;
+    }
+
+    pub(crate) fn client(&self, id: Id) -> Option<Conn> {
+        match self.get(id) {
+            Member::Client(conn) => Some(conn),
+            Member::Nobody | Member::Orphan => None,
+        }
+    }
+
+    pub(crate) fn is_orphan(&self, id: Id) -> bool {
+        self.get(id) == Member::Orphan
+    }
+
+    pub(crate) fn put(&mut self, id: Id, client: Conn) {
+        self.set(id, Member::Client(client));
+    }
+
+    /// The client has left, and the server has not closed yet.
+    pub(crate) fn orphan(&mut self, id: Id) {
+        self.set(id, Member::Orphan);
+    }
+
+    /// The id belongs to nobody any more.
+    pub(crate) fn free(&mut self, id: Id) {
+        self.set(id, Member::Nobody);
+    }
+
+    /// All clients, in the order of their ids.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = Conn> + '_ {
+        self.members.iter().filter_map(|member| match member {
+            Member::Client(conn) => Some(*conn),
+            Member::Nobody | Member::Orphan => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_a_clients_until_it_is_left_and_free() {
+        let mut members = Members::default();
+        let conn = |slot| Conn { slot, generation: 1 };
+        members.put(Id(5), conn(50));
+        members.put(Id(2), conn(20));
+        assert_eq!(members.clients().collect::<Vec<_>>(), [conn(20), conn(50)]);
+        members.orphan(Id(5));
+        assert_eq!((members.client(Id(5)), members.is_orphan(Id(5))), (None, true));
+        members.free(Id(5));
+        assert!(!members.is_orphan(Id(5)) && !members.is_orphan(Id(99)));
+        assert_eq!(members.client(Id(99)), None, "never used");
+    }
+}
