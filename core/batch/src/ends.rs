@@ -17,6 +17,7 @@ use crate::id_table::IdTable;
 use crate::kept::Kept;
 use crate::policy::{Gathered, Policy, Sent};
 use crate::records::Records;
+use crate::round_trips::RoundTrips;
 use crate::taken::Owed;
 
 /// Bytes of control messages that may wait for transmission before a link is to be read no more: a peer that causes
@@ -125,10 +126,8 @@ pub(crate) struct Ends {
     pub(crate) batches: Option<Box<Batches>>,
     /// When what is gathered was first seen waiting.
     waiting_since: Option<Time>,
-    /// By id, at a link's opening end: how many batches had gone when the last reply came.
-    answered_at: Vec<u64>,
-    /// Messages of the batch in the making from clients that were not answered since the last batch.
-    fresh: u64,
+    /// At a link's opening end.
+    round_trips: RoundTrips,
 }
 
 impl Ends {
@@ -148,8 +147,7 @@ impl Ends {
             counters: LinkCounters::default(),
             batches: None,
             waiting_since: None,
-            answered_at: Vec::new(),
-            fresh: 0,
+            round_trips: RoundTrips::default(),
         }
     }
 
@@ -178,6 +176,7 @@ impl Ends {
     /// The caller has checked that `id` is in range and free.
     pub(crate) fn insert(&mut self, id: Id, connection: Connection) {
         let before = self.connections.insert(id, connection);
+        self.round_trips.opened(id);
         debug_assert!(before.is_none(), "{id} is free");
     }
 
@@ -230,13 +229,7 @@ impl Ends {
         if self.kind_out != Kind::Request {
             return;
         }
-        let index = id.0 as usize;
-        if self.answered_at.len() <= index {
-            self.answered_at.resize(index + 1, 0);
-        }
-        if self.answered_at[index] < self.counters.batches_sent {
-            self.fresh += self.assembler.messages() - messages_before;
-        }
+        self.round_trips.asked(id, self.assembler.messages() - messages_before);
     }
 
     pub(crate) fn room(&self, id: Id) -> usize {
@@ -338,7 +331,8 @@ impl Ends {
         }
         self.waits(now);
         let messages = self.assembler.messages() - self.counters.messages_sent;
-        self.policy.gathered(now, Gathered { messages, fresh: self.fresh });
+        let (fresh, unanswered) = (self.round_trips.fresh(), self.round_trips.unanswered());
+        self.policy.gathered(now, Gathered { messages, fresh, unanswered });
         if self.due_at().is_some_and(|due| due > now) {
             return None;
         }
@@ -372,7 +366,7 @@ impl Ends {
         let batch = self.assembler.take_for(self.records.as_deref_mut());
         let elapsed = self.last_batch.replace(now).map(|last| now.since(last));
         self.policy.sent(Sent { at: now, bytes: batch.len(), elapsed });
-        self.fresh = 0;
+        self.round_trips.sent(now);
         let waited = self.waiting_since.take().map_or(Duration::ZERO, |since| now.since(since));
         if let Some(batches) = &mut self.batches {
             batches.messages.record(self.assembler.messages() - self.counters.messages_sent);
@@ -397,10 +391,10 @@ impl Ends {
 
     // What comes in.
 
-    /// A reply has come. The peer may name any id: only those that have asked have a place.
-    pub(crate) fn answered(&mut self, id: Id) {
-        if let Some(at) = self.answered_at.get_mut(id.0 as usize) {
-            *at = self.counters.batches_sent;
+    /// A reply has come. The peer may name any id.
+    pub(crate) fn answered(&mut self, now: Time, id: Id) {
+        if let Some(after) = self.round_trips.answered(now, id) {
+            self.policy.answered(after);
         }
     }
 
@@ -508,20 +502,6 @@ fn break_rule(connection: &mut Connection, reason: CloseReason) -> Incoming {
 mod tests {
     use super::*;
     use crate::policy::PolicyKind;
-
-    #[test]
-    fn replies_of_unknown_connections_take_no_memory() {
-        let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
-        let mut ends = Ends::new(Kind::Request, policy.build(), 1 << 20);
-        ends.answered(Id(u32::MAX));
-        assert!(ends.answered_at.is_empty());
-        ends.insert(Id(3), Connection::new(1000, 1000));
-        ends.compose(Id(3), b"get x");
-        assert!(ends.flush(Time(0)).is_some());
-        ends.answered(Id(3));
-        ends.answered(Id(4));
-        assert_eq!(ends.answered_at, [0, 0, 0, 1]);
-    }
 
     #[test]
     fn a_batch_has_waited_since_its_first_message_was_left() {

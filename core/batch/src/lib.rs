@@ -34,6 +34,7 @@ mod kept;
 mod opener;
 mod overhead;
 mod records;
+mod round_trips;
 mod server;
 mod taken;
 pub mod unauthenticated;

@@ -354,7 +354,7 @@ impl OpenerLink {
             Stage::Established(_) => {}
         }
         while let Some(piece) = self.ends.disassembler.next(input)? {
-            if let Some(event) = self.piece(piece)? {
+            if let Some(event) = self.piece(now, piece)? {
                 return Ok(Some(event));
             }
         }
@@ -375,10 +375,10 @@ impl OpenerLink {
         Ok(true)
     }
 
-    fn piece<'a>(&mut self, piece: Piece<'a>) -> Result<Option<OpenerEvent<'a>>, LinkError> {
+    fn piece<'a>(&mut self, now: Time, piece: Piece<'a>) -> Result<Option<OpenerEvent<'a>>, LinkError> {
         match piece {
             Piece::Data { kind: Kind::Reply, id, bytes, last } => {
-                self.ends.answered(id);
+                self.ends.answered(now, id);
                 if self.is_relayed(id) {
                     self.ends.counters.messages_received += u64::from(last);
                     self.ends.counters.bytes_received += bytes.len() as u64;

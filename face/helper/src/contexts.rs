@@ -76,7 +76,9 @@ fn input_patience(config: &HelperConfig) -> Duration {
         PolicyKind::Fixed { delay, .. } => delay,
         PolicyKind::Adaptive { max_delay, .. } => max_delay,
         // It begins at the end of the turn that brought a batch's first request, not at the last look at clients.
-        PolicyKind::Deadline { max_delay, .. } => max_delay.saturating_mul(2),
+        PolicyKind::Deadline { max_delay, .. } | PolicyKind::Following { max_delay, .. } => {
+            max_delay.saturating_mul(2)
+        }
         PolicyKind::Algorithm1 => PATIENCE_MAX,
     };
     config.services.iter().map(delay).max().unwrap_or_default().min(PATIENCE_MAX)

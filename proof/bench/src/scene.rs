@@ -325,7 +325,13 @@ impl Scene {
                 format!("{} from {} client hosts", setting.connections, setting.client_hosts),
             ),
             ("keys".into(), format!("{} of 32 B, values of 64 B, all equally likely, GET", setting.keys)),
-            ("helper".into(), format!("1 thread, a batch each {:?}", setting.max_delay)),
+            (
+                "helper".into(),
+                format!(
+                    "1 thread, a batch waits {:?} at most while the server is at ease",
+                    setting.max_delay
+                ),
+            ),
             ("moves".into(), format!("one connection each {:?}", setting.pace)),
             ("congestion control".into(), self.hosts.server.congestion_control()?),
             ("links".into(), LINKS.into()),
@@ -375,8 +381,7 @@ fn start_helper(setting: &Setting, hosts: &Hosts, keys: &Keys) -> Result<Helper,
         address: SocketAddr::new(hosts.helper.address(), LINK_PORT),
         library: true,
         keys,
-        // Algorithm 1 leaves its interval wherever evenly spaced requests found it, anywhere up to its cap.
-        batch: "fixed",
+        batch: "following",
         max_delay: setting.max_delay,
         status_socket: keys.helper.with_file_name("helper.sock"),
     };

@@ -55,8 +55,11 @@ fn policy(rng: &mut Rng, max_delay: Duration) -> PolicyKind {
         0 => PolicyKind::Fixed { delay: max_delay, bytes: 1 << 16 },
         1 => PolicyKind::Algorithm1,
         // Drawn without a word of its own: worlds of the other policies stay what they were.
-        _ if max_delay.subsec_nanos() % 2 == 1 => PolicyKind::Deadline { max_delay, max_bytes: 1 << 16 },
-        _ => PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 },
+        _ => match max_delay.subsec_nanos() % 3 {
+            0 => PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 },
+            1 => PolicyKind::Deadline { max_delay, max_bytes: 1 << 16 },
+            _ => PolicyKind::Following { max_delay, max_bytes: 1 << 16 },
+        },
     }
 }
 

@@ -118,7 +118,7 @@ impl Policy for Deadline {
     fn gathered(&mut self, now: Time, batch: Gathered) {
         let before = core::mem::replace(&mut self.counted, batch);
         let messages = batch.messages.saturating_sub(before.messages);
-        self.observe(now, Gathered { messages, fresh: batch.fresh.saturating_sub(before.fresh) });
+        self.observe(now, Gathered { messages, fresh: batch.fresh.saturating_sub(before.fresh), ..batch });
         if self.held.is_none() {
             let hold = self.hold_for(batch.messages);
             self.held = Some((now, hold));
@@ -156,6 +156,7 @@ mod tests {
         /// Batches that went: when, in µs, and how many messages they held.
         went: Vec<(u64, u64)>,
         first_waits_since: Option<Time>,
+        now: Time,
     }
 
     impl Link {
@@ -165,7 +166,7 @@ mod tests {
             for id in 1..=CLIENTS {
                 ends.insert(Id(id), Connection::new(1 << 40, 1 << 20));
             }
-            Link { ends, went: Vec::new(), first_waits_since: None }
+            Link { ends, went: Vec::new(), first_waits_since: None, now: Time::ZERO }
         }
 
         /// Timers up to this time, then so many clients ask, the first of them this one.
@@ -178,7 +179,7 @@ mod tests {
         }
 
         fn answer(&mut self, client: u32) {
-            self.ends.answered(Id(client % CLIENTS + 1));
+            self.ends.answered(self.now, Id(client % CLIENTS + 1));
         }
 
         fn timers(&mut self, until_us: u64) {
@@ -190,6 +191,7 @@ mod tests {
         }
 
         fn turn(&mut self, now: Time) {
+            self.now = now;
             let before = self.ends.counters.messages_sent;
             match self.ends.poll_transmit(now) {
                 Some(_) => {

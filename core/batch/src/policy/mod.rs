@@ -7,6 +7,7 @@
 mod algorithm1;
 mod deadline;
 mod fixed;
+mod following;
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -16,6 +17,7 @@ use spillway_transport::Time;
 pub use algorithm1::{Adaptive, Algorithm1};
 pub use deadline::Deadline;
 pub use fixed::Fixed;
+pub use following::Following;
 
 /// A batch that went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct Gathered {
     pub messages: u64,
     /// Of those, from clients that were not answered since the last batch went.
     pub fresh: u64,
+    /// Batches that have gone and that no reply has come to, nor to a later one.
+    pub unanswered: u64,
 }
 
 /// Chooses *S* and *T*, or the moment itself.
@@ -55,6 +59,10 @@ pub trait Policy: core::fmt::Debug + Send {
     }
     /// A batch went.
     fn sent(&mut self, batch: Sent);
+    /// The first reply to a batch came this long after it went. Told of batches in their order, not of all.
+    fn answered(&mut self, after: Duration) {
+        let _ = after;
+    }
 }
 
 /// Names a policy with its settings, for configurations.
@@ -83,6 +91,13 @@ pub enum PolicyKind {
         /// A batch of this size goes at once.
         max_bytes: usize,
     },
+    /// [`Following`].
+    Following {
+        /// Upper bound of each message's waiting time.
+        max_delay: Duration,
+        /// A batch of this size goes at once.
+        max_bytes: usize,
+    },
 }
 
 impl PolicyKind {
@@ -93,6 +108,7 @@ impl PolicyKind {
             PolicyKind::Algorithm1 => Box::new(Algorithm1::new()),
             PolicyKind::Adaptive { max_delay, max_bytes } => Box::new(Adaptive::new(max_delay, max_bytes)),
             PolicyKind::Deadline { max_delay, max_bytes } => Box::new(Deadline::new(max_delay, max_bytes)),
+            PolicyKind::Following { max_delay, max_bytes } => Box::new(Following::new(max_delay, max_bytes)),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, PolicyKind};
-use spillway_helper::config::{HelperConfig, listen_address, parse_duration, read_file};
+use spillway_helper::config::{HelperConfig, default_max_delay, listen_address, parse_duration, read_file};
 use spillway_helper::control::Source;
 
 use super::services::Services;
@@ -36,7 +36,7 @@ ADDR is HOST:PORT, :PORT for every address of this host, or PORT for loopback on
 pub(crate) struct Args {
     /// Read all settings from this file. `spillway check FILE` says what is wrong with it.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "service", "listen", "link-listen", "key", "client_key", "allow_clients", "threads", "max_delay", "batch",
+        "service", "listen", "link-listen", "key", "client_key", "allow_clients", "threads", "max_delay", "sla", "batch",
         "max_connections", "drain_deadline", "require_encryption", "status_socket", "metrics", "proxy_protocol_from",
     ])]
     config: Option<PathBuf>,
@@ -73,9 +73,13 @@ pub(crate) struct Args {
     threads: usize,
 
     /// Upper bound on the latency that waiting for a fuller batch adds, such as 200us or 1ms; 0 sends what each
-    /// turn brings.
-    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_duration)]
-    max_delay: Duration,
+    /// turn brings [default: a quarter of --sla, otherwise 200us].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    max_delay: Option<Duration>,
+
+    /// The latency that 99 of 100 requests are to stay below, such as 1ms.
+    #[arg(long, value_name = "TIME", value_parser = parse_sla)]
+    sla: Option<Duration>,
 
     /// When a batch goes.
     #[arg(long, value_enum, default_value_t = Batch::Adaptive)]
@@ -109,16 +113,20 @@ enum Batch {
     Fixed,
     /// Wait from a batch's first request on, nearly --max-delay at most, where others can be expected meanwhile.
     Deadline,
+    /// As deadline, and while the server has two batches to answer the next one is held until a reply comes.
+    Following,
 }
 
 impl Args {
     fn policy(&self) -> PolicyKind {
-        let (delay, bytes) = (self.max_delay, BATCH_BYTES_MAX);
+        let delay = self.max_delay.unwrap_or_else(|| default_max_delay(self.sla));
+        let bytes = BATCH_BYTES_MAX;
         match self.batch {
             Batch::Adaptive => PolicyKind::Adaptive { max_delay: delay, max_bytes: bytes },
             Batch::Algorithm1 => PolicyKind::Algorithm1,
             Batch::Fixed => PolicyKind::Fixed { delay, bytes },
             Batch::Deadline => PolicyKind::Deadline { max_delay: delay, max_bytes: bytes },
+            Batch::Following => PolicyKind::Following { max_delay: delay, max_bytes: bytes },
         }
     }
 
@@ -134,6 +142,7 @@ impl Args {
             service.require_encryption = self.require_encryption;
             service.clients.clone_from(&self.allow_clients);
             service.proxy_protocol_from.clone_from(&self.proxy_protocol_from);
+            service.sla = self.sla;
             service.policy = self.policy();
         }
         Ok(HelperConfig {
@@ -153,6 +162,12 @@ impl Args {
             None => Box::new(move || self.config().map_err(|error| error.to_string())),
         }
     }
+}
+
+fn parse_sla(text: &str) -> Result<Duration, String> {
+    let sla = parse_duration(text).map_err(|error| error.to_string())?;
+    let allowed = Duration::from_micros(10)..=Duration::from_secs(4);
+    if allowed.contains(&sla) { Ok(sla) } else { Err("give a time from 10us to 4s".into()) }
 }
 
 fn read_keys(paths: &[PathBuf]) -> Result<Vec<Key>, spillway_keys::KeyFileError> {

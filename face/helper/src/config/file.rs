@@ -206,6 +206,7 @@ impl Reader<'_> {
             service.client_keepalive = (!idle.is_zero()).then_some(idle);
         }
         self.choice(&section.when_server_down, &[("refuse", ())]);
+        service.sla = self.time(&section.sla, Duration::from_micros(10)..=Duration::from_secs(4));
         self.batch(&section.batch, &mut service);
         service.register = self.register(section, &service.link_listen);
         service
@@ -237,13 +238,14 @@ impl Reader<'_> {
 
     fn batch(&mut self, section: &BatchSection, service: &mut Service) {
         let delay = self.time(&section.max_delay, Duration::ZERO..=Duration::from_secs(1));
-        let delay = delay.unwrap_or(Duration::from_micros(200));
+        let delay = delay.unwrap_or_else(|| super::default_max_delay(service.sla));
         let bytes = self.size(&section.max_bytes, 1 << 10..=1 << 20).map_or(64 << 10, |bytes| bytes as usize);
         let policies = [
             ("adaptive", PolicyKind::Adaptive { max_delay: delay, max_bytes: bytes }),
             ("algorithm1", PolicyKind::Algorithm1),
             ("fixed", PolicyKind::Fixed { delay, bytes }),
             ("deadline", PolicyKind::Deadline { max_delay: delay, max_bytes: bytes }),
+            ("following", PolicyKind::Following { max_delay: delay, max_bytes: bytes }),
         ];
         service.policy = self.choice(&section.policy, &policies).unwrap_or(policies[0].1);
         if let Some(bytes) = self.size(&section.connection_buffer, 4 << 10..=16 << 20) {

@@ -186,6 +186,8 @@ pub struct Service {
     pub connect_timeout: Duration,
     /// Idle time after which a client is asked whether it is alive; none: never.
     pub client_keepalive: Option<Duration>,
+    /// The latency that 99 of 100 requests are to stay below, where it is known.
+    pub sla: Option<Duration>,
     /// Has the server keep its replies to plain clients until their TCP has acknowledged them. Not in the configuration
     /// file: nothing takes such clients over yet.
     pub acknowledges_replies: bool,
@@ -195,6 +197,12 @@ pub struct Service {
     pub connection_buffer_bytes: u32,
     /// Where clients are told of this helper, if anywhere.
     pub register: Option<Register>,
+}
+
+/// How long batches may wait where nothing else is said: a quarter of the SLA, so that three quarters are left for the
+/// server, the network and the client.
+pub fn default_max_delay(sla: Option<Duration>) -> Duration {
+    sla.map_or(Duration::from_micros(200), |sla| sla / 4)
 }
 
 /// Where a service's clients are told of a helper.
@@ -223,8 +231,9 @@ impl Service {
             links_per_thread: 1,
             connect_timeout: Duration::from_secs(1),
             client_keepalive: Some(Duration::from_secs(30)),
+            sla: None,
             acknowledges_replies: false,
-            policy: PolicyKind::Adaptive { max_delay: Duration::from_micros(200), max_bytes: 64 << 10 },
+            policy: PolicyKind::Adaptive { max_delay: default_max_delay(None), max_bytes: 64 << 10 },
             connection_buffer_bytes: 256 << 10,
             register: None,
         }

@@ -122,6 +122,9 @@ section! {
     key_files: Texts, "list of paths", "[]";
     /// Keys that library clients may use on `link_listen`. Not needed on loopback.
     client_key_files: Texts, "list of paths", "[]";
+    /// The latency that 99 of 100 requests are to stay below, as the service's clients were promised. A quarter of it is
+    /// the default of `max_delay`. `10us` to `4s`.
+    sla: Any, "time", "not known";
     /// Whether links that would not be encrypted are refused, to the server and of library clients: those of peers that
     /// are too old for it, and those without a key. Without it links are encrypted where both ends can and have a key.
     require_encryption: Any, "true or false", "false";
@@ -158,11 +161,13 @@ section! {
     /// `adaptive`: size and interval follow the load (PostMan, Algorithm 1), the interval at most `max_delay`.
     /// `algorithm1`: the same as published, without an upper bound: for comparison. `fixed`: always wait for
     /// `max_delay` or `max_bytes`. `deadline`: a batch goes when its first request has waited for seven eighths of
-    /// `max_delay`, or sooner where few others are expected meanwhile.
+    /// `max_delay`, or sooner where few others are expected meanwhile. `following`: as `deadline`, and while the server has
+    /// two batches that it has not answered the next one is held until a reply comes, for as long as replies take
+    /// and at most four times `max_delay`.
     policy: Any, "text", "\"adaptive\"";
     /// Upper bound on the latency that waiting for a fuller batch adds; `0` sends what each turn brings. At most
     /// `1s`.
-    max_delay: Any, "time", "\"200us\"";
+    max_delay: Any, "time", "a quarter of `sla`, otherwise `\"200us\"`";
     /// A batch of this size goes at once. `1KiB` to `1MiB`; more than `64KiB` gains nothing.
     max_bytes: Any, "size", "\"64KiB\"";
     /// Bytes of replies that may wait for one client; then the server is told to wait with this client's. `4KiB` to

@@ -59,6 +59,10 @@ impl Display for Service {
         writeln!(f, "connect_timeout = \"{}\"", duration_text(self.connect_timeout))?;
         writeln!(f, "client_keepalive = \"{}\"", duration_text(self.client_keepalive.unwrap_or_default()))?;
         writeln!(f, "when_server_down = \"refuse\"")?;
+        match self.sla {
+            Some(sla) => writeln!(f, "sla = \"{}\"", duration_text(sla))?,
+            None => writeln!(f, "# no sla")?,
+        }
         writeln!(f, "\n[service.\"{}\".batch]", self.name)?;
         let settings = |delay: Duration, bytes: usize| {
             format!("max_delay = \"{}\"\nmax_bytes = \"{}\"", duration_text(delay), size_text(bytes as u64))
@@ -69,6 +73,9 @@ impl Display for Service {
             }
             PolicyKind::Deadline { max_delay, max_bytes } => {
                 writeln!(f, "policy = \"deadline\"\n{}", settings(max_delay, max_bytes))?;
+            }
+            PolicyKind::Following { max_delay, max_bytes } => {
+                writeln!(f, "policy = \"following\"\n{}", settings(max_delay, max_bytes))?;
             }
             PolicyKind::Algorithm1 => writeln!(f, "policy = \"algorithm1\"")?,
             PolicyKind::Fixed { delay, bytes } => {

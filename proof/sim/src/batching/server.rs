@@ -25,6 +25,15 @@ impl Default for Costs {
     }
 }
 
+impl Costs {
+    /// Those of a machine that takes as many times as long for everything.
+    pub fn times(self, factor: f64) -> Costs {
+        let Costs { wake, batch, send, message } = self;
+        let [wake, batch, send, message] = [wake, batch, send, message].map(|cost| cost.mul_f64(factor));
+        Costs { wake, batch, send, message }
+    }
+}
+
 /// What a host may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {

@@ -92,6 +92,27 @@ fn the_longest_times_are_those_that_the_kernel_takes() {
 }
 
 #[test]
+fn a_batch_waits_for_a_quarter_of_the_sla_unless_a_bound_is_given() {
+    let max_bytes = 64 << 10;
+    for (sla, bound, expected_us) in [("", "", 200), ("2ms", "", 500), ("2ms", "300us", 300)] {
+        let line = |key: &str, value: &str| match value {
+            "" => String::new(),
+            value => format!("{key} = \"{value}\"\n"),
+        };
+        let batch = format!("[service.cache.batch]\npolicy = \"following\"\n{}", line("max_delay", bound));
+        let config = read(&format!("{LEAST}\n{}{batch}", line("sla", sla))).unwrap();
+        let max_delay = Duration::from_micros(expected_us);
+        assert_eq!(config.services[0].policy, PolicyKind::Following { max_delay, max_bytes });
+        let again = read(&config.to_string()).unwrap();
+        assert_eq!(
+            (again.services[0].sla, again.services[0].policy),
+            (config.services[0].sla, config.services[0].policy)
+        );
+    }
+    assert!(read(&format!("{LEAST}\nsla = \"1us\"\n")).is_err());
+}
+
+#[test]
 fn every_policy_of_batching_is_read_and_shown() {
     let (max_delay, max_bytes) = (Duration::from_micros(300), 32 << 10);
     let policies = [
@@ -99,6 +120,7 @@ fn every_policy_of_batching_is_read_and_shown() {
         ("algorithm1", PolicyKind::Algorithm1),
         ("fixed", PolicyKind::Fixed { delay: max_delay, bytes: max_bytes }),
         ("deadline", PolicyKind::Deadline { max_delay, max_bytes }),
+        ("following", PolicyKind::Following { max_delay, max_bytes }),
     ];
     for (name, policy) in policies {
         let batch = format!("policy = \"{name}\"\nmax_delay = \"300us\"\nmax_bytes = \"32KiB\"\n");
@@ -132,6 +154,7 @@ fn every_key_is_read() {
         link_listen = ["0.0.0.0:11411"]
         key_files = ["a", "b"]
         client_key_files = ["c"]
+        sla = "5ms"
         require_encryption = true
         clients = ["10.0.0.0/8", "2001:db8::/32"]
         proxy_protocol_from = ["10.1.0.0/16"]
@@ -159,6 +182,7 @@ fn every_key_is_read() {
     assert_eq!((service.listen.len(), service.link_listen.len()), (2, 1));
     assert_eq!((service.clients.len(), service.proxy_protocol_from.len()), (2, 1));
     assert!(service.require_encryption);
+    assert_eq!(service.sla, Some(Duration::from_millis(5)));
     assert_eq!((service.protocol, service.links_per_thread), (Protocol::Memcached, 2));
     assert_eq!((service.connect_timeout, service.client_keepalive), (Duration::from_secs(2), None));
     assert_eq!(service.policy, PolicyKind::Fixed { delay: Duration::from_millis(1), bytes: 32 << 10 });

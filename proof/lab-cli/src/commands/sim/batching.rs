@@ -6,7 +6,7 @@ use serde_json::json;
 use spillway_batch::PolicyKind;
 use spillway_load::control::parse_duration;
 use spillway_sim::batching::{
-    Arrivals, Contest, Course, Figures, Judged, Quota, RATES_PER_S, Setting, play, ratios,
+    Arrivals, Contest, Costs, Course, Figures, Judged, Quota, RATES_PER_S, Setting, play, ratios,
 };
 
 /// A batch of this size goes at once.
@@ -28,6 +28,12 @@ pub(crate) struct Args {
     /// What of a core the server may use, in percent; 100: all of it
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     quota: u32,
+    /// What `following` is told of the service: it may wait for a quarter of this [default: as long as the others]
+    #[arg(long, value_name = "TIME", value_parser = delay)]
+    sla: Option<Duration>,
+    /// The server takes this many times as long for everything: a slow machine
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
+    slower: f64,
     /// How long each step of the load is
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = step)]
     step: Duration,
@@ -47,6 +53,11 @@ fn delay(text: &str) -> Result<Duration, String> {
     within(text, Duration::ZERO, Duration::from_secs(1), "0us to 1s")
 }
 
+fn factor(text: &str) -> Result<f64, String> {
+    let given = text.parse().ok().filter(|factor| (0.1..=10.0).contains(factor));
+    given.ok_or_else(|| "give a factor from 0.1 to 10".into())
+}
+
 fn within(text: &str, least: Duration, most: Duration, words: &str) -> Result<Duration, String> {
     let time = parse_duration(text).map_err(|why| why.to_string())?;
     if (least..=most).contains(&time) { Ok(time) } else { Err(format!("give a time from {words}")) }
@@ -58,7 +69,7 @@ pub(super) fn run(args: &Args) -> u64 {
     let course = Course { arrivals, ..Course::up_and_down(&RATES_PER_S, args.step) };
     let time = PERIOD * args.quota / 100;
     let quota = (args.quota < 100).then_some(Quota { time, period: PERIOD });
-    let setting = Setting { quota, ..Setting::default() };
+    let setting = Setting { quota, costs: Costs::default().times(args.slower) };
     let (max_delay, max_bytes) = (args.max_delay, MAX_BYTES);
     let adaptive = PolicyKind::Adaptive { max_delay, max_bytes };
     let policies = [
@@ -66,6 +77,10 @@ pub(super) fn run(args: &Args) -> u64 {
         ("algorithm1", PolicyKind::Algorithm1),
         ("fixed", PolicyKind::Fixed { delay: max_delay, bytes: max_bytes }),
         ("deadline", PolicyKind::Deadline { max_delay, max_bytes }),
+        (
+            "following",
+            PolicyKind::Following { max_delay: args.sla.map_or(max_delay, |sla| sla / 4), max_bytes },
+        ),
     ];
     let contest = Contest { course, setting, reference: adaptive };
     let seeds = || args.seed..args.seed.saturating_add(args.seeds);

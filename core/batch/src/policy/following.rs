@@ -1,0 +1,207 @@
+//! A batch waits as [`Deadline`] says, and while the server has enough to do for as long as its replies take.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use super::{Deadline, Gathered, Policy, Sent};
+
+/// As many batches as a server needs so that it never waits for one: the one that it serves, and the next.
+const ENOUGH_UNANSWERED: u64 = 2;
+/// While the server has enough to do a batch waits for at most this many times `max_delay`. A service's `max_delay` is a
+/// quarter of its SLA: no batch is held for longer than the SLA.
+const HELD_MAX: u32 = 4;
+/// The weight of a round trip in the mean: one of this many.
+const WEIGHT: u32 = 8;
+
+/// [`Deadline`], which follows the server. While two batches are not answered the server is busy with the first, and a
+/// third would only wait behind the second: it is held instead until a reply comes, and takes in what arrives meanwhile.
+/// So batches grow as replies become slower, and nobody waits longer for it. Without that a server at its limit receives
+/// the most batches when it can least afford them.
+///
+/// A request that blocks on purpose (Redis' BLPOP) is not answered though the server is at ease. So a batch is held for
+/// no longer than recent round trips took; the round trip of a batch that is answered after a later one does not count.
+#[derive(Clone, Debug)]
+pub struct Following {
+    deadline: Deadline,
+    held_max: Duration,
+    /// Batches that the server has and has not answered.
+    unanswered: u64,
+    /// The mean of recent round trips: from sending a batch to the first reply.
+    round_trip: Duration,
+}
+
+impl Following {
+    /// Upper bounds of the time that waiting for a fuller batch adds, and of a batch that still waits, in bytes.
+    pub fn new(max_delay: Duration, max_bytes: usize) -> Following {
+        Following {
+            deadline: Deadline::new(max_delay, max_bytes),
+            held_max: max_delay.saturating_mul(HELD_MAX),
+            unanswered: 0,
+            round_trip: Duration::ZERO,
+        }
+    }
+}
+
+impl Policy for Following {
+    fn size_bytes(&self) -> usize {
+        self.deadline.size_bytes()
+    }
+
+    fn interval(&self) -> Duration {
+        self.deadline.interval()
+    }
+
+    fn due(&self, last_batch: Option<Time>, waiting_since: Option<Time>) -> Option<Time> {
+        let due = self.deadline.due(last_batch, waiting_since);
+        if self.unanswered < ENOUGH_UNANSWERED {
+            return due;
+        }
+        due.max(waiting_since.map(|since| since + self.round_trip.min(self.held_max)))
+    }
+
+    fn gathered(&mut self, now: Time, batch: Gathered) {
+        self.unanswered = batch.unanswered;
+        self.deadline.gathered(now, batch);
+    }
+
+    fn sent(&mut self, batch: Sent) {
+        self.deadline.sent(batch);
+    }
+
+    fn answered(&mut self, after: Duration) {
+        let after = after.min(self.held_max.saturating_mul(2)); // More is of no use, and would be remembered for long.
+        self.round_trip = match self.round_trip {
+            Duration::ZERO => after,
+            mean => (mean * (WEIGHT - 1) + after) / WEIGHT,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::boxed::Box;
+
+    use spillway_wire::{Id, Kind};
+
+    use super::*;
+    use crate::connection::Connection;
+    use crate::ends::Ends;
+
+    const MAX_DELAY: Duration = Duration::from_micros(200);
+    const CLIENTS: u32 = 100;
+
+    /// A link's opening end, and what its server was sent.
+    struct Link {
+        ends: Ends,
+        now: Time,
+        next_client: u32,
+    }
+
+    impl Link {
+        fn new() -> Link {
+            let mut ends = Ends::new(Kind::Request, Box::new(Following::new(MAX_DELAY, 1 << 16)), 1 << 20);
+            for id in 1..=CLIENTS {
+                ends.insert(Id(id), Connection::new(1 << 40, 1 << 20));
+            }
+            Link { ends, now: Time::ZERO, next_client: 0 }
+        }
+
+        fn at(&mut self, us: u64) -> &mut Link {
+            self.now = Time(us * 1_000);
+            self
+        }
+
+        /// The next client asks; the messages of the batch that goes with it, if one goes.
+        fn ask(&mut self) -> Option<u64> {
+            self.next_client += 1;
+            self.ends.compose(Id(self.next_client), b"get x");
+            self.turn()
+        }
+
+        fn answer(&mut self, client: u32) -> Option<u64> {
+            self.ends.answered(self.now, Id(client));
+            self.turn()
+        }
+
+        fn turn(&mut self) -> Option<u64> {
+            let before = self.ends.counters.messages_sent;
+            self.ends.poll_transmit(self.now)?;
+            Some(self.ends.counters.messages_sent - before)
+        }
+
+        fn due_us(&self) -> Option<u64> {
+            self.ends.poll_timeout().map(|at| at.as_nanos() / 1_000)
+        }
+    }
+
+    /// Two lone requests, the server has been seen to take 500 µs, and both are not answered.
+    fn busy() -> Link {
+        let mut link = Link::new();
+        assert_eq!(link.at(0).ask(), Some(1));
+        link.at(500).answer(1);
+        assert_eq!(link.at(20_000).ask(), Some(1));
+        assert_eq!(link.at(40_000).ask(), Some(1));
+        link
+    }
+
+    #[test]
+    fn while_two_batches_are_not_answered_the_next_waits_for_a_reply() {
+        let mut link = busy();
+        assert_eq!(link.at(60_000).ask(), None);
+        assert_eq!(link.at(60_100).ask(), None);
+        assert_eq!(link.at(60_300).turn(), None);
+        assert_eq!(
+            link.at(60_310).answer(2),
+            Some(2),
+            "one is left to serve: the next goes with all that came"
+        );
+    }
+
+    #[test]
+    fn it_waits_no_longer_than_replies_took() {
+        let mut link = busy();
+        assert_eq!(link.at(60_000).ask(), None);
+        assert_eq!(link.due_us(), Some(60_500));
+        assert_eq!(link.at(60_500).turn(), Some(1));
+    }
+
+    #[test]
+    fn nor_longer_than_four_times_the_bound_on_waiting() {
+        let mut link = Link::new();
+        link.at(0).ask();
+        link.at(5_000_000).answer(1);
+        for n in 1..=2 {
+            assert_eq!(link.at(5_000_000 + n * 20_000).ask(), Some(1));
+        }
+        assert_eq!(link.at(6_000_000).ask(), None);
+        assert_eq!(link.due_us(), Some(6_000_800));
+    }
+
+    #[test]
+    fn requests_that_block_hold_nobody_up_for_longer_than_others_take() {
+        let mut link = Link::new();
+        // Two clients block; others are answered within 60 µs.
+        link.at(0).ask();
+        link.at(20_000).ask();
+        for n in 3..50 {
+            let at = u64::from(n) * 20_000;
+            assert_eq!(link.at(at).ask(), Some(1), "client {n}");
+            link.at(at + 60).answer(n);
+        }
+        // What comes for those who blocked tells nothing about the server.
+        link.at(2_000_000).answer(1);
+        assert_eq!(link.at(2_020_000).ask(), Some(1));
+        assert_eq!(link.at(2_040_000).ask(), Some(1));
+        assert_eq!(link.at(2_060_000).ask(), None);
+        assert_eq!(link.due_us(), Some(2_060_060));
+    }
+
+    #[test]
+    fn at_ease_a_batch_waits_as_with_deadline() {
+        let mut link = busy();
+        link.at(40_500).answer(3);
+        assert_eq!(link.at(60_000).ask(), Some(1));
+        assert_eq!(link.at(80_000).ask(), Some(1), "nobody else is expected");
+    }
+}
