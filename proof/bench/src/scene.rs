@@ -45,6 +45,8 @@ pub struct Setting {
     pub awake: bool,
     /// Everything takes so many times as long: every core is slowed while the scene stands.
     pub slow: Option<u32>,
+    /// When the helper's batches go.
+    pub batch: BatchPolicy,
 }
 
 /// Cores of the hosts.
@@ -129,6 +131,35 @@ pub(crate) fn quota_words(quota: Option<Quota>) -> String {
     quota.map_or("none".into(), words)
 }
 
+/// When a helper's batches go: the policies that can be compared in the main scene.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BatchPolicy {
+    /// One each `max_delay`.
+    Fixed,
+    /// After `max_delay` at most, and while the server is behind not before it answers.
+    #[default]
+    Following,
+}
+
+impl BatchPolicy {
+    /// As helpers call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            BatchPolicy::Fixed => "fixed",
+            BatchPolicy::Following => "following",
+        }
+    }
+}
+
+impl std::str::FromStr for BatchPolicy {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<BatchPolicy, &'static str> {
+        let all = [BatchPolicy::Fixed, BatchPolicy::Following];
+        all.into_iter().find(|policy| policy.name() == text).ok_or("give fixed or following")
+    }
+}
+
 impl Setting {
     /// The trial's settings: 660 connections, 100,000 keys, a tenth of a core in periods of 10 ms.
     pub fn new(programs: Programs) -> Setting {
@@ -144,6 +175,7 @@ impl Setting {
             placement: Placement::on(cores),
             awake: true,
             slow: None,
+            batch: BatchPolicy::default(),
         }
     }
 
@@ -327,10 +359,7 @@ impl Scene {
             ("keys".into(), format!("{} of 32 B, values of 64 B, all equally likely, GET", setting.keys)),
             (
                 "helper".into(),
-                format!(
-                    "1 thread, a batch waits {:?} at most while the server is at ease",
-                    setting.max_delay
-                ),
+                format!("1 thread, batches by {} with {:?}", setting.batch.name(), setting.max_delay),
             ),
             ("moves".into(), format!("one connection each {:?}", setting.pace)),
             ("congestion control".into(), self.hosts.server.congestion_control()?),
@@ -381,7 +410,7 @@ fn start_helper(setting: &Setting, hosts: &Hosts, keys: &Keys) -> Result<Helper,
         address: SocketAddr::new(hosts.helper.address(), LINK_PORT),
         library: true,
         keys,
-        batch: "following",
+        batch: setting.batch.name(),
         max_delay: setting.max_delay,
         status_socket: keys.helper.with_file_name("helper.sock"),
     };

@@ -3,12 +3,17 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use spillway_bench::Error;
 use spillway_bench::experiments::figures::PENDING;
 use spillway_bench::experiments::{self, Experiment, Options};
-use spillway_bench::scene::Setting;
+use spillway_bench::scene::{BatchPolicy, Setting};
 use spillway_bench::{stop, table};
+use spillway_lab::Slowdown;
+
+/// No machine stays slow for longer, whatever becomes of this program.
+const SLOW_AT_MOST: Duration = Duration::from_secs(3_600);
 
 /// Run an experiment and state what it found.
 ///
@@ -26,6 +31,12 @@ pub(crate) struct Args {
     /// Of `attacks`, only these, by their ids: --only D7,D9
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     only: Vec<String>,
+    /// Slow every core this many times meanwhile, for an hour at most, as on a slow machine.
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(2..=10))]
+    slow: Option<u32>,
+    /// Of `burst`: when the helper's batches go, fixed or following.
+    #[arg(long, value_name = "POLICY", default_value = "following")]
+    batch: BatchPolicy,
     /// Where the results go as JSON; with `all`, a directory [default: target/bench/NAME.json].
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -105,7 +116,9 @@ fn one(experiment: &Experiment, args: &Args, file: &Path) -> Result<Outcome, Err
         return Err(Error::Usage(format!("{} cannot run here: {why}", experiment.name)));
     }
     stop::by_signals();
-    let options = Options { quick: args.quick, only: args.only.clone(), setting: Setting::of_this_run()? };
+    let setting = Setting { batch: args.batch, ..Setting::of_this_run()? };
+    let options = Options { quick: args.quick, only: args.only.clone(), setting };
+    let _slow = args.slow.map(|times| Slowdown::start(times, SLOW_AT_MOST)).transpose()?;
     let results = stop::recorded(experiment.name, file, || (experiment.run)(&options, &mut io::stdout()))?;
     println!("\n{}", table::results(&results));
     println!("paper: {}", experiment.paper);
