@@ -268,6 +268,11 @@ impl ClientSession {
         self.stream.is_closed_here()
     }
 
+    /// Whether our application has closed it in order, and the server has all that was written.
+    pub fn has_closed_complete(&self) -> bool {
+        self.stream.has_closed_complete()
+    }
+
     /// Whether nothing more comes of it: both ends have closed, or the server does not know it.
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Ended || self.stream.is_over()

@@ -6,8 +6,8 @@
 //! again exactly what the other lacks. For that, each end keeps what the other has not acknowledged.
 //!
 //! [`ClientSession`] is the end that makes a session and moves it, [`Sessions`] a server's table of the other ends.
-//! Both stand on one `Stream`: what goes out, what comes in, and how they close. A [`Vigil`] tells when a carrier has been
-//! silent for too long.
+//! Both stand on one `Stream`: what goes out, what comes in, and how they close. A [`Driver`] is a client's session together
+//! with its carriers: [`Routes`] tell where it goes, and a [`Vigil`] tells when a carrier has been silent for too long.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ extern crate alloc;
 
 mod carriers;
 mod client;
+mod driver;
 mod expired;
 mod identity;
 mod incoming;
@@ -30,6 +31,10 @@ mod waits;
 
 pub use carriers::{OnOpenerLink, OnServerLink};
 pub use client::{CarrierError, ClientEvent, ClientSession};
+pub use driver::{
+    Action, CarrierLoss, Driver, Eavesdropper, Gone, Jitter, LinkTarget, SessionEnd, SessionEvent,
+    SessionSettings,
+};
 pub use expired::Expired;
 pub use routes::{Attempt, Pace, Routes};
 pub use slots::SessionHandle;

@@ -90,6 +90,17 @@ impl Routes {
         self.at
     }
 
+    /// The route to try now. Where the one that was to be tried is no longer among the routes, the first of the new ones.
+    pub fn attempt(&mut self) -> usize {
+        if self.at >= self.count {
+            self.at = match self.own.filter(|_| self.was_helped) {
+                Some(own) => self.helper_after(self.at, own),
+                None => self.after(self.at),
+            };
+        }
+        self.at
+    }
+
     /// Other routes from now on. `at`: which of them is the present one, if it is still among them; it stays in use
     /// anyhow, until it is lost.
     pub fn replace(&mut self, count: usize, own: Option<usize>, at: Option<usize>) {
@@ -325,6 +336,19 @@ mod tests {
         assert_eq!(routes.lost(at(0), || 1.0).route, 1, "one that is no longer among them: the first helper");
         routes.replace(0, None, None);
         assert_eq!(routes.lost(at(0), || 1.0).route, 0);
+    }
+
+    #[test]
+    fn an_attempt_at_a_route_that_is_gone_goes_to_the_first_of_the_new_ones() {
+        let mut routes = helped(3);
+        routes.lost(at(0), || 1.0);
+        routes.replace(2, Some(0), None);
+        assert_eq!(routes.attempt(), 1, "a helper");
+        let mut routes = Routes::new(2, None, Pace::default());
+        routes.replace(1, None, None);
+        assert_eq!((routes.attempt(), routes.at()), (0, 0));
+        routes.replace(1, None, Some(0));
+        assert_eq!(routes.attempt(), 0);
     }
 
     #[test]

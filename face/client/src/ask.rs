@@ -15,12 +15,12 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use spillway_auth::{Key, prove_ask, verify_load};
 use spillway_policy::{Choice, Decision};
+use spillway_session::Jitter;
 use spillway_wire::load::{Ask as Question, LOAD_BYTES};
 use spillway_wire::preamble::{KeyId, NONCE_BYTES};
 
-use crate::jitter::Jitter;
 use crate::settings::LinkTarget;
-use crate::socket;
+use crate::{jitter, socket};
 
 /// How long helpers have to answer when nobody says otherwise. Within a data centre an answer takes a fraction of a
 /// millisecond, and one that takes longer than this is of a helper with too much to do.
@@ -81,7 +81,7 @@ impl Ask {
     /// # Errors
     /// As of `start`.
     pub fn start_within(now: Instant, helpers: &[LinkTarget], d: usize, within: Duration) -> io::Result<Ask> {
-        let mut jitter = Jitter::from_host()?;
+        let mut jitter = Jitter::seeded(jitter::seed()?);
         let choice = Choice::new(helpers.len(), d, &mut || jitter.fraction());
         let chosen: Vec<&LinkTarget> = choice.asked().map(|helper| &helpers[helper]).collect();
         let is_ipv6 = chosen.iter().any(|target| target.address.is_ipv6());

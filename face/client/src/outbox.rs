@@ -22,11 +22,6 @@ impl Outbox {
         self.0.len()
     }
 
-    /// Bytes of memory that it takes.
-    pub(crate) fn capacity(&self) -> usize {
-        self.0.capacity()
-    }
-
     /// Gives the socket what it takes. `fill` puts what else there is on the link before each batch.
     pub(crate) fn push(
         &mut self,

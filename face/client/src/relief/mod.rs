@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use spillway_policy::activation::{Counters, Notice, Status};
 use spillway_policy::{Activation, Carrier, Order, Word};
+use spillway_session::Jitter;
 use spillway_transport::Time;
 
 pub use settings::ReliefSettings;
@@ -35,7 +36,7 @@ pub use spillway_policy::{ActivationSettings, Member};
 use self::asking::Asking;
 use self::routes::Known;
 use crate::ask::Asked;
-use crate::jitter::Jitter;
+use crate::jitter;
 use crate::session::{CarrierLoss, Session, SessionEvent, SessionSettings};
 use crate::settings::LinkTarget;
 
@@ -100,7 +101,7 @@ impl Relief {
     /// A setting is out of its bounds, or the host has no descriptors.
     pub fn new(now: Instant, settings: ReliefSettings) -> io::Result<Relief> {
         let ReliefSettings { server, helpers, activation, asked, session } = settings;
-        let mut jitter = Jitter::from_host()?;
+        let mut jitter = Jitter::seeded(jitter::seed()?);
         let mut activation = Activation::new(Time::ZERO, activation, jitter.bits())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         activation.helpers(!helpers.is_empty());

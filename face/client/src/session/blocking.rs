@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use spillway_session::SessionEnd;
 
-use super::{End, Session, SessionEvent, SessionSettings};
+use super::{Session, SessionEvent, SessionSettings, as_error};
 use crate::settings::LinkTarget;
 
 /// A [`Session`] whose calls wait. Reads and writes as a `TcpStream` does.
@@ -24,8 +25,8 @@ impl BlockingSession {
         let session = Session::open(Instant::now(), routes, settings)?;
         let mut blocking = BlockingSession { session };
         while blocking.session.carrier().is_none() {
-            if let Some(end) = blocking.session.end {
-                return Err(end.as_error());
+            if let Some(end) = blocking.session.driver.end() {
+                return Err(as_error(end));
             }
             blocking.wait()?;
         }
@@ -49,9 +50,9 @@ impl BlockingSession {
         while !self.session.is_over() {
             self.wait()?;
         }
-        match self.session.end {
-            None | Some(End::InOrder) => Ok(()),
-            Some(end) => Err(end.as_error()),
+        match self.session.driver.end() {
+            None | Some(SessionEnd::InOrder) => Ok(()),
+            Some(end) => Err(as_error(end)),
         }
     }
 

@@ -1,16 +1,18 @@
 //! What a session tells its user.
 
-use std::fmt;
-use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
+use alloc::collections::VecDeque;
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
 
-use spillway_batch::{LinkError, RefuseReason};
-use spillway_session::CarrierError;
+use spillway_batch::{CloseReason, LinkError, RefuseReason};
 
-/// Something that happened. None of it needs an answer: the session goes on by itself.
+use crate::client::CarrierError;
+
+/// Something that happened. None of it needs an answer: the session goes on by itself. `E` is the error of the host's
+/// sockets.
 #[derive(Debug)]
-pub enum SessionEvent {
+pub enum SessionEvent<E> {
     /// This link port carries the session from now on.
     Moved(SocketAddr),
     /// This one does not any more, or did not come to it. Another is tried.
@@ -18,7 +20,7 @@ pub enum SessionEvent {
         /// Which.
         address: SocketAddr,
         /// Why.
-        why: CarrierLoss,
+        why: CarrierLoss<E>,
     },
     /// The server's application accepted the session.
     Accepted,
@@ -28,9 +30,9 @@ pub enum SessionEvent {
 
 /// Why a carrier carries a session no more.
 #[derive(Debug)]
-pub enum CarrierLoss {
+pub enum CarrierLoss<E> {
     /// Its socket failed.
-    Socket(io::Error),
+    Socket(E),
     /// The other side closed it.
     Closed,
     /// It was silent for so long.
@@ -51,7 +53,7 @@ pub enum CarrierLoss {
     Asked,
 }
 
-impl fmt::Display for CarrierLoss {
+impl<E: fmt::Display> fmt::Display for CarrierLoss<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CarrierLoss::Socket(error) => error.fmt(f),
@@ -89,4 +91,58 @@ impl fmt::Display for Gone {
     }
 }
 
-impl std::error::Error for Gone {}
+impl core::error::Error for Gone {}
+
+/// How the incoming direction has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The server sends no more, or has closed in order.
+    InOrder,
+    /// The session was closed for another reason.
+    Reset(CloseReason),
+    /// The server's application refused the session.
+    Refused,
+    /// The server does not know the session any more.
+    Gone(Gone),
+    /// Nothing has carried the session for too long.
+    GivenUp,
+    /// The server's own port refuses connections: its process is gone, and the session with it, if there was one.
+    Absent(Option<Gone>),
+}
+
+/// Events that wait to be polled. When there are too many, the oldest are dropped.
+#[derive(Debug)]
+pub(super) struct Events<E>(VecDeque<SessionEvent<E>>);
+
+impl<E> Events<E> {
+    const MAX: usize = 32;
+
+    pub(super) fn new() -> Events<E> {
+        Events(VecDeque::new())
+    }
+
+    pub(super) fn push(&mut self, event: SessionEvent<E>) {
+        if self.0.len() >= Self::MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(event);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<SessionEvent<E>> {
+        self.0.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_events_are_kept() {
+        let mut events = Events::<()>::new();
+        events.push(SessionEvent::Accepted);
+        (0..Events::<()>::MAX).for_each(|_| events.push(SessionEvent::Room));
+        assert_eq!(events.0.len(), Events::<()>::MAX);
+        assert!(matches!(events.pop(), Some(SessionEvent::Room)));
+    }
+}

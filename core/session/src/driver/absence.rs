@@ -5,17 +5,16 @@
 //! session still waits for a moment, because a helper may have the better answer. A refusal says nothing where the
 //! port has never carried the session and helpers have: a firewall may refuse clients there.
 
-use std::io;
-use std::time::{Duration, Instant};
+use core::time::Duration;
 
-use super::CarrierLoss;
+use spillway_transport::Time;
 
 #[derive(Debug, Default)]
 pub(super) struct Absence {
     was_attached: bool,
     was_attached_to_own: bool,
     /// Since when the server's own port has refused, without another outcome in between.
-    refused_since: Option<Instant>,
+    refused_since: Option<Time>,
 }
 
 impl Absence {
@@ -27,9 +26,7 @@ impl Absence {
     }
 
     /// An attempt at the server's own port failed, or what it carried is lost.
-    pub(super) fn own_lost(&mut self, now: Instant, why: &CarrierLoss) {
-        let is_refused =
-            matches!(why, CarrierLoss::Socket(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+    pub(super) fn own_lost(&mut self, now: Time, is_refused: bool) {
         if is_refused && (self.was_attached_to_own || !self.was_attached) {
             self.refused_since.get_or_insert(now);
         } else {
@@ -43,7 +40,7 @@ impl Absence {
     }
 
     /// When to give up, if nothing carries the session until then.
-    pub(super) fn gives_up_at(&self, patience: Duration) -> Option<Instant> {
+    pub(super) fn gives_up_at(&self, patience: Duration) -> Option<Time> {
         self.refused_since.map(|since| since + patience)
     }
 }
@@ -54,32 +51,28 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    fn refused() -> CarrierLoss {
-        CarrierLoss::Socket(io::ErrorKind::ConnectionRefused.into())
-    }
-
     #[test]
     fn refusals_in_a_row_count_from_the_first() {
-        let (mut absence, begin) = (Absence::default(), Instant::now());
+        let (mut absence, begin) = (Absence::default(), Time(7));
         assert_eq!(absence.gives_up_at(PATIENCE), None);
-        absence.own_lost(begin, &refused());
-        absence.own_lost(begin + PATIENCE / 2, &refused());
+        absence.own_lost(begin, true);
+        absence.own_lost(begin + PATIENCE / 2, true);
         assert_eq!(absence.gives_up_at(PATIENCE), Some(begin + PATIENCE));
-        absence.own_lost(begin + PATIENCE / 2, &CarrierLoss::Closed);
+        absence.own_lost(begin + PATIENCE / 2, false);
         assert_eq!(absence.gives_up_at(PATIENCE), None, "a process listens there");
-        absence.own_lost(begin, &refused());
+        absence.own_lost(begin, true);
         absence.attached(false);
         assert_eq!(absence.gives_up_at(PATIENCE), None, "a helper reaches the server");
     }
 
     #[test]
     fn a_port_that_never_carried_a_helped_session_proves_nothing() {
-        let (mut absence, now) = (Absence::default(), Instant::now());
+        let (mut absence, now) = (Absence::default(), Time(7));
         absence.attached(false);
-        absence.own_lost(now, &refused());
+        absence.own_lost(now, true);
         assert_eq!(absence.gives_up_at(PATIENCE), None);
         absence.attached(true);
-        absence.own_lost(now, &refused());
+        absence.own_lost(now, true);
         assert!(absence.gives_up_at(PATIENCE).is_some());
     }
 }

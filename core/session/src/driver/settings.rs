@@ -1,9 +1,11 @@
 //! Bounds of sessions.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use core::net::SocketAddr;
+use core::time::Duration;
 
-use spillway_session::{Pace, Patience, StreamLimits};
+use crate::routes::Pace;
+use crate::stream::StreamLimits;
+use crate::vigil::Patience;
 
 /// Bounds of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

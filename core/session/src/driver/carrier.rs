@@ -1,0 +1,181 @@
+//! One carrier of a session: a link of its own to a link port, with one connection on it.
+
+use core::net::SocketAddr;
+
+use spillway_auth::Fresh;
+use spillway_batch::{Control, Id, Limits, LinkError, OpenerEvent, OpenerLink, Scratch};
+use spillway_transport::{Chunk, Time};
+
+use super::target::LinkTarget;
+use crate::carriers::OnOpenerLink;
+use crate::client::ClientSession;
+use crate::stream::Carrier;
+
+/// Bytes that wait on a link before the socket has taken them: what is beyond waits in the session.
+const PENDING_BYTES_MAX: usize = 64 * 1024;
+
+/// Hears what a session says on its carriers, as somebody on the path to the server would, and may repeat old messages. A
+/// simulator does; programs use `()`.
+pub trait Eavesdropper {
+    /// The session says this.
+    fn hears(&mut self, _said: &Control) {}
+
+    /// An old message that is sent now, while the session has nothing to say itself.
+    fn repeats(&mut self) -> Option<Control> {
+        None
+    }
+}
+
+impl Eavesdropper for () {}
+
+/// A link port that was chosen, and the link to it once the host is connected.
+#[derive(Debug)]
+pub(super) struct LinkCarrier {
+    target: LinkTarget,
+    /// The host has been told to connect.
+    is_opened: bool,
+    line: Option<Line>,
+    /// The server has to answer until then.
+    deadline: Time,
+}
+
+/// A link over a connected socket.
+#[derive(Debug)]
+struct Line {
+    link: OpenerLink,
+    /// Our end of the socket, which the first words name.
+    client: SocketAddr,
+    /// The session's connection on the link, once its first words are said.
+    id: Option<Id>,
+    /// A batch of which the socket has not taken all.
+    unsent: Chunk,
+}
+
+impl LinkCarrier {
+    pub(super) fn new(target: LinkTarget, deadline: Time) -> LinkCarrier {
+        LinkCarrier { target, is_opened: false, line: None, deadline }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.target.address
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// The host was told to connect.
+    pub(super) fn is_opened(&self) -> bool {
+        self.is_opened
+    }
+
+    /// Where the host is to connect to, once.
+    pub(super) fn poll_open(&mut self) -> Option<&LinkTarget> {
+        (!core::mem::replace(&mut self.is_opened, true)).then_some(&self.target)
+    }
+
+    pub(super) fn connected(&mut self, now: Time, client: SocketAddr, fresh: Fresh) {
+        let link = OpenerLink::new(&self.target.opener(Limits::default()), now, fresh);
+        self.line = Some(Line { link, client, id: None, unsent: Chunk::default() });
+    }
+
+    pub(super) fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
+        match &mut self.line {
+            Some(line) => line.link.unseal(now, wire, scratch),
+            None => &[],
+        }
+    }
+
+    pub(super) fn decompose<'a>(
+        &mut self,
+        now: Time,
+        input: &mut &'a [u8],
+    ) -> Result<Option<OpenerEvent<'a>>, LinkError> {
+        match &mut self.line {
+            Some(line) => line.link.decompose(now, input),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether the other end of an established link can carry a session.
+    pub(super) fn carries_sessions(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.link.carries_sessions())
+    }
+
+    /// Asks the server for a sign of life.
+    pub(super) fn ask(&mut self, session: &mut ClientSession) {
+        if let Some(Line { link, id: Some(id), .. }) = &mut self.line {
+            session.ask(&mut OnOpenerLink { link, id: *id, pending_bytes_max: PENDING_BYTES_MAX });
+        }
+    }
+
+    /// Gathers what the session says, its first words included, unless a batch waits for the socket already.
+    pub(super) fn fill(&mut self, now: Time, session: &mut ClientSession, ear: &mut impl Eavesdropper) {
+        let Some(line) = self.line.as_mut().filter(|line| line.unsent.is_empty()) else { return };
+        if line.id.is_none() && line.link.is_established() {
+            let words = session.open(now, line.client, self.target.server);
+            ear.hears(&words);
+            line.id = line.link.open_relayed(words).ok();
+            debug_assert!(
+                line.id.is_some(),
+                "a link that carries no sessions was left when it was established"
+            );
+        }
+        if let Some(id) = line.id {
+            let carrier = OnOpenerLink { link: &mut line.link, id, pending_bytes_max: PENDING_BYTES_MAX };
+            session.transmit(now, &mut Heard { carrier, ear });
+        }
+        line.unsent = line.link.flush(now).unwrap_or_default();
+        if let Some(id) = line.id
+            && line.unsent.is_empty()
+            && session.is_attached()
+            && let Some(copy) = ear.repeats()
+        {
+            line.link.relay_control(id, copy);
+            line.unsent = line.link.flush(now).unwrap_or_default();
+        }
+    }
+
+    /// What the socket is to have next.
+    pub(super) fn unsent(&self) -> Option<&[u8]> {
+        self.line.as_ref().map(|line| line.unsent.as_slice()).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// The socket took so many bytes.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        let Some(line) = &mut self.line else { return };
+        line.unsent.advance(bytes);
+        if line.unsent.is_empty() {
+            line.link.recycle(core::mem::take(&mut line.unsent));
+        }
+    }
+
+    /// Whether the socket has not taken all of a batch.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.unsent().is_some()
+    }
+
+    /// Bytes of memory that hold what the socket has not taken, and what has come of an incomplete record.
+    pub(super) fn held_bytes(&self) -> usize {
+        let Some(Line { link, unsent, .. }) = &self.line else { return 0 };
+        let waiting = if link.pending() == 0 { link.held_incomplete() } else { link.held() };
+        waiting + if unsent.is_empty() { 0 } else { unsent.capacity() }
+    }
+}
+
+/// A carrier that somebody listens to.
+struct Heard<'a, E> {
+    carrier: OnOpenerLink<'a>,
+    ear: &'a mut E,
+}
+
+impl<E: Eavesdropper> Carrier for Heard<'_, E> {
+    fn data(&mut self, bytes: &[u8]) -> usize {
+        self.carrier.data(bytes)
+    }
+
+    fn control(&mut self, control: Control) {
+        self.ear.hears(&control);
+        self.carrier.control(control);
+    }
+}

@@ -1,0 +1,486 @@
+//! The driver of one session: its parts, and what connects them.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use spillway_auth::Fresh;
+use spillway_batch::{CloseReason, ConsumedTooMuch, OpenerEvent, RefuseReason, Scratch};
+use spillway_transport::Time;
+use spillway_wire::session::SessionId;
+
+use super::carrier::{Eavesdropper, LinkCarrier};
+use super::event::{CarrierLoss, Events, Gone, SessionEnd, SessionEvent};
+use super::schedule::{GiveUp, Leaving, Schedule};
+use super::settings::SessionSettings;
+use super::target::LinkTarget;
+use crate::client::{ClientEvent, ClientSession};
+use crate::stream::StreamEvent;
+use crate::vigil::{Doubt, Patience, Vigil};
+
+/// What the host of a driver has to do with its one socket.
+#[derive(Clone, Copy, Debug)]
+pub enum Action<'a> {
+    /// Close it: its carrier was left.
+    Close,
+    /// Begin to connect to this link port. [`Driver::handle_connected`], [`Driver::handle_failed`] or
+    /// [`Driver::handle_closed`] tells how that ended.
+    Open(&'a LinkTarget),
+}
+
+/// One session and whatever carries it now. `E` is the error of the host's sockets.
+///
+/// The host owns at most one socket at a time. After each verb it gives the socket what
+/// [`poll_transmit`](Self::poll_transmit) has, and then does what [`poll_action`](Self::poll_action) says. It calls
+/// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout), and for bytes that came:
+/// [`unseal`](Self::unseal) once, then [`decompose`](Self::decompose) and [`handle`](Self::handle) in turns.
+#[derive(Debug)]
+pub struct Driver<E> {
+    session: ClientSession,
+    schedule: Schedule,
+    vigil: Vigil,
+    attach_timeout: Duration,
+    carrier: Option<LinkCarrier>,
+    /// The host's socket belongs to a carrier that was left.
+    closes: bool,
+    end: Option<SessionEnd>,
+    /// No carrier is looked for any more.
+    is_given_up: bool,
+    /// The application writes no more, or the server has closed.
+    is_finished: bool,
+    /// The last write was taken in part only.
+    wants_room: bool,
+    events: Events<E>,
+}
+
+impl<E> Driver<E> {
+    /// A session that is opened at the first of these link ports when [`handle_timeout`](Self::handle_timeout) is called
+    /// for the first time; the others are tried in turn. All of them lead to the same server, which must accept the
+    /// first one's key of clients. `id` are fresh random bytes, never used before; `seed` spreads clients in time.
+    ///
+    /// `None` without a link port.
+    pub fn new(
+        now: Time,
+        targets: Vec<LinkTarget>,
+        settings: &SessionSettings,
+        id: SessionId,
+        seed: u64,
+    ) -> Option<Driver<E>> {
+        let key = targets.first()?.key.clone();
+        Some(Driver {
+            session: ClientSession::new(key, id, settings.stream),
+            schedule: Schedule::new(now, targets, settings, seed),
+            vigil: Vigil::new(settings.patience, now),
+            attach_timeout: settings.attach_timeout,
+            carrier: None,
+            closes: false,
+            end: None,
+            is_given_up: false,
+            is_finished: false,
+            wants_room: false,
+            events: Events::new(),
+        })
+    }
+
+    // The application's side.
+
+    /// Takes a prefix of `bytes` and returns its length; [`SessionEvent::Room`] follows when it was less than all. What is
+    /// taken is kept until the server has it, on whatever carrier.
+    ///
+    /// # Errors
+    /// How the session has ended; [`SessionEnd::InOrder`] also after [`finish`](Self::finish).
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, SessionEnd> {
+        match self.end {
+            None | Some(SessionEnd::InOrder) if self.is_finished => return Err(SessionEnd::InOrder),
+            None | Some(SessionEnd::InOrder) => {}
+            Some(end) => return Err(end),
+        }
+        let taken = self.session.write(bytes);
+        self.wants_room = taken < bytes.len();
+        Ok(taken)
+    }
+
+    /// How many bytes [`write`](Self::write) would take now.
+    pub fn room(&self) -> usize {
+        self.session.room()
+    }
+
+    /// The application has read so many bytes.
+    ///
+    /// # Errors
+    /// More than were received; nothing has changed, then.
+    pub fn consumed(&mut self, bytes: usize) -> Result<(), ConsumedTooMuch> {
+        self.session.consumed(bytes)
+    }
+
+    /// Sends no more; replies still come.
+    pub fn finish(&mut self) {
+        self.is_finished = true;
+        self.session.finish();
+    }
+
+    /// Closes. What was written still reaches the server if the driver is kept until it [is over](Self::is_over), unless
+    /// the reason is not [`CloseReason::Normal`]. A closed session stays on its carrier, also when that asks it to leave:
+    /// a move would race with the server's answer.
+    pub fn close(&mut self, reason: CloseReason) {
+        self.is_finished = true;
+        self.schedule.stay();
+        self.session.close(reason);
+    }
+
+    /// Moves to one of the link ports, by index, at once. Returns whether there is such a one.
+    pub fn move_to(&mut self, now: Time, route: usize) -> bool {
+        if route >= self.schedule.route_count() {
+            return false;
+        }
+        self.leave(now, CarrierLoss::Asked);
+        self.schedule.choose(now, route);
+        self.handle_timeout(now);
+        true
+    }
+
+    /// Other link ports from now on, in the order in which they are to be tried; the present carrier stays in use, be it
+    /// among them or not. Returns whether there is any: without one nothing changes.
+    pub fn set_targets(&mut self, targets: Vec<LinkTarget>) -> bool {
+        if targets.is_empty() {
+            return false;
+        }
+        self.schedule.replace(targets, self.carrier.as_ref().map(LinkCarrier::address));
+        true
+    }
+
+    /// Another patience with carriers, from the next one on; the present one is watched anew.
+    pub fn set_patience(&mut self, now: Time, patience: Patience, attach_timeout: Duration) {
+        self.vigil = Vigil::new(patience, now);
+        self.attach_timeout = attach_timeout;
+    }
+
+    // The host's side.
+
+    /// What to do with the socket. Ask until `None`.
+    #[must_use]
+    pub fn poll_action(&mut self) -> Option<Action<'_>> {
+        if core::mem::take(&mut self.closes) {
+            return Some(Action::Close);
+        }
+        self.carrier.as_mut()?.poll_open().map(Action::Open)
+    }
+
+    /// The socket is connected. `client`: its own address; `fresh`: randomness for the link's handshake.
+    pub fn handle_connected(&mut self, now: Time, client: SocketAddr, fresh: Fresh) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.connected(now, client, fresh);
+        }
+    }
+
+    /// The socket failed, or could not be made. `is_refused`: the link port's host refused the connection.
+    pub fn handle_failed(&mut self, now: Time, error: E, is_refused: bool) {
+        self.lose_carrier(now, CarrierLoss::Socket(error), is_refused);
+    }
+
+    /// The other side has closed the socket.
+    pub fn handle_closed(&mut self, now: Time) {
+        self.lose(now, CarrierLoss::Closed);
+    }
+
+    /// What came on the socket, ready to be [taken apart](Self::decompose).
+    pub fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
+        match &mut self.carrier {
+            Some(carrier) => carrier.unseal(now, wire, scratch),
+            None => &[],
+        }
+    }
+
+    /// Takes the next event off the front of `input`, to be given to [`handle`](Self::handle). `None` when all of `input`
+    /// is used up, or the carrier is lost.
+    #[must_use]
+    pub fn decompose<'a>(&mut self, now: Time, input: &mut &'a [u8]) -> Option<OpenerEvent<'a>> {
+        match self.carrier.as_mut()?.decompose(now, input) {
+            Ok(Some(event)) => return Some(event),
+            Ok(None) if self.session.is_attached() => self.vigil.heard(now, self.session.awaits()),
+            Ok(None) => {}
+            Err(error) => self.lose(now, CarrierLoss::Link(error)),
+        }
+        None
+    }
+
+    /// Something came on the carrier. Returns bytes for the application, which says [`consumed`](Self::consumed) later.
+    pub fn handle<'a>(&mut self, now: Time, event: OpenerEvent<'a>) -> Option<&'a [u8]> {
+        let outcome = match event {
+            OpenerEvent::Established { connections_max } => self.established(connections_max),
+            OpenerEvent::RelayedData { bytes, .. } => match self.session.handle_data(now, bytes.len()) {
+                Ok(true) => return Some(bytes),
+                Ok(false) => Ok(()),
+                Err(event) => self.note(now, event),
+            },
+            OpenerEvent::RelayedControl { control, .. } => match self.session.handle_control(now, &control) {
+                Ok(Some(event)) => self.note(now, event),
+                Ok(None) => Ok(()),
+                Err(error) => Err(CarrierLoss::Carrier(error)),
+            },
+            OpenerEvent::Drain { deadline_ms } => self.drained(now, deadline_ms),
+            // Of connections that are not relayed: there are none on this link.
+            OpenerEvent::Accepted { .. }
+            | OpenerEvent::Refused { .. }
+            | OpenerEvent::Data { .. }
+            | OpenerEvent::Taken { .. }
+            | OpenerEvent::Finished { .. }
+            | OpenerEvent::Closed { .. } => Ok(()),
+        };
+        if let Err(why) = outcome {
+            self.lose(now, why);
+        }
+        None
+    }
+
+    /// What to give the socket next; say [`sent`](Self::sent) how much of it the socket took. Ask until `None`, or until
+    /// the socket takes less than all.
+    #[must_use]
+    pub fn poll_transmit(&mut self, now: Time) -> Option<&[u8]> {
+        self.poll_transmit_heard(now, &mut ())
+    }
+
+    /// As [`poll_transmit`](Self::poll_transmit), while somebody listens.
+    #[must_use]
+    pub fn poll_transmit_heard(&mut self, now: Time, ear: &mut impl Eavesdropper) -> Option<&[u8]> {
+        let carrier = self.carrier.as_mut()?;
+        carrier.fill(now, &mut self.session, ear);
+        if self.session.is_attached() && self.session.awaits() {
+            self.vigil.awaits(now);
+        }
+        if !carrier.has_unsent() && self.session.is_over() {
+            self.drop_carrier();
+        }
+        self.carrier.as_ref()?.unsent()
+    }
+
+    /// The socket took so many of the bytes that [`poll_transmit`](Self::poll_transmit) returned.
+    pub fn sent(&mut self, bytes: usize) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.sent(bytes);
+        }
+    }
+
+    /// Whether the socket is to be watched until it takes more.
+    pub fn has_unsent(&self) -> bool {
+        self.carrier.as_ref().is_some_and(LinkCarrier::has_unsent)
+    }
+
+    /// What happened. Ask until `None`.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<SessionEvent<E>> {
+        self.events.pop()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if self.is_over() {
+            return None;
+        }
+        let is_attached = self.session.is_attached();
+        let carrier = self.carrier.as_ref().map(|carrier| match is_attached {
+            true => self.vigil.poll_timeout(),
+            false => carrier.deadline(),
+        });
+        let owed = self.session.poll_timeout();
+        [self.schedule.poll_timeout(is_attached), carrier, owed].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.is_over() {
+            return;
+        }
+        if let Some(how) = self.schedule.poll_give_up(now) {
+            return self.give_up(now, how);
+        }
+        match self.schedule.poll_leave(now) {
+            Some(Leaving::Drain) => self.lose(now, CarrierLoss::Drain),
+            Some(Leaving::SentAway) => self.leave(now, CarrierLoss::SentAway),
+            None => {}
+        }
+        if !self.session.is_attached() && self.schedule.take_turn(now) {
+            self.leave_for_turn(now);
+        }
+        if let Some(target) = self.schedule.poll_target(now) {
+            debug_assert!(self.carrier.is_none(), "another route is tried when the carrier was left");
+            self.carrier = Some(LinkCarrier::new(target, now + self.attach_timeout));
+        }
+        self.look_after(now);
+    }
+
+    // What it is like.
+
+    /// The link port that carries the session now.
+    pub fn carrier(&self) -> Option<SocketAddr> {
+        self.carrier.as_ref().filter(|_| self.session.is_attached()).map(LinkCarrier::address)
+    }
+
+    /// How the incoming direction has ended. Bytes that [`handle`](Self::handle) returned came before.
+    pub fn end(&self) -> Option<SessionEnd> {
+        self.end
+    }
+
+    /// Whether our application has closed it, or it was closed in answer to the server.
+    pub fn is_closed_here(&self) -> bool {
+        self.session.is_closed_here()
+    }
+
+    /// Whether nothing more comes of it.
+    pub fn is_over(&self) -> bool {
+        self.session.is_over() || self.is_given_up
+    }
+
+    /// The session's id.
+    pub fn id(&self) -> SessionId {
+        self.session.id()
+    }
+
+    /// Bytes written that are not known to have arrived.
+    pub fn kept(&self) -> usize {
+        self.session.kept()
+    }
+
+    /// Bytes of memory that hold [`kept`](Self::kept) bytes, and what the socket has not taken. Empty buffers do not count:
+    /// they keep a few KiB at most.
+    pub fn held_bytes(&self) -> usize {
+        self.session.kept_held() + self.carrier.as_ref().map_or(0, LinkCarrier::held_bytes)
+    }
+
+    // What connects the parts.
+
+    fn established(&mut self, connections_max: u32) -> Result<(), CarrierLoss<E>> {
+        let carries = self.carrier.as_ref().is_some_and(LinkCarrier::carries_sessions);
+        if carries && connections_max > 0 { Ok(()) } else { Err(CarrierLoss::TooOld) }
+    }
+
+    /// Takes note of what the session says. An error has the carrier left.
+    fn note(&mut self, now: Time, event: ClientEvent) -> Result<(), CarrierLoss<E>> {
+        match event {
+            ClientEvent::Attached { room } => {
+                self.vigil.restart(now);
+                if let Some(address) = self.carrier.as_ref().map(LinkCarrier::address) {
+                    self.schedule.attached(address);
+                    self.events.push(SessionEvent::Moved(address));
+                }
+                if room {
+                    self.tell_room();
+                }
+            }
+            ClientEvent::Accepted => self.events.push(SessionEvent::Accepted),
+            ClientEvent::Refused(reason) => {
+                if self.session.is_over() {
+                    self.end = Some(SessionEnd::Refused);
+                }
+                return Err(CarrierLoss::Refused(reason));
+            }
+            ClientEvent::Gone { acknowledged } => {
+                self.end = Some(SessionEnd::Gone(Gone { acknowledged, written: self.session.written() }));
+                return Err(CarrierLoss::Refused(RefuseReason::Gone));
+            }
+            ClientEvent::Drain { deadline_ms } => self.sent_away(now, deadline_ms),
+            ClientEvent::Stream(StreamEvent::Room) => self.tell_room(),
+            ClientEvent::Stream(StreamEvent::Finished) => self.end = Some(SessionEnd::InOrder),
+            ClientEvent::Stream(StreamEvent::Closed(reason)) => {
+                let is_normal = reason == CloseReason::Normal;
+                self.end = Some(if is_normal { SessionEnd::InOrder } else { SessionEnd::Reset(reason) });
+                self.is_finished = true;
+                self.session.close(CloseReason::Normal);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_room(&mut self) {
+        if core::mem::take(&mut self.wants_room) {
+            self.events.push(SessionEvent::Room);
+        }
+    }
+
+    /// The carrier goes away within this time.
+    fn drained(&mut self, now: Time, deadline_ms: u32) -> Result<(), CarrierLoss<E>> {
+        let deadline = Duration::from_millis(deadline_ms.into());
+        let may_stay = self.stays() || self.schedule.drained(now, deadline, self.session.is_attached());
+        if may_stay { Ok(()) } else { Err(CarrierLoss::Drain) }
+    }
+
+    /// The server wants the session elsewhere within this time.
+    fn sent_away(&mut self, now: Time, deadline_ms: u32) {
+        if !self.stays() {
+            self.schedule.sent_away(now, Duration::from_millis(deadline_ms.into()));
+        }
+    }
+
+    /// Whether the session ends on this carrier: it has closed, and the server's answer comes here.
+    fn stays(&self) -> bool {
+        self.session.is_closed_here() && self.session.is_attached()
+    }
+
+    /// Leaves the carrier; the next route is tried when its time has come.
+    fn lose(&mut self, now: Time, why: CarrierLoss<E>) {
+        self.lose_carrier(now, why, false);
+    }
+
+    fn lose_carrier(&mut self, now: Time, why: CarrierLoss<E>, is_refused: bool) {
+        let Some(address) = self.carrier.as_ref().map(LinkCarrier::address) else { return };
+        self.schedule.note_lost(now, address, is_refused);
+        self.leave(now, why);
+        if !self.session.is_over() {
+            self.schedule.retry(now);
+        }
+    }
+
+    /// Leaves the carrier, if there is one.
+    fn leave(&mut self, now: Time, why: CarrierLoss<E>) {
+        if let Some(address) = self.drop_carrier() {
+            self.events.push(SessionEvent::CarrierLost { address, why });
+        }
+        self.session.detach();
+        self.schedule.detached(now);
+    }
+
+    fn drop_carrier(&mut self) -> Option<SocketAddr> {
+        let carrier = self.carrier.take()?;
+        self.closes |= carrier.is_opened();
+        Some(carrier.address())
+    }
+
+    /// Leaves a carrier on which no server has answered, because it is the session's turn to return to the server.
+    fn leave_for_turn(&mut self, now: Time) {
+        if let Some(carrier) = &self.carrier {
+            let silent = self.attach_timeout.saturating_sub(carrier.deadline().since(now));
+            self.leave(now, CarrierLoss::Silent(silent));
+        }
+    }
+
+    /// Leaves a carrier that has been silent for too long, after it was asked for a sign of life.
+    fn look_after(&mut self, now: Time) {
+        let Some(carrier) = &mut self.carrier else { return };
+        if !self.session.is_attached() {
+            if carrier.deadline() <= now {
+                self.lose(now, CarrierLoss::Silent(self.attach_timeout));
+            }
+            return;
+        }
+        let silent = self.vigil.timeout();
+        match self.vigil.poll(now) {
+            Some(Doubt::Ask) => carrier.ask(&mut self.session),
+            Some(Doubt::Leave) => self.lose(now, CarrierLoss::Silent(silent)),
+            None => {}
+        }
+    }
+
+    fn give_up(&mut self, now: Time, how: GiveUp) {
+        let gone = Gone { acknowledged: self.session.acknowledged(), written: self.session.written() };
+        self.end = Some(match how {
+            // Only the server's *close* is missing.
+            _ if self.session.has_closed_complete() => SessionEnd::InOrder,
+            GiveUp::Silent => SessionEnd::GivenUp,
+            GiveUp::Absent { was_attached } => SessionEnd::Absent(was_attached.then_some(gone)),
+        });
+        self.is_given_up = true;
+        self.leave(now, CarrierLoss::Asked);
+        self.schedule.stop();
+    }
+}

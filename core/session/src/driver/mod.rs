@@ -1,0 +1,23 @@
+//! A client's session and the carriers that it moves between, without sockets: what the client library, the sidecar and
+//! the simulator run.
+//!
+//! - [`machine`]: the [`Driver`] itself, which ties the parts together
+//! - [`schedule`]: which link port is tried next and when; [`absence`]: whether the server's process has ended
+//! - [`carrier`]: the link that carries the session now
+//! - [`event`], [`settings`], [`target`], [`jitter`]: what goes in and out
+
+mod absence;
+mod carrier;
+mod event;
+mod jitter;
+mod machine;
+mod schedule;
+mod settings;
+mod target;
+
+pub use carrier::Eavesdropper;
+pub use event::{CarrierLoss, Gone, SessionEnd, SessionEvent};
+pub use jitter::Jitter;
+pub use machine::{Action, Driver};
+pub use settings::SessionSettings;
+pub use target::LinkTarget;

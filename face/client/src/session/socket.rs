@@ -1,0 +1,66 @@
+//! The socket of a session's present carrier, and what the session's poll descriptor watches it for.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::socket;
+
+/// Connecting, and then connected.
+#[derive(Debug)]
+pub(super) struct CarrierSocket {
+    fd: OwnedFd,
+    is_connected: bool,
+    /// Whether the poll descriptor watches for writing; `None` before it watches at all.
+    watched_to_write: Option<bool>,
+}
+
+impl CarrierSocket {
+    /// Starts to connect, from this port number if it is free.
+    pub(super) fn start(target: SocketAddr, local_port: Option<u16>) -> io::Result<CarrierSocket> {
+        let fd = socket::start_from(target, local_port)?;
+        Ok(CarrierSocket { fd, is_connected: false, watched_to_write: None })
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.is_connected
+    }
+
+    /// Its own address, once: when it has become connected.
+    pub(super) fn poll_connected(&mut self) -> io::Result<Option<SocketAddr>> {
+        if self.is_connected || !socket::is_connected(&self.fd)? {
+            return Ok(None);
+        }
+        self.is_connected = true;
+        socket::local_address(&self.fd).map(Some)
+    }
+
+    /// Receives what has come; nothing is the end.
+    pub(super) fn receive<'a>(&self, space: &'a mut [MaybeUninit<u8>]) -> io::Result<&'a mut [u8]> {
+        socket::receive_into(&self.fd, space)
+    }
+
+    /// Sends a prefix.
+    pub(super) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        socket::send(&self.fd, bytes)
+    }
+
+    /// Has this poll descriptor watch it for reading, and for writing if there is something to write.
+    pub(super) fn watch(&mut self, poller: &OwnedFd, has_unsent: bool) -> io::Result<()> {
+        let to_write = has_unsent || !self.is_connected;
+        if self.watched_to_write == Some(to_write) {
+            return Ok(());
+        }
+        let mut flags = EventFlags::IN;
+        flags.set(EventFlags::OUT, to_write);
+        let (fd, data) = (self.fd.as_fd(), EventData::new_u64(0));
+        match self.watched_to_write.replace(to_write) {
+            None => epoll::add(poller, fd, data, flags)?,
+            Some(_) => epoll::modify(poller, fd, data, flags)?,
+        }
+        Ok(())
+    }
+}
