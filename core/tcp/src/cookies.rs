@@ -12,6 +12,7 @@ use core::time::Duration;
 use spillway_transport::Time;
 
 use crate::isn::{Key, Purpose};
+use crate::narrow::{in_packet, low_half};
 
 /// A counter is good for this and once more.
 const COUNTER: Duration = Duration::from_secs(64);
@@ -86,7 +87,8 @@ impl Cookies {
     /// An answer to a SYN that had this; `timestamp` is what ours would be now, when the peer uses them. Without it window
     /// scale and SACK are lost, and must not be offered.
     pub fn answer(&self, now: Time, flow: Flow, syn: Cookie, timestamp: Option<u32>) -> Answer {
-        let size = SIZES.iter().rposition(|size| *size <= syn.mss).unwrap_or(0) as u32; // below 8
+        let size = SIZES.iter().rposition(|size| *size <= syn.mss).unwrap_or(0);
+        let size = u32::from(in_packet(size)); // below 8
         let options = timestamp.map(|_| {
             let scale = syn.window_scale.map_or(NO_SCALE, |scale| u32::from(scale.min(SCALE_MAX)));
             scale | if syn.sack { SACK } else { 0 }
@@ -97,7 +99,7 @@ impl Cookies {
             // Never ahead of the clock: a later one must not look older.
             if options > clock & OPTION_MASK { low.wrapping_sub(OPTION_MASK + 1) } else { low }
         });
-        let top = (counter as u32 % (1 << COUNTER_BITS)) | (size << COUNTER_BITS); // the counter's low bits
+        let top = (low_half(counter) % (1 << COUNTER_BITS)) | (size << COUNTER_BITS);
         let tag = self.tag(flow, counter, size, options);
         Answer { initial: ((top << TAG_BITS) | tag) ^ self.mask(flow), timestamp }
     }
@@ -111,7 +113,7 @@ impl Cookies {
             return None;
         }
         let options = options.unwrap_or(NO_SCALE);
-        let scale = (options & NO_SCALE) as u8; // four bits
+        let scale = u8::try_from(options & NO_SCALE).unwrap_or(u8::MAX); // four bits
         Some(Cookie {
             mss: SIZES[size as usize],
             window_scale: (scale <= SCALE_MAX).then_some(scale),
@@ -131,7 +133,7 @@ impl Cookies {
         let open = initial ^ self.mask(flow);
         let (top, tag) = (open >> TAG_BITS, open & TAG_MASK);
         let present = self.counter(now);
-        let age = (present as u32).wrapping_sub(top) % (1 << COUNTER_BITS);
+        let age = low_half(present).wrapping_sub(top) % (1 << COUNTER_BITS);
         let counter = present.checked_sub(u64::from(age)).filter(|_| age <= 1)?;
         Some(Opened { counter, size: top >> COUNTER_BITS, tag })
     }
@@ -144,14 +146,14 @@ impl Cookies {
     /// Hides the counter and the size; other connections' say nothing about it.
     fn mask(&self, flow: Flow) -> u32 {
         let more = u64::from(flow.peer_initial);
-        self.key.hash(Purpose::CookieMask, flow.local, flow.peer, more) as u32 & !TAG_MASK // 8 of its bits
+        low_half(self.key.hash(Purpose::CookieMask, flow.local, flow.peer, more)) & !TAG_MASK // 8 bits
     }
 
     fn tag(&self, flow: Flow, counter: u64, size: u32, options: Option<u32>) -> u32 {
         let said = (u64::from(size) << 6) | options.map_or(1 << OPTION_BITS, u64::from);
         // The counter's low 23 bits last for 17 years.
         let more = (u64::from(flow.peer_initial) << 32) | ((counter << 9) & u64::from(u32::MAX)) | said;
-        self.key.hash(Purpose::CookieTag, flow.local, flow.peer, more) as u32 & TAG_MASK // 24 of its bits
+        low_half(self.key.hash(Purpose::CookieTag, flow.local, flow.peer, more)) & TAG_MASK // 24 bits
     }
 }
 

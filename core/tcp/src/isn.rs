@@ -10,6 +10,8 @@ use core::time::Duration;
 use siphasher::sip::SipHasher24;
 use spillway_transport::Time;
 
+use crate::narrow::low_half;
+
 /// RFC 6528 §3: the clock goes on every 4 µs.
 const TICK_NS: u64 = 4_000;
 /// RFC 7323 §5.4 asks for 1 ms to 1 s; a millisecond, as elsewhere.
@@ -74,15 +76,16 @@ impl Isn {
         Isn { key, clock_at_zero }
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "the clock wraps, as the numbers do")]
     fn ticks(&self, now: Time, tick_ns: u64) -> u32 {
         let ticks = (self.clock_at_zero.as_nanos() + u128::from(now.as_nanos())) / u128::from(tick_ns);
-        ticks as u32 // wraps, as the numbers do
+        ticks as u32
     }
 
     /// The initial sequence number of a connection: grows with time for the same two ends, so that an old segment is not
     /// taken for one of a new connection (RFC 6528 §3).
     pub fn initial(&self, now: Time, local: SocketAddr, peer: SocketAddr) -> u32 {
-        let hash = self.key.hash(Purpose::Initial, local, peer, 0) as u32; // 32 of its bits
+        let hash = low_half(self.key.hash(Purpose::Initial, local, peer, 0));
         self.ticks(now, TICK_NS).wrapping_add(hash)
     }
 
@@ -91,12 +94,12 @@ impl Isn {
     /// up is not told.
     pub fn timestamp_offset(&self, local: IpAddr, peer: IpAddr) -> u32 {
         let (local, peer) = (SocketAddr::new(local, 0), SocketAddr::new(peer, 0));
-        self.key.hash(Purpose::Timestamp, local, peer, 0) as u32 // 32 of its bits
+        low_half(self.key.hash(Purpose::Timestamp, local, peer, 0))
     }
 
     /// Where the search for a port of ours begins for connections with this peer (RFC 6056 §3.3.3).
     pub fn port_offset(&self, local: IpAddr, peer: SocketAddr) -> u32 {
-        self.key.hash(Purpose::Port, SocketAddr::new(local, 0), peer, 0) as u32 // 32 of its bits
+        low_half(self.key.hash(Purpose::Port, SocketAddr::new(local, 0), peer, 0))
     }
 
     /// The clock of timestamps, without an offset. It wraps after 49 days.

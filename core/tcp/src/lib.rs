@@ -3,6 +3,11 @@
 //! Deterministic: the same frames at the same times give the same output, byte for byte (Capybara §3.3).
 #![no_std]
 #![forbid(unsafe_code)]
+// Tests may cast as they like: what they count is small.
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 extern crate alloc;
 
@@ -16,6 +21,7 @@ mod flow;
 mod hasher;
 pub mod isn;
 mod moving;
+mod narrow;
 mod neighbour;
 mod reassembly;
 pub mod recovery;

@@ -7,6 +7,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::narrow::in_memory;
 use crate::seq::Seq;
 
 /// Ranges that are held, at most.
@@ -107,7 +108,7 @@ impl Reassembly {
         let held = self.ranges[first..end].iter().map(overlap).filter(|(from, until)| from < until);
         let duplicate = held.clone().next();
         let held_bytes: u64 = held.map(|(from, until)| until - from).sum();
-        let new = bytes.len() - held_bytes as usize; // at most the segment's
+        let new = bytes.len() - in_memory(held_bytes);
         let is_one_too_many = first == end && self.ranges.len() >= RANGES_MAX;
         if new > 0 && (is_one_too_many || self.bytes() + new > bytes_max) {
             return Inserted { new: 0, duplicate, refused: true };
@@ -125,7 +126,7 @@ impl Reassembly {
             return;
         }
         let until = from + bytes.len() as u64;
-        let part = |from_: Seq, until_: Seq| &bytes[(from_ - from) as usize..(until_ - from) as usize]; // within it
+        let part = |from_: Seq, until_: Seq| &bytes[in_memory(from_ - from)..in_memory(until_ - from)];
         let mut others = self.ranges.drain(first + 1..end).collect::<Vec<_>>().into_iter();
         let whole = &mut self.ranges[first];
         whole.changed = changed;
@@ -156,7 +157,7 @@ impl Reassembly {
             self.forget_if_empty();
             return Some(range.bytes.into());
         }
-        let rest = first.bytes.split_off((until - from) as usize); // less than it has
+        let rest = first.bytes.split_off(in_memory(until - from));
         first.from = until;
         Some(core::mem::replace(&mut first.bytes, rest).into())
     }
@@ -168,7 +169,7 @@ impl Reassembly {
         }
         self.ranges.retain(|range| range.until() > seq);
         if let Some(first) = self.ranges.first_mut().filter(|range| range.from < seq) {
-            first.bytes.drain(..(seq - first.from) as usize); // less than it has
+            first.bytes.drain(..in_memory(seq - first.from));
             first.from = seq;
         }
         self.forget_if_empty();

@@ -3,6 +3,8 @@
 //! On the wire a sequence number has 32 bits and wraps (RFC 9293 §3.4). Inside the stack it is *extended* to 64 bits, so
 //! that everything compares plain integers, and only this file knows arithmetic modulo 2^32.
 
+use crate::narrow::low_half;
+
 /// An extended sequence number. Ours begin at [`FIRST`], whatever the initial sequence number is.
 pub type Seq = u64;
 
@@ -38,7 +40,7 @@ impl Base {
     /// As it is on the wire.
     #[inline]
     pub fn low(self, seq: Seq) -> u32 {
-        (seq as u32).wrapping_add(self.0) // the low half, on purpose
+        low_half(seq).wrapping_add(self.0)
     }
 
     /// The one nearest to `near` that is `low` on the wire: at most 2^31 away.

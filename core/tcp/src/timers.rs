@@ -197,7 +197,8 @@ impl Wheel {
 
     /// The first tick of a place, of those that are to come.
     fn begins(&self, level: usize, place: u32) -> u64 {
-        let shift = level as u32 * DIGIT_BITS; // below 48
+        #[expect(clippy::cast_possible_truncation, reason = "there are 8 levels")]
+        let shift = level as u32 * DIGIT_BITS;
         let above = self.tick >> shift >> DIGIT_BITS << DIGIT_BITS;
         (above | u64::from(place)) << shift
     }
@@ -241,8 +242,12 @@ impl Wheel {
             return;
         }
         let level = (tick ^ self.tick).ilog2() / DIGIT_BITS;
-        let place = (tick >> (level * DIGIT_BITS)) as u8 % PLACES as u8; // the digit
-        node.place = Place::Level(level as u8, place); // below 8
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "there are 8 levels of 64 places: a digit of 6 bits"
+        )]
+        let (level_byte, place) = (level as u8, (tick >> (level * DIGIT_BITS)) as u8 % PLACES as u8);
+        node.place = Place::Level(level_byte, place);
         let places = &mut self.levels[level as usize];
         let next = core::mem::replace(&mut places.heads[usize::from(place)], key);
         (node.next, node.previous) = (next, NONE);

@@ -7,6 +7,7 @@ use spillway_wire::packet::tcp::{self, Flags, Timestamps};
 
 use super::{Connection, Context, State};
 use crate::dropped::Dropped;
+use crate::narrow::low_half;
 use crate::seq::Seq;
 
 /// A timestamp older than this says nothing: the clock may have wrapped (RFC 7323 §5.5).
@@ -31,7 +32,7 @@ impl Stamps {
 
     /// The same without an offset.
     pub(super) fn clock(now: Time) -> u32 {
-        (now.as_nanos() / 1_000_000) as u32 // wraps on purpose
+        low_half(now.as_nanos() / 1_000_000) // wraps
     }
 
     /// Whether a segment with this is older than what came before. What came long ago says nothing (RFC 7323 §5.5).

@@ -35,6 +35,7 @@ use crate::counters::Counters;
 use crate::dropped::{Dropped, Drops};
 use crate::event::{Events, StackEvent};
 use crate::flow::Flow;
+use crate::narrow::in_memory;
 use crate::recovery::{self, Recovery};
 use crate::seq::{Base, FIRST, Seq};
 use crate::settings::Settings;
@@ -432,7 +433,7 @@ impl Connection {
 
     /// Bytes that were not sent yet.
     pub(crate) fn queued(&self) -> usize {
-        (self.queue.end().saturating_sub(self.recovery.nxt().max(self.queue.start()))) as usize
+        in_memory(self.queue.end().saturating_sub(self.recovery.nxt().max(self.queue.start())))
     }
 
     pub(crate) fn watch(&mut self, is_watched: bool) {

@@ -6,6 +6,7 @@ use core::ops::Range;
 use spillway_wire::state;
 
 use super::gate::Gate;
+use crate::narrow::{in_field, in_memory};
 use crate::reassembly::{Inserted, Reassembly};
 use crate::seq::{Base, FIRST, Seq, extended};
 
@@ -181,7 +182,7 @@ impl Receiving {
         if seq < self.next && !payload.is_empty() {
             taken.duplicate = Some((seq, end.min(self.next)));
         }
-        let part = |from: Seq, to: Seq| (from - seq) as usize..(to - seq) as usize; // within the payload
+        let part = |from: Seq, to: Seq| in_memory(from - seq)..in_memory(to - seq);
         if seq <= self.next && end > self.next {
             // Bytes that came first are kept: what is held is not replaced by what comes now.
             let held_from = self.late.first().unwrap_or(Seq::MAX);
@@ -255,7 +256,7 @@ impl Receiving {
         let granted = if self.granted > self.next { granted + all_but_one } else { granted };
         let promised = self.edge.saturating_sub(acknowledged);
         let units = (granted.max(promised) >> self.scale).min(u64::from(u16::MAX));
-        Told { acknowledged, window: units as u16, offered: acknowledged + (units << self.scale) } // at most what the field holds
+        Told { acknowledged, window: in_field(units), offered: acknowledged + (units << self.scale) }
     }
 
     /// A segment has told this.

@@ -9,6 +9,7 @@ use super::accept_segment::Stamps;
 use super::receiving::{Told, Update};
 use super::{Connection, State};
 use crate::flow::Flow;
+use crate::narrow::{in_memory, in_packet};
 use crate::seq::{FIRST, Seq};
 use crate::settings::Settings;
 
@@ -40,7 +41,7 @@ impl Connection {
         if !self.may_have_sack_blocks() {
             return self.payload_max();
         }
-        let many = self.sack_blocks().as_slice().len() as u32; // at most 4
+        let many = u32::from(in_packet(self.sack_blocks().as_slice().len())); // at most 4
         let sack_bytes = if many == 0 { 0 } else { 4 + 8 * many };
         self.payload_max() - sack_bytes
     }
@@ -231,7 +232,7 @@ impl Connection {
             return self.write_syn(now, settings, target, slot);
         }
         let is_fin = self.fin.is_some_and(|fin| from <= fin && to > fin);
-        let bytes = (to - from) as usize - usize::from(is_fin); // a segment's worth
+        let bytes = in_memory(to - from) - usize::from(is_fin);
         let is_last = bytes > 0 && to == self.queue.end();
         let fin = if is_fin { Flags::FIN } else { Flags::NONE };
         // Linux acknowledges what is pushed once its program has it, and lets another single segment wait for 40 ms.
@@ -337,7 +338,8 @@ pub(crate) fn write_headers(
 ) -> usize {
     let tcp_bytes = header.header_bytes() + payload_bytes;
     let (source_ip, target_ip) = (*flow.local.ip(), *flow.peer.ip());
-    let pseudo = checksum::pseudo_v4(source_ip, target_ip, ipv4::PROTOCOL_TCP, tcp_bytes as u32);
+    let pseudo =
+        checksum::pseudo_v4(source_ip, target_ip, ipv4::PROTOCOL_TCP, u32::from(in_packet(tcp_bytes)));
     header.emit(&mut slot[TCP_AT..TCP_AT + tcp_bytes], payload_bytes, pseudo);
     write_network(settings, flow, target, ipv4::PROTOCOL_TCP, tcp_bytes, slot)
 }
@@ -360,14 +362,16 @@ pub(crate) fn write_network(
         dscp_ecn: settings.dscp << 2,
         ident: 0, // packets that are never fragmented need none (RFC 6864 §4.1)
         dont_fragment: true,
-        payload_bytes: payload_bytes as u16, // at most the MTU
+        payload_bytes: in_packet(payload_bytes),
     };
     let frame = ethernet::Header { target, source: settings.mac, kind: ethernet::KIND_IPV4 };
-    if let Some(head) = slot.first_chunk_mut() {
-        frame.emit(head);
+    match slot.first_chunk_mut() {
+        Some(head) => frame.emit(head),
+        None => debug_assert!(false, "poll_transmit has seen that the slot holds a frame"),
     }
-    if let Some(head) = slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
-        packet.emit(head);
+    match slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
+        Some(head) => packet.emit(head),
+        None => debug_assert!(false, "poll_transmit has seen that the slot holds a frame"),
     }
     TCP_AT + payload_bytes
 }

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use spillway_transport::Chunk;
 
+use crate::narrow::in_memory;
 use crate::seq::Seq;
 
 /// Bytes of small sends are gathered in chunks of this size.
@@ -59,7 +60,7 @@ impl SendQueue {
 
     /// Bytes held.
     pub(super) fn len(&self) -> usize {
-        (self.end - self.start) as usize // bounded by the send buffer, or one chunk
+        in_memory(self.end - self.start) // bounded by the send buffer, or one chunk
     }
 
     /// Bytes of memory that hold them. A buffer that waits empty for the next ones is not counted.
@@ -126,7 +127,7 @@ impl SendQueue {
     pub(super) fn copy(&self, from: Seq, out: &mut [u8]) {
         debug_assert!(from >= self.start && from + out.len() as u64 <= self.end, "only what is held is sent");
         if let Some(piece) = self.pieces.front()
-            && let Some(bytes) = piece.chunk.as_slice().get((from - piece.from) as usize..)
+            && let Some(bytes) = piece.chunk.as_slice().get(in_memory(from - piece.from)..)
             && let Some(bytes) = bytes.get(..out.len())
         {
             return out.copy_from_slice(bytes);
@@ -141,7 +142,7 @@ impl SendQueue {
             if done == out.len() {
                 return;
             }
-            let bytes = &piece.chunk.as_slice()[(at - piece.from) as usize..];
+            let bytes = &piece.chunk.as_slice()[in_memory(at - piece.from)..];
             let many = bytes.len().min(out.len() - done);
             out[done..done + many].copy_from_slice(&bytes[..many]);
             (at, done) = (at + many as u64, done + many);

@@ -82,7 +82,13 @@ impl Recovery {
     }
 
     pub(super) fn undo(&mut self) {
-        let Some(undo) = self.undo.take() else { return };
+        let Some(undo) = self.undo.take() else {
+            debug_assert!(
+                false,
+                "only where there is something to take back is a recovery found to be spurious"
+            );
+            return;
+        };
         let present = self.congestion.window;
         self.congestion = undo.congestion;
         let window = &mut self.congestion.window;

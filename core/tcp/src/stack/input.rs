@@ -14,6 +14,7 @@ use super::time_wait::Answer;
 use crate::dropped::{Dropped, DroppedSegment};
 use crate::event::Delivery;
 use crate::flow::Flow;
+use crate::narrow::in_packet;
 use crate::neighbour::Heard;
 
 impl Stack {
@@ -103,7 +104,7 @@ impl Stack {
         segment: &[u8],
         at: usize,
     ) -> Option<Delivery> {
-        let length = u32::try_from(segment.len()).ok()?;
+        let length = u32::from(in_packet(segment.len()));
         let pseudo = checksum::pseudo_v4(theirs, ours, ipv4::PROTOCOL_TCP, length);
         let (header, header_bytes, payload) = match tcp::Header::parse(segment, pseudo) {
             Ok(parsed) => parsed,

@@ -13,6 +13,7 @@ use crate::connection::{Connection, Opening};
 use crate::cookies;
 use crate::dropped::Dropped;
 use crate::flow::Flow;
+use crate::narrow::{in_field, low_half};
 
 /// Sequence numbers of a connection begin so far behind those of the one before.
 const APART: u32 = 1 << 16;
@@ -95,7 +96,7 @@ impl Stack {
         Opening {
             conn,
             flow,
-            listener: u16::try_from(listener).ok(),
+            listener: Some(in_field(listener as u64)), // settings have no more
             is_gated: self.settings.listeners[listener].is_gated,
             mac: Some(mac),
             initial,
@@ -189,7 +190,7 @@ impl Stack {
     }
 
     fn timestamp(&self, flow: Flow) -> u32 {
-        let milliseconds = (self.now.as_nanos() / 1_000_000) as u32; // wraps on purpose
+        let milliseconds = low_half(self.now.as_nanos() / 1_000_000); // wraps
         milliseconds.wrapping_add(self.timestamp_offset(flow))
     }
 }

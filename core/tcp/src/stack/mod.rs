@@ -32,6 +32,7 @@ use crate::dropped::{Dropped, Dropping, Drops};
 use crate::event::{Events, StackEvent};
 use crate::flow::Flow;
 use crate::isn::Isn;
+use crate::narrow::in_packet;
 use crate::neighbour::Neighbours;
 use crate::settings::{Settings, SettingsError};
 use crate::timers::Wheel;
@@ -240,7 +241,10 @@ impl Stack {
 
     /// A connection is over: nothing finds it any more but the event that says so.
     fn end(&mut self, conn: Conn) {
-        let Some(connection) = self.table.get(conn) else { return };
+        let Some(connection) = self.table.get(conn) else {
+            debug_assert!(false, "the caller has just found that this connection of the table is over");
+            return;
+        };
         let (flow, mac) = (connection.flow, connection.mac.or(connection.mac_in_doubt));
         let last = connection.last_words(self.now);
         let (is_known, ended, lost) = (connection.is_known(), connection.ended(), connection.lost_reason());
@@ -279,7 +283,7 @@ impl Stack {
         if header.flags.contains(Flags::RST) {
             return;
         }
-        let length = bytes as u32 // at most 65,535
+        let length = u32::from(in_packet(bytes))
             + u32::from(header.flags.contains(Flags::SYN))
             + u32::from(header.flags.contains(Flags::FIN));
         let (seq, ack, flags) = if header.flags.contains(Flags::ACK) {

@@ -20,7 +20,10 @@ impl Stack {
     /// The connection goes on elsewhere.
     pub(crate) fn let_go(&mut self, now: Time, conn: Conn) {
         self.now = self.now.max(now);
-        let Some(connection) = self.table.get(conn) else { return };
+        let Some(connection) = self.table.get(conn) else {
+            debug_assert!(false, "its state has just been exported");
+            return;
+        };
         let (flow, last) = (connection.flow, connection.last_words(self.now));
         self.wheel.disarm(conn.slot);
         self.free(conn);

@@ -124,11 +124,13 @@ impl Stack {
             target_ip: ip,
         };
         let header = ethernet::Header { target: to, source: self.settings.mac, kind: ethernet::KIND_ARP };
-        if let Some(head) = slot.first_chunk_mut() {
-            header.emit(head);
+        match slot.first_chunk_mut() {
+            Some(head) => header.emit(head),
+            None => debug_assert!(false, "poll_transmit has seen that the slot holds a frame"),
         }
-        if let Some(body) = slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
-            packet.emit(body);
+        match slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
+            Some(body) => packet.emit(body),
+            None => debug_assert!(false, "poll_transmit has seen that the slot holds a frame"),
         }
         ethernet::HEADER_BYTES + arp::BYTES
     }

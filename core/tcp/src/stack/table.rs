@@ -103,15 +103,17 @@ impl Table {
         is_its
     }
 
+    /// The slot of a connection that is in the table may be used again.
     pub(super) fn free(&mut self, conn: Conn) {
-        let Some(slot) = self.slots.get_mut(conn.slot as usize) else { return };
-        if slot.generation != conn.generation {
+        let slot = self.slots.get_mut(conn.slot as usize).filter(|slot| slot.generation == conn.generation);
+        let Some((slot, connection)) =
+            slot.and_then(|slot| slot.connection.take().map(|taken| (slot, taken)))
+        else {
+            debug_assert!(false, "the caller has just looked this connection up");
             return;
-        }
-        if let Some(connection) = slot.connection.take() {
-            slot.generation = slot.generation.wrapping_add(1);
-            self.free.push(conn.slot);
-            self.forget_flow(connection.flow, conn);
-        }
+        };
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(conn.slot);
+        self.forget_flow(connection.flow, conn);
     }
 }

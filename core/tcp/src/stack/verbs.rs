@@ -9,6 +9,7 @@ use super::replies::Reply;
 use super::{Stack, touch};
 use crate::connection::{Connection, Opening};
 use crate::flow::Flow;
+use crate::narrow::in_field;
 
 /// Ports of our own connections (RFC 6335 §6 gives 49152 on; Linux has more).
 const PORTS: core::ops::Range<u16> = 32_768..61_000;
@@ -31,8 +32,8 @@ impl Stack {
         let offset = self.isn.port_offset(self.settings.address.into(), peer.into());
         for _ in 0..many {
             self.next_port = self.next_port.wrapping_add(1);
-            let port =
-                PORTS.start + (offset.wrapping_add(u32::from(self.next_port)) % u32::from(many)) as u16; // below `many`
+            let nth = offset.wrapping_add(u32::from(self.next_port)) % u32::from(many);
+            let port = PORTS.start + in_field(u64::from(nth));
             let flow = Flow { local: SocketAddrV4::new(self.settings.address, port), peer };
             let is_listener = self.settings.listeners.iter().any(|listener| listener.address.port() == port);
             if !is_listener && self.table.find(&flow).is_none() && !self.time_waits.contains(&flow) {

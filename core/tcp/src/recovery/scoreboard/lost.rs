@@ -20,7 +20,10 @@ impl Scoreboard {
         let mut below = self.lost_below;
         let is_told = |segments: u32, bytes: u64| segments >= threshold || bytes > bytes_min;
         for index in (0..=self.index_of(self.highest_sacked - 1)).rev() {
-            let Some(&segment) = self.segments.get(index) else { continue };
+            let Some(&segment) = self.segments.get(index) else {
+                debug_assert!(false, "what was SACKed is within what is on its way");
+                continue;
+            };
             if segment.end <= self.lost_below {
                 break;
             }
