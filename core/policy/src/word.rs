@@ -5,6 +5,7 @@ use core::str::FromStr;
 use core::time::Duration;
 
 use spillway_transport::Time;
+use spillway_wire::preamble::Role;
 
 /// What the operator wants of a service's relief.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -25,6 +26,15 @@ impl Word {
             Word::Auto => "auto",
             Word::On => "on",
             Word::Off => "off",
+        }
+    }
+
+    /// Whose links must not carry clients under this override: helpers' links, or clients' own.
+    pub fn wrong_role(self) -> Option<Role> {
+        match self {
+            Word::Auto => None,
+            Word::On => Some(Role::Client),
+            Word::Off => Some(Role::Helper),
         }
     }
 }

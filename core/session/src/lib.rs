@@ -5,7 +5,8 @@
 //! silent for too long, the client continues on another: both ends say how much they have received, and each sends
 //! again exactly what the other lacks. For that, each end keeps what the other has not acknowledged.
 //!
-//! [`ClientSession`] is the end that makes a session and moves it, [`Sessions`] a server's table of the other ends.
+//! [`ClientSession`] is the end that makes a session and moves it, [`Sessions`] a server's table of the other ends, and
+//! [`Port`] that table with what a server owes each session: what the server's drivers use.
 //! Both stand on one `Stream`: what goes out, what comes in, and how they close. A [`Driver`] is a client's session together
 //! with its carriers: [`Routes`] tell where it goes, and a [`Vigil`] tells when a carrier has been silent for too long.
 #![no_std]
@@ -22,6 +23,7 @@ mod incoming;
 mod last;
 mod memory;
 mod outgoing;
+mod port;
 mod routes;
 mod slots;
 mod stream;
@@ -36,6 +38,7 @@ pub use driver::{
     SessionSettings,
 };
 pub use expired::Expired;
+pub use port::{Heard, Placement, Port};
 pub use routes::{Attempt, Pace, Routes};
 pub use slots::SessionHandle;
 pub use stream::{Carrier, StreamEvent, StreamLimits};

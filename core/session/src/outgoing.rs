@@ -94,6 +94,11 @@ impl Outgoing {
         None
     }
 
+    /// Whether nothing more will be written.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finish != Finish::Open
+    }
+
     /// Nothing more will be written.
     pub(crate) fn finish(&mut self) {
         if self.finish == Finish::Open {

@@ -250,6 +250,11 @@ impl Stream {
         self.is_over() && self.close_passed
     }
 
+    /// Whether this end sends no more: it has finished or closed.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_closed_here() || self.outgoing.is_finished()
+    }
+
     pub(crate) fn is_closed_here(&self) -> bool {
         self.closed_here.is_some()
     }

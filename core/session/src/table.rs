@@ -421,6 +421,11 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.slots.get(session).is_some()
     }
 
+    /// Whether the application sends no more on this session.
+    pub fn is_ending(&self, session: SessionHandle) -> bool {
+        self.slots.get(session).is_some_and(|known| known.stream.is_ending())
+    }
+
     /// When [`transmit`](Self::transmit) has something for this session even if nothing happens. Never, as long as the
     /// session has no carrier.
     #[must_use]

@@ -15,11 +15,11 @@ use std::time::Instant;
 
 use spillway_auth::KeyRing;
 use spillway_batch::{Encryption, Scratch, ServerConfig, Unauthenticated};
+use spillway_session::Placement;
 use spillway_transport::Time;
 
 use self::far::Member;
 use self::release::Releasing;
-use self::relief::Wanted;
 use self::sessions::Carried;
 use self::turn::ACCEPTED_PER_TURN;
 use crate::event::{Client, LinkId};
@@ -51,7 +51,7 @@ pub struct Links {
     room: VecDeque<Client>,
     carried: Carried,
     /// Where its sessions are to be.
-    wanted: Wanted,
+    placement: Placement,
     /// When they are sent back, if it is this end that decides.
     releasing: Option<Releasing>,
     /// See [`Settings::links_max`].
@@ -108,7 +108,7 @@ impl Links {
             lost: VecDeque::new(),
             room: VecDeque::new(),
             carried: Carried::new(settings.sessions, u64::from_le_bytes(random)),
-            wanted: Wanted::default(),
+            placement: Placement::default(),
             // Any seed will do: it keeps sessions apart, not servers.
             releasing: settings.release.map(|release| Releasing::new(release, u64::from(address.port()))),
             shares_port: settings.reuse_port && member.is_none(),

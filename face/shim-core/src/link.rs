@@ -49,8 +49,6 @@ pub(crate) struct Inner {
     received_at: Option<Time>,
     /// The rest of a record is awaited, or the link is not read for a time.
     has_read_timeout: bool,
-    /// The session that was sent home last, by id.
-    pub(crate) sent_home: Id,
     /// A batch of which the socket took only a part.
     sending: Chunk,
     pub(crate) watched: Interest,
@@ -140,7 +138,6 @@ impl Inner {
             batches_received: 0,
             received_at: None,
             has_read_timeout: false,
-            sent_home: Id::LINK,
             sending: Chunk::default(),
             watched: Interest::INPUT,
             raised: Vec::new(),

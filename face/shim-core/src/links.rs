@@ -25,7 +25,7 @@ use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::{lock, log, port, release, switch, threads};
 
-pub(crate) use homing::{Traffic, send_elsewhere, send_home, traffic};
+pub(crate) use homing::{Traffic, say_all, traffic};
 
 /// Bytes received at once. A batch is smaller; a backlog is not, and costs fewer calls this way.
 pub(crate) const RECEIVE_BYTES: usize = 128 * 1024;

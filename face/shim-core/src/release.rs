@@ -8,12 +8,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Mutex;
 
+use spillway_batch::Role;
 use spillway_policy::release::{Looks, ReleaseSettings, Sample};
 use spillway_transport::Time;
 
 use crate::ready::Wakes;
 use crate::status::{self, Counter};
-use crate::{links, lock, log, port, relief, sys};
+use crate::{links, lock, log, port, relief, sessions, sys};
 
 /// When the next look is due, in nanoseconds; `u64::MAX` while there are no sessions.
 static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -64,18 +65,18 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
     if looker.looks.is_look_due(now) {
         // Before anybody is counted: a session that comes meanwhile begins looks anew.
         NEXT.store(u64::MAX, Ordering::Relaxed);
-        let traffic = links::traffic();
-        if traffic.sessions == 0 {
+        let helped_sessions = sessions::carried_by(Role::Helper);
+        if helped_sessions + sessions::carried_by(Role::Client) == 0 {
             *guard = None;
             return;
         }
-        looker.look(now, traffic);
+        looker.look(now, links::traffic(), helped_sessions);
     }
     let home = looker.looks.take(now);
     NEXT.store(looker.looks.next_at().as_nanos(), Ordering::Relaxed);
     drop(guard);
     if home > 0 {
-        let sent = links::send_home(home, wakes);
+        let sent = links::say_all(sessions::return_home(home), wakes);
         status::add(Counter::SessionsReleased, sent as u64);
     }
 }
@@ -93,7 +94,7 @@ fn settings() -> ReleaseSettings {
 }
 
 impl Looker {
-    fn look(&mut self, now: Time, traffic: links::Traffic) {
+    fn look(&mut self, now: Time, traffic: links::Traffic, helped_sessions: usize) {
         // Links that ended have taken their figures along.
         let helped = traffic.helped.saturating_sub(self.before.helped);
         let direct = traffic.direct.saturating_sub(self.before.direct);
@@ -103,7 +104,7 @@ impl Looker {
             helped,
             service: took_ns.checked_div(served).map(Duration::from_nanos),
             busy_percent: None,
-            helped_sessions: traffic.helped_sessions,
+            helped_sessions: u32::try_from(helped_sessions).unwrap_or(u32::MAX),
         };
         self.before = traffic;
         self.looks.look(now, relief::word(now), sample);

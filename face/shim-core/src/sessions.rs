@@ -7,13 +7,13 @@
 mod calls;
 mod carriers;
 mod expiry;
+mod homing;
 
 use core::sync::atomic::Ordering;
-use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
 use spillway_batch::{CloseReason, Id};
-use spillway_session::{SessionHandle, Sessions, StreamEvent, TableLimits};
+use spillway_session::{Port, SessionHandle, StreamEvent, TableLimits};
 use spillway_transport::Time;
 
 use crate::connections::{self, Connection};
@@ -26,6 +26,7 @@ pub(crate) use carriers::{
     Next, Words, control, data, detach, end_with_server, is_carried_by, open, transmit,
 };
 pub(crate) use expiry::{due_within, is_due, look};
+pub(crate) use homing::{Order, carried_by, misplaced, return_home};
 
 /// Ids are random, so shards fill evenly.
 const SHARDS: usize = 16;
@@ -46,11 +47,9 @@ pub(crate) struct Name {
 }
 
 struct Shard {
-    table: Sessions<CarrierName>,
+    port: Port<CarrierName>,
     /// By slot.
     places: Vec<Place>,
-    /// When acknowledgements are due that nothing goes along with, in order.
-    owed: VecDeque<(Time, u32)>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -58,7 +57,6 @@ struct Place {
     session: Option<SessionHandle>,
     /// The application's end, until it closes.
     connection: Option<u32>,
-    is_owing: bool,
 }
 
 impl Shard {
@@ -68,11 +66,7 @@ impl Shard {
             // Different in the next life of this server at least.
             random = sys::now().as_nanos().to_ne_bytes();
         }
-        Shard {
-            table: Sessions::new(limits, u64::from_ne_bytes(random)),
-            places: Vec::new(),
-            owed: VecDeque::new(),
-        }
+        Shard { port: Port::new(limits, u64::from_ne_bytes(random)), places: Vec::new() }
     }
 
     fn settle(&mut self, session: SessionHandle, connection: &Connection) {
@@ -80,8 +74,7 @@ impl Shard {
         if self.places.len() <= index {
             self.places.resize(index + 1, Place::default());
         }
-        self.places[index] =
-            Place { session: Some(session), connection: Some(connection.index), is_owing: false };
+        self.places[index] = Place { session: Some(session), connection: Some(connection.index) };
     }
 
     fn place(&mut self, slot: u32) -> Option<&mut Place> {
@@ -104,7 +97,7 @@ impl Shard {
 
     /// Whether the session is no more, and its place free.
     fn vacate_if_over(&mut self, slot: u32, session: SessionHandle) -> bool {
-        let is_over = !self.table.contains(session);
+        let is_over = !self.port.contains(session);
         if is_over && let Some(place) = self.place(slot) {
             *place = Place::default();
         }
@@ -142,7 +135,7 @@ impl Shard {
             StreamEvent::Room => connection.source.can_send(true),
             StreamEvent::Finished => connection.end(),
             StreamEvent::Closed(_) if self.withdraw(slot, connection) => {
-                self.table.close(now, self.session(slot)?, CloseReason::Normal);
+                self.port.close(now, self.session(slot)?, CloseReason::Normal);
                 return None;
             }
             StreamEvent::Closed(reason) => connection.hear_close(reason != CloseReason::Normal),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use spillway_batch::Role;
 use spillway_helper::config::parse_duration;
 use spillway_helper::control::{AskError, Request, Said, ask};
 use spillway_policy::Word;
@@ -110,10 +111,10 @@ fn tell_helper(args: &Args, socket: &Path) -> Result<String, AskError> {
 fn clients(args: &Args, socket: &Path) -> Result<u64, AskError> {
     let status: Value = ask(socket, &Request::Status {})?;
     if status["kind"] == "sidecar" {
-        let wrong = match args.word {
-            Word::Auto => return Ok(0),
-            Word::On => "direct",
-            Word::Off => "helped",
+        let wrong = match args.word.wrong_role() {
+            None => return Ok(0),
+            Some(Role::Client) => "direct",
+            Some(Role::Helper) => "helped",
         };
         return Ok(status[wrong].as_u64().unwrap_or(0));
     }
@@ -154,11 +155,8 @@ fn await_fewer<E>(mut count: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
 
 /// Connections that come over links of the other kind.
 fn misplaced(word: Word, page: &ServerPage) -> std::io::Result<u64> {
-    let wrong = match word {
-        Word::Auto => return Ok(0),
-        Word::On => "client",
-        Word::Off => "helper",
-    };
+    let Some(wrong) = word.wrong_role() else { return Ok(0) };
     let status = page.status()?;
-    Ok(status.links.iter().filter(|link| link.state == wrong).map(|link| link.connections).sum())
+    // A link's state is the role of its peer, once that has authenticated.
+    Ok(status.links.iter().filter(|link| link.state == wrong.to_string()).map(|link| link.connections).sum())
 }

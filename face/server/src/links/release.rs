@@ -96,15 +96,15 @@ impl Links {
         if self.release_at().is_none_or(|at| at > now) {
             return;
         }
-        let helped = self.carried.carriers().filter(|(_, role, _)| *role == Role::Helper).count();
+        let helped = self.carried.helped();
         let Some(releasing) = &mut self.releasing else { return };
         if releasing.looks.is_look_due(now) {
             let sample = releasing.sample(helped);
-            releasing.looks.look(now, self.wanted.word(), sample);
+            releasing.looks.look(now, self.placement.word(), sample);
         }
         let home = releasing.looks.take(now);
-        for carrier in self.carried.next_to_return(home) {
-            self.say_drain(carrier, 0);
+        for (_, carrier, drain) in self.carried.return_home(home) {
+            self.say_on(carrier, drain);
         }
     }
 }

@@ -14,7 +14,8 @@ impl Inner {
     pub(super) fn session_words(&mut self, words: FirstWords<CarrierName>, wakes: &mut Wakes) {
         let (_, id) = words.carrier;
         let Some((config, limits)) = port::session_config() else { return };
-        match sessions::open(&config.ring, limits, &words, self.local, wakes) {
+        let Some(role) = self.end.as_ref().and_then(|end| end.role()) else { return };
+        match sessions::open(&config.ring, limits, (&words, role), self.local, wakes) {
             Words::New(name, answer) => {
                 release::begin();
                 self.name(id, Named::Session(name));
@@ -76,41 +77,11 @@ impl Inner {
         }
     }
 
-    /// Asks the clients of all sessions on this link to go elsewhere, if the operator wants that: how many they are.
-    pub(crate) fn send_elsewhere(&mut self) -> usize {
-        self.session_ids().into_iter().filter(|id| self.send_away(*id)).count()
-    }
-
-    /// The same for one of them.
-    pub(crate) fn send_away(&mut self, id: Id) -> bool {
+    /// Asks the client of a session that is accepted to go elsewhere, if the operator wants that.
+    pub(crate) fn send_away(&mut self, id: Id) {
         let role = self.end.as_ref().and_then(|end| end.role());
-        let within = role.and_then(relief::elsewhere);
-        within.into_iter().for_each(|deadline_ms| self.say(id, Control::Drain { deadline_ms }));
-        within.is_some()
-    }
-
-    /// How many sessions it carries.
-    pub(crate) fn sessions(&self) -> usize {
-        self.named.iter().filter(|(_, named)| matches!(named, Named::Session(_))).count()
-    }
-
-    /// Asks the clients of so many sessions to come back, others than the last time: how many were asked.
-    pub(crate) fn send_home(&mut self, count: usize) -> usize {
-        let mut ids = self.session_ids();
-        let first = ids.partition_point(|id| *id <= self.sent_home);
-        ids.rotate_left(first);
-        ids.truncate(count);
-        for &id in &ids {
-            self.say(id, Control::Drain { deadline_ms: 0 });
-            self.sent_home = id;
-        }
-        ids.len()
-    }
-
-    /// Which ids carry sessions, in order.
-    fn session_ids(&self) -> Vec<Id> {
-        let sessions = self.named.iter().filter(|(_, named)| matches!(named, Named::Session(_)));
-        sessions.map(|(id, _)| id).collect()
+        let drain = role.and_then(|role| relief::placement().drains(role));
+        drain.into_iter().for_each(|drain| self.say(id, drain));
     }
 
     /// The session is not carried here any more.
@@ -134,7 +105,7 @@ impl Inner {
         count
     }
 
-    fn say(&mut self, id: Id, control: Control) {
+    pub(crate) fn say(&mut self, id: Id, control: Control) {
         if let Some(end) = &mut self.end {
             end.say(id, control);
         }

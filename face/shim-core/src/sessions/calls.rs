@@ -25,7 +25,7 @@ fn with<T>(
         let shard = guard.as_mut()?;
         let session = shard.of(connection)?;
         let outcome = act(shard, session);
-        (outcome, shard.table.carrier(session))
+        (outcome, shard.port.carrier(session))
     };
     if let Some(carrier) = carrier {
         links::carry(carrier, name, wakes);
@@ -53,11 +53,11 @@ pub(crate) unsafe fn send(
             return Err(libc::EBADF); // closed by another thread; it may be another client's by now
         }
         // SAFETY: the caller vouches for the parts.
-        let (taken, wanted) = unsafe { put(parts, |bytes| shard.table.write(session, bytes)) };
+        let (taken, wanted) = unsafe { put(parts, |bytes| shard.port.write(session, bytes)) };
         if taken < wanted {
             connection.source.can_send(false);
         }
-        overflows = shard.table.is_overflowing();
+        overflows = shard.port.is_overflowing();
         if taken == 0 && wanted > 0 { Err(libc::EAGAIN) } else { Ok(taken) }
     };
     let sent = with(connection, wakes, write).unwrap_or(Err(libc::EPIPE));
@@ -79,19 +79,19 @@ fn end_overflowing(connection: &Connection, wakes: &mut Wakes) {
 /// The application has read bytes.
 pub(crate) fn consumed(connection: &Connection, bytes: usize, wakes: &mut Wakes) {
     with(connection, wakes, |shard, session| {
-        let outcome = shard.table.consumed(session, bytes);
+        let outcome = shard.port.consumed(session, bytes);
         debug_assert_eq!(outcome, Ok(()), "what the application reads was received");
     });
 }
 
 /// The application sends no more.
 pub(crate) fn finish(connection: &Connection, wakes: &mut Wakes) {
-    with(connection, wakes, |shard, session| shard.table.finish(session));
+    with(connection, wakes, |shard, session| shard.port.finish(session));
 }
 
 /// The application has accepted the connection.
 pub(crate) fn accept(connection: &Connection, wakes: &mut Wakes) {
-    let accepted = with(connection, wakes, |shard, session| shard.table.accept(session));
+    let accepted = with(connection, wakes, |shard, session| shard.port.accept(session));
     if let (Some(Some(carrier)), Some(name)) = (accepted, name_of(connection)) {
         links::accept_carrier(carrier, name, wakes);
     }
@@ -100,7 +100,7 @@ pub(crate) fn accept(connection: &Connection, wakes: &mut Wakes) {
 /// Nobody will accept the connection: it has been taken out of the queue.
 pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
     let refuse = |shard: &mut Shard, session: SessionHandle| {
-        let carrier = shard.table.refuse(session);
+        let carrier = shard.port.refuse(session);
         shard.vacate_if_over(session.slot(), session);
         status::connection_ended(connection);
         carrier
@@ -114,12 +114,12 @@ pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
 pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
     let reason = if abort { CloseReason::Reset } else { CloseReason::Normal };
     with(connection, wakes, |shard, session| {
-        shard.table.close(sys::now(), session, reason);
+        shard.port.close(sys::now(), session, reason);
         if let Some(place) = shard.place(session.slot()) {
             place.connection = None;
         }
         status::connection_ended(connection);
-        expiry::note(shard.table.poll_timeout());
+        expiry::note(shard.port.poll_timeout());
     });
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
 pub(crate) fn link_of(connection: &Connection) -> Option<u32> {
     let guard = shard(shard_of(connection)?);
     let shard = guard.as_ref()?;
-    shard.table.carrier(shard.of(connection)?).map(|(link, _)| link)
+    shard.port.carrier(shard.of(connection)?).map(|(link, _)| link)
 }
 
 /// Tells what each session that the application has not closed is doing.
@@ -136,7 +136,7 @@ pub(crate) fn each_connection(tell: &mut impl FnMut(u32, Info)) {
         let guard = lock(table);
         let Some(shard) = guard.as_ref() else { continue };
         for place in &shard.places {
-            let known = place.session.and_then(|session| shard.table.info(session));
+            let known = place.session.and_then(|session| shard.port.info(session));
             if let (Some(connection), Some(info)) = (place.connection, known)
                 && let Some(client) = connections::get(connection).and_then(|one| one.lock().client)
             {

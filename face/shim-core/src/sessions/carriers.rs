@@ -4,8 +4,8 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 
 use spillway_auth::KeyRing;
-use spillway_batch::{CloseReason, Control, RefuseReason};
-use spillway_session::{Carrier, FirstWords, Opened, SessionHandle, StreamEvent, TableLimits};
+use spillway_batch::{CloseReason, Control, RefuseReason, Role};
+use spillway_session::{Carrier, FirstWords, Heard, Opened, SessionHandle, StreamEvent, TableLimits};
 use spillway_transport::Time;
 
 use super::{BY_SESSION, CarrierName, Name, SHARDS, Shard, expiry, shard, table_of};
@@ -44,11 +44,11 @@ pub(crate) enum Next {
     Leave,
 }
 
-/// A session's first words on a link whose socket has the address `local`.
+/// A session's first words on a link of this role, whose socket has the address `local`.
 pub(crate) fn open(
     ring: &KeyRing,
     limits: TableLimits,
-    words: &FirstWords<CarrierName>,
+    (words, role): (&FirstWords<CarrierName>, Role),
     local: Option<SocketAddr>,
     wakes: &mut Wakes,
 ) -> Words {
@@ -62,12 +62,12 @@ pub(crate) fn open(
     let mut guard = shard(index);
     let shard = guard.get_or_insert_with(|| Shard::new(limits));
     let now = sys::now();
-    match shard.table.open(now, ring, words) {
+    match shard.port.open(now, ring, words, role) {
         Opened::New { session, answer } => match shard.begin(index, session, words, local, wakes) {
             Ok(()) => Words::New(Name { shard: index, slot: session.slot() }, answer),
             Err(reason) => {
                 // There may be room, or a listener, when the client tries again.
-                shard.table.take_back(session);
+                shard.port.take_back(session);
                 Words::Refused(reason)
             }
         },
@@ -131,10 +131,10 @@ pub(crate) fn data(
     let mut guard = shard(name.shard);
     let shard = guard.as_mut()?;
     let session = shard.session(name.slot)?;
-    match shard.table.handle_data(now, session, carrier, bytes.len()) {
+    match shard.port.handle_data(now, session, carrier, bytes.len()) {
         Ok(false) => None,
         Ok(true) => {
-            shard.owe(name.slot, session);
+            expiry::note(shard.port.poll_timeout());
             // With the shard's lock held: another link may have the session next, and bytes for it.
             let connection = shard.connection(name.slot)?;
             if connection.deliver(bytes) {
@@ -142,7 +142,7 @@ pub(crate) fn data(
                 shard.end_overflowing(name.shard, wakes);
                 return (shard.session(name.slot) == Some(session)).then_some(connection.index);
             }
-            let outcome = shard.table.consumed(session, bytes.len());
+            let outcome = shard.port.consumed(session, bytes.len());
             debug_assert_eq!(outcome, Ok(()), "it was received just now");
             None
         }
@@ -155,18 +155,18 @@ pub(crate) fn control(now: Time, name: Name, carrier: CarrierName, control: &Con
     let mut guard = shard(name.shard);
     let Some(shard) = guard.as_mut() else { return (None, Next::Nothing) };
     let Some(session) = shard.session(name.slot) else { return (None, Next::Nothing) };
-    let event = shard.table.handle_control(now, session, carrier, control);
+    let Heard { event, gives, leaves } = shard.port.handle_control(now, session, carrier, control);
     let raised = event.and_then(|event| shard.tell(now, name.slot, event));
-    if matches!(control, Control::Acknowledge(acknowledge) if !acknowledge.answer) {
-        // Comes with nearly every request, and makes room in memory. Only a session that ends waits for that.
-        let is_ending = shard.connection(name.slot).is_none_or(|open| open.finished.load(Ordering::Relaxed));
-        return (raised, if is_ending { Next::Carry } else { Next::Nothing });
-    }
-    shard.owe(name.slot, session);
-    let is_left = matches!(control, Control::Close(_)) && shard.table.carrier(session) != Some(carrier);
     shard.vacate_if_over(name.slot, session);
-    expiry::note(shard.table.poll_timeout());
-    (raised, if is_left { Next::Leave } else { Next::Carry })
+    if gives {
+        expiry::note(shard.port.poll_timeout());
+    }
+    let next = match (leaves, gives) {
+        (true, _) => Next::Leave,
+        (false, true) => Next::Carry,
+        (false, false) => Next::Nothing,
+    };
+    (raised, next)
 }
 
 /// Gives the carrier what its session has for it. Whether the session is over.
@@ -174,18 +174,17 @@ pub(crate) fn transmit(now: Time, name: Name, carrier: CarrierName, on: &mut imp
     let mut guard = shard(name.shard);
     let Some(shard) = guard.as_mut() else { return false };
     let Some(session) = shard.session(name.slot) else { return false };
-    if shard.table.carrier(session) != Some(carrier) {
+    if shard.port.carrier(session) != Some(carrier) {
         return false;
     }
-    shard.table.transmit(now, session, on);
-    shard.vacate_if_over(name.slot, session)
+    shard.port.transmit(now, session, on) && shard.vacate_if_over(name.slot, session)
 }
 
 /// Whether this is what carries the session now.
 pub(crate) fn is_carried_by(name: Name, carrier: CarrierName) -> bool {
     let guard = shard(name.shard);
     guard.as_ref().is_some_and(|shard| {
-        shard.session(name.slot).and_then(|session| shard.table.carrier(session)) == Some(carrier)
+        shard.session(name.slot).and_then(|session| shard.port.carrier(session)) == Some(carrier)
     })
 }
 
@@ -202,15 +201,15 @@ pub(crate) fn end_with_server(
     let Some(mut guard) = patience.lock(table_of(name.shard)) else { return };
     let Some(shard) = guard.as_mut() else { return };
     let Some(session) = shard.session(name.slot) else { return };
-    if shard.table.carrier(session) != Some(carrier) {
+    if shard.port.carrier(session) != Some(carrier) {
         return;
     }
-    shard.table.close(now, session, CloseReason::Normal);
-    shard.table.transmit(now, session, on);
+    shard.port.close(now, session, CloseReason::Normal);
+    shard.port.transmit(now, session, on);
     if let Some(wakes) = wakes {
         shard.tell_end(name.slot, wakes);
         shard.vacate_if_over(name.slot, session);
-        expiry::note(shard.table.poll_timeout());
+        expiry::note(shard.port.poll_timeout());
     }
 }
 
@@ -219,7 +218,7 @@ pub(crate) fn detach(now: Time, name: Name, carrier: CarrierName) {
     let mut guard = shard(name.shard);
     let Some(shard) = guard.as_mut() else { return };
     if let Some(session) = shard.session(name.slot) {
-        shard.table.detach(now, session, carrier);
-        expiry::note(shard.table.poll_timeout());
+        shard.port.detach(now, session, carrier);
+        expiry::note(shard.port.poll_timeout());
     }
 }

@@ -3,10 +3,10 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-use spillway_session::{Expired, SessionHandle};
+use spillway_session::Expired;
 use spillway_transport::Time;
 
-use super::{CarrierName, Name, Shard, TABLES};
+use super::{Name, Shard, TABLES};
 use crate::ready::Wakes;
 use crate::{links, lock, log, sys};
 
@@ -46,9 +46,11 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
         let mut owing = Vec::new();
         if let Some(shard) = lock(table).as_mut() {
             shard.expire(now, index as u8, wakes);
-            shard.collect_owing(now, index as u8, &mut owing);
-            note(shard.table.poll_timeout());
-            note(shard.owed.front().map(|(at, _)| *at));
+            shard.port.handle_timeout(now);
+            while let Some((session, carrier)) = shard.port.poll_dirty() {
+                owing.push((carrier, Name { shard: index as u8, slot: session.slot() }));
+            }
+            note(shard.port.poll_timeout());
         }
         for (carrier, name) in owing {
             links::carry(carrier, name, wakes);
@@ -57,44 +59,13 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
 }
 
 impl Shard {
-    /// Notes when the client is to be told what it is owed, if nothing goes along with it.
-    pub(super) fn owe(&mut self, slot: u32, session: SessionHandle) {
-        if self.place(slot).is_none_or(|place| place.is_owing) {
-            return;
-        }
-        if let Some(at) = self.table.poll_transmit_timeout(session)
-            && let Some(place) = self.place(slot)
-        {
-            place.is_owing = true;
-            self.owed.push_back((at, slot));
-            note(Some(at));
-        }
-    }
-
-    fn collect_owing(&mut self, now: Time, shard: u8, owing: &mut Vec<(CarrierName, Name)>) {
-        while self.owed.front().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, slot)) = self.owed.pop_front() else { break };
-            // Of a session that is over; another that has its place now may be noted twice.
-            let Some(place) = self.place(slot).filter(|place| place.is_owing) else { continue };
-            place.is_owing = false;
-            let Some(session) = place.session else { continue };
-            match self.table.poll_transmit_timeout(session) {
-                Some(at) if at <= now => {
-                    owing.extend(self.table.carrier(session).map(|carrier| (carrier, Name { shard, slot })));
-                }
-                Some(_) => self.owe(slot, session),
-                None => {}
-            }
-        }
-    }
-
     fn say_overflow(&self, slot: u32) {
         let client = self.connection(slot).and_then(|connection| connection.lock().client);
         let client = client.map_or_else(|| "a client".to_owned(), |client| client.to_string());
         log::line(format_args!(
             "{client}: session ended, it held most of {} MiB (sixteen tables share --sessions-memory) and did not read: \
              have it read its replies, or raise --sessions-memory",
-            self.table.memory_bytes_max() >> 20
+            self.port.memory_bytes_max() >> 20
         ));
     }
 
@@ -107,14 +78,14 @@ impl Shard {
 
     /// Ends sessions that hold too much, if memory is used up.
     pub(super) fn end_overflowing(&mut self, shard: u8, wakes: &mut Wakes) {
-        if self.table.is_overflowing() {
+        if self.port.is_overflowing() {
             self.expire(sys::now(), shard, wakes);
         }
     }
 
     /// Ends sessions that have waited too long, or hold too much.
     fn expire(&mut self, now: Time, shard: u8, wakes: &mut Wakes) {
-        while let Some(expired) = self.table.poll_expired(now) {
+        while let Some(expired) = self.port.poll_expired(now) {
             let (session, carrier) = match expired {
                 Expired::Abandoned(session) => (session, None),
                 Expired::Lingered(session, carrier) => (session, carrier),

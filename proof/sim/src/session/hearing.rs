@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use spillway_auth::{Prover, prove};
 use spillway_batch::{CloseReason, Control, Id, Kind, LinkError, RefuseReason, Scratch, ServerEvent};
-use spillway_session::{FirstWords, Opened, SessionHandle, StreamEvent};
+use spillway_session::{FirstWords, Heard, Opened, SessionHandle, StreamEvent};
 use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::preamble::PROOF_BYTES;
 use spillway_wire::session::{Opening, Position, Resumed};
@@ -57,8 +57,7 @@ impl Server {
                 if self.plants(Canary::DropPiece, 20) {
                     return;
                 }
-                self.touched.insert(session);
-                match self.table.handle_data(now, session, (conn, id), bytes.len()) {
+                match self.port.handle_data(now, session, (conn, id), bytes.len()) {
                     Ok(true) => {
                         if self.plants(Canary::AlterRequest, 20) {
                             self.receive(session, &altered(bytes));
@@ -88,11 +87,12 @@ impl Server {
         link: &mut Link,
         (id, kind, client, opening): (Id, Kind, SocketAddr, Opening),
     ) {
+        let Some(role) = link.end.role() else { return };
         let words = FirstWords { carrier: (conn, id), kind, client, opening };
         if kind == Kind::Reconnect && self.plants(Canary::FalseGone, 4) {
             return link.end.refuse(id, RefuseReason::Gone);
         }
-        match self.table.open(now, &self.config.ring, &words) {
+        match self.port.open(now, &self.config.ring, &words, role) {
             Opened::New { session, answer } => {
                 if let Control::Resumed(answer) = &answer {
                     self.books.borrow_mut().server_begins(opening.session, answer);
@@ -103,8 +103,7 @@ impl Server {
                 link.carried.insert(id.0, session);
                 link.end.say(id, answer);
                 let app = App::new(opening.session, self.rude_in_1000, &mut self.rng);
-                self.known.insert(session, Known { id: opening.session, app: Some(app), tell_at: None });
-                self.touched.insert(session);
+                self.known.insert(session, Known { id: opening.session, app: Some(app) });
                 self.busy.insert(session);
             }
             Opened::Resumed { session, answer, is_accepted, room, replaced } => {
@@ -117,7 +116,6 @@ impl Server {
                     link.end.accept(id);
                 }
                 self.moved.extend(replaced);
-                self.touched.insert(session);
                 if room && self.canary != Some(Canary::ForgetRoom) {
                     self.may_write(session);
                 }
@@ -188,8 +186,7 @@ impl Server {
 
     fn control(&mut self, now: Time, conn: Conn, link: &mut Link, id: Id, control: Control) {
         let Some(&session) = link.carried.get(&id.0) else { return };
-        self.touched.insert(session);
-        let event = self.table.handle_control(now, session, (conn, id), &control);
+        let Heard { event, leaves, .. } = self.port.handle_control(now, session, (conn, id), &control);
         let books = self.books.clone();
         match event {
             Some(StreamEvent::Finished) => {
@@ -207,14 +204,16 @@ impl Server {
                         other => books.server_sees_break(app.id, other),
                     }
                     books.server_closes(app.id, reason != CloseReason::Normal);
-                    self.table.close(now, session, CloseReason::Normal);
+                    self.port.close(now, session, CloseReason::Normal);
                 }
             }
             Some(StreamEvent::Room) => self.may_write(session),
             None => {}
         }
-        let carries = self.table.info(session).is_some_and(|info| info.carrier == Some((conn, id)));
-        if matches!(control, Control::Close(_)) && !carries && self.canary != Some(Canary::ForgetClose) {
+        if !self.port.contains(session) {
+            self.over.push(session);
+        }
+        if leaves && self.canary != Some(Canary::ForgetClose) {
             link.carried.remove(&id.0);
             link.end.close(id, CloseReason::Moved);
         }

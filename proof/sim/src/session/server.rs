@@ -1,5 +1,4 @@
-//! A server with sessions: the shipped end of its links and the shipped table, and an application behind them. Like the
-//! shipped servers it looks only at what something happened to.
+//! A server with sessions: the shipped end of its links and the shipped port, and an application behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{CloseReason, Control, Fresh, Id, ServerConfig, ServerLink, Unauthenticated};
-use spillway_session::{Expired, OnServerLink, SessionHandle, Sessions, TableLimits};
+use spillway_session::{Expired, OnServerLink, Port, SessionHandle, TableLimits};
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 use spillway_wire::session::{Resumed, SessionId};
 
@@ -38,15 +37,13 @@ pub(crate) struct Server {
     pub(super) read_timeouts: BTreeSet<Conn>,
     /// Links that have something to send.
     pub(super) dirty: BTreeSet<Conn>,
-    pub(super) table: Sessions<CarrierName>,
-    /// All sessions that the table knows.
+    pub(super) port: Port<CarrierName>,
+    /// All sessions that the port knows, and those that are over since the last transmission.
     pub(super) known: BTreeMap<SessionHandle, Known>,
-    /// Sessions to which something happened.
-    pub(super) touched: BTreeSet<SessionHandle>,
+    /// Sessions that are over and yet to be forgotten.
+    pub(super) over: Vec<SessionHandle>,
     /// Sessions whose applications can get on.
     pub(super) busy: BTreeSet<SessionHandle>,
-    /// When clients are told what they are owed, if nothing goes along with it.
-    pub(super) tellings: BTreeSet<(Time, SessionHandle)>,
     /// Connections whose sessions have gone on elsewhere.
     pub(super) moved: Vec<CarrierName>,
     /// Of a thousand sessions, how many are closed early.
@@ -63,7 +60,6 @@ pub(super) struct Known {
     pub(super) id: SessionId,
     /// `None`: it has closed.
     pub(super) app: Option<App>,
-    pub(super) tell_at: Option<Time>,
 }
 
 pub(super) struct Link {
@@ -83,7 +79,7 @@ impl Server {
         mut rng: Rng,
         books: Shared,
     ) -> Server {
-        let table = Sessions::new(limits, rng.word());
+        let port = Port::new(limits, rng.word());
         Server {
             config,
             limits,
@@ -95,11 +91,10 @@ impl Server {
             unauthenticated: Unauthenticated::new(bounds),
             read_timeouts: BTreeSet::new(),
             dirty: BTreeSet::new(),
-            table,
+            port,
             known: BTreeMap::new(),
-            touched: BTreeSet::new(),
+            over: Vec::new(),
             busy: BTreeSet::new(),
-            tellings: BTreeSet::new(),
             moved: Vec::new(),
             rude_in_1000,
             work_at: None,
@@ -122,12 +117,12 @@ impl Server {
             }
             _ => return,
         }
-        self.table = Sessions::new(limits, self.rng.word());
+        self.port = Port::new(limits, self.rng.word());
     }
 
     /// Sessions that it knows.
     pub(crate) fn sessions(&self) -> usize {
-        self.table.len()
+        self.port.len()
     }
 
     /// By the addresses of links' other ends, bytes that wait for them.
@@ -162,7 +157,6 @@ impl Server {
             }
             let Some(known) = self.known.get_mut(&session) else { continue };
             let Some(mut app) = known.app.take() else { continue };
-            self.touched.insert(session);
             let is_open = self.work_on(now, session, &mut app);
             if is_open && app.is_busy() {
                 self.busy.insert(session);
@@ -177,7 +171,7 @@ impl Server {
     /// Whether the application has not closed the session.
     fn work_on(&mut self, now: Time, session: SessionHandle, app: &mut App) -> bool {
         if !std::mem::replace(&mut app.is_accepted, true)
-            && let Some((conn, id)) = self.table.accept(session)
+            && let Some((conn, id)) = self.port.accept(session)
             && let Some(link) = self.links.get_mut(&conn)
         {
             link.end.accept(id);
@@ -185,27 +179,31 @@ impl Server {
         }
         let part = app.reads(&mut self.rng);
         if self.canary != Some(Canary::ForgetCredit) {
-            let outcome = self.table.consumed(session, part as usize);
+            let outcome = self.port.consumed(session, part as usize);
             debug_assert_eq!(outcome, Ok(()), "at most what waits");
         }
         let mut books = self.books.borrow_mut();
         let part = app.unsaid().min(self.rng.scale(1, 64 * 1024));
         if app.may_write && part > 0 {
             // One more than there is room for, to be told when there is more.
-            let mut bytes = books.reply(app.id, part.min(self.table.room(session) as u64 + 1));
+            let mut bytes = books.reply(app.id, part.min(self.port.room(session) as u64 + 1));
             if self.canary == Some(Canary::AlterReply) && self.rng.chance(1, 20) {
                 bytes = altered(&bytes);
             }
-            let taken = self.table.write(session, &bytes);
+            let taken = self.port.write(session, &bytes);
             app.may_write = taken == bytes.len();
             app.replied += taken as u64;
             books.replied(app.id, taken as u64);
+            let kept = self.port.info(session).map_or(0, |info| info.bytes_kept);
+            if kept > self.limits.stream.kept_bytes_max {
+                books.violation(Check::Memory, format!("{kept} bytes are kept, more than the bound"));
+            }
         }
         match app.ends(self.canary, &mut self.rng) {
             End::Open => true,
             End::Close(reason) => {
                 books.server_closes(app.id, reason != CloseReason::Normal);
-                self.table.close(now, session, reason);
+                self.port.close(now, session, reason);
                 false
             }
             End::Finish { closes } => {
@@ -213,17 +211,17 @@ impl Server {
                     books.server_finishes(app.id);
                 }
                 if self.canary == Some(Canary::WrongFinish)
-                    && let Some(info) = self.table.info(session)
+                    && let Some(info) = self.port.info(session)
                     && let Some((conn, id)) = info.carrier
                     && let Some(link) = self.links.get_mut(&conn)
                 {
                     link.end.say(id, Control::Finish(info.bytes_sent + 1));
                     self.dirty.insert(conn);
                 }
-                self.table.finish(session);
+                self.port.finish(session);
                 if closes {
                     books.server_closes(app.id, false);
-                    self.table.close(now, session, CloseReason::Normal);
+                    self.port.close(now, session, CloseReason::Normal);
                 }
                 !closes
             }
@@ -245,48 +243,20 @@ impl Server {
     }
 
     fn transmit_sessions(&mut self, now: Time) {
-        while let Some(&(at, session)) = self.tellings.first()
-            && at <= now
-        {
-            self.tellings.pop_first();
-            if let Some(known) = self.known.get_mut(&session) {
-                known.tell_at = None;
+        while let Some((session, (conn, id))) = self.port.poll_dirty() {
+            let Some(link) = self.links.get_mut(&conn) else { continue };
+            if self.port.transmit(now, session, &mut OnServerLink { link: &mut link.end, id }) {
+                self.over.push(session);
             }
-            self.touched.insert(session);
+            self.dirty.insert(conn);
         }
-        for session in std::mem::take(&mut self.touched) {
-            let Some(info) = self.table.info(session) else {
-                self.forget(now, session, false);
-                continue;
-            };
-            if info.bytes_kept > self.limits.stream.kept_bytes_max {
-                let what = format!("{} bytes are kept, more than the bound", info.bytes_kept);
-                self.books.borrow_mut().violation(Check::Memory, what);
-            }
-            if let Some((conn, id)) = info.carrier
-                && let Some(link) = self.links.get_mut(&conn)
-            {
-                self.table.transmit(now, session, &mut OnServerLink { link: &mut link.end, id });
-                self.dirty.insert(conn);
-            }
-            if self.table.info(session).is_none() {
-                self.forget(now, session, false);
-                continue;
-            }
-            let tell_at = self.table.poll_transmit_timeout(session);
-            if let Some(known) = self.known.get_mut(&session)
-                && known.tell_at != tell_at
-            {
-                self.tellings.extend(tell_at.map(|at| (at, session)));
-                let before = std::mem::replace(&mut known.tell_at, tell_at);
-                before.map(|at| self.tellings.remove(&(at, session)));
-            }
+        for session in std::mem::take(&mut self.over) {
+            self.forget(now, session, false);
         }
     }
 
     fn forget(&mut self, now: Time, session: SessionHandle, lost: bool) {
         if let Some(known) = self.known.remove(&session) {
-            known.tell_at.map(|at| self.tellings.remove(&(at, session)));
             self.books.borrow_mut().server_forgets(now, known.id, lost);
         }
     }
@@ -311,7 +281,7 @@ impl Server {
                 self.read_timeouts.insert(conn);
             }
             while let Some(id) = link.end.poll_room() {
-                self.touched.extend(link.carried.get(&id.0));
+                link.carried.get(&id.0).into_iter().for_each(|session| self.port.has_room(*session));
             }
         }
     }
@@ -326,8 +296,7 @@ impl Server {
     pub(super) fn drop_link(&mut self, now: Time, conn: Conn, link: &Link) {
         self.authenticated(conn);
         for (&id, &session) in &link.carried {
-            self.table.detach(now, session, (conn, Id(id)));
-            self.touched.insert(session);
+            self.port.detach(now, session, (conn, Id(id)));
         }
     }
 
@@ -339,7 +308,7 @@ impl Server {
     }
 
     fn expire(&mut self, now: Time) {
-        while let Some(expired) = self.table.poll_expired(now) {
+        while let Some(expired) = self.port.poll_expired(now) {
             let (session, carrier) = match expired {
                 Expired::Abandoned(session) => (session, None),
                 Expired::Lingered(session, carrier) | Expired::Overflowed(session, carrier) => {
@@ -349,6 +318,7 @@ impl Server {
             self.moved.extend(carrier);
             self.forget(now, session, true);
         }
+        self.port.handle_timeout(now);
     }
 }
 
@@ -412,8 +382,8 @@ impl Application for Server {
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
-        if self.table.len() > self.limits.sessions_max {
-            let what = format!("{} sessions, more than the bound", self.table.len());
+        if self.port.len() > self.limits.sessions_max {
+            let what = format!("{} sessions, more than the bound", self.port.len());
             self.books.borrow_mut().violation(Check::Memory, what);
         }
         let busy = self.work(now);
@@ -436,7 +406,6 @@ impl Application for Server {
         let deadlines = proving.filter(|link| link.end.pending() == 0).filter_map(|l| l.end.poll_timeout());
         let reading =
             self.read_timeouts.iter().filter_map(|conn| self.links.get(conn)?.end.poll_read_timeout());
-        let telling = self.tellings.first().map(|(at, _)| *at);
-        deadlines.chain(reading).chain(telling).chain(self.work_at).chain(self.table.poll_timeout()).min()
+        deadlines.chain(reading).chain(self.work_at).chain(self.port.poll_timeout()).min()
     }
 }
