@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use spillway_batch::PolicyKind;
-use spillway_sim::batching::{Arrivals, Contest, Course, Quota, RATES_PER_S, Setting, play};
+use spillway_sim::batching::{Arrivals, Contest, Costs, Course, Quota, RATES_PER_S, Setting, play};
 
 const MAX_DELAY: Duration = Duration::from_micros(200);
 const MAX_BYTES: usize = 64 * 1024;
 const STEP: Duration = Duration::from_millis(1_500);
 const ADAPTIVE: PolicyKind = PolicyKind::Adaptive { max_delay: MAX_DELAY, max_bytes: MAX_BYTES };
 const DEADLINE: PolicyKind = PolicyKind::Deadline { max_delay: MAX_DELAY, max_bytes: MAX_BYTES };
+/// Told of an SLA of 1 ms.
+const FOLLOWING: PolicyKind =
+    PolicyKind::Following { max_delay: Duration::from_micros(250), max_bytes: MAX_BYTES };
 const FIXED: PolicyKind = PolicyKind::Fixed { delay: MAX_DELAY, bytes: MAX_BYTES };
 
 /// A server with a tenth of a core, as in the laboratory.
@@ -39,6 +42,24 @@ fn it_is_no_worse_where_the_server_has_time_to_spare() {
     let bursts = Arrivals::Bursts(Duration::from_millis(5));
     let judged = contest(Setting::default(), bursts).judge(DEADLINE, 101..=103);
     assert!(judged.p99 < 1.02 && judged.server_cpu < 0.97, "in bursts: {judged:?}");
+}
+
+#[test]
+fn batches_that_follow_the_server_are_better_in_both_with_an_sla() {
+    let judged = contest(small(), Arrivals::Poisson).judge(FOLLOWING, 101..=104);
+    assert!(judged.p99 <= 0.88 && judged.server_cpu <= 0.85, "{judged:?}");
+}
+
+#[test]
+fn they_keep_up_on_a_slow_machine_where_others_leave_a_backlog() {
+    let slow = Setting { costs: Costs::default().times(2.3), ..small() };
+    let contest = contest(slow, Arrivals::Poisson);
+    let worst = |policy| {
+        let steps = play(&contest.course, policy, &slow, 101);
+        steps.iter().map(|step| step.p99_us).fold(0.0, f64::max)
+    };
+    let (following, deadline) = (worst(FOLLOWING), worst(DEADLINE));
+    assert!(following < 20_000.0 && deadline > 200_000.0, "{following} µs, {deadline} µs");
 }
 
 #[test]
