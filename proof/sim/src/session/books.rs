@@ -279,6 +279,20 @@ impl Books {
         self.end(id);
     }
 
+    /// The client's driver takes the server's process for ended.
+    pub fn client_finds_absent(&mut self, id: SessionId, acknowledged: u64) {
+        // What a process that has died knew of sessions that have ended is lost with it.
+        let is_remembered = self.ended.iter().any(|(_, ended)| *ended == id);
+        self.entry(id).is_long_over |= !is_remembered;
+        self.client_told_gone(id, acknowledged);
+    }
+
+    /// The client's driver gives the session up: nothing has carried it for too long, or no server has ever answered and its
+    /// port refuses.
+    pub fn client_gives_up(&mut self, id: SessionId) {
+        self.end(id);
+    }
+
     /// The client's end is over.
     pub fn client_over(&mut self, id: SessionId) {
         let entry = self.entry(id);

@@ -1,61 +1,38 @@
-//! One client with a session: its application, its clock, and the carrier that it has now.
+//! One client with a session: its application, its clock, its socket, and the driver that the client library ships.
 
 use std::time::Duration;
 
-use spillway_batch::{CloseReason, Control, Id, OpenerEvent, OpenerLink};
-use spillway_session::{
-    Carrier, ClientEvent, ClientSession, Doubt, OnOpenerLink, Patience, StreamEvent, Vigil,
-};
-use spillway_transport::{Chunk, Conn, Time, Transport};
-use spillway_wire::session::{Resumed, SessionId};
+use spillway_auth::Fresh;
+use spillway_batch::{Control, OpenerEvent, Scratch};
+use spillway_session::{CarrierLoss, Driver, Eavesdropper, Patience, SessionEvent};
+use spillway_transport::{Conn, LostReason, Time, Transport};
+use spillway_wire::session::SessionId;
 
 use super::books::Shared;
 use super::canary::Canary;
 use super::check::Check;
+use super::client_app::ClientApp;
 use super::copies;
 use crate::clock::Clock;
 use crate::rng::Rng;
 
-/// Bytes that may wait on a client's link.
-const PENDING_BYTES_MAX: usize = 64 * 1024;
 /// When the weather is calm nobody is impatient without reason: longer than any stall.
 const PATIENCE_CALM: Duration = Duration::from_secs(5);
 
 /// One client.
 pub(crate) struct Client {
-    pub(crate) session: ClientSession,
-    pub(crate) id: SessionId,
-    pub(crate) way: Option<Way>,
+    pub(crate) driver: Driver<LostReason>,
+    pub(crate) app: ClientApp,
+    pub(crate) socket: Option<Socket>,
     pub(crate) clock: Clock,
-    pub(crate) vigil: Vigil,
-    /// How long a carrier may take until the server has answered.
-    pub(crate) attach_within: Duration,
-    /// When it looks for another carrier, or looks after this one; by the world's time.
+    /// When it looks after its session, by the world's time.
     pub(crate) wake_at: Time,
-    pub(crate) to_write: u64,
-    pub(crate) written: u64,
-    /// It was told of room since what it wrote was taken in part only.
-    pub(crate) may_write: bool,
-    pub(crate) has_finished: bool,
-    /// Resets its session when it has written this much.
-    pub(crate) leaves_at: Option<u64>,
-    pub(crate) unread: u64,
-    /// Closes in order as soon as it has written all.
-    pub(crate) is_hasty: bool,
-    /// Reads little at a time, from its session and from its socket.
-    pub(crate) is_slow: bool,
-    pub(crate) saw_end: bool,
-    pub(crate) has_closed: bool,
 }
 
-/// A carrier of the client's own making.
-pub(crate) struct Way {
+/// The socket of the present carrier.
+pub(crate) struct Socket {
     pub(crate) conn: Conn,
-    pub(crate) link: Option<OpenerLink>,
-    pub(crate) unsent: Option<Chunk>,
-    pub(crate) id: Option<Id>,
-    /// The server must have answered until then, by the client's clock.
-    pub(crate) deadline: Time,
+    pub(crate) is_connected: bool,
     /// Bytes received that the socket has not been told of.
     pub(crate) ungranted: u32,
 }
@@ -69,23 +46,33 @@ pub(crate) struct Around<'a> {
     pub(crate) canary: Option<Canary>,
 }
 
-/// What passes on a client's carrier is copied.
-struct Copied<'a> {
-    carrier: OnOpenerLink<'a>,
-    copies: Option<&'a copies::Shared>,
+/// Somebody between a client and its server: writes down what the client says, and says copies of it again.
+struct Ear<'a, 'b> {
     session: SessionId,
+    around: &'a mut Around<'b>,
 }
 
-impl Carrier for Copied<'_> {
-    fn data(&mut self, bytes: &[u8]) -> usize {
-        self.carrier.data(bytes)
+impl Eavesdropper for Ear<'_, '_> {
+    fn hears(&mut self, said: &Control) {
+        let epoch = match said {
+            Control::Reconnect(reconnect) => Some(reconnect.opening.epoch),
+            Control::Connect(connect) => Some(connect.session.map_or(0, |opening| opening.epoch)),
+            _ => None,
+        };
+        if let Some(epoch) = epoch {
+            self.around.books.borrow_mut().client_opens(self.session, epoch);
+        }
+        match self.around.copies {
+            Some(copies) if epoch.is_some() => copies.borrow_mut().of_words(self.session, *said),
+            Some(copies) => copies.borrow_mut().of_client(self.session, *said),
+            None => {}
+        }
     }
 
-    fn control(&mut self, control: Control) {
-        if let Some(copies) = self.copies {
-            copies.borrow_mut().of_client(self.session, control);
-        }
-        self.carrier.control(control);
+    fn repeats(&mut self) -> Option<Control> {
+        let copies = self.around.copies?.borrow();
+        let says_again = self.around.rng.chance(1, 32);
+        says_again.then(|| copies.said_by_client(self.session, self.around.rng)).flatten()
     }
 }
 
@@ -95,271 +82,167 @@ impl Client {
         self.clock.read(now)
     }
 
-    /// It is no longer slow or impatient without reason, and writes little more.
+    /// It is no longer slow or impatient without reason.
     pub(crate) fn calm_down(&mut self, now: Time) {
         let patience = Patience { floor: PATIENCE_CALM, ceiling: PATIENCE_CALM, idle: PATIENCE_CALM };
-        self.vigil = Vigil::new(patience, self.time(now));
-        self.attach_within = PATIENCE_CALM;
-        self.is_slow = false;
+        self.driver.set_patience(self.time(now), patience, PATIENCE_CALM);
+        self.app.calm_down();
         self.wake_at = now;
-        self.to_write = self.to_write.min(self.written + 1_000);
     }
 
-    /// Takes what the link brings. Whether the client stays on this carrier.
-    pub(crate) fn takes(
-        &mut self,
-        here: Time,
-        link: &mut OpenerLink,
-        event: OpenerEvent<'_>,
-        around: &mut Around<'_>,
-    ) -> bool {
-        match event {
-            OpenerEvent::RelayedData { bytes, .. } => match self.session.handle_data(here, bytes.len()) {
-                Ok(true) => {
-                    self.unread += bytes.len() as u64;
-                    let mut books = around.books.borrow_mut();
-                    books.client_reads(self.id, bytes);
-                    books.client_holds(self.id, self.unread);
-                    true
+    /// Takes what the socket brings.
+    pub(crate) fn receives(&mut self, here: Time, bytes: &[u8], around: &mut Around<'_>) {
+        let mut scratch = Scratch::new();
+        let mut input = self.driver.unseal(here, bytes, &mut scratch);
+        while let Some(event) = self.driver.decompose(here, &mut input) {
+            match event {
+                OpenerEvent::RelayedControl { control, .. } => self.hears(here, event, control, around),
+                OpenerEvent::Established { .. }
+                | OpenerEvent::RelayedData { .. }
+                | OpenerEvent::Drain { .. } => {
+                    if let Some(bytes) = self.driver.handle(here, event) {
+                        self.app.receives(bytes, around.books);
+                    }
                 }
-                Ok(false) => true,
-                Err(event) => {
-                    around.books.borrow_mut().violation(Check::Rules, format!("the server: {event:?}"));
-                    false
+                other => {
+                    around.books.borrow_mut().violation(Check::Rules, format!("a client hears {other:?}"));
                 }
-            },
-            OpenerEvent::RelayedControl { control, .. } => self.hears(here, link, control, around),
-            OpenerEvent::Drain { .. } => false,
-            other => {
-                around.books.borrow_mut().violation(Check::Rules, format!("a client hears {other:?}"));
-                false
             }
+            self.note_events(around);
+        }
+        self.note_events(around);
+        if let Some(socket) = &mut self.socket {
+            socket.ungranted += bytes.len() as u32; // at most what was granted
         }
     }
 
-    fn hears(
-        &mut self,
-        here: Time,
-        link: &mut OpenerLink,
-        control: Control,
-        around: &mut Around<'_>,
-    ) -> bool {
+    fn hears(&mut self, here: Time, event: OpenerEvent<'_>, control: Control, around: &mut Around<'_>) {
+        let OpenerEvent::RelayedControl { id, .. } = event else { return };
+        let session = self.driver.id();
         if let Some(copies) = around.copies {
             if let Control::Resumed(right) = &control
                 && around.rng.chance(1, 8)
-                && let Some(copy) = copies.borrow().answer(self.id, around.rng)
+                && let Some(copy) = copies.borrow().answer(session, around.rng)
                 && copy != *right
             {
-                return self.hears_copy(here, copy, around);
+                let event = OpenerEvent::RelayedControl { id, control: Control::Resumed(copy) };
+                return self.hears_copy(here, event, around);
             }
-            if around.rng.chance(1, 16) {
-                self.hears_again(here, link, copies, around);
+            if around.rng.chance(1, 16)
+                && let Some(copy) = copies.borrow().said_by_server(session, around.rng)
+            {
+                let event = OpenerEvent::RelayedControl { id, control: copy };
+                self.hears_again(here, event, around);
             }
-            copies.borrow_mut().of_server(self.id, control);
+            copies.borrow_mut().of_server(session, control);
         }
-        let attached = self.session.is_attached();
-        match self.session.handle_control(here, &control) {
-            Ok(event) => {
-                let mut books = around.books.borrow_mut();
-                match &control {
-                    Control::Acknowledge(acknowledge) if attached => {
-                        books.client_hears_acknowledged(self.id, acknowledge.received);
-                    }
-                    Control::Resumed(answer) => books.client_attaches(self.id, answer),
-                    _ => {}
-                }
-                drop(books);
-                event.is_none_or(|event| self.happens(here, event, around))
+        let was_attached = self.driver.carrier().is_some();
+        let _ = self.driver.handle(here, event);
+        let mut books = around.books.borrow_mut();
+        match &control {
+            Control::Acknowledge(acknowledge) if was_attached => {
+                books.client_hears_acknowledged(session, acknowledge.received);
             }
-            Err(error) => {
-                around.books.borrow_mut().violation(Check::Rules, format!("a client hears: {error}"));
-                false
+            Control::Resumed(answer) if !was_attached && self.driver.carrier().is_some() => {
+                books.client_attaches(session, answer);
             }
+            _ => {}
         }
     }
 
     /// Somebody answers the first words before the server does, with what was said on another carrier.
-    fn hears_copy(&mut self, here: Time, copy: Resumed, around: &mut Around<'_>) -> bool {
-        let believed = self.session.handle_control(here, &Control::Resumed(copy)).is_ok();
-        let mut books = around.books.borrow_mut();
-        if believed {
-            books.client_attaches(self.id, &copy);
-            return true;
-        }
-        books.copies_refused += 1;
-        false
-    }
-
-    /// Somebody says again, both ways, what was said on another carrier.
-    fn hears_again(
-        &mut self,
-        here: Time,
-        link: &mut OpenerLink,
-        copies: &copies::Shared,
-        around: &mut Around<'_>,
-    ) {
-        let Some(id) = self.way.as_ref().and_then(|way| way.id).filter(|_| self.session.is_attached()) else {
-            return;
-        };
-        let copies = copies.borrow();
-        if let Some(copy) = copies.said_by_server(self.id, around.rng)
-            && !matches!(self.session.handle_control(here, &copy), Ok(None))
-        {
-            around.books.borrow_mut().violation(Check::Rules, format!("a copy of {copy:?} does harm"));
-        }
-        if let Some(copy) = copies.said_by_client(self.id, around.rng) {
-            link.relay_control(id, copy);
-        }
-    }
-
-    /// Whether the client stays on this carrier.
-    fn happens(&mut self, here: Time, event: ClientEvent, around: &mut Around<'_>) -> bool {
+    fn hears_copy(&mut self, here: Time, event: OpenerEvent<'_>, around: &mut Around<'_>) {
+        let _ = self.driver.handle(here, event);
         let mut books = around.books.borrow_mut();
         match event {
-            ClientEvent::Attached { room } => {
-                self.vigil.restart(here);
-                self.may_write |= room && around.canary != Some(Canary::ForgetRoom);
-                true
+            OpenerEvent::RelayedControl { control: Control::Resumed(copy), .. }
+                if self.driver.carrier().is_some() =>
+            {
+                books.client_attaches(self.driver.id(), &copy);
             }
-            ClientEvent::Accepted => true,
-            ClientEvent::Stream(StreamEvent::Room) => {
-                self.may_write = true;
-                true
-            }
-            ClientEvent::Refused(_) | ClientEvent::Drain { .. } => false,
-            ClientEvent::Gone { acknowledged } => {
-                let further = u64::from(around.canary == Some(Canary::GoneFurther));
-                books.client_told_gone(self.id, acknowledged + further);
-                true
-            }
-            ClientEvent::Stream(StreamEvent::Finished) => {
-                self.saw_end = true;
-                books.client_sees_end(self.id);
-                true
-            }
-            ClientEvent::Stream(StreamEvent::Closed(reason)) => {
-                match reason {
-                    CloseReason::Normal => books.client_sees_end(self.id),
-                    CloseReason::Reset => {}
-                    other => books.client_sees_break(self.id, other),
-                }
-                if !self.has_closed {
-                    self.has_closed = true;
-                    books.client_closes(self.id, reason != CloseReason::Normal);
-                    self.session.close(CloseReason::Normal);
-                }
-                true
+            _ => books.copies_refused += 1,
+        }
+        // That the carrier is left for a copy breaks no rule.
+        while let Some(event) = self.driver.poll_event() {
+            if let SessionEvent::Room = event {
+                self.app.has_room();
             }
         }
     }
 
-    /// Writes and reads some, and ends what is to be ended.
-    pub(crate) fn work(&mut self, around: &mut Around<'_>) {
-        if self.has_closed {
+    /// Somebody says again what the server said on another carrier.
+    fn hears_again(&mut self, here: Time, event: OpenerEvent<'_>, around: &mut Around<'_>) {
+        if self.driver.carrier().is_none() {
             return;
         }
-        let (rng, mut books) = (&mut *around.rng, around.books.borrow_mut());
-        let most = (self.to_write - self.written.min(self.to_write)).min(rng.scale(1, 32 * 1024));
-        // One more than there is room for, to be told when there is more.
-        let most = most.min(self.session.room() as u64 + 1);
-        if self.may_write && most > 0 {
-            let bytes = books.request(self.id, most);
-            let taken = self.session.write(&bytes) as u64;
-            self.may_write = taken == most;
-            self.written += taken;
-            books.wrote(self.id, taken);
+        let end = self.driver.end();
+        let _ = self.driver.handle(here, event);
+        if self.driver.poll_event().is_some() || self.driver.end() != end {
+            around.books.borrow_mut().violation(Check::Rules, format!("a copy does harm: {event:?}"));
         }
-        if self.written >= self.to_write && !self.has_finished {
-            self.has_finished = true;
-            books.client_finishes(self.id);
-            self.session.finish();
+    }
+
+    /// What the driver tells.
+    pub(crate) fn note_events(&mut self, around: &mut Around<'_>) {
+        let mut has_moved = false;
+        while let Some(event) = self.driver.poll_event() {
+            let broken = match event {
+                SessionEvent::Moved(_) => {
+                    has_moved = true;
+                    continue;
+                }
+                SessionEvent::Room => {
+                    if !has_moved || around.canary != Some(Canary::ForgetRoom) {
+                        self.app.has_room();
+                    }
+                    continue;
+                }
+                SessionEvent::CarrierLost { why: CarrierLoss::Link(error), .. } => error.to_string(),
+                SessionEvent::CarrierLost { why: CarrierLoss::Carrier(error), .. } => error.to_string(),
+                SessionEvent::CarrierLost { why: CarrierLoss::TooOld, .. } => "no sessions".into(),
+                SessionEvent::CarrierLost { .. } | SessionEvent::Accepted => continue,
+            };
+            around.books.borrow_mut().violation(Check::Rules, format!("a client's carrier failed: {broken}"));
         }
-        let part = if self.is_slow { self.unread.min(rng.scale(1, 2_000)) } else { self.unread };
-        self.unread -= part;
-        let outcome = self.session.consumed(part as usize);
-        debug_assert_eq!(outcome, Ok(()), "at most what is unread");
-        let resets = self.leaves_at.is_some_and(|at| self.written >= at);
-        let is_done = self.has_finished && (self.is_hasty || (self.saw_end && self.unread == 0));
-        if resets || is_done {
-            self.has_closed = true;
-            books.client_closes(self.id, resets);
-            self.session.close(if resets { CloseReason::Reset } else { CloseReason::Normal });
-        }
+        self.app.looks(&self.driver, around.canary, around.books);
     }
 
     /// Lets the socket have what was received, as far as the client likes.
     pub(crate) fn grant<T: Transport>(&mut self, rng: &mut Rng, out: &mut T) {
-        let is_slow = self.is_slow;
-        if let Some(way) = &mut self.way
-            && way.ungranted > 0
-        {
-            let part = if is_slow {
-                u64::from(way.ungranted).min(rng.scale(100, 10_000))
-            } else {
-                way.ungranted.into()
-            };
-            way.ungranted -= part as u32; // at most as much
-            out.grant(way.conn, part as u32);
-        }
+        let Some(socket) = self.socket.as_mut().filter(|socket| socket.ungranted > 0) else { return };
+        let all = u64::from(socket.ungranted);
+        let part = if self.app.is_slow() { all.min(rng.scale(100, 10_000)) } else { all };
+        socket.ungranted -= part as u32; // at most as much
+        out.grant(socket.conn, part as u32);
     }
 
     /// Whether there is something to do soon.
     pub(crate) fn has_work(&self) -> bool {
-        self.way.as_ref().is_some_and(|way| way.ungranted > 0)
-            || (!self.has_closed && (self.unread > 0 || (self.written < self.to_write && self.may_write)))
+        self.socket.as_ref().is_some_and(|socket| socket.ungranted > 0) || self.app.has_work()
     }
 
-    /// Whether it has had enough of its carrier, which may first be asked for a sign of life.
-    pub(crate) fn has_doubts(&mut self, here: Time) -> bool {
-        let Some(way) = &mut self.way else { return false };
-        if !self.session.is_attached() {
-            return way.deadline <= here;
+    /// The socket is connected: a link begins.
+    pub(crate) fn connected(&mut self, here: Time, address: std::net::SocketAddr, rng: &mut Rng) {
+        if let Some(socket) = &mut self.socket {
+            socket.is_connected = true;
+            self.driver.handle_connected(here, address, Fresh::filled(|bytes| rng.fill(bytes)));
         }
-        match (self.vigil.poll(here), &mut way.link, way.id) {
-            (Some(Doubt::Leave), ..) => true,
-            (Some(Doubt::Ask), Some(link), Some(id)) => {
-                self.session.ask(&mut OnOpenerLink { link, id, pending_bytes_max: PENDING_BYTES_MAX });
-                false
-            }
-            _ => false,
-        }
-    }
-
-    /// When to look again if nothing happens, by its clock.
-    pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        let way = self.way.as_ref()?;
-        if !self.session.is_attached() {
-            return Some(way.deadline);
-        }
-        let owed = self.session.poll_timeout();
-        Some(owed.map_or(self.vigil.poll_timeout(), |owed| owed.min(self.vigil.poll_timeout())))
     }
 
     /// Sends what there is.
-    pub(crate) fn transmit<T: Transport>(
-        &mut self,
-        here: Time,
-        copies: Option<&copies::Shared>,
-        out: &mut T,
-    ) {
-        let Some(way) = &mut self.way else { return };
-        let Some(link) = &mut way.link else { return };
-        loop {
-            if let Some(id) = way.id {
-                let carrier = OnOpenerLink { link, id, pending_bytes_max: PENDING_BYTES_MAX };
-                self.session.transmit(here, &mut Copied { carrier, copies, session: self.id });
-            }
-            let Some(mut chunk) = way.unsent.take().or_else(|| link.flush(here)) else { break };
-            let taken = out.send(way.conn, chunk.as_slice());
-            chunk.advance(taken);
-            if !chunk.is_empty() {
-                way.unsent = Some(chunk);
+    pub(crate) fn transmit<T: Transport>(&mut self, here: Time, around: &mut Around<'_>, out: &mut T) {
+        let Some(conn) = self.socket.as_ref().filter(|socket| socket.is_connected).map(|socket| socket.conn)
+        else {
+            return;
+        };
+        let mut ear = Ear { session: self.driver.id(), around };
+        while let Some(bytes) = self.driver.poll_transmit_heard(here, &mut ear) {
+            let wanted = bytes.len();
+            let taken = out.send(conn, bytes);
+            self.driver.sent(taken);
+            if taken < wanted {
                 break;
             }
-            link.recycle(chunk);
-        }
-        if self.session.is_attached() && self.session.awaits() {
-            self.vigil.awaits(here);
         }
     }
 }

@@ -6,17 +6,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_auth::Key;
-use spillway_batch::{
-    Encryption, Fresh, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, Scratch,
-};
-use spillway_session::{ClientSession, Patience, StreamLimits, Vigil};
-use spillway_transport::{Application, Conn, Event, Time, Transport};
+use spillway_batch::Encryption;
+use spillway_session::{Action, Driver, LinkTarget, Pace, Patience, SessionSettings, StreamLimits};
+use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 use spillway_wire::session::SessionId;
 
 use super::books::Shared;
 use super::canary::Canary;
 use super::check::Check;
-use super::client::{Around, Client, Way};
+use super::client::{Around, Client, Socket};
+use super::client_app::ClientApp;
 use super::copies;
 use crate::clock::Clock;
 use crate::network::AddressBook;
@@ -24,6 +23,8 @@ use crate::rng::Rng;
 
 /// Carriers that were left and still live, at most.
 const LEFT_MAX: usize = 50;
+/// Longer than any run: a client with this patience does not give its session up.
+const NEVER: Duration = Duration::from_secs(1_000_000);
 
 /// How clients behave.
 #[derive(Clone, Copy, Debug)]
@@ -42,13 +43,15 @@ pub(crate) struct Manners {
     pub(crate) whims_in_1000: u64,
     /// The most that a client writes, bytes.
     pub(crate) bytes_max: u64,
+    /// Some clients give their session up when nothing has carried it for a while.
+    pub(crate) some_give_up: bool,
 }
 
 /// Who takes part, as far as clients know.
 pub(crate) struct Surroundings {
     pub(crate) addresses: AddressBook,
-    /// Link ports of helpers, and of the server.
-    pub(crate) targets: Vec<SocketAddr>,
+    /// Link ports of helpers, and the server's as the last one.
+    pub(crate) ports: Vec<SocketAddr>,
     pub(crate) key: Key,
     pub(crate) books: Shared,
     /// Somebody on the way keeps copies.
@@ -71,9 +74,73 @@ pub(crate) struct Clients {
     is_calm: bool,
 }
 
+impl Manners {
+    fn settings(&self, server: SocketAddr, rng: &mut Rng) -> SessionSettings {
+        let longest = self.patience_max.as_nanos() as u64; // less than a minute
+        let ceiling = rng.scale(500_000, longest);
+        let gives_up = self.some_give_up && rng.chance(1, 4);
+        let window = rng.scale(1_000_000, 1_000_000_000);
+        let up_to = |rng: &mut Rng, low, high| Duration::from_nanos(rng.scale(low, high));
+        SessionSettings {
+            stream: self.limits,
+            patience: Patience {
+                floor: up_to(rng, 200_000, ceiling),
+                ceiling: Duration::from_nanos(ceiling),
+                idle: up_to(rng, 500_000, 5_000_000_000),
+            },
+            attach_timeout: up_to(rng, 500_000, longest),
+            give_up_after: if gives_up { up_to(rng, 100_000_000, 30_000_000_000) } else { NEVER },
+            refused_patience: up_to(rng, 1_000_000, 2_000_000_000),
+            server_port: rng.chance(3, 4).then_some(server),
+            pace: Pace {
+                window: Duration::from_nanos(window),
+                window_max: up_to(rng, window, 8_000_000_000),
+            },
+        }
+    }
+}
+
 impl Surroundings {
     fn around<'a>(&'a self, rng: &'a mut Rng) -> Around<'a> {
         Around { rng, books: &self.books, copies: self.copies.as_ref(), canary: self.canary }
+    }
+
+    /// The server's own link port.
+    fn server(&self) -> SocketAddr {
+        self.ports[self.ports.len() - 1]
+    }
+
+    /// All link ports, in some order: helpers before the server for most clients.
+    fn targets(&self, rng: &mut Rng) -> Vec<LinkTarget> {
+        let (server, helpers) =
+            self.ports.split_last().map_or((self.server(), [].as_slice()), |(s, h)| (*s, h));
+        let mut ports: Vec<SocketAddr> = Vec::new();
+        for helper in helpers {
+            ports.insert(rng.below(ports.len() as u64 + 1) as usize, *helper);
+        }
+        let place = if rng.chance(3, 4) { ports.len() } else { rng.below(ports.len() as u64 + 1) as usize };
+        ports.insert(place, server);
+        let target = |address| LinkTarget {
+            address,
+            key: self.key.clone(),
+            server: None,
+            encryption: Encryption::Preferred,
+        };
+        ports.into_iter().map(target).collect()
+    }
+
+    /// A client moves for no reason, or hears of other link ports.
+    fn whim(&self, here: Time, driver: &mut Driver<LostReason>, rng: &mut Rng) {
+        if driver.is_closed_here() {
+            return;
+        }
+        let mut targets = self.targets(rng);
+        if rng.chance(1, 4) {
+            targets.truncate(rng.range(1, targets.len() as u64) as usize);
+            driver.set_targets(targets);
+        } else {
+            driver.move_to(here, rng.below(targets.len() as u64) as usize);
+        }
     }
 }
 
@@ -96,7 +163,10 @@ impl Clients {
     pub(crate) fn calm_down(&mut self, now: Time) {
         self.is_calm = true;
         self.next_client = None;
-        self.clients.values_mut().for_each(|client| client.calm_down(now));
+        for client in self.clients.values_mut() {
+            client.calm_down(now);
+            client.driver.set_targets(self.around.targets(&mut self.rng));
+        }
     }
 
     /// The clocks of some clients run otherwise from now on.
@@ -114,146 +184,47 @@ impl Clients {
         self.clients.len() + self.left.len()
     }
 
+    /// A client comes, with an id that nobody has had.
     fn arrive(&mut self, now: Time) {
         let rng = &mut self.rng;
         let mut id = SessionId([0; 16]);
         rng.fill(&mut id.0);
         self.around.books.borrow_mut().begin(id);
-        let rude = rng.chance(self.manners.rude_in_1000, 1000);
-        let is_hasty = rng.chance(self.manners.hasty_in_1000, 1000);
+        let app = ClientApp::drawn(id, &self.manners, rng);
         let clock = Clock::drawn(rng);
-        let longest = self.manners.patience_max.as_nanos() as u64; // less than a minute
-        let ceiling = rng.scale(500_000, longest);
-        let patience = Patience {
-            floor: Duration::from_nanos(rng.scale(200_000, ceiling)),
-            ceiling: Duration::from_nanos(ceiling),
-            idle: Duration::from_nanos(rng.scale(500_000, 5_000_000_000)),
-        };
-        let client = Client {
-            session: ClientSession::new(self.around.key.clone(), id, self.manners.limits),
-            id,
-            way: None,
-            clock,
-            vigil: Vigil::new(patience, clock.read(now)),
-            attach_within: Duration::from_nanos(rng.scale(500_000, longest)),
-            wake_at: now,
-            to_write: rng.scale(1, self.manners.bytes_max),
-            written: 0,
-            may_write: true,
-            has_finished: false,
-            leaves_at: rude.then(|| rng.scale(1, self.manners.bytes_max)),
-            unread: 0,
-            is_hasty,
-            is_slow: rng.chance(1, 4),
-            saw_end: false,
-            has_closed: false,
-        };
-        self.clients.insert(self.next_number, client);
+        let settings = self.manners.settings(self.around.server(), rng);
+        let targets = self.around.targets(rng);
+        let Some(driver) = Driver::new(clock.read(now), targets, &settings, id, rng.word()) else { return };
+        self.clients.insert(self.next_number, Client { driver, app, socket: None, clock, wake_at: now });
         self.next_number += 1;
     }
 
-    /// Leaves the carrier, which may live on, unread.
-    fn leave<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
-        let Some(client) = self.clients.get_mut(&number) else { return };
-        let Some(way) = client.way.take() else { return };
-        client.session.detach();
-        // A full server's places are free when its sessions have waited long enough: nobody hurries meanwhile.
-        let longest = if self.is_calm { 500_000_000 } else { 5_000_000 };
-        client.wake_at = now + Duration::from_nanos(self.rng.scale(1_000, longest));
-        self.by_carrier.remove(&way.conn);
-        if !self.is_calm && self.left.len() < LEFT_MAX && self.rng.chance(1, 2) {
-            let until = now + Duration::from_nanos(self.rng.scale(100_000, 200_000_000));
-            self.left.push((way.conn, until));
-        } else {
-            out.abort(way.conn);
-        }
-    }
-
-    fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
-        let Some(&number) = self.by_carrier.get(&conn) else { return };
-        let Some(client) = self.clients.get_mut(&number) else { return };
-        let Some(mut link) = client.way.as_mut().and_then(|way| way.link.take()) else { return };
-        let here = client.time(now);
-        let mut scratch = Scratch::new();
-        let mut input = link.unseal(here, bytes, &mut scratch);
-        let mut stays = true;
-        while stays {
-            match link.decompose(here, &mut input) {
-                Ok(Some(OpenerEvent::Established { .. })) => {
-                    stays = Clients::say_first_words(client, here, conn, &mut link, &self.around);
-                }
-                Ok(Some(event)) => {
-                    stays = client.takes(here, &mut link, event, &mut self.around.around(&mut self.rng));
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    let what = format!("a client's link failed: {error}");
-                    self.around.books.borrow_mut().violation(Check::Rules, what);
-                    stays = false;
-                }
-            }
-        }
-        client.vigil.heard(here, client.session.awaits());
-        if let Some(way) = &mut client.way {
-            way.link = Some(link);
-            way.ungranted += bytes.len() as u32; // at most what was granted
-        }
-        if stays { self.pump(now, number, out) } else { self.leave(now, number, out) }
-    }
-
-    fn say_first_words(
-        client: &mut Client,
-        here: Time,
-        conn: Conn,
-        link: &mut OpenerLink,
-        around: &Surroundings,
-    ) -> bool {
-        let Some(&address) = around.addresses.borrow().get(&conn) else { return false };
-        let words = client.session.open(here, address, None);
-        let epoch = match &words {
-            spillway_batch::Control::Reconnect(reconnect) => reconnect.opening.epoch,
-            spillway_batch::Control::Connect(connect) => connect.session.map_or(0, |opening| opening.epoch),
-            _ => 0,
-        };
-        around.books.borrow_mut().client_opens(client.id, epoch);
-        if let Some(copies) = &around.copies {
-            copies.borrow_mut().of_words(client.id, words);
-        }
-        let id = link.open_relayed(words).ok();
-        if let Some(way) = &mut client.way {
-            way.id = id;
-        }
-        id.is_some()
-    }
-
-    /// Does what there is to do: writes, reads, ends, moves.
+    /// Does what there is to do: writes, reads, ends, moves, and whatever is due.
     fn pump<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let here = client.time(now);
-        client.work(&mut self.around.around(&mut self.rng));
-        let kept = client.session.kept();
+        client.app.work(&mut client.driver, &mut self.rng, &self.around.books);
+        client.grant(&mut self.rng, out);
+        client.driver.handle_timeout(here);
+        if !self.is_calm && self.rng.chance(self.manners.whims_in_1000, 1000) {
+            self.around.whim(here, &mut client.driver, &mut self.rng);
+        }
+        self.settle(now, number, out);
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        client.note_events(&mut self.around.around(&mut self.rng));
+        let kept = client.driver.kept();
         if kept > self.manners.limits.kept_bytes_max {
             let what = format!("a client keeps {kept} bytes, more than its bound");
             self.around.books.borrow_mut().violation(Check::Memory, what);
         }
-        client.grant(&mut self.rng, out);
-        let is_late = client.has_doubts(here);
-        client.transmit(here, self.around.copies.as_ref(), out);
-        if client.session.is_over() {
-            let id = client.id;
-            self.around.books.borrow_mut().client_over(id);
-            self.leave(now, number, out);
+        if client.driver.is_over() {
+            self.around.books.borrow_mut().client_over(client.driver.id());
+            self.close(now, number, out);
             self.clients.remove(&number);
             return;
         }
-        if client.way.is_none() {
-            return;
-        }
-        let on_a_whim = !self.is_calm && self.rng.chance(self.manners.whims_in_1000, 1000);
-        if is_late || on_a_whim {
-            return self.leave(now, number, out);
-        }
-        let wanted = client.poll_timeout().map_or(now + Duration::from_secs(1), |at| client.clock.when(at));
+        let due = client.driver.poll_timeout();
+        let wanted = due.map_or(now + Duration::from_secs(1), |at| client.clock.when(at));
         client.wake_at = if client.has_work() {
             wanted.min(now + Duration::from_nanos(self.rng.range(50_000, 2_000_000)))
         } else {
@@ -261,67 +232,74 @@ impl Clients {
         };
     }
 
-    /// A client without a carrier takes another.
-    fn connect<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
-        let target = self.rng.pick(&self.around.targets);
-        let again = Duration::from_nanos(self.rng.scale(10_000, 5_000_000));
-        let Some(client) = self.clients.get_mut(&number) else { return };
-        match out.connect(now, target) {
-            Ok(conn) => {
-                let deadline = client.time(now) + client.attach_within;
-                client.way = Some(Way { conn, link: None, unsent: None, id: None, deadline, ungranted: 0 });
-                client.wake_at = client.clock.when(deadline);
-                self.by_carrier.insert(conn, number);
+    /// Gives the socket what it takes, and does what the driver says.
+    fn settle<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
+        while let Some(client) = self.clients.get_mut(&number) {
+            let here = client.time(now);
+            client.transmit(here, &mut self.around.around(&mut self.rng), out);
+            let target = match client.driver.poll_action() {
+                None => break,
+                Some(Action::Close) => {
+                    self.close(now, number, out);
+                    continue;
+                }
+                Some(Action::Open(target)) => target.address,
+            };
+            match out.connect(now, target) {
+                Ok(conn) => {
+                    client.socket = Some(Socket { conn, is_connected: false, ungranted: 0 });
+                    self.by_carrier.insert(conn, number);
+                }
+                Err(_) => client.driver.handle_failed(here, LostReason::Failed, false),
             }
-            Err(_) => client.wake_at = now + again,
         }
     }
 
-    fn opened<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
-        let Some(&number) = self.by_carrier.get(&conn) else { return };
+    /// Closes a client's socket, or leaves it open and unread for a while.
+    fn close<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        let here = client.time(now);
-        let Some(way) = &mut client.way else { return };
-        let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
-        let config = OpenerConfig {
-            role: Role::Client,
-            key: self.around.key.clone(),
-            // The way has a deadline of its own.
-            limits: Limits { handshake_timeout: Duration::MAX, ..Limits::default() },
-            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
-            encryption: Encryption::Preferred,
-        };
-        way.link = Some(OpenerLink::new(&config, here, fresh));
-        out.grant(conn, 1 << 20);
-        self.pump(now, number, out);
+        let Some(socket) = client.socket.take() else { return };
+        self.by_carrier.remove(&socket.conn);
+        if !self.is_calm && self.left.len() < LEFT_MAX && self.rng.chance(1, 2) {
+            let until = now + Duration::from_nanos(self.rng.scale(100_000, 200_000_000));
+            self.left.push((socket.conn, until));
+        } else {
+            out.abort(socket.conn);
+        }
     }
 }
 
 impl Application for Clients {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
+        self.left.retain(|(left, _)| *left != conn || !matches!(event, Event::Finished | Event::Lost(_)));
+        if matches!(event, Event::Finished) {
+            out.finish(conn);
+        }
+        let Some(&number) = self.by_carrier.get(&conn) else { return };
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        let here = client.time(now);
         match event {
-            Event::Opened { .. } => self.opened(now, conn, out),
-            Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
-            Event::Room => {
-                if let Some(&number) = self.by_carrier.get(&conn) {
-                    self.pump(now, number, out);
-                }
+            Event::Opened { .. } => {
+                let address = self.around.addresses.borrow().get(&conn).copied();
+                debug_assert!(address.is_some(), "an open connection has an address");
+                client.connected(here, address.unwrap_or(([0; 4], 0).into()), &mut self.rng);
+                out.grant(conn, 1 << 20);
+            }
+            Event::Data { bytes, .. } => {
+                client.receives(here, bytes, &mut self.around.around(&mut self.rng));
             }
             Event::Finished | Event::Lost(_) => {
-                self.left.retain(|(left, _)| *left != conn);
-                if let Some(number) = self.by_carrier.remove(&conn)
-                    && let Some(client) = self.clients.get_mut(&number)
-                {
-                    client.way = None;
-                    client.session.detach();
-                    client.wake_at = now + Duration::from_nanos(self.rng.scale(1_000, 5_000_000));
-                }
-                if matches!(event, Event::Finished) {
-                    out.finish(conn);
+                self.by_carrier.remove(&conn);
+                client.socket = None;
+                match event {
+                    Event::Lost(why) => client.driver.handle_failed(here, why, why == LostReason::Refused),
+                    _ => client.driver.handle_closed(here),
                 }
             }
-            Event::Acknowledged { .. } => {}
+            Event::Room => {}
+            Event::Acknowledged { .. } => return,
         }
+        self.pump(now, number, out);
     }
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
@@ -333,12 +311,7 @@ impl Application for Clients {
         }
         let due = self.clients.iter().filter(|(_, client)| client.wake_at <= now);
         let due: Vec<u64> = due.map(|(number, _)| *number).collect();
-        for number in due {
-            match self.clients.get(&number).is_some_and(|client| client.way.is_none()) {
-                true => self.connect(now, number, out),
-                false => self.pump(now, number, out),
-            }
-        }
+        due.into_iter().for_each(|number| self.pump(now, number, out));
         self.left.retain(|(conn, until)| {
             if *until <= now {
                 out.abort(*conn);

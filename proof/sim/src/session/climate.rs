@@ -97,6 +97,7 @@ impl Climate {
                 None => rng.scale(2_000_000, 500_000_000),
             }),
             whims_in_1000: if canary.is_some() { 20 } else { rng.pick(&[0, 1, 20]) },
+            some_give_up: is_harsh && canary.is_none(),
             bytes_max: if canary.is_some() { 100_000 } else { rng.scale(100, bytes_max) },
         };
         let calm = faults != Faults::All;

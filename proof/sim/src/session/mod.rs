@@ -4,7 +4,7 @@
 //!
 //! - [`books`]: knows what every session must carry, and who knows the session; stands outside the code under test
 //! - [`check`]: what the books look at
-//! - `client`, `clients`, `server`, `hearing`, `app`: the two ends, each with a small application
+//! - `client`, `clients`, `client_app`, `server`, `hearing`, `app`: the two ends, each with a small application
 //! - `copies`, `copyist`: what was said, and somebody who says it again
 //! - [`world`]: who takes part, the weather, the faults; `climate`: what is drawn for it
 //! - [`canary`]: planted faults that a run must find
@@ -17,6 +17,7 @@ pub mod world;
 
 mod app;
 mod client;
+mod client_app;
 mod clients;
 mod climate;
 mod copies;

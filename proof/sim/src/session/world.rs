@@ -75,7 +75,7 @@ impl World {
         }
         let around = Surroundings {
             addresses: network.addresses(CLIENTS),
-            targets: helpers.clone().chain([SERVER]).map(|host| address(host, 11411)).collect(),
+            ports: helpers.clone().chain([SERVER]).map(|host| address(host, 11411)).collect(),
             key: client_key(),
             books: books.clone(),
             copies: climate.is_copied.then(copies::Shared::default),
