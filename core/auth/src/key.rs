@@ -111,6 +111,7 @@ impl Key {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "a digit is at most 15")]
 fn digit(character: u8) -> Result<u8, KeyError> {
     char::from(character).to_digit(16).map(|value| value as u8).ok_or(KeyError::Digit)
 }

@@ -5,6 +5,10 @@
 //! alone. Questions of a helper's load, and their answers, are proven one by one.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 extern crate alloc;
 

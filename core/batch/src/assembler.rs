@@ -103,7 +103,9 @@ impl Assembler {
         let length = bytes.len().min(PAYLOAD_BYTES_MAX);
         debug_assert_eq!(length, bytes.len(), "pieces come out of frames");
         let buffer = self.batch.buffer();
-        buffer.extend_from_slice(&Header { kind, more, length: length as u16, id }.emit());
+        #[expect(clippy::cast_possible_truncation, reason = "at most PAYLOAD_BYTES_MAX")]
+        let header = Header { kind, more, length: length as u16, id };
+        buffer.extend_from_slice(&header.emit());
         buffer.extend_from_slice(&bytes[..length]);
     }
 
@@ -226,7 +228,8 @@ impl Assembler {
         open.length += bytes.len();
         let buffer = self.batch.buffer();
         buffer.extend_from_slice(bytes);
-        let length = open.length as u16; // callers keep it within PAYLOAD_BYTES_MAX
+        #[expect(clippy::cast_possible_truncation, reason = "callers keep it within PAYLOAD_BYTES_MAX")]
+        let length = open.length as u16;
         buffer[open.start + 1..open.start + 3].copy_from_slice(&length.to_be_bytes());
         self.open = Some(open);
     }
@@ -236,6 +239,7 @@ impl Assembler {
         if let Some(OpenFrame { id: open_id, kind: open_kind, start, length }) = self.open
             && (open_id, open_kind) == (id, kind)
         {
+            #[expect(clippy::cast_possible_truncation, reason = "at most PAYLOAD_BYTES_MAX")]
             let header = Header { kind, more: true, length: length as u16, id };
             self.batch.buffer()[start..start + HEADER_BYTES].copy_from_slice(&header.emit());
         }

@@ -159,7 +159,8 @@ impl ServerLink {
             }
             let taken = self.compose(id, payload);
             if taken < payload.len() {
-                let length = (payload.len() - taken) as u16; // of one frame
+                #[expect(clippy::cast_possible_truncation, reason = "the payload of one frame")]
+                let length = (payload.len() - taken) as u16;
                 let header = Header { kind: Kind::Reply, more: false, length, id };
                 rest.extend_from_slice(&header.emit());
                 rest.extend_from_slice(&payload[taken..]);

@@ -113,6 +113,7 @@ impl<T> IdTable<T> {
     pub fn iter(&self) -> impl Iterator<Item = (Id, &T)> + '_ {
         let pages = (0_u32..).zip(&self.pages);
         pages.filter_map(|(number, page)| Some((number, page.as_deref()?))).flat_map(|(number, page)| {
+            #[expect(clippy::cast_possible_truncation, reason = "PAGE is 64")]
             let first = number * PAGE as u32;
             (first..).zip(&page.entries).filter_map(|(id, entry)| Some((Id(id), entry.as_ref()?)))
         })

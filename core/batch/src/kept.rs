@@ -58,7 +58,8 @@ impl Kept {
         if news > self.bytes.len() as u64 {
             return Err(NeverSent);
         }
-        self.bytes.drain(..news as usize); // at most the length
+        #[expect(clippy::cast_possible_truncation, reason = "at most the length of `bytes`")]
+        self.bytes.drain(..news as usize);
         self.acknowledged += news;
         if self.bytes.is_empty() && self.bytes.capacity() > QUIET_BYTES {
             self.bytes = VecDeque::new();

@@ -15,6 +15,10 @@
 //! Nothing here does I/O or reads a clock: bytes and the time come in, events and batches go out.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 extern crate alloc;
 

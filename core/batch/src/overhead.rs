@@ -15,6 +15,11 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// together, once for 64 KB.
 const DATA_BYTES: u64 = 16;
 
+#[expect(clippy::cast_possible_truncation, reason = "of one second at most")]
+const fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
 /// What one peer has sent beyond its allowance. While that is too much nothing of it is read: its own TCP slows it, and
 /// nobody else.
 #[derive(Debug, Default)]
@@ -32,13 +37,13 @@ impl Overhead {
 
     /// Bytes of data have come from the peer, or go to it.
     pub(crate) fn carried(&mut self, bytes: usize) {
-        let earned = PER_BYTE.as_nanos() as u64 * (bytes as u64) / DATA_BYTES;
+        let earned = nanoseconds(PER_BYTE) * (bytes as u64) / DATA_BYTES;
         self.paid_at = Time(self.paid_at.0.saturating_sub(earned));
     }
 
     /// When the peer may be read again; `None`: now.
     pub(crate) fn rests_until(&self, now: Time) -> Option<Time> {
-        (self.paid_at > now + AHEAD_MAX).then(|| Time(self.paid_at.0 - AHEAD_MAX.as_nanos() as u64))
+        (self.paid_at > now + AHEAD_MAX).then(|| Time(self.paid_at.0 - nanoseconds(AHEAD_MAX)))
     }
 }
 

@@ -121,6 +121,7 @@ fn guess(load: &Load) -> f64 {
 
 /// From 0 to `count - 1`. A random number of 1 or more is taken as just less than 1.
 fn below(count: usize, random: f64) -> usize {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to `count`")]
     let index = (random.clamp(0.0, 1.0) * count as f64) as usize;
     index.min(count.saturating_sub(1))
 }

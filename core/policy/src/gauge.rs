@@ -121,6 +121,7 @@ impl Gauge {
         let network = self.capacity.network.map_or(0.0, |most| bytes / seconds / (most.max(1) as f64));
         let clients = f64::midpoint(f64::from(before.clients), f64::from(used.clients));
         // A window that was long, because the thread slept, counts like all the windows that it could have been.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to 32")]
         let windows = (seconds / WINDOW.as_secs_f64()).clamp(1.0, 32.0) as u32;
         let fresh = 1.0 - (0..windows).fold(1.0, |stale, _| stale * (1.0 - FRESH));
         self.cpu += (cpu - self.cpu) * fresh;
@@ -197,10 +198,20 @@ impl Gauge {
     }
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most SHARE_MAX; `as` saturates at 0"
+)]
 fn share(of_one: f64) -> u16 {
     (of_one * f64::from(SHARE_MAX) + 0.5).min(f64::from(SHARE_MAX)) as u16
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most WEIGHT_MAX; `as` saturates at 0"
+)]
 fn weight(of_one: f64) -> u32 {
     (of_one * f64::from(WEIGHT_MAX) + 0.5).min(f64::from(WEIGHT_MAX)) as u32
 }
@@ -211,6 +222,7 @@ fn short(who: SocketAddr) -> u64 {
         IpAddr::V4(ip) => u128::from(ip.to_bits()),
         IpAddr::V6(ip) => ip.to_bits(),
     };
+    #[expect(clippy::cast_possible_truncation, reason = "both halves are taken")]
     let folded = (ip >> 64) as u64 ^ (ip as u64).rotate_left(16) ^ u64::from(who.port());
     folded.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

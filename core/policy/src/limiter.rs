@@ -51,8 +51,9 @@ impl Limiter {
         self.next_at
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "any 16 bits of a random word")]
     pub(crate) fn take_at_random(&mut self, now: Time, random: &mut Random) -> bool {
-        now >= self.next_at && self.take(now, random.word() as u16) // any 16 bits of it
+        now >= self.next_at && self.take(now, random.word() as u16)
     }
 }
 

@@ -13,7 +13,9 @@ pub(crate) struct Lots {
 
 impl Lots {
     pub(crate) fn new(seed: u64) -> Lots {
-        Lots { random: Random::new(seed), order: core::array::from_fn(|index| index as u8), drawn: 16 }
+        #[expect(clippy::cast_possible_truncation, reason = "16 indexes")]
+        let order = core::array::from_fn(|index| index as u8);
+        Lots { random: Random::new(seed), order, drawn: 16 }
     }
 
     pub(crate) fn draw(&mut self) -> u16 {
@@ -23,7 +25,9 @@ impl Lots {
         }
         let part = self.order[self.drawn];
         self.drawn += 1;
-        u16::from(part) << 12 | (self.random.word() as u16 & 0xfff)
+        #[expect(clippy::cast_possible_truncation, reason = "any 12 bits of a random word")]
+        let rest = self.random.word() as u16 & 0xfff;
+        u16::from(part) << 12 | rest
     }
 }
 

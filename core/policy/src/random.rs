@@ -38,7 +38,8 @@ impl Random {
     /// Puts them in a random order.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
-            let other = self.below(i as u64 + 1) as usize; // at most `i`
+            #[expect(clippy::cast_possible_truncation, reason = "at most `i`")]
+            let other = self.below(i as u64 + 1) as usize;
             items.swap(i, other);
         }
     }

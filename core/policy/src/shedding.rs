@@ -86,7 +86,13 @@ impl Shedding {
             return 0;
         }
         self.full_until = Some(now + self.settings.hold);
-        ((f64::from(clients) * self.settings.share) as u32).max(1)
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of the clients; `as` saturates"
+        )]
+        let share = (f64::from(clients) * self.settings.share) as u32;
+        share.max(1)
     }
 
     /// Whether to tell clients that ask that no more are taken.

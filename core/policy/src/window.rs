@@ -80,8 +80,9 @@ impl Window {
     }
 
     /// Where the slice is that was the present one so many slices ago.
+    #[expect(clippy::cast_possible_truncation, reason = "below the number of slices")]
     fn position(&self, back: u64) -> usize {
-        (self.present.saturating_sub(back) % self.slices.len() as u64) as usize // below the number of slices
+        (self.present.saturating_sub(back) % self.slices.len() as u64) as usize
     }
 
     /// Replies counted.

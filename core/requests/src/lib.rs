@@ -7,6 +7,10 @@
 //! up for this connection, says so once, and measures no more. It never guesses.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 extern crate alloc;
 

@@ -11,6 +11,10 @@
 //! with its carriers: [`Routes`] tell where it goes, and a [`Vigil`] tells when a carrier has been silent for too long.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 extern crate alloc;
 

@@ -68,7 +68,8 @@ impl Outgoing {
     /// What the carrier is to have next, in one piece; empty when there is nothing or no credit.
     pub(crate) fn next(&self) -> &[u8] {
         let credit = usize::try_from(self.limit.saturating_sub(self.passed)).unwrap_or(usize::MAX);
-        let start = (self.passed - self.acknowledged) as usize; // at most the length of `kept`
+        #[expect(clippy::cast_possible_truncation, reason = "at most the length of `kept`")]
+        let start = (self.passed - self.acknowledged) as usize;
         let (front, back) = self.kept.as_slices();
         let rest = match front.get(start..) {
             Some(rest) if !rest.is_empty() => rest,
@@ -118,6 +119,7 @@ impl Outgoing {
         }
         let was_full = self.room() == 0;
         if received > self.acknowledged {
+            #[expect(clippy::cast_possible_truncation, reason = "at most the length of `kept`: it was sent")]
             self.kept.drain(..(received - self.acknowledged) as usize);
             self.acknowledged = received;
             // A new carrier may be behind what an old one delivered.

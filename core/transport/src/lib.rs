@@ -21,6 +21,10 @@
 //! 9. Methods of [`Transport`] never call back into the application.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 extern crate alloc;
 

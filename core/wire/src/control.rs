@@ -248,7 +248,8 @@ impl Control {
             Control::Close(reason) => out.push(*reason as u8),
             Control::Drain { deadline_ms } => out.extend_from_slice(&deadline_ms.to_be_bytes()),
         }
-        let length = (out.len() - payload) as u16; // at most 1 + 8 + 19 + 19 + 93 bytes
+        #[expect(clippy::cast_possible_truncation, reason = "at most 1 + 8 + 19 + 19 + 93 bytes")]
+        let length = (out.len() - payload) as u16;
         out[start + 1..start + 3].copy_from_slice(&length.to_be_bytes());
     }
 

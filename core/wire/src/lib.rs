@@ -14,6 +14,10 @@
 //! Parsers take any bytes. Whatever is wrong with them is an error that says what, never a panic.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 extern crate alloc;
 

@@ -35,7 +35,9 @@ impl core::error::Error for RecordLength {}
 /// The length of a record with `plain` bytes of a batch: 1 to [`RECORD_PLAIN_BYTES_MAX`].
 pub fn emit_record_length(plain: usize) -> [u8; RECORD_LENGTH_BYTES] {
     debug_assert!((1..=RECORD_PLAIN_BYTES_MAX).contains(&plain), "batches are cut before they are sealed");
-    (plain as u16).to_be_bytes()
+    #[expect(clippy::cast_possible_truncation, reason = "at most RECORD_PLAIN_BYTES_MAX, 16 KiB")]
+    let length = plain as u16;
+    length.to_be_bytes()
 }
 
 /// How many bytes of a batch are in the record.

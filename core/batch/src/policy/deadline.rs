@@ -98,7 +98,9 @@ impl Deadline {
         // In steps: all that was asked for is ENOUGH, and what is worth nothing TOO_FEW.
         let expected = self.came * self.wait.as_nanos() * u128::from(THERE_FOR_ONE_MORE);
         let steps = (expected * ENOUGH / asked_for).clamp(TOO_FEW, ENOUGH);
-        self.wait * (steps - TOO_FEW) as u32 / (ENOUGH - TOO_FEW) as u32 // both are small
+        #[expect(clippy::cast_possible_truncation, reason = "at most ENOUGH, which is small")]
+        let (worth, all) = ((steps - TOO_FEW) as u32, (ENOUGH - TOO_FEW) as u32);
+        self.wait * worth / all
     }
 }
 

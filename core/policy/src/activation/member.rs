@@ -149,14 +149,16 @@ impl Members {
 
     pub fn iter(&self) -> impl Iterator<Item = (Member, &Standing)> {
         self.slots.iter().enumerate().filter_map(|(slot, place)| {
-            let member = Member { slot: slot as u32, generation: place.generation }; // at most MEMBERS_MAX
+            #[expect(clippy::cast_possible_truncation, reason = "at most MEMBERS_MAX slots")]
+            let member = Member { slot: slot as u32, generation: place.generation };
             place.standing.as_ref().map(|standing| (member, standing))
         })
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Member, &mut Standing)> {
         self.slots.iter_mut().enumerate().filter_map(|(slot, place)| {
-            let member = Member { slot: slot as u32, generation: place.generation }; // at most MEMBERS_MAX
+            #[expect(clippy::cast_possible_truncation, reason = "at most MEMBERS_MAX slots")]
+            let member = Member { slot: slot as u32, generation: place.generation };
             place.standing.as_mut().map(|standing| (member, standing))
         })
     }

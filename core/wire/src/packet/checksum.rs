@@ -32,8 +32,10 @@ impl Sum {
         }
         if let Some((words, after)) = rest.split_first_chunk::<16>() {
             let both = u128::from_ne_bytes(*words);
-            sum = add(sum, both as u64); // a half each
-            (sum, rest) = (add(sum, (both >> 64) as u64), after);
+            #[expect(clippy::cast_possible_truncation, reason = "a half each")]
+            let (low, high) = (both as u64, (both >> 64) as u64);
+            sum = add(sum, low);
+            (sum, rest) = (add(sum, high), after);
         }
         if let Some((word, after)) = rest.split_first_chunk::<8>() {
             (sum, rest) = (add(sum, u64::from_ne_bytes(*word)), after);
@@ -110,11 +112,15 @@ fn add(sum: u64, word: u64) -> u64 {
 
 /// 64 bits folded to 16.
 #[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "16 bits are left, as the sum before was at most 0x10000"
+)]
 fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff); // 33 bits
     let sum = (sum >> 16) + (sum & 0xffff); // 18 bits
     let sum = (sum >> 16) + (sum & 0xffff); // 17 bits
-    ((sum >> 16) + (sum & 0xffff)) as u16 // 16 bits: it was at most 0x10000
+    ((sum >> 16) + (sum & 0xffff)) as u16
 }
 
 #[cfg(test)]

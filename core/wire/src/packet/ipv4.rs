@@ -6,7 +6,8 @@ use super::checksum::Sum;
 use super::{Layer, PacketError};
 
 /// Bytes of a header without options.
-pub const HEADER_BYTES: usize = 20;
+pub const HEADER_BYTES: usize = LENGTH_OF_HEADER as usize;
+const LENGTH_OF_HEADER: u16 = 20;
 
 /// ICMP follows.
 pub const PROTOCOL_ICMP: u8 = 1;
@@ -84,6 +85,7 @@ impl Header {
             return Err(PacketError::Fragment(Layer::Ipv4));
         }
         let total_bytes = u16::from_be_bytes([t0, t1]);
+        #[expect(clippy::cast_possible_truncation, reason = "a header has at most 60 bytes")]
         let header = Header {
             source: Ipv4Addr::new(s0, s1, s2, s3),
             target: Ipv4Addr::new(d0, d1, d2, d3),
@@ -93,7 +95,7 @@ impl Header {
             ident: u16::from_be_bytes([i0, i1]),
             dont_fragment: fragment & DONT_FRAGMENT != 0,
             payload_bytes: total_bytes
-                .checked_sub(header_bytes as u16) // at most 60
+                .checked_sub(header_bytes as u16)
                 .ok_or(PacketError::Length(Layer::Ipv4))?,
         };
         Ok((header, header_bytes))
@@ -102,7 +104,7 @@ impl Header {
     /// Writes the header with its checksum. A payload beyond 65,515 bytes is no packet: its length saturates.
     #[inline]
     pub fn emit(&self, out: &mut [u8; HEADER_BYTES]) {
-        let [t0, t1] = self.payload_bytes.saturating_add(HEADER_BYTES as u16).to_be_bytes();
+        let [t0, t1] = self.payload_bytes.saturating_add(LENGTH_OF_HEADER).to_be_bytes();
         let [i0, i1] = self.ident.to_be_bytes();
         let [f0, f1] = if self.dont_fragment { DONT_FRAGMENT.to_be_bytes() } else { [0; 2] };
         let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (self.source.octets(), self.target.octets());

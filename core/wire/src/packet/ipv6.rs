@@ -70,7 +70,12 @@ impl Header {
                 _ => break,
             }
         }
-        header.payload_bytes = payload.len() as u16; // what is left of it
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "what is left of the payload, whose length was 16 bits"
+        )]
+        let left = payload.len() as u16;
+        header.payload_bytes = left;
         Ok((header, HEADER_BYTES + all_bytes - payload.len(), payload))
     }
 

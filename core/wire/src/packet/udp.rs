@@ -7,7 +7,8 @@ use super::ipv4::PROTOCOL_UDP;
 use super::{Layer, PacketError};
 
 /// Bytes of a header.
-pub const HEADER_BYTES: usize = 8;
+pub const HEADER_BYTES: usize = LENGTH_OF_HEADER as usize;
+const LENGTH_OF_HEADER: u16 = 8;
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +30,7 @@ impl Header {
     ) -> Result<(Header, &[u8]), PacketError> {
         let (header, datagram, check) = Header::read(bytes)?;
         if check != 0 {
-            header
-                .check(pseudo_v4(source, target, PROTOCOL_UDP, datagram.len() as u32).add_bytes(datagram))?;
+            header.check(pseudo_v4(source, target, PROTOCOL_UDP, header.length()).add_bytes(datagram))?;
         }
         Ok((header, &datagram[HEADER_BYTES..]))
     }
@@ -45,8 +45,13 @@ impl Header {
         if check == 0 {
             return Err(PacketError::Checksum(Layer::Udp));
         }
-        header.check(pseudo_v6(source, target, PROTOCOL_UDP, datagram.len() as u32).add_bytes(datagram))?;
+        header.check(pseudo_v6(source, target, PROTOCOL_UDP, header.length()).add_bytes(datagram))?;
         Ok((header, &datagram[HEADER_BYTES..]))
+    }
+
+    /// Of header and payload.
+    fn length(&self) -> u32 {
+        u32::from(LENGTH_OF_HEADER) + u32::from(self.payload_bytes)
     }
 
     fn check(&self, sum: Sum) -> Result<(), PacketError> {
@@ -58,7 +63,7 @@ impl Header {
         let [s0, s1, t0, t1, l0, l1, c0, c1] =
             *bytes.first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Udp))?;
         let length = u16::from_be_bytes([l0, l1]);
-        let payload_bytes = length.checked_sub(HEADER_BYTES as u16).ok_or(PacketError::Length(Layer::Udp))?;
+        let payload_bytes = length.checked_sub(LENGTH_OF_HEADER).ok_or(PacketError::Length(Layer::Udp))?;
         let datagram = bytes.get(..usize::from(length)).ok_or(PacketError::Truncated(Layer::Udp))?;
         let header = Header {
             source: u16::from_be_bytes([s0, s1]),
@@ -74,7 +79,7 @@ impl Header {
     /// # Panics
     /// When `out` is shorter than header and payload: the caller has placed the payload there.
     pub fn emit(&self, out: &mut [u8], pseudo: Sum) -> usize {
-        let length = self.payload_bytes.saturating_add(HEADER_BYTES as u16);
+        let length = self.payload_bytes.saturating_add(LENGTH_OF_HEADER);
         let out = &mut out[..usize::from(length)];
         out[..2].copy_from_slice(&self.source.to_be_bytes());
         out[2..4].copy_from_slice(&self.target.to_be_bytes());

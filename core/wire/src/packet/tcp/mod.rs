@@ -195,7 +195,9 @@ impl Header {
         let ([p0, p1], [q0, q1]) = (self.source.to_be_bytes(), self.target.to_be_bytes());
         let ([s0, s1, s2, s3], [a0, a1, a2, a3]) = (self.seq.to_be_bytes(), self.ack.to_be_bytes());
         let ([w0, w1], [u0, u1]) = (self.window.to_be_bytes(), self.urgent.to_be_bytes());
-        let offset = (header_bytes << 2) as u8; // in words of four bytes, in the upper half; at most 60 bytes
+        // In words of four bytes, in the upper half.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 60 bytes")]
+        let offset = (header_bytes << 2) as u8;
         let flags = self.flags.0;
         [p0, p1, q0, q1, s0, s1, s2, s3, a0, a1, a2, a3, offset, flags, w0, w1, 0, 0, u0, u1]
     }

@@ -215,7 +215,9 @@ impl Options {
         }
         let blocks = self.sack_fitting();
         if !blocks.is_empty() {
-            out.put([NOP, NOP, SACK, 2 + 8 * blocks.len() as u8]); // at most four
+            #[expect(clippy::cast_possible_truncation, reason = "at most four blocks")]
+            let bytes = 2 + 8 * blocks.len() as u8;
+            out.put([NOP, NOP, SACK, bytes]);
             for (left, right) in blocks {
                 out.put(left.to_be_bytes());
                 out.put(right.to_be_bytes());
