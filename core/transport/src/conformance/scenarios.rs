@@ -190,6 +190,7 @@ fn p4_chunks_keep_their_order_and_come_back_whole(rig: &mut dyn Rig) {
     rig.settle(); // until acknowledgements are back as well
     // Bytes, chunk, bytes, chunk in one turn, many turns.
     for turn in 0..50_u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "a few hundred turns at most")]
         let (first, second) = (100 + turn as usize, 1 + 37 * turn as usize);
         let next = rig.on(Connecting, |_, out| {
             let mut at = sent;
