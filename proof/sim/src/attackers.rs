@@ -14,9 +14,9 @@ use spillway_transport::{Application, Conn, Event, Time, Transport};
 use spillway_wire::session::{Opening, Position, SessionId};
 
 use crate::network::{AddressBook, Network};
+use crate::relay::world::client_key;
 use crate::rng::Rng;
 use crate::socket::HostId;
-use crate::world::client_key;
 
 /// The address of the attackers' host: no other host of a world has it.
 pub(crate) const ATTACKERS_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 9, 9));

@@ -1,7 +1,7 @@
 //! Relay and server end in the simulator, over many seeds; and planted faults, which must be found.
 
-use spillway_sim::canary::Canary;
-use spillway_sim::run;
+use spillway_sim::relay::canary::Canary;
+use spillway_sim::relay::run;
 
 const STEPS: u64 = 10_000;
 

@@ -14,8 +14,8 @@ use spillway_transport::Time;
 use super::load::{Arrivals, Course, spread};
 use super::server::{Core, Costs, Quota};
 use crate::agenda::Agenda;
+use crate::relay::world::{address, helper_key};
 use crate::rng::Rng;
-use crate::world::{address, helper_key};
 
 /// `get` and a key of 32 bytes.
 const REQUEST: [u8; 38] = [b'x'; 38];

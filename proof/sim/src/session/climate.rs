@@ -12,10 +12,10 @@ use spillway_session::{StreamLimits, TableLimits};
 use super::canary::Canary;
 use super::clients::Manners;
 use crate::attackers::{self, Attack};
+use crate::relay::settings;
+use crate::relay::world::{client_key, helper_key};
 use crate::rng::Rng;
-use crate::settings;
 use crate::weather::Weather;
-use crate::world::{client_key, helper_key};
 
 /// What may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

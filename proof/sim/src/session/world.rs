@@ -17,12 +17,12 @@ use super::server::Server;
 use crate::agenda::Happening;
 use crate::attackers::{ATTACKERS_IP, Attackers};
 use crate::driver::{self, Down};
-use crate::helpers;
 use crate::network::Network;
+use crate::relay::helpers;
+use crate::relay::world::{SERVER, address, client_key, helper_key, ip};
 use crate::rng::Rng;
 use crate::socket::HostId;
 use crate::storm::Stormy;
-use crate::world::{SERVER, address, client_key, helper_key, ip};
 
 const CLIENTS: HostId = 1;
 const FIRST_HELPER: HostId = 2;

@@ -9,8 +9,8 @@ use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 use super::gates::SharedGates;
 use crate::oracle::Shared;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
+use crate::relay::script::Script;
 use crate::rng::Rng;
-use crate::script::Script;
 
 /// Replies that a server prepares before it stops reading requests.
 const OWED_BYTES_MAX: u64 = 64 * 1024;

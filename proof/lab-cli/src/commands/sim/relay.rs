@@ -1,7 +1,7 @@
 //! `spillway-lab sim relay`.
 
-use spillway_sim::canary::Canary;
-use spillway_sim::{Report, run as run_world};
+use spillway_sim::relay::canary::Canary;
+use spillway_sim::relay::{Report, run as run_world};
 
 use super::{Runs, named};
 

@@ -6,9 +6,9 @@ use spillway_relay::Relay;
 use spillway_tcp::{Settings, Stack, drive};
 use spillway_transport::{Application, Time};
 
-use crate::clients::Clients;
 use crate::network::AddressBook;
-use crate::server::Server;
+use crate::relay::clients::Clients;
+use crate::relay::server::Server;
 
 /// What runs on a host.
 pub(super) enum Actor {

@@ -16,17 +16,17 @@ use spillway_wire::packet::ethernet::{self, Mac};
 
 use super::node::{Actor, Node};
 use crate::agenda::Agenda;
-use crate::clients::Clients;
-use crate::helpers;
 use crate::network::AddressBook;
 use crate::oracle::{Oracle, Shared};
+use crate::relay::clients::Clients;
+use crate::relay::helpers;
+use crate::relay::server::Server;
+use crate::relay::settings;
+use crate::relay::world::{SERVER, address, helper_key};
 use crate::rng::{Rng, mix};
-use crate::server::Server;
-use crate::settings;
 use crate::storm::Stormy;
 use crate::tcp::frames::{address_of, mac_of};
 use crate::tcp::path::{Conditions, Path};
-use crate::world::{SERVER, address, helper_key};
 
 const CLIENTS: usize = 1;
 const FIRST_HELPER: usize = 2;

@@ -12,9 +12,9 @@ use spillway_batch::{
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 
 use crate::attackers::is_attacker;
-use crate::canary::Canary;
 use crate::oracle::Shared;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
+use crate::relay::canary::Canary;
 use crate::rng::Rng;
 
 /// Replies that the application prepares before it stops reading requests.

@@ -8,8 +8,8 @@ use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 
 use crate::network::AddressBook;
 use crate::oracle::Shared;
+use crate::relay::script::Script;
 use crate::rng::Rng;
-use crate::script::Script;
 
 /// What a fresh connection may receive at first, and a reader is granted in all.
 const GRANT_BYTES: u64 = 32 * 1024;

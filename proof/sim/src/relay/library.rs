@@ -13,8 +13,8 @@ use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 
 use crate::network::AddressBook;
 use crate::oracle::Shared;
+use crate::relay::script::Script;
 use crate::rng::Rng;
-use crate::script::Script;
 
 /// A host full of library clients.
 pub struct Library {

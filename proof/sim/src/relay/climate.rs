@@ -9,11 +9,11 @@ use spillway_batch::{AddressRules, Encryption, Limits, LinkError, Role, ServerCo
 use spillway_relay::{Config, Cut, LinkDown, Notice, Refusal};
 
 use crate::attackers::{self, Attack, is_attacker};
-use crate::canary::Canary;
+use crate::relay::canary::Canary;
+use crate::relay::settings;
+use crate::relay::world::helper_key;
 use crate::rng::Rng;
-use crate::settings;
 use crate::weather::Weather;
-use crate::world::helper_key;
 
 /// What a world is like, drawn from its seed.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use spillway_auth::{Key, KeyRing};
 use spillway_batch::{Limits, PolicyKind, Role};
 use spillway_relay::{Config, ServiceConfig, Timeouts};
 
+use crate::relay::world::{SERVER, address, client_key, helper_key};
 use crate::rng::Rng;
-use crate::world::{SERVER, address, client_key, helper_key};
 
 /// The name of the only service.
 pub(crate) const SERVICE: &str = "sim";

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::canary::Canary;
+use crate::relay::canary::Canary;
+use crate::relay::world::World;
 use crate::storm::{Stormy, storm_and_calm};
-use crate::world::World;
 
 /// What one seed led to.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
