@@ -15,12 +15,12 @@ TARGET  := $(or $(CARGO_TARGET_DIR),target)
 LAB     := $(TARGET)/dist/spillway-lab
 BUILD_DIST := $(CARGO) build --profile dist -p spillway-cli -p spillway-shim
 
-.PHONY: demo test bench lint setup setup-demo setup-build build dist install-capi packages clean
+.PHONY: demo test bench lint bare setup setup-demo setup-build build dist install-capi packages clean
 
 demo: dist
 	$(LAB) demo $(DEMO)
 
-test: setup lint build
+test: setup lint bare build
 	$(CARGO) test --release --workspace --no-fail-fast
 
 bench: setup dist
@@ -29,6 +29,10 @@ bench: setup dist
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+
+# Parts of core that need no operating system are built without one.
+bare:
+	@CARGO='$(CARGO)' tools/check-bare
 
 # The preload library is no dependency of the command, so a build of everything comes before tests that use it.
 build:
