@@ -14,6 +14,7 @@
 
 extern crate alloc;
 
+mod gave_up;
 mod memcached;
 mod number;
 mod outstanding;
@@ -22,5 +23,6 @@ mod tcp;
 mod tracker;
 mod words;
 
+pub use gave_up::GaveUp;
 pub use outstanding::OUTSTANDING_MAX;
-pub use tracker::{GaveUp, Protocol, Reply, Tracker};
+pub use tracker::{Protocol, Reply, Tracker};

@@ -1,6 +1,6 @@
 //! Decimal numbers that come a digit at a time.
 
-use crate::tracker::GaveUp;
+use crate::gave_up::GaveUp;
 
 /// No length or count of these protocols needs more digits.
 const DIGITS_MAX: u8 = 18;

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 
 use spillway_transport::Time;
 
-use crate::tracker::GaveUp;
+use crate::gave_up::GaveUp;
 
 /// Groups of requests that may wait at one time; with more, tracking is given up. Requests of one kind that came
 /// together are one group, so deep pipelines fit.

@@ -4,8 +4,8 @@
 
 use spillway_transport::Time;
 
+use crate::gave_up::GaveUp;
 use crate::outstanding::{Kind, Outstanding};
-use crate::tracker::GaveUp;
 
 pub(crate) fn requests(now: Time, bytes: &[u8], outstanding: &mut Outstanding) -> Result<(), GaveUp> {
     if !bytes.is_empty() && outstanding.first().is_none() {

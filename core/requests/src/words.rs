@@ -1,6 +1,6 @@
 //! Lines of words that come in pieces.
 
-use crate::tracker::GaveUp;
+use crate::gave_up::GaveUp;
 
 /// Bytes of a word that are kept: no command, number or option that matters is longer.
 const KEPT_BYTES: usize = 24;

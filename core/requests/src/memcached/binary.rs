@@ -3,9 +3,11 @@
 
 use spillway_transport::Time;
 
-use super::BINARY_REQUEST;
+use crate::gave_up::GaveUp;
 use crate::outstanding::{Kind, Outstanding};
-use crate::tracker::GaveUp;
+
+/// The first byte of a request of the binary protocol.
+pub(super) const BINARY_REQUEST: u8 = 0x80;
 
 const REPLY: u8 = 0x81;
 const HEADER_BYTES: usize = 24;

@@ -1,8 +1,8 @@
 //! Commands of the text protocol: what each is followed by, and what its reply looks like.
 
+use crate::gave_up::GaveUp;
 use crate::number::Number;
 use crate::outstanding::Kind;
-use crate::tracker::GaveUp;
 use crate::words::Word;
 
 /// The server refuses longer ones, and takes their values for commands then.

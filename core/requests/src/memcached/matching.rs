@@ -4,8 +4,8 @@
 use spillway_transport::Time;
 
 use super::commands::Shape;
+use crate::gave_up::GaveUp;
 use crate::outstanding::{Kind, Outstanding};
-use crate::tracker::GaveUp;
 
 /// What a complete reply is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

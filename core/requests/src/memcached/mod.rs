@@ -7,13 +7,10 @@ mod text;
 
 use spillway_transport::Time;
 
-use self::binary::Binary;
+use self::binary::{BINARY_REQUEST, Binary};
 use self::text::Text;
+use crate::gave_up::GaveUp;
 use crate::outstanding::Outstanding;
-use crate::tracker::GaveUp;
-
-/// The first byte of a request of the binary protocol.
-const BINARY_REQUEST: u8 = 0x80;
 
 /// One connection. The first byte that its client sends says which protocol it speaks.
 #[derive(Clone, Debug, Default)]

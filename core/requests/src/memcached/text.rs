@@ -4,9 +4,9 @@ use spillway_transport::Time;
 
 use super::commands::{Command, Shape};
 use super::matching::{Answer, find};
+use crate::gave_up::GaveUp;
 use crate::number::Number;
 use crate::outstanding::Outstanding;
-use crate::tracker::GaveUp;
 use crate::words::{Line, Piece, Word};
 
 /// Both directions of a connection.

@@ -1,6 +1,6 @@
 //! What a command means for measuring: read from its first words.
 
-use crate::tracker::GaveUp;
+use crate::gave_up::GaveUp;
 use crate::words::Word;
 
 /// What a complete request is.

@@ -11,8 +11,8 @@ use spillway_transport::Time;
 use self::commands::Verdict;
 use self::replies::Replies;
 use self::requests::Requests;
+use crate::gave_up::GaveUp;
 use crate::outstanding::{Kind, Outstanding};
-use crate::tracker::GaveUp;
 
 /// All replies look alike.
 const ANY: u8 = 0;

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
+use crate::gave_up::GaveUp;
 use crate::number::{NumberLine, take_if};
-use crate::tracker::GaveUp;
 
 /// Aggregates in aggregates; no reply of redis comes near.
 const DEPTH_MAX: usize = 64;

@@ -1,8 +1,8 @@
 //! Requests: `*count`, then as many bulk strings; or a line of words.
 
 use super::commands::{Command, Verdict};
+use crate::gave_up::GaveUp;
 use crate::number::{NumberLine, take_if};
-use crate::tracker::GaveUp;
 use crate::words::{Line, Piece, Word};
 
 /// The direction from the client.
