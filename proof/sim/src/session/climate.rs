@@ -17,6 +17,10 @@ use crate::relay::world::{client_key, helper_key};
 use crate::rng::Rng;
 use crate::weather::Weather;
 
+/// A record of a link holds up to 16 KiB until it is complete. Where helpers have hardly more memory than one, and no other
+/// way is known, a session never gets its bytes across. A real helper has 1 MiB at least.
+const HELPER_MEMORY_MIN: usize = 128 * 1024;
+
 /// What may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Faults {
@@ -112,7 +116,11 @@ impl Climate {
             // Where a fault is planted much happens in few steps, to those who have much under way.
             weather: if canary.is_some() { Weather::calm() } else { Weather::drawn(rng, calm) },
             manners,
-            relay: Config { unauthenticated, ..settings::of_helpers(rng, calm) },
+            relay: {
+                let drawn = settings::of_helpers(rng, calm);
+                let memory_bytes_max = drawn.memory_bytes_max.max(HELPER_MEMORY_MIN);
+                Config { unauthenticated, memory_bytes_max, ..drawn }
+            },
             server: server(rng),
             table,
             rude_in_1000: rng.pick(&[0, 50]),
