@@ -7,7 +7,7 @@ use core::time::Duration;
 use spillway_transport::Time;
 use spillway_wire::Id;
 
-/// Batches whose time of sending is remembered. A reply to an older one tells nothing.
+/// Batches whose reply is awaited. A reply to an older one tells nothing.
 const BATCHES_MAX: usize = 1024;
 
 /// Batches that went and were answered, at a link's opening end.
@@ -17,10 +17,11 @@ pub(crate) struct RoundTrips {
     clients: Vec<Client>,
     /// Batches that have gone.
     sent: u64,
-    /// When the last of these went, the latest at the end.
-    sent_at: VecDeque<Time>,
-    /// The latest batch to which a reply has come.
-    answered: u64,
+    /// Batches whose first reply can be recognised and has not come, and when they went; the latest at the end. Batches
+    /// before one that was answered are not awaited any more.
+    awaited: VecDeque<(u64, Time)>,
+    /// A reply to the batch in the making could be recognised.
+    is_recognisable: bool,
     /// The latest batch to which a reply may have come.
     perhaps_answered: u64,
     /// Messages of the batch in the making from clients that were not answered since the last batch went.
@@ -66,7 +67,10 @@ impl RoundTrips {
         }
         let batch = self.sent + 1;
         client.waits = match client.waits {
-            Waits::Nothing => Waits::Batch(batch),
+            Waits::Nothing => {
+                self.is_recognisable = true;
+                Waits::Batch(batch)
+            }
             Waits::Batch(before) if before == batch => Waits::Batch(batch),
             Waits::Batch(_) | Waits::Unknown => Waits::Unknown,
         };
@@ -86,10 +90,12 @@ impl RoundTrips {
     pub(crate) fn sent(&mut self, now: Time) {
         self.sent += 1;
         self.fresh = 0;
-        if self.sent_at.len() == BATCHES_MAX {
-            self.sent_at.pop_front();
+        if core::mem::take(&mut self.is_recognisable) {
+            if self.awaited.len() == BATCHES_MAX {
+                self.awaited.pop_front();
+            }
+            self.awaited.push_back((self.sent, now));
         }
-        self.sent_at.push_back(now);
     }
 
     /// A reply has come; the peer may name any id. If it is the first to a batch, and none to a later batch has come
@@ -110,14 +116,11 @@ impl RoundTrips {
             return None; // A server that speaks first: the request is still here.
         }
         client.waits = Waits::Nothing;
-        if batch <= self.answered {
-            return None;
-        }
-        self.answered = batch;
         self.perhaps_answered = self.perhaps_answered.max(batch);
-        let ago = usize::try_from(self.sent - batch).ok()?;
-        let at = self.sent_at.len().checked_sub(ago + 1)?;
-        self.sent_at.get(at).map(|sent_at| now.since(*sent_at))
+        let before = self.awaited.partition_point(|(sent, _)| *sent < batch);
+        let (_, sent_at) = *self.awaited.get(before).filter(|(sent, _)| *sent == batch)?;
+        self.awaited.drain(..=before);
+        Some(now.since(sent_at))
     }
 }
 
@@ -194,7 +197,7 @@ mod tests {
         }
         assert_eq!(trips.answered(at(5_000), Id(1)), None);
         assert_eq!(trips.answered(at(5_000), Id(2)), Some(US * 4_998));
-        assert_eq!(trips.sent_at.len(), BATCHES_MAX);
+        assert!(trips.awaited.len() < BATCHES_MAX);
     }
 
     #[test]
