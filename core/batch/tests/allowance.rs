@@ -1,4 +1,5 @@
-//! Control messages and empty frames that a client sends to a server: so many go along with data, others are read slowly.
+//! Control messages and empty frames that a client sends to a server: in proportion to its data they are free, beyond that
+//! the client is read slowly.
 
 #[allow(dead_code, reason = "other test programs use the rest")]
 mod pair;

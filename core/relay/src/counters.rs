@@ -22,9 +22,9 @@ pub struct ServiceCounters {
     pub refused: Refusals,
     /// Clients reset because of what they did.
     pub cut: Cuts,
-    /// What clients sent.
+    /// Bytes and segments of requests.
     pub requests: Flow,
-    /// What was sent to clients.
+    /// Bytes and segments of replies.
     pub replies: Flow,
     /// How often, and how long, clients had to wait before they could send more.
     pub stalls: Stalls,
@@ -49,7 +49,7 @@ pub struct Questions {
     pub off: u64,
     /// Clients of this address are not served.
     pub address: u64,
-    /// They were none.
+    /// Datagrams that are not questions.
     pub malformed: u64,
     /// No client has this key.
     pub key: u64,

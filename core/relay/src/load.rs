@@ -104,7 +104,7 @@ impl LoadControl {
         self.gauge.wants_measure(now)
     }
 
-    /// The thread has used so much CPU time, and carried `flows`, up to now.
+    /// CPU time that the thread has used, and what it has carried in `flows`, up to now.
     pub(crate) fn measured(
         &mut self,
         now: Time,
@@ -117,7 +117,7 @@ impl LoadControl {
         self.gauge.measured(now, Used { cpu, bytes, clients, memory: memory.total() });
     }
 
-    /// How many library clients are to be sent away now, of so many; none if it is not the time.
+    /// How many of this many library clients are to be sent away now; none if it is not the time.
     #[must_use]
     pub(crate) fn shed(&mut self, now: Time, memory: &Memory, library_clients: u32) -> Option<Shed> {
         let load = self.gauge.measured_load(memory.total());

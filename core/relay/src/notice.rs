@@ -130,7 +130,7 @@ impl Notices {
         }
     }
 
-    /// Notices that were dropped because nobody took them in time.
+    /// Notices that were dropped because the host did not take them in time.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -34,7 +34,7 @@ impl Pressure {
         self.look_at
     }
 
-    /// Whether clients that do not read are to be looked for now, and in a while again.
+    /// Whether clients that do not read are to be looked for now; if so, the next look is scheduled.
     #[must_use]
     pub(crate) fn handle_timeout(&mut self, now: Time) -> bool {
         let is_due = self.look_at.is_some_and(|at| at <= now);

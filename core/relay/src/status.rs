@@ -26,7 +26,7 @@ pub struct Status {
     pub draining: bool,
     /// As clients that ask are told.
     pub load: Load,
-    /// Notices that were dropped because nobody took them in time.
+    /// Notices that were dropped because the host did not take them in time.
     pub notices_dropped: u64,
 }
 

@@ -215,7 +215,7 @@ impl ClientSession {
         if self.stage == Stage::Ended { 0 } else { self.stream.room() }
     }
 
-    /// The application has read so many bytes.
+    /// The application has read this many bytes.
     ///
     /// # Errors
     /// More than were received; nothing has changed, then.

@@ -54,7 +54,7 @@ struct Record {
     client: SocketAddr,
     /// Whose link carries it, or carried it last.
     role: Role,
-    /// How often it was asked to return to the server since it came by this carrier.
+    /// How often it was asked to return to the server since it was attached to this carrier.
     asked_home: u32,
 }
 
@@ -267,7 +267,7 @@ impl<C: Copy + PartialEq> Port<C> {
         self.record(session).map(|record| record.client)
     }
 
-    /// Whether the session still is.
+    /// Whether the session still exists.
     pub fn contains(&self, session: SessionHandle) -> bool {
         self.table.contains(session)
     }

@@ -361,7 +361,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.slots.get(session).map_or(0, |known| known.stream.room())
     }
 
-    /// The application has read so many bytes.
+    /// The application has read this many bytes.
     ///
     /// # Errors
     /// More than were received; nothing has changed, then.
@@ -416,7 +416,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.slots.get(session)?.carrier
     }
 
-    /// Whether the session still is.
+    /// Whether the session still exists.
     pub fn contains(&self, session: SessionHandle) -> bool {
         self.slots.get(session).is_some()
     }

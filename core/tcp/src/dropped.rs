@@ -138,7 +138,7 @@ impl fmt::Display for Dropping {
 /// Where everything that is dropped is counted, and kept if somebody watches.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
-    /// 0: nobody watches.
+    /// 0: dropped segments are not recorded.
     kept_max: usize,
     /// The last ones, oldest first.
     kept: VecDeque<Dropping>,

@@ -5,7 +5,7 @@ mod support;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -125,21 +125,27 @@ fn older_server(role: Role, key: &Key) -> SocketAddr {
     ring.accept(role, key.clone());
     let config = Arc::new(ServerConfig { ring, encryption: Encryption::Off, ..ServerConfig::default() });
     std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let (peer, fresh) = (stream.peer_addr().unwrap(), spillway_keys::fresh().unwrap());
-            let mut link = ServerLink::new(Arc::clone(&config), Time::ZERO, peer, address, fresh);
-            let (mut buffer, mut opened) = ([0; 4096], Opened::new());
-            while let Ok(count @ 1..) = stream.read(&mut buffer) {
-                let mut input = link.unseal(Time::ZERO, &buffer[..count], &mut opened);
-                while let Ok(Some(_)) = link.decompose(Time::ZERO, &mut input) {}
-                let Some(batch) = link.flush(Time::ZERO) else { continue };
-                if stream.write_all(batch.as_slice()).is_err() {
-                    break;
-                }
-            }
+        for stream in listener.incoming().flatten() {
+            let config = Arc::clone(&config);
+            std::thread::spawn(move || serve_older(stream, config));
         }
     });
     address
+}
+
+/// One link, until its peer ends it: it may have done so before it was accepted.
+fn serve_older(mut stream: TcpStream, config: Arc<ServerConfig>) {
+    let (Ok(peer), Ok(address)) = (stream.peer_addr(), stream.local_addr()) else { return };
+    let mut link = ServerLink::new(config, Time::ZERO, peer, address, spillway_keys::fresh().unwrap());
+    let (mut buffer, mut opened) = ([0; 4096], Opened::new());
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        let mut input = link.unseal(Time::ZERO, &buffer[..count], &mut opened);
+        while let Ok(Some(_)) = link.decompose(Time::ZERO, &mut input) {}
+        let Some(batch) = link.flush(Time::ZERO) else { continue };
+        if stream.write_all(batch.as_slice()).is_err() {
+            break;
+        }
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ const WEIGHT: u32 = 8;
 
 /// [`Deadline`], which follows the server. While two batches are not answered the server is busy with the first, and a
 /// third would only wait behind the second: it is held instead until a reply comes, and takes in what arrives meanwhile.
-/// So batches grow as replies become slower, and nobody waits longer for it. Without that a server at its limit receives
+/// So batches grow as replies become slower, and no request waits longer for it. Without that a server at its limit receives
 /// the most batches when it can least afford them.
 ///
 /// A request that blocks on purpose (Redis' BLPOP) is not answered though the server is at ease. So a batch is held for
@@ -202,6 +202,6 @@ mod tests {
         let mut link = busy();
         link.at(40_500).answer(3);
         assert_eq!(link.at(60_000).ask(), Some(1));
-        assert_eq!(link.at(80_000).ask(), Some(1), "nobody else is expected");
+        assert_eq!(link.at(80_000).ask(), Some(1), "no other request is expected");
     }
 }

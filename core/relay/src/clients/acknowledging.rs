@@ -6,17 +6,17 @@ use spillway_transport::Conn;
 
 use crate::links::Linked;
 
-/// The server learns after so many bytes, or half of what it keeps if that is less; or when the timer ends.
+/// The server is told after this many bytes, or half of what it keeps if that is less; or when the timer ends.
 const TELL_BYTES: u64 = 64 * 1024;
 
 /// Of one plain client whose server was asked to keep replies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Acknowledging {
-    /// By the client's TCP.
+    /// Bytes of replies that the client's TCP has acknowledged.
     acknowledged: u64,
-    /// To the server.
+    /// How many of these the server was told of.
     told: u64,
-    /// A timer runs.
+    /// The timer that tells the server runs.
     is_due: bool,
 }
 

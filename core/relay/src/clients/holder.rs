@@ -17,7 +17,7 @@ use crate::timers::Timer;
 /// Who uses a connection.
 #[derive(Debug)]
 pub(crate) enum Holder {
-    /// Nobody (any more).
+    /// The place is free.
     Free,
     /// The link to a server, by index.
     Link(usize),

@@ -33,7 +33,7 @@ pub(crate) struct Leaving {
 /// How long the stream to a leaving client is.
 #[derive(Clone, Copy, Debug)]
 enum Stream {
-    /// So many bytes: all have arrived when so many are acknowledged.
+    /// How many bytes were sent: all have arrived when as many are acknowledged.
     Known { bytes: u64 },
     /// Bytes sent before were not counted, and the peer's acknowledgements are not watched.
     Unknown { bytes: u64 },
@@ -166,8 +166,8 @@ impl Leaving {
         self.owed = None;
     }
 
-    /// Whether it may stay: as long as its TCP acknowledges something in each period. What was given to the host may be far
-    /// from there.
+    /// Whether it may stay: as long as its TCP acknowledges something in each period. Bytes given to
+    /// the host are no sign of that: its buffer may hold them for long.
     pub(crate) fn makes_progress(&mut self) -> bool {
         let before = core::mem::replace(&mut self.acknowledged_before, self.acknowledged);
         self.acknowledged > before

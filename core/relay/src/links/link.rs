@@ -231,7 +231,7 @@ impl Link {
         let is_up = self.linked().is_some_and(Linked::is_up);
         match self.tenure {
             Tenure::Current if is_up => self.tenure = Tenure::StandsIn { within },
-            // Its clients have been told to go before the server changed: now it matters when.
+            // Its clients were sent away before the server changed: from now on the deadline counts.
             Tenure::StandsIn { within: None } if is_up => self.tenure = Tenure::StandsIn { within },
             Tenure::Retired { deadline: None } => {
                 self.tenure = Tenure::Retired { deadline: within.map(|within| now + within) };

@@ -74,7 +74,7 @@ impl Relay {
         self.services.end_turn(services);
     }
 
-    /// A drain comes to an end by itself or by its deadline.
+    /// A drain ends when the last client has left, or at its deadline.
     pub(super) fn advance_drain<T: Transport>(&mut self, now: Time, place: usize, out: &mut T) {
         if !self.services[place].drain_is_due(now) {
             return;

@@ -1,4 +1,4 @@
-//! How clients' connections end, whoever ends them.
+//! How clients' connections end: by the client, by the server, or by us.
 
 use spillway_batch::{CloseReason, Control};
 use spillway_transport::{Conn, LostReason, Transport};
@@ -45,7 +45,7 @@ impl Relay {
         holder.over(&mut self.memory);
     }
 
-    /// A client's connection is gone by itself: its virtual connection ends.
+    /// The client has closed or lost its connection: its virtual connection ends.
     pub(super) fn client_lost(&mut self, conn: Conn, reason: LostReason) {
         let closed = if reason == LostReason::Closed { CloseReason::Normal } else { CloseReason::Reset };
         self.end_virtual(conn, closed);

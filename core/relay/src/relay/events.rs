@@ -1,4 +1,4 @@
-//! The transport's events: each goes to the procedure of whoever holds its connection. Then timers, and the end of a turn.
+//! The transport's events: each goes to the client or link that holds its connection. Then timers, and the end of a turn.
 
 use core::net::SocketAddr;
 

@@ -22,7 +22,7 @@ impl Relay {
         self.load.wants_measure(now)
     }
 
-    /// The relay's thread has used so much CPU time up to now. If that is too much, library clients are sent away.
+    /// CPU time that the relay's thread has used up to now. If that is too much, library clients are sent away.
     pub fn measured(&mut self, now: Time, cpu: Duration) {
         let counters = self.services.iter().map(|service| service.counters());
         let flows = counters.flat_map(|counters| [counters.requests, counters.replies]);
@@ -97,7 +97,7 @@ impl Relay {
         }
     }
 
-    /// The next one in turn that has been here for a while and has not been told before.
+    /// The next one in turn that has been connected long enough and was not sent away before.
     fn next_to_shed(&self, now: Time, young: Duration) -> Option<Conn> {
         let may_go = |holder: &Holder| match holder {
             Holder::Library(client) => client.may_be_sent_away(now, young),

@@ -62,7 +62,7 @@ impl Relay {
     }
 
     /// While memory is scarce, those that have not read for [`Timeouts::unread`](crate::Timeouts) are closed, largest
-    /// first: memory that nobody will ever read would stay scarce for good.
+    /// first: otherwise memory for bytes that are never read would stay taken for good.
     pub(super) fn pressure_timeout<T: Transport>(&mut self, out: &mut T) {
         if !self.pressure.handle_timeout(self.turn.now) {
             return;

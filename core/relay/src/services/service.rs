@@ -224,7 +224,7 @@ impl Service {
         self.drain.is_some_and(|drain| drain.is_over())
     }
 
-    /// Whether the drain ends now, by itself or by its deadline.
+    /// Whether the drain ends now: the last client has left, or its deadline has passed.
     pub(crate) fn drain_is_due(&self, now: Time) -> bool {
         self.drain.is_some_and(|drain| drain.is_due(now, self.clients()))
     }

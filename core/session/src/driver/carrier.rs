@@ -141,7 +141,7 @@ impl LinkCarrier {
         self.line.as_ref().map(|line| line.unsent.as_slice()).filter(|bytes| !bytes.is_empty())
     }
 
-    /// The socket took so many bytes.
+    /// The socket took this many bytes.
     pub(super) fn sent(&mut self, bytes: usize) {
         let Some(line) = &mut self.line else { return };
         line.unsent.advance(bytes);

@@ -9,7 +9,7 @@ use spillway_batch::{CloseReason, LinkError, RefuseReason};
 
 use crate::client::CarrierError;
 
-/// Something that happened. None of it needs an answer: the session goes on by itself. `E` is the error of the host's
+/// Something that happened. The driver goes on without an answer. `E` is the error of the host's
 /// sockets.
 #[derive(Debug)]
 pub enum SessionEvent<E> {

@@ -105,7 +105,7 @@ impl<E> Driver<E> {
         self.session.room()
     }
 
-    /// The application has read so many bytes.
+    /// The application has read this many bytes.
     ///
     /// # Errors
     /// More than were received; nothing has changed, then.
@@ -254,7 +254,7 @@ impl<E> Driver<E> {
         self.carrier.as_ref()?.unsent()
     }
 
-    /// The socket took so many of the bytes that [`poll_transmit`](Self::poll_transmit) returned.
+    /// The socket took this many of the bytes that [`poll_transmit`](Self::poll_transmit) returned.
     pub fn sent(&mut self, bytes: usize) {
         if let Some(carrier) = &mut self.carrier {
             carrier.sent(bytes);

@@ -30,7 +30,7 @@ use self::socket::CarrierSocket;
 use crate::settings::LinkTarget;
 use crate::{jitter, scratch};
 
-/// What happens to a session. None of it needs an answer: the session goes on by itself.
+/// What happens to a session. The driver goes on without an answer.
 pub type SessionEvent = spillway_session::SessionEvent<io::Error>;
 
 /// Why a carrier carries a session no more.

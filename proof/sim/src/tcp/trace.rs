@@ -1,4 +1,4 @@
-//! Frames, and what stacks drop of them, as lines of text: for whoever looks at a run.
+//! Frames, and what stacks drop of them, as lines of text for the reader of a run.
 
 use std::collections::VecDeque;
 

@@ -36,7 +36,7 @@ pub(crate) struct LibraryClient {
     /// began.
     credit: u32,
     passage: Option<Passage>,
-    /// It was told to go to another helper, because this one has too much to do.
+    /// Sent away to another helper, because this one is overloaded.
     is_sent_away: bool,
     /// Waits for the end of the turn to be sent its batch.
     is_dirty: bool,
@@ -160,7 +160,7 @@ impl LibraryClient {
         is_established
     }
 
-    /// Whether it may be told to go to another helper: it has been here for a while, and has not been told before.
+    /// Whether it may be sent away to another helper: it has been connected long enough, and was not sent away before.
     pub(crate) fn may_be_sent_away(&self, now: Time, young: Duration) -> bool {
         !self.is_sent_away && self.passage.is_some() && now.since(self.since) >= young
     }

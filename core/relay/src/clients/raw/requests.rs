@@ -27,7 +27,7 @@ impl RawClient {
         self.grant(now, conn, linked, memory, out);
     }
 
-    /// Where its stream is when so many bytes of requests have gone.
+    /// The position of its stream after this many bytes of requests.
     pub(crate) fn stream_offset(&self, requests: u64) -> u64 {
         u64::from(self.before) + requests
     }

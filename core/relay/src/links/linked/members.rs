@@ -52,7 +52,7 @@ impl Members {
         self.set(id, Member::Orphan);
     }
 
-    /// The id belongs to nobody any more.
+    /// The id is free again.
     pub(crate) fn free(&mut self, id: Id) {
         self.set(id, Member::Nobody);
     }
