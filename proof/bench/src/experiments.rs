@@ -30,6 +30,8 @@ pub struct Options {
 pub struct Needs {
     /// Network namespaces and interfaces, which only root may create.
     pub root: bool,
+    /// How long a full run takes on two virtual cores, about, where no round is repeated because the machine spoilt it.
+    pub minutes: u32,
 }
 
 /// One experiment.
@@ -71,10 +73,12 @@ pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error>
 
 /// All experiments, for people.
 pub fn list() -> Table {
-    let mut table = Table::new(["name", "reproduces", "what it asks", "paper"]).left(1).left(2).left(3);
-    for Experiment { name, question, paper, figures, .. } in all() {
+    let columns = ["name", "minutes", "root", "reproduces", "what it asks", "paper"];
+    let mut table = Table::new(columns).left(2).left(3).left(4).left(5);
+    for Experiment { name, question, paper, figures, needs, .. } in all() {
         let figures = figures.iter().map(Figure::to_string).collect::<Vec<_>>().join(", ");
-        table.row([name, &*figures, question, paper]);
+        let root = if needs.root { "yes" } else { "no" };
+        table.row([name, &*needs.minutes.to_string(), root, &*figures, question, paper]);
     }
     table
 }

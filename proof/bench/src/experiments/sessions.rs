@@ -15,7 +15,7 @@ pub(super) const EXPERIMENTS: [Experiment; 4] = [
         question: "how soon sessions go on when their helper is killed, stopped or cut off, and what that loses",
         paper: "PostMan, Figure 11: 1 s timeout + 0.4 s for 1,000 connections, nothing lost",
         figures: &[Figure::new(Paper::PostMan, "F11")],
-        needs: Needs { root: true },
+        needs: Needs { root: true, minutes: 4 },
         run: failover::run,
     },
     Experiment {
@@ -23,7 +23,7 @@ pub(super) const EXPERIMENTS: [Experiment; 4] = [
         question: "what a session adds to a request's cost at the server, helped and direct, and on the wire",
         paper: "none: PostMan, §4.2, says \"buffer and release\"",
         figures: &[],
-        needs: Needs { root: true },
+        needs: Needs { root: true, minutes: 6 },
         run: session_cost::run,
     },
     Experiment {
@@ -32,7 +32,7 @@ pub(super) const EXPERIMENTS: [Experiment; 4] = [
                    burst is late",
         paper: "none: PostMan, §5.3, says how helpers are enabled and disabled, not how often",
         figures: &[],
-        needs: Needs { root: true },
+        needs: Needs { root: true, minutes: 17 },
         run: activation::run,
     },
     Experiment {
@@ -40,7 +40,7 @@ pub(super) const EXPERIMENTS: [Experiment; 4] = [
         question: "what a sidecar adds to a request on an idle service: time, and CPU of its own, by protocol",
         paper: "none: PostMan's clients are linked with its library",
         figures: &[],
-        needs: Needs { root: true },
+        needs: Needs { root: true, minutes: 4 },
         run: sidecar::run,
     },
 ];

@@ -15,7 +15,7 @@ pub(super) const EXPERIMENTS: [Experiment; 4] = [
         question: "what a message of 64 B costs in the user-level stack, beside smoltcp, and in a helper on it; no network card",
         paper: "PostMan, Figure 10: 9.6 M messages/s a helper node, 1,040 ns a core with the card",
         figures: &[],
-        needs: Needs { root: false },
+        needs: Needs { root: false, minutes: 8 },
         run: stack::run,
     },
     Experiment {
@@ -23,7 +23,7 @@ pub(super) const EXPERIMENTS: [Experiment; 4] = [
         question: "how long a connection takes to leave one user-level stack and go on in another, by what waits in it",
         paper: "Capybara, §6: 3.7 µs of host work for a migration, without queued data",
         figures: &[],
-        needs: Needs { root: false },
+        needs: Needs { root: false, minutes: 2 },
         run: move_state::run,
     },
     Experiment {
@@ -31,7 +31,7 @@ pub(super) const EXPERIMENTS: [Experiment; 4] = [
         question: "how many bytes a second and how soon answers come between the user-level stack and Linux, beside Linux and Linux, with loss and reordering",
         paper: "none: PostMan and Capybara take their stacks' speed for granted",
         figures: &[],
-        needs: Needs { root: true },
+        needs: Needs { root: true, minutes: 12 },
         run: tcp_interop::run,
     },
     Experiment {
@@ -39,7 +39,7 @@ pub(super) const EXPERIMENTS: [Experiment; 4] = [
         question: "what Linux makes of acknowledgements that come 0 to 500 ms late: goodput, latency, what it sends again",
         paper: "none: PostMan, §4.2, acknowledges a request when the server has it, and does not say what that does to clients",
         figures: &[],
-        needs: Needs { root: true },
+        needs: Needs { root: true, minutes: 5 },
         run: gate::run,
     },
 ];
