@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use spillway_wire::preamble::KeyId;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use crate::proof::keyed_hash;
+use crate::keyed::keyed_hash;
 
 /// Bytes of a secret.
 pub const SECRET_BYTES: usize = 32;
@@ -72,7 +72,9 @@ impl Key {
 
     /// A key for one purpose: a keyed hash of what it is for.
     pub fn derive(&self, label: &[u8], context: &[u8]) -> Key {
-        Key::from_secret(*Zeroizing::new(keyed_hash(self, label, context).finalize().into_bytes().into()))
+        Key::from_secret(*Zeroizing::new(
+            keyed_hash(&self.secret, label, context).finalize().into_bytes().into(),
+        ))
     }
 
     /// Reads the text of a key file: `spillway-key-1 ` and 64 hexadecimal digits.

@@ -15,6 +15,7 @@ extern crate alloc;
 mod channel;
 mod fresh;
 mod key;
+mod keyed;
 mod load;
 mod primitives;
 mod proof;

@@ -4,7 +4,8 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use spillway_wire::preamble::PROOF_BYTES;
 
-use crate::key::{Key, SECRET_BYTES};
+use crate::key::Key;
+use crate::keyed::keyed_hash;
 
 /// Who proves, and what. The label keeps one end's proof from being sent back as the other's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,17 +20,6 @@ pub enum Prover {
     Answerer,
 }
 
-/// HMAC-SHA256 of a label, which ends with a zero byte, and what follows it.
-pub(crate) fn keyed_hash(key: &Key, label: &[u8], bytes: &[u8]) -> Hmac<Sha256> {
-    // HMAC pads a key that is shorter than a block, so a block of zeros after the secret is the same key.
-    let mut block = zeroize::Zeroizing::new([0; 64]);
-    block[..SECRET_BYTES].copy_from_slice(key.secret());
-    let mut mac = <Hmac<Sha256> as hmac::digest::KeyInit>::new((&*block).into());
-    mac.update(label);
-    mac.update(bytes);
-    mac
-}
-
 fn mac(key: &Key, prover: Prover, transcript: &[u8]) -> Hmac<Sha256> {
     let label: &[u8] = match prover {
         Prover::Opener => b"spillway link 1 opener\0",
@@ -37,7 +27,7 @@ fn mac(key: &Key, prover: Prover, transcript: &[u8]) -> Hmac<Sha256> {
         Prover::Asker => b"spillway load 1 ask\0",
         Prover::Answerer => b"spillway load 1 answer\0",
     };
-    keyed_hash(key, label, transcript)
+    keyed_hash(key.secret(), label, transcript)
 }
 
 /// The proof that `prover` knows `key`.

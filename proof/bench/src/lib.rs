@@ -16,6 +16,7 @@ pub mod machine;
 pub mod measure;
 pub mod programs;
 pub mod ramp;
+pub mod record;
 pub mod relief;
 pub mod report;
 pub mod results;

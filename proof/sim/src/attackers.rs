@@ -13,8 +13,8 @@ use spillway_batch::{
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 use spillway_wire::session::{Opening, Position, SessionId};
 
+use crate::names::client_key;
 use crate::network::{AddressBook, Network};
-use crate::relay::world::client_key;
 use crate::rng::Rng;
 use crate::socket::HostId;
 

@@ -40,6 +40,7 @@ pub mod weather;
 
 mod alterer;
 mod attackers;
+mod names;
 mod socket;
 mod storm;
 mod swarm;

@@ -2,19 +2,8 @@
 
 use std::fmt::Write;
 
-use super::svg::Chart;
+use super::svg::{Chart, Phase, escape};
 use crate::table::Table;
-
-/// A part of the run, shaded in every chart.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Phase {
-    /// What happened.
-    pub name: String,
-    /// Where it begins, in seconds.
-    pub from_s: f64,
-    /// Where it ends, in seconds.
-    pub to_s: f64,
-}
 
 /// Everything on the page, from top to bottom.
 #[derive(Clone, Debug, Default)]
@@ -144,21 +133,6 @@ fn list(page: &mut String, heading: &str, entries: &[(String, String)]) {
         let _ = writeln!(page, "<dt>{}</dt><dd>{}</dd>", escape(term), escape(text));
     }
     page.push_str("</dl>\n");
-}
-
-/// Makes text safe inside elements and attributes.
-pub(super) fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            other => safe.push(other),
-        }
-    }
-    safe
 }
 
 #[cfg(test)]

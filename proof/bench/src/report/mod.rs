@@ -3,5 +3,5 @@
 mod html;
 mod svg;
 
-pub use html::{Page, Phase};
-pub use svg::{Chart, Series};
+pub use html::Page;
+pub use svg::{Chart, Phase, Series};

@@ -2,8 +2,6 @@
 
 use std::fmt::Write;
 
-use super::html::{Phase, escape};
-
 /// Size of the drawing, in SVG units; the page scales it.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 280.0;
@@ -30,6 +28,17 @@ pub struct Chart {
     pub lines: Vec<(String, f64)>,
     /// What is drawn.
     pub series: Vec<Series>,
+}
+
+/// A part of the run, shaded in every chart.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Phase {
+    /// What happened.
+    pub name: String,
+    /// Where it begins, in seconds.
+    pub from_s: f64,
+    /// Where it ends, in seconds.
+    pub to_s: f64,
 }
 
 /// One line of a chart.
@@ -215,6 +224,21 @@ fn label(value: f64) -> String {
     }
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Makes text safe inside elements and attributes.
+pub(super) fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            other => safe.push(other),
+        }
+    }
+    safe
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use spillway_bench::Error;
 use spillway_bench::experiments::figures::PENDING;
 use spillway_bench::experiments::{self, Experiment, Options};
 use spillway_bench::scene::{BatchPolicy, Setting};
-use spillway_bench::{stop, table};
+use spillway_bench::{record, stop, table};
 use spillway_lab::Slowdown;
 
 /// No machine stays slow for longer, whatever becomes of this program.
@@ -119,7 +119,7 @@ fn one(experiment: &Experiment, args: &Args, file: &Path) -> Result<Outcome, Err
     let setting = Setting { batch: args.batch, ..Setting::of_this_run()? };
     let options = Options { quick: args.quick, only: args.only.clone(), setting };
     let _slow = args.slow.map(|times| Slowdown::start(times, SLOW_AT_MOST)).transpose()?;
-    let results = stop::recorded(experiment.name, file, || (experiment.run)(&options, &mut io::stdout()))?;
+    let results = record::recorded(experiment.name, file, || (experiment.run)(&options, &mut io::stdout()))?;
     println!("\n{}", table::results(&results));
     println!("paper: {}", experiment.paper);
     println!("results: {}", file.display());

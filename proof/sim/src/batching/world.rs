@@ -14,7 +14,7 @@ use spillway_transport::Time;
 use super::load::{Arrivals, Course, spread};
 use super::server::{Core, Costs, Quota};
 use crate::agenda::Agenda;
-use crate::relay::world::{address, helper_key};
+use crate::names::{address, helper_key};
 use crate::rng::Rng;
 
 /// `get` and a key of 32 bytes.

@@ -9,9 +9,9 @@ use spillway_batch::{AddressRules, Encryption, Limits, LinkError, Role, ServerCo
 use spillway_relay::{Config, Cut, LinkDown, Notice, Refusal};
 
 use crate::attackers::{self, Attack, is_attacker};
+use crate::names::helper_key;
 use crate::relay::canary::Canary;
 use crate::relay::settings;
-use crate::relay::world::helper_key;
 use crate::rng::Rng;
 use crate::weather::Weather;
 

@@ -6,7 +6,7 @@ use spillway_auth::{Key, KeyRing};
 use spillway_batch::{Limits, PolicyKind, Role};
 use spillway_relay::{Config, ServiceConfig, Timeouts};
 
-use crate::relay::world::{SERVER, address, client_key, helper_key};
+use crate::names::{SERVER, address, client_key, helper_key};
 use crate::rng::Rng;
 
 /// The name of the only service.

@@ -1,10 +1,8 @@
 //! One world: clients, helpers and a server, the weather and the faults, all from one seed.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_auth::Key;
 use spillway_relay::{Cut, Notice, Relay};
 use spillway_transport::Time;
 
@@ -12,6 +10,7 @@ use crate::agenda::Happening;
 use crate::alterer::Alterer;
 use crate::attackers::{ATTACKERS_IP, Attackers};
 use crate::driver::{self, Down};
+use crate::names::{SERVER, address, client_key, ip};
 use crate::network::Network;
 use crate::oracle::{Oracle, Shared};
 use crate::relay::canary::Canary;
@@ -25,7 +24,6 @@ use crate::rng::Rng;
 use crate::socket::HostId;
 use crate::storm::Stormy;
 
-pub(crate) const SERVER: HostId = 0;
 const RAW: HostId = 1;
 const LIBRARY: HostId = 2;
 const FIRST_HELPER: HostId = 3;
@@ -59,22 +57,6 @@ pub struct World {
     pub faults: u64,
     /// Batches and messages that helpers sent, until they died or now.
     pub traffic: (u64, u64),
-}
-
-pub(crate) fn address(host: HostId, port: u16) -> SocketAddr {
-    SocketAddr::new(ip(host), port)
-}
-
-pub(crate) fn ip(host: HostId) -> IpAddr {
-    [10, 0, 0, 1 + host as u8].into() // a handful of hosts
-}
-
-pub(crate) fn helper_key() -> Key {
-    Key::from_secret([1; 32])
-}
-
-pub(crate) fn client_key() -> Key {
-    Key::from_secret([2; 32])
 }
 
 impl World {

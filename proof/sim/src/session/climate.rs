@@ -12,8 +12,8 @@ use spillway_session::{StreamLimits, TableLimits};
 use super::canary::Canary;
 use super::clients::Manners;
 use crate::attackers::{self, Attack};
+use crate::names::{client_key, helper_key};
 use crate::relay::settings;
-use crate::relay::world::{client_key, helper_key};
 use crate::rng::Rng;
 use crate::weather::Weather;
 

@@ -13,7 +13,7 @@ use super::app::App;
 use super::canary::Canary;
 use super::server::{Known, Link, Server, altered};
 use crate::attackers::is_attacker;
-use crate::relay::world::client_key;
+use crate::names::client_key;
 
 impl Server {
     pub(super) fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {

@@ -2,7 +2,7 @@
 //!
 //! - [`path`]: one direction between two hosts: loss, reordering, copies, damage, delay, a narrow way with a queue
 //! - `plan`: what is drawn from the seed; `world`: everything that happens; `host`: stacks, a program, a clock
-//! - `rack`: several stacks behind one address; `switch`: where frames go; `moves`: connections go from one to another
+//! - `rack`: several stacks behind one address; `switch`: where frames go; `moves`: when connections go from one to another, `moving`: how
 //! - `program`: clients and servers; every byte of theirs is in the [`oracle`](crate::oracle)'s books
 //! - `rogue`: who keeps no rules: `puppet`s, each a connection with a trick; floods, noise, forged segments
 //! - `sniffer`: reads every frame that a stack sends and knows what it may say; `gates`: what applications have released
@@ -20,6 +20,7 @@ mod frames;
 mod gates;
 mod host;
 mod moves;
+mod moving;
 mod plan;
 mod program;
 mod puppet;

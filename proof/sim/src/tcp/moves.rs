@@ -1,19 +1,15 @@
-//! Connections that leave one stack and go on in another, as bytes, between any two frames (Capybara §3.3).
+//! When connections of a host leave one stack and go on in another.
 
-use spillway_tcp::{ExportError, ImportError, Stack};
-use spillway_transport::{Conn, Time};
+use std::collections::BTreeMap;
+
+use spillway_transport::Conn;
 use spillway_wire::state::ConnectionState;
 
 use super::canary::Canary;
-use super::rack::Rack;
-use super::switch::Ends;
 use crate::rng::Rng;
 
 /// What arrived is compared with what left once in so many moves: it costs two more.
 const LOOK_ONE_IN: u64 = 8;
-
-/// Of those, so many are told.
-const DIFFERENCES_MAX: usize = 8;
 
 /// When connections move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +50,30 @@ impl Moves {
         self.when == When::Never
     }
 
+    /// Which connection moves after a frame of `framed`, if any does.
+    pub(super) fn pick<P>(
+        &mut self,
+        framed: impl FnOnce() -> Option<Conn>,
+        all: &BTreeMap<Conn, P>,
+    ) -> Option<Conn> {
+        match self.when {
+            When::Never => None,
+            When::Always => framed(),
+            When::Sometimes(in_1000) if !all.is_empty() && self.rng.chance(in_1000, 1000) => {
+                let index = self.rng.below(all.len() as u64) as usize; // below its length
+                all.keys().nth(index).copied()
+            }
+            When::Sometimes(_) => None,
+        }
+    }
+
+    /// How many stacks further a connection moves: 0, back to where it is, is possible unless connections always move.
+    pub(super) fn step(&mut self, stacks: usize) -> usize {
+        self.rng.range(u64::from(self.when == When::Always), stacks as u64 - 1) as usize // below their number
+    }
+
     /// A state is on its way. Where the fault can only be made at some, it waits for one.
-    fn meddle(&mut self, state: &mut ConnectionState) {
+    pub(super) fn meddle(&mut self, state: &mut ConnectionState) {
         let Some(canary) = self.canary else { return };
         self.until = self.until.saturating_sub(1);
         if self.until == 0 {
@@ -64,173 +82,10 @@ impl Moves {
     }
 
     /// Whether a state is looked at that has arrived. Most planted faults others must find.
-    fn looks(&mut self) -> bool {
+    pub(super) fn looks(&mut self) -> bool {
         match self.canary {
             Some(canary) => canary == Canary::ForgetSack,
             None => self.rng.chance(1, LOOK_ONE_IN),
         }
-    }
-}
-
-impl Rack {
-    /// A frame of these ends has come or was sent: who moves, moves.
-    pub(super) fn move_after(&mut self, now: Time, ends: Option<Ends>) {
-        let name = match self.moves.when {
-            When::Never => None,
-            When::Always => ends.and_then(|ends| self.switch.name(&ends)),
-            When::Sometimes(in_1000) => {
-                let is_due = !self.places.is_empty() && self.moves.rng.chance(in_1000, 1000);
-                is_due.then(|| {
-                    let index = self.moves.rng.below(self.places.len() as u64) as usize; // below its length
-                    self.places.keys().nth(index).copied()
-                })
-            }
-            .flatten(),
-        };
-        if let Some((name, place)) = name.and_then(|name| Some((name, *self.places.get(&name)?))) {
-            // To the other one, or back to where it is.
-            let step =
-                self.moves.rng.range(u64::from(self.moves.when == When::Always), self.seats.len() as u64 - 1);
-            let target = (place.0 + step as usize) % self.seats.len(); // a few
-            if let Err(why) = self.relocate(now, name, place, target) {
-                self.faults.push(format!("{name:?} moves from stack {} to {target}: {why}", place.0));
-            }
-        }
-    }
-
-    fn relocate(&mut self, now: Time, name: Conn, place: (usize, Conn), target: usize) -> Result<(), String> {
-        let mut state = match self.take_out(now, place) {
-            Ok(state) => state?,
-            Err(ExportError::Opening | ExportError::Ended) => return Ok(()),
-            Err(error) => return Err(error.to_string()),
-        };
-        self.names.remove(&place);
-        let left = state.clone();
-        self.moves.meddle(&mut state);
-        let (reached, conn) = match self.put_in(now, target, &state) {
-            Ok(conn) => (target, conn),
-            Err(ImportError::TooMuch(_) | ImportError::Full) if target != place.0 => {
-                self.moves.refused += 1;
-                (
-                    place.0,
-                    self.put_in(now, place.0, &state)
-                        .map_err(|error| format!("it may not come back: {error}"))?,
-                )
-            }
-            Err(error) => return Err(error.to_string()),
-        };
-        self.moves.made += 1;
-        if self.moves.looks() {
-            self.compare(now, reached, &left, &state)?;
-        }
-        self.places.insert(name, (reached, conn));
-        self.names.insert((reached, conn), name);
-        self.switch.turn(now, name, reached);
-        Ok(())
-    }
-
-    /// What a stack writes and another would read.
-    fn take_out(
-        &mut self,
-        now: Time,
-        place: (usize, Conn),
-    ) -> Result<Result<ConnectionState, String>, ExportError> {
-        let seat = &mut self.seats[place.0];
-        let state = seat.stack.export(seat.time(now), place.1)?;
-        let mut bytes = Vec::new();
-        state.emit(&mut bytes);
-        Ok(match ConnectionState::parse(&bytes) {
-            Ok(read) if read == state => Ok(read),
-            Ok(_) => Err("what was read is not what was written".to_owned()),
-            Err(error) => Err(error.to_string()),
-        })
-    }
-
-    fn put_in(&mut self, now: Time, target: usize, state: &ConnectionState) -> Result<Conn, ImportError> {
-        let seat = &mut self.seats[target];
-        seat.stack.import(seat.time(now), state)
-    }
-
-    /// What has arrived would leave as it came. This is tried in a stack of its own.
-    fn compare(
-        &self,
-        now: Time,
-        reached: usize,
-        left: &ConnectionState,
-        came: &ConnectionState,
-    ) -> Result<(), String> {
-        let seat = &self.seats[reached];
-        let here = seat.time(now);
-        let mut other = Stack::new(here, seat.stack.settings().clone()).map_err(|error| error.to_string())?;
-        let conn = other.import(here, came).map_err(|error| error.to_string())?;
-        let state = other.export(here, conn).map_err(|error| error.to_string())?;
-        alike(left, &state, here)
-    }
-}
-
-/// Two states are the same but for what another host changes. Its clock shows `now`.
-fn alike(left: &ConnectionState, came: &ConnectionState, now: Time) -> Result<(), String> {
-    let (mut left, mut came) = (left.clone(), came.clone());
-    // Its segments may be smaller, and its queue longer, which was told then.
-    came.agreed.mss = left.agreed.mss;
-    came.sending.wants_room |= left.sending.wants_room;
-    (left.receiving.late, came.receiving.late) = (whole(&left.receiving.late), whole(&came.receiving.late));
-    // What was before its time cannot be told.
-    let young = |age_ns: &mut u64| *age_ns = (*age_ns).min(now.0);
-    young(&mut left.heard_age_ns);
-    left.agreed.stamps.iter_mut().for_each(|stamps| young(&mut stamps.recent_age_ns));
-    if let (Some(left), Some(came)) = (&mut left.recovery, &mut came.recovery) {
-        young(&mut left.sent_age_ns);
-        young(&mut left.progress_age_ns);
-        young(&mut left.latest_age_ns);
-        if left.segments.is_empty() {
-            left.probe = None; // it has arrived
-        }
-        for (left, came) in
-            left.segments.iter_mut().zip(&came.segments).filter(|(left, _)| left.age_ns > now.0)
-        {
-            (left.age_ns, left.transmissions) = (now.0, came.transmissions);
-        }
-        // Another algorithm begins anew, and epochs that are older than the clock begin with it.
-        came.controller = left.controller;
-        if let (Some(left), Some(came)) = (&mut left.undo, &mut came.undo) {
-            came.controller = left.controller;
-            left.first_age_ns.iter_mut().for_each(young);
-        }
-    }
-    if left == came {
-        return Ok(());
-    }
-    let (left, came) = (format!("{left:#?}"), format!("{came:#?}"));
-    let differences: Vec<String> = left
-        .lines()
-        .zip(came.lines())
-        .filter(|(left, came)| left != came)
-        .take(DIFFERENCES_MAX)
-        .map(|(left, came)| format!("{} left, {} came", left.trim(), came.trim()))
-        .collect();
-    Err(format!("another state has arrived: {}", differences.join("; ")))
-}
-
-/// Pieces that touch are one.
-fn whole(pieces: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
-    let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
-    for (from, bytes) in pieces {
-        match all.last_mut() {
-            Some((first, before)) if *first + before.len() as u64 == *from => before.extend_from_slice(bytes),
-            _ => all.push((*from, bytes.clone())),
-        }
-    }
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_that_touch_are_one() {
-        let pieces = [(5, vec![1, 2]), (7, vec![3]), (2, vec![4])];
-        assert_eq!(whole(&pieces), [(5, vec![1, 2, 3]), (2, vec![4])]);
     }
 }

@@ -8,6 +8,7 @@ mod counted;
 mod echo;
 mod helper;
 mod ours;
+mod server;
 mod theirs;
 
 use std::io::Write;

@@ -16,13 +16,13 @@ use spillway_wire::packet::ethernet::{self, Mac};
 
 use super::node::{Actor, Node};
 use crate::agenda::Agenda;
+use crate::names::{SERVER, address, helper_key};
 use crate::network::AddressBook;
 use crate::oracle::{Oracle, Shared};
 use crate::relay::clients::Clients;
 use crate::relay::helpers;
 use crate::relay::server::Server;
 use crate::relay::settings;
-use crate::relay::world::{SERVER, address, helper_key};
 use crate::rng::{Rng, mix};
 use crate::storm::Stormy;
 use crate::tcp::frames::{address_of, mac_of};

@@ -1,12 +1,12 @@
 //! Clients send 64 bytes each and get them back: a segment in that acknowledges the answer before, a segment out that
 //! acknowledges and answers.
 
-use std::ops::Range;
 use std::time::Instant;
 
 use spillway_transport::Time;
 
 use super::ours::Ours;
+use super::server::Echo;
 use super::theirs::Theirs;
 use crate::experiments::common::script::{Client, Frames, port_of};
 
@@ -16,12 +16,6 @@ const BLOCK: usize = 256;
 const TURN: usize = 64;
 /// Virtual time between two messages.
 const MESSAGE_NS: u64 = 1_000;
-
-/// An echo server on a stack.
-pub trait Echo {
-    /// These frames come, of the connections in `owners`; what goes is added to `out`.
-    fn turn(&mut self, now: Time, frames: &Frames, these: Range<usize>, owners: &[usize], out: &mut Frames);
-}
 
 /// Whose stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

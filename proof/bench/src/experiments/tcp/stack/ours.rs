@@ -6,7 +6,7 @@ use spillway_tcp::isn::Key;
 use spillway_tcp::{Listener, Settings, Stack, drive};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-use super::echo::Echo;
+use super::server::Echo;
 use crate::experiments::common::script::{Frames, MTU, STACK_IP, STACK_MAC, listener};
 
 /// A stack that listens where clients come.

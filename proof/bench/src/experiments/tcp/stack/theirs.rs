@@ -9,7 +9,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr};
 use spillway_transport::Time;
 
-use super::echo::Echo;
+use super::server::Echo;
 use crate::experiments::common::script::{
     CLIENT_IP, CLIENT_MAC, Frames, MESSAGE_BYTES, MTU, PORT, STACK_IP, STACK_MAC,
 };

@@ -1,0 +1,72 @@
+//! Running an experiment so that what it has measured is written however it ends: in order, by a signal, an error or a panic.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::results::Results;
+
+/// Runs an experiment and writes what it found, or what it has when it stops for any reason.
+///
+/// # Errors
+/// When the results cannot be written. Everything else is in the results: see [`Results::incomplete`].
+pub fn recorded(
+    name: &str,
+    file: &Path,
+    experiment: impl FnOnce() -> Result<Results, Error>,
+) -> Result<Results, Error> {
+    let nothing = || Results::new(name, Machine::here());
+    // Nothing of a panicked experiment is used afterwards.
+    let results = match catch_unwind(AssertUnwindSafe(experiment)) {
+        Ok(Ok(results)) => results,
+        Ok(Err(error)) => nothing().after(Err(error)),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+            nothing().after(Err(Error::process(format!("a panic: {text}"), "")))
+        }
+    };
+    results.write(file).map_err(Error::writing(file))?;
+    Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Row;
+
+    fn written(test: &str, experiment: impl FnOnce() -> Result<Results, Error>) -> (Results, Results) {
+        let name = format!("spillway-bench-stop-{test}-{}.json", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let results = recorded("burst", &file, experiment).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        (results, serde_json::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn whatever_way_an_experiment_ends_its_results_are_written() {
+        let complete = || {
+            let mut results = Results::new("burst", Machine::here());
+            results.rows.push(Row::new("helped", "moved_ms", "ms", &[140.0]));
+            Ok(results)
+        };
+        let (returned, read) = written("complete", complete);
+        assert!(returned == read && read.passed() && read.rows.len() == 1);
+
+        let failed = || Err(Error::process("a driver failed: a wrong reply", ""));
+        let (_, read) = written("error", failed);
+        assert!(read.incomplete && read.experiment == "burst" && read.why.contains("a wrong reply"));
+
+        let (_, read) = written("panic", || panic!("round {} is impossible", 7));
+        assert!(read.incomplete && read.why.contains("round 7 is impossible"), "{}", read.why);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_an_error() {
+        let file = Path::new("/proc/no-such-directory/burst.json");
+        let results = recorded("burst", file, || Ok(Results::new("burst", Machine::default())));
+        assert!(matches!(results, Err(Error::System { .. })));
+    }
+}
