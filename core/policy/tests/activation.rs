@@ -247,6 +247,17 @@ fn when_all_helpers_are_full_everybody_stays_and_few_ask() {
 }
 
 #[test]
+fn moves_that_arrive_after_their_timeout_are_kept() {
+    let mut group = Group::new(1, 40, ActivationSettings::default(), 2);
+    group.move_ms = 5_500;
+    group.run(2_000, always(CALM));
+    group.run(20_000, |_, carrier| Some(if carrier == Carrier::Direct { 60 * MS } else { CALM }));
+    group.print();
+    assert_eq!(group.course(), ["others_first", "rest_moves", "no_helpers"]);
+    assert_eq!((group.helped(), group.switches(), group.orders_ms.len()), (1, 1, 1));
+}
+
+#[test]
 fn when_all_helpers_die_nobody_is_told_to_go_to_one_until_there_is_one() {
     let mut group = group(200);
     group.run_queue(2_000, |_| 0.6);

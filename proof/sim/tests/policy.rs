@@ -33,6 +33,14 @@ fn bursts_are_relieved_nobody_is_sent_to_and_fro_and_nothing_gets_worse() {
     assert!(late * 4 < without * 3 && moves > 1000, "help is of use");
 }
 
+/// Helpers are lost while impatient clients keep the server so busy that moves take longer than the order's timeout: such a
+/// move was taken for a refusal, and the connection sent back to that server as soon as it had arrived.
+#[test]
+fn moves_that_arrive_after_their_timeout_are_not_undone() {
+    let report = run(540, None);
+    assert!(report.violations.is_empty(), "{report:#?}");
+}
+
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     assert_eq!(run(1, None), run(1, None));

@@ -32,6 +32,8 @@ pub(super) struct Standing {
     pub wanted: Carrier,
     /// The order that is under way, and when it was given.
     pub order: Option<(Carrier, Time)>,
+    /// Its last order to a helper timed out; the move may still arrive.
+    pub overdue: bool,
     /// No order sooner than this.
     pub not_before: Time,
     /// The oldest request without a reply.
@@ -86,6 +88,7 @@ impl Members {
             since: now,
             wanted: carrier,
             order: None,
+            overdue: false,
             not_before: Time::ZERO,
             waits_since: None,
         });
@@ -139,7 +142,7 @@ impl Members {
             return None;
         }
         let before = core::mem::replace(&mut standing.carrier, carrier);
-        standing.since = now;
+        (standing.since, standing.overdue) = (now, false);
         match carrier {
             Carrier::Helped => self.helped += 1,
             Carrier::Direct => self.helped -= 1,

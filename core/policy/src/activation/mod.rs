@@ -226,6 +226,9 @@ impl Activation {
                 self.members.set_order(member, None);
                 self.counters.orders_done += 1;
             }
+            // Later than the order's timeout, on a server that is very late: sending the connection back to that server
+            // would only add load.
+            None if standing.overdue && carrier == Carrier::Helped => standing.wanted = carrier,
             // By itself, as when its helper is lost: there is time before it is told to go back.
             None if carrier != standing.carrier => standing.not_before = now + by_itself,
             _ => {}
@@ -245,9 +248,10 @@ impl Activation {
     /// again later if that is still wanted.
     pub fn not_moved(&mut self, now: Time, member: Member) {
         let again = self.random.about(self.memory.retry(&self.settings));
-        if self.members.set_order(member, None).is_some()
-            && let Some(standing) = self.members.at_mut(member)
-        {
+        let was_ordered = self.members.set_order(member, None).is_some();
+        let Some(standing) = self.members.at_mut(member) else { return };
+        standing.overdue = false;
+        if was_ordered {
             standing.not_before = now + again;
             self.counters.orders_failed += 1;
         }

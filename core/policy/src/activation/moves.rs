@@ -76,7 +76,7 @@ impl Activation {
     fn want(&mut self, now: Time, wanted: Carrier) -> u32 {
         let mut moving = 0;
         for (_, standing) in self.members.iter_mut() {
-            standing.wanted = wanted;
+            (standing.wanted, standing.overdue) = (wanted, false);
             standing.not_before = Time::ZERO;
             moving += u32::from(standing.carrier != wanted);
         }
@@ -120,6 +120,9 @@ impl Activation {
         let expired: Vec<Member> = self.members.iter().filter_map(expired).collect();
         for member in expired {
             self.not_moved(now, member);
+            if let Some(standing) = self.members.at_mut(member) {
+                standing.overdue = standing.wanted == Carrier::Helped;
+            }
         }
     }
 

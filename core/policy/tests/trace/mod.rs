@@ -39,6 +39,8 @@ pub struct Group {
     gap_ms: u64,
     /// Helpers take nobody.
     pub are_full: bool,
+    /// From an order to the new carrier.
+    pub move_ms: u64,
     /// Moves in the last step.
     pub moved: u32,
     /// What was decided, and when.
@@ -62,6 +64,7 @@ impl Group {
             clients,
             gap_ms,
             are_full: false,
+            move_ms: 3,
             moved: 0,
             notices: Vec::new(),
             orders_ms: Vec::new(),
@@ -97,7 +100,7 @@ impl Group {
         self.now_ms += 1;
     }
 
-    /// Orders are carried out after 3 ms.
+    /// Orders are carried out after `move_ms`.
     pub fn obey(&mut self, now: Time) {
         self.moved = 0;
         while let Some(order) = self.activation.poll(now) {
@@ -112,7 +115,7 @@ impl Group {
             if self.are_full && carrier == Carrier::Helped {
                 self.activation.not_moved(now, member);
             } else {
-                client.arrives = Some((self.now_ms + 3, carrier));
+                client.arrives = Some((self.now_ms + self.move_ms, carrier));
             }
         }
         while let Some(notice) = self.activation.poll_notice() {
