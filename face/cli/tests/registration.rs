@@ -5,6 +5,7 @@ mod etcd;
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
 use etcd::{Etcd, next};
@@ -22,6 +23,45 @@ fn tell(command: &[&str], scratch: &Scratch) -> String {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
     text(&output.stdout)
+}
+
+#[test]
+fn a_helper_registers_over_https_with_a_certificate_and_a_password() {
+    let Some(etcd) = Etcd::secure("/spillway/cache/") else { return };
+    let scratch = Scratch::new();
+    fs::write(etcd.file("password"), "open sesame\n").unwrap();
+    fs::set_permissions(etcd.file("password"), fs::Permissions::from_mode(0o600)).unwrap();
+    let (config, file) = (scratch.path("helper.toml"), |name| etcd.file(name).display().to_string());
+    let text = format!(
+        "[helper]\nname = \"here\"\nthreads = 1\nsocket = \"{}\"\n[service.cache]\nserver = \"{}\"\n\
+         link_listen = [\"{}\"]\nregister = \"{}\"\n[etcd]\nca_file = \"{}\"\ncert_file = \"{}\"\n\
+         key_file = \"{}\"\nuser = \"helper\"\npassword_file = \"{}\"\n",
+        scratch.path("h.sock"),
+        free_address(),
+        free_address(),
+        etcd.source("/spillway/cache/"),
+        file("ca.pem"),
+        file("helper.pem"),
+        file("helper.key"),
+        file("password"),
+    );
+    fs::write(&config, text).unwrap();
+    let launch = Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &config]);
+    // It keeps the helper's log.
+    let place = Place::local().unwrap();
+    let mut helper = place.spawn(&launch).unwrap();
+    next("it is registered", || {
+        let output = Command::new(SPILLWAY)
+            .args(["status", "--json", "--socket", &scratch.path("h.sock")])
+            .output()
+            .unwrap();
+        let status: Value = serde_json::from_slice(&output.stdout).ok()?;
+        status["services"][0]["registration"]["registered_ms"].as_u64()
+    });
+    helper.signal(TERM).unwrap();
+    let ended = helper.wait(PATIENCE).expect("it ends");
+    let log = helper.stderr().unwrap();
+    assert!(ended.success() && log.contains("no longer registered") && !log.contains("sesame"), "{log}");
 }
 
 #[test]

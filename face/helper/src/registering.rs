@@ -62,7 +62,8 @@ impl Registrars {
         all.iter_mut().filter(|(name, _)| !is_wanted(name)).for_each(|(_, gone)| gone.withdraw());
         for service in &config.services {
             let wanted = service.register.as_ref().map(|register| {
-                Registration::new(register.place.clone(), config.name.as_str(), register.link)
+                let (place, access) = (register.place.clone(), register.access.clone());
+                Registration::new(place, access, config.name.as_str(), register.link)
             });
             if wanted.is_some() || all.contains_key(&service.name) {
                 all.entry(service.name.clone()).or_default().want(&service.name, wanted);

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use spillway_discovery::EtcdAccess;
 use spillway_helper::config::Register;
 use spillway_helper::{Helper, HelperConfig, HelperStatus, METRICS, Service};
 use spillway_metrics::process;
@@ -21,6 +22,7 @@ fn start(server: SocketAddr) -> Helper {
         keys: vec![helper_key()],
         // Nobody is there: it goes on trying.
         register: Some(Register {
+            access: EtcdAccess::default(),
             place: format!("etcd:http://{}/cache/", spillway_ports::free_address()).parse().unwrap(),
             link: "127.0.0.1:1".parse().unwrap(),
         }),

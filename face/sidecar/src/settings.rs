@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use spillway_batch::{AddressRange, Encryption};
 use spillway_client::Key;
-use spillway_discovery::Source;
+use spillway_discovery::{EtcdAccess, Source};
 use spillway_policy::{ASKED_DEFAULT, Word};
 use spillway_requests::Protocol;
 
@@ -42,6 +42,8 @@ pub struct Settings {
     pub server: SocketAddr,
     /// Where helpers are found; `None`: there are none.
     pub helpers: Option<Source>,
+    /// Which etcd is trusted, and as whom it is asked, where helpers are found there.
+    pub etcd: EtcdAccess,
     /// What the server accepts of clients.
     pub key: Key,
     /// Whether links are encrypted.
@@ -86,6 +88,7 @@ impl Settings {
         Settings {
             server,
             helpers: None,
+            etcd: EtcdAccess::default(),
             key,
             encryption: Encryption::Preferred,
             listen: Vec::new(),

@@ -113,7 +113,11 @@ impl Sidecar {
     fn start_threads(&mut self, listeners: &[Arc<OwnedFd>]) -> io::Result<()> {
         let settings = &self.shared.settings;
         let watcher = settings.helpers.clone();
-        let watcher = watcher.map(|source| Watcher::start(source, spillway_discovery::Settings::default()));
+        let discovery = || spillway_discovery::Settings {
+            etcd_access: settings.etcd.clone(),
+            ..spillway_discovery::Settings::default()
+        };
+        let watcher = watcher.map(|source| Watcher::start(source, discovery()));
         let mut watcher = watcher.transpose()?;
         for (thread, (part, mailbox)) in self.shared.parts.iter().zip(&self.shared.mailboxes).enumerate() {
             let worker = Worker::new(Start {

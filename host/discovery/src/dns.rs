@@ -4,7 +4,7 @@ use std::io;
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use crate::backoff::spread;
+use crate::stop::{Stop, spread};
 use crate::watcher::Sender;
 use crate::{Entry, is_target};
 
@@ -12,7 +12,7 @@ use crate::{Entry, is_target};
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// Looks up until it is told to end.
-pub(crate) fn watch(host: &str, port: u16, interval: Duration, sender: &Sender) {
+pub(crate) fn watch(host: &str, port: u16, interval: Duration, stop: &Stop, sender: &Sender) {
     let name = format!("dns:{host}:{port}");
     loop {
         let wait = match look_up(host, port) {
@@ -26,7 +26,7 @@ pub(crate) fn watch(host: &str, port: u16, interval: Duration, sender: &Sender) 
                 interval.min(AGAIN)
             }
         };
-        if sender.stop().wait(spread(wait)) {
+        if stop.wait(spread(wait)) {
             return;
         }
     }

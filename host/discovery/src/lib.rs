@@ -7,21 +7,19 @@
 //! A [`Registrar`] keeps a helper registered in etcd.
 #![forbid(unsafe_code)]
 
-mod backoff;
-mod body;
 mod dns;
 mod etcd;
-mod http;
 mod notice;
 mod source;
 mod stop;
-mod stream;
 mod watcher;
 
 use std::fmt;
 use std::net::SocketAddr;
 
-pub use etcd::{Registrar, RegistrarNotice, RegistrarStatus, Registration};
+pub use etcd::{
+    AccessError, EtcdAccess, EtcdFiles, Registrar, RegistrarNotice, RegistrarStatus, Registration,
+};
 pub use notice::Notice;
 pub use source::{EtcdPlace, Source, SourceError};
 pub use watcher::{Settings, Watcher};

@@ -14,7 +14,7 @@ const PREFIX_BYTES_MAX: usize = 256;
 /// Where a list of helpers comes from. Written and read as one text:
 /// - `10.0.0.9:11411,[2001:db8::9]:11411`: these;
 /// - `dns:helpers.cache.svc:11411`: all addresses of a name;
-/// - `etcd:http://10.0.0.1:2379,http://10.0.0.2:2379/spillway/cache/`: what has registered under a prefix.
+/// - `etcd:https://10.0.0.1:2379,https://10.0.0.2:2379/spillway/cache/`, or `http`: what has registered under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// These, sorted, each once.
@@ -33,7 +33,7 @@ pub enum Source {
 /// A prefix in an etcd cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdPlace {
-    /// `HOST:PORT` of the members' client ports; at least one.
+    /// `http://HOST:PORT` or `https://HOST:PORT` of the members' client ports; at least one.
     pub(crate) endpoints: Vec<String>,
     /// Begins and ends with a slash.
     pub(crate) prefix: String,
@@ -54,7 +54,6 @@ enum Problem {
     TooMany,
     Dns,
     Scheme,
-    Https,
     Password,
     Endpoint(String),
     Endpoints,
@@ -66,13 +65,15 @@ impl fmt::Display for SourceError {
         // A password does not belong into a log.
         if self.problem == Problem::Password {
             return f.write_str(
-                "etcd with a password is not supported: give endpoints as http://HOST:PORT, and keep the \
-                 client port where only those who may read it can reach it",
+                "a password does not belong here: write https://HOST:PORT, and give user and password_file in \
+                 [etcd] (--etcd-user, --etcd-password-file)",
             );
         }
         write!(f, "{:?} names no helpers: ", self.text)?;
         match &self.problem {
-            Problem::Empty => f.write_str("give ADDRESS:PORT,…, dns:NAME:PORT, or etcd:http://HOST:PORT/PREFIX/"),
+            Problem::Empty => {
+                f.write_str("give ADDRESS:PORT,…, dns:NAME:PORT, or etcd:http://HOST:PORT/PREFIX/")
+            }
             Problem::NotAnAddress(part) => {
                 write!(f, "{part:?} is no ADDRESS:PORT; for a name write dns:NAME:PORT")
             }
@@ -81,17 +82,20 @@ impl fmt::Display for SourceError {
             }
             Problem::TooMany => write!(f, "more than {HELPERS_MAX} helpers"),
             Problem::Dns => f.write_str("write dns:NAME:PORT, with the port of the helpers' link_listen"),
-            Problem::Scheme => f.write_str("write etcd:http://HOST:PORT/PREFIX/"),
-            Problem::Https => f.write_str(
-                "https to etcd is not supported: use a client port for http that only trusted hosts reach, or \
-                 an etcd proxy on this host",
-            ),
+            Problem::Scheme => {
+                f.write_str("write etcd:http://HOST:PORT/PREFIX/ or etcd:https://HOST:PORT/PREFIX/")
+            }
             // Told above.
             Problem::Password => Ok(()),
-            Problem::Endpoint(part) => write!(f, "{part:?} is no endpoint: write http://HOST:PORT"),
+            Problem::Endpoint(part) => {
+                write!(f, "{part:?} is no endpoint: write http://HOST:PORT or https://HOST:PORT")
+            }
             Problem::Endpoints => write!(f, "at most {ENDPOINTS_MAX} endpoints"),
             Problem::Prefix => {
-                write!(f, "the prefix after the last endpoint is missing or too long, such as /spillway/cache/")
+                write!(
+                    f,
+                    "the prefix after the last endpoint is missing or too long, such as /spillway/cache/"
+                )
             }
         }
     }
@@ -131,6 +135,11 @@ impl fmt::Display for Source {
 }
 
 impl EtcdPlace {
+    /// Whether an endpoint has this scheme.
+    pub(crate) fn has_scheme(&self, scheme: &str) -> bool {
+        self.endpoints.iter().any(|endpoint| endpoint.split_once(':').is_some_and(|(its, _)| its == scheme))
+    }
+
     /// Where the helper of this name registers.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
@@ -151,8 +160,7 @@ impl FromStr for EtcdPlace {
 
 impl fmt::Display for EtcdPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let endpoints: Vec<String> = self.endpoints.iter().map(|one| format!("http://{one}")).collect();
-        write!(f, "etcd:{}{}", endpoints.join(","), self.prefix)
+        write!(f, "etcd:{}{}", self.endpoints.join(","), self.prefix)
     }
 }
 
@@ -186,10 +194,11 @@ fn etcd(text: &str) -> Result<EtcdPlace, Problem> {
     let mut endpoints = Vec::new();
     let mut rest = text;
     loop {
-        if rest.starts_with("https://") {
-            return Err(Problem::Https);
+        let (scheme, after) = rest.split_once("://").ok_or(Problem::Scheme)?;
+        if !["http", "https"].contains(&scheme) {
+            return Err(Problem::Scheme);
         }
-        rest = rest.strip_prefix("http://").ok_or(Problem::Scheme)?;
+        rest = after;
         let end = rest.find([',', '/']).unwrap_or(rest.len());
         let endpoint = &rest[..end];
         if endpoint.contains('@') {
@@ -198,7 +207,7 @@ fn etcd(text: &str) -> Result<EtcdPlace, Problem> {
         if !is_endpoint(endpoint) {
             return Err(Problem::Endpoint(endpoint.to_owned()));
         }
-        endpoints.push(endpoint.to_owned());
+        endpoints.push(format!("{scheme}://{endpoint}"));
         if endpoints.len() > ENDPOINTS_MAX {
             return Err(Problem::Endpoints);
         }
@@ -260,6 +269,8 @@ mod tests {
         let two = "etcd:http://10.0.0.1:2379,http://etcd-2:2379/spillway/cache/";
         assert_eq!(round(two), two);
         assert_eq!(round(&two.replace("2379,", "2379/,")), two);
+        let tls = "etcd:https://10.0.0.1:2379,http://10.0.0.2:2379/a/";
+        assert_eq!(round(tls), tls);
         assert_eq!(round("etcd:http://[::1]:2379/a//"), "etcd:http://[::1]:2379/a/");
     }
 
@@ -278,7 +289,7 @@ mod tests {
             ("dns:helpers:0", "write dns:NAME:PORT"),
             ("dns:a b:1", "write dns:NAME:PORT"),
             ("etcd:10.0.0.1:2379/a/", "write etcd:http://"),
-            ("etcd:https://10.0.0.1:2379/a/", "https to etcd is not supported"),
+            ("etcd:ftp://10.0.0.1:2379/a/", "write etcd:http://"),
             ("etcd:http://10.0.0.1/a/", "is no endpoint"),
             ("etcd:http://:2379/a/", "is no endpoint"),
             ("etcd:http://10.0.0.1:2379", "prefix"),

@@ -1,60 +1,61 @@
-//! Telling a thread to end, whatever it waits for.
+//! Pauses of a thread, and how it is told to end: also in the midst of a request.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::convert::Infallible;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use ureq::Agent;
 
-/// Once told, it stays told.
+/// Dropping this ends the thread that has the [`Stop`].
 #[derive(Debug)]
-pub(crate) struct Stop {
-    told: OwnedFd,
+pub(crate) struct Running {
+    alive: Option<Sender<Infallible>>,
+    /// Makes the thread's requests.
+    agent: Option<Agent>,
 }
 
-impl Stop {
-    pub(crate) fn new() -> io::Result<Stop> {
-        Ok(Stop { told: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
-    }
+/// Tells a thread when to end.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    alive: Receiver<Infallible>,
+}
 
-    pub(crate) fn tell(&self) {
-        wake(&self.told);
-    }
+/// Both ends. `agent` makes the thread's requests, if it makes any: the one that is under way fails when the thread is to
+/// end, and later ones at once.
+pub(crate) fn running(agent: Option<Agent>) -> (Running, Stop) {
+    let (sender, alive) = channel();
+    (Running { alive: Some(sender), agent }, Stop { alive })
+}
 
-    /// Waits for this time, or until told: then true.
-    pub(crate) fn wait(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
-        loop {
-            let mut waited = [PollFd::new(&self.told, PollFlags::IN)];
-            let left = until.saturating_duration_since(Instant::now());
-            match poll(&mut waited, Some(&timespec(left))) {
-                Ok(0) if left.is_zero() => return false,
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => return true,
-                // The kernel is short of memory: nothing to wait with, so nothing is waited for.
-                Err(_) => return true,
-            }
+impl Drop for Running {
+    fn drop(&mut self) {
+        // First, so that the thread knows why its request fails.
+        self.alive = None;
+        if let Some(agent) = self.agent.take() {
+            agent.shutdown();
         }
     }
 }
 
-impl AsFd for Stop {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.told.as_fd()
+impl Stop {
+    /// Waits for this time; true as soon as the thread is to end.
+    pub(crate) fn wait(&self, time: Duration) -> bool {
+        self.alive.recv_timeout(time) == Err(RecvTimeoutError::Disconnected)
+    }
+
+    /// Whether the thread is to end.
+    pub(crate) fn is_told(&self) -> bool {
+        self.wait(Duration::ZERO)
     }
 }
 
-/// Makes an eventfd readable.
-pub(crate) fn wake(event: &OwnedFd) {
-    // It fails only where it is readable since 2^64 - 2 times.
-    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
-}
-
-pub(crate) fn timespec(time: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: time.subsec_nanos().into(),
-    }
+/// Three to five quarters of it, so that programs that were started together do not ask together.
+pub(crate) fn spread(time: Duration) -> Duration {
+    let mut bytes = [0; 2];
+    // Without randomness it is just not spread.
+    let _ = getrandom::fill(&mut bytes);
+    let part = u32::from(u16::from_ne_bytes(bytes) % 512);
+    time / 4 * 3 + time / 1024 * part
 }
 
 #[cfg(test)]
@@ -62,12 +63,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_waits_is_told_and_it_stays_told() {
-        let stop = std::sync::Arc::new(Stop::new().unwrap());
-        assert!(!stop.wait(Duration::ZERO) && !stop.wait(Duration::from_millis(1)));
-        let waiting = std::sync::Arc::clone(&stop);
-        let waiter = std::thread::spawn(move || waiting.wait(Duration::from_secs(3600)));
-        stop.tell();
-        assert!(waiter.join().unwrap() && stop.wait(Duration::ZERO));
+    fn a_pause_ends_when_its_thread_is_told_to_end() {
+        let (running, stop) = running(None);
+        assert!(!stop.is_told() && !stop.wait(Duration::from_millis(1)));
+        let waiter = std::thread::spawn(move || stop.wait(Duration::from_secs(3600)) && stop.is_told());
+        drop(running);
+        assert!(waiter.join().unwrap());
+    }
+
+    #[test]
+    fn pauses_are_spread_by_a_quarter() {
+        let second = Duration::from_secs(1);
+        assert!((0..100).all(|_| (second / 4 * 3..=second / 4 * 5).contains(&spread(second))));
     }
 }

@@ -9,23 +9,24 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::stop::{Stop, wake};
-use crate::{Entry, Notice, Source, dns, etcd, tidy};
+use crate::etcd::{self, Client, EtcdAccess};
+use crate::stop::{Running, running};
+use crate::{Entry, Notice, Source, dns, tidy};
 
 /// Notices that wait to be polled; when more come, the oldest go.
 const NOTICES_MAX: usize = 64;
 
 /// How a source is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How often a name is looked up, spread by a quarter.
     pub dns_interval: Duration,
     /// How long a member of etcd may take to answer.
     pub request_timeout: Duration,
-    /// How often a watch of etcd that says nothing is checked, spread by a quarter.
-    pub check_interval: Duration,
-    /// The longest pause between attempts while etcd is not to be had, or ends each watch at once.
-    pub retry_max: Duration,
+    /// How often etcd is asked, spread by a quarter.
+    pub etcd_interval: Duration,
+    /// Which etcd is trusted, and as whom it is asked.
+    pub etcd_access: EtcdAccess,
     /// How long helpers stay that are missing from etcd without having been removed, and the last of a list that has
     /// become empty. Longer than helpers take to register again.
     pub grace: Duration,
@@ -36,18 +37,19 @@ impl Default for Settings {
         Settings {
             dns_interval: Duration::from_secs(10),
             request_timeout: Duration::from_secs(3),
-            check_interval: Duration::from_secs(10),
-            retry_max: Duration::from_secs(5),
+            etcd_interval: Duration::from_secs(2),
+            etcd_access: EtcdAccess::default(),
             grace: Duration::from_secs(15),
         }
     }
 }
 
 /// Watches a source, on a thread of its own where it has to wait for somebody. The thread ends soon after this is
-/// dropped, at once unless it is in the system's resolver; nothing waits for it.
+/// dropped, at once unless it looks up a name or opens a connection; nothing waits for it.
 #[derive(Debug)]
 pub struct Watcher {
     shared: Arc<Shared>,
+    _running: Option<Running>,
 }
 
 impl Watcher {
@@ -57,19 +59,28 @@ impl Watcher {
     /// The host has no descriptors or threads left.
     pub fn start(source: Source, settings: Settings) -> io::Result<Watcher> {
         let shared = Arc::new(Shared {
-            stop: Stop::new()?,
             news: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             waiting: Mutex::default(),
         });
         let sender = Sender { shared: Arc::clone(&shared) };
-        match source {
-            Source::Static(all) => sender.list(all.into_iter().map(Entry::at).collect()),
-            Source::Dns { host, port } => {
-                start_thread(move || dns::watch(&host, port, settings.dns_interval, &sender))?;
+        let running = match source {
+            Source::Static(all) => {
+                sender.list(all.into_iter().map(Entry::at).collect());
+                None
             }
-            Source::Etcd(place) => start_thread(move || etcd::watch(&place, settings, &sender))?,
-        }
-        Ok(Watcher { shared })
+            Source::Dns { host, port } => {
+                let (running, stop) = running(None);
+                start_thread(move || dns::watch(&host, port, settings.dns_interval, &stop, &sender))?;
+                Some(running)
+            }
+            Source::Etcd(place) => {
+                let client = Client::new(&place, &settings.etcd_access, settings.request_timeout);
+                let (running, stop) = running(Some(client.agent()));
+                start_thread(move || etcd::poll(&place, client, &settings, &stop, &sender))?;
+                Some(running)
+            }
+        };
+        Ok(Watcher { shared, _running: running })
     }
 
     /// The whole list, if it is another than the last that this has given: sorted by address, each address once, at
@@ -104,19 +115,12 @@ impl AsFd for Watcher {
     }
 }
 
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.shared.stop.tell();
-    }
-}
-
 pub(crate) fn start_thread(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("discovery".into()).spawn(run).map(drop)
 }
 
 #[derive(Debug)]
 struct Shared {
-    stop: Stop,
     news: OwnedFd,
     waiting: Mutex<Waiting>,
 }
@@ -136,6 +140,11 @@ impl Shared {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn wake(&self) {
+        // It fails only where it is readable since 2^64 - 2 times.
+        let _ = rustix::io::write(&self.news, &1_u64.to_ne_bytes());
+    }
+
     /// Takes the signal back when nothing waits. With the lock held, so that none is lost.
     fn calm(&self, waiting: &Waiting) {
         if waiting.list.is_none() && waiting.notices.is_empty() {
@@ -152,10 +161,6 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn stop(&self) -> &Stop {
-        &self.shared.stop
-    }
-
     /// The list as it is now. That it is too long is told when it is news.
     pub(crate) fn list(&self, mut list: Vec<Entry>) {
         let too_many = tidy(&mut list);
@@ -165,7 +170,7 @@ impl Sender {
         }
         waiting.last = Some(list.clone());
         waiting.list = Some(list);
-        wake(&self.shared.news);
+        self.shared.wake();
         drop(waiting);
         if too_many {
             self.notice(Notice::TooMany);
@@ -178,7 +183,7 @@ impl Sender {
             waiting.notices.pop_front();
         }
         waiting.notices.push_back(notice);
-        wake(&self.shared.news);
+        self.shared.wake();
     }
 
     /// Told when it is news.

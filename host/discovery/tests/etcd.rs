@@ -2,11 +2,17 @@
 
 mod support;
 
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use spillway_discovery::{Entry, Notice, Registrar, RegistrarNotice, Registration, Settings, Watcher};
+use spillway_discovery::{
+    Entry, EtcdAccess, EtcdFiles, Notice, Registrar, RegistrarNotice, Registration, Settings, Watcher,
+};
 use support::{Etcd, next};
 
 const PREFIX: &str = "/spillway/cache/";
@@ -15,8 +21,7 @@ const PREFIX: &str = "/spillway/cache/";
 fn settings() -> Settings {
     Settings {
         request_timeout: Duration::from_secs(2),
-        check_interval: Duration::from_millis(500),
-        retry_max: Duration::from_millis(500),
+        etcd_interval: Duration::from_millis(500),
         grace: Duration::from_secs(2),
         ..Settings::default()
     }
@@ -33,9 +38,13 @@ struct Helper {
 }
 
 fn register(source: &str, name: &str, link: &str) -> Helper {
+    register_as(EtcdAccess::default(), source, name, link)
+}
+
+fn register_as(access: EtcdAccess, source: &str, name: &str, link: &str) -> Helper {
     let registration = Registration {
         ttl: Duration::from_secs(5),
-        ..Registration::new(source.parse().unwrap(), name, link.parse().unwrap())
+        ..Registration::new(source.parse().unwrap(), access, name, link.parse().unwrap())
     };
     let told = Arc::new(Mutex::new(Vec::new()));
     let telling = Arc::clone(&told);
@@ -217,13 +226,144 @@ fn nonsense_is_passed_over_and_told() {
     assert!(notice.to_string().contains("/spillway/cache/fine"), "{notice}");
     etcd.put("/spillway/cache/new", "{\"link\": \"10.0.0.5:1\"}");
     expect(&mut watcher, &["fine at 10.0.0.1:1", "new at 10.0.0.5:1"]);
-    // Revisions that are compacted away are none of a watch's business.
+    // Revisions that are compacted away are not asked for.
     etcd.compact();
     etcd.remove("/spillway/cache/fine");
     expect(&mut watcher, &["new at 10.0.0.5:1"]);
     // The last one stays for a while, then the list is empty.
     etcd.remove("/spillway/cache/new");
     expect(&mut watcher, &[]);
+}
+
+/// As `helper`, by https.
+fn files(etcd: &Etcd, password: &str) -> EtcdFiles {
+    let path = etcd.file(&format!("password-{}", password.replace(' ', "-")));
+    fs::write(&path, format!("{password}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    EtcdFiles {
+        ca_file: Some(etcd.file("ca.pem")),
+        cert_file: Some(etcd.file("helper.pem")),
+        key_file: Some(etcd.file("helper.key")),
+        user: Some("helper".into()),
+        password_file: Some(path),
+    }
+}
+
+#[test]
+fn over_https_with_a_certificate_and_a_password() {
+    let Some(etcd) = Etcd::secure(PREFIX) else { return };
+    let source = etcd.source(PREFIX);
+    let access = |files: &EtcdFiles| EtcdAccess::read(files, &source.parse().unwrap());
+    let right = files(&etcd, "open sesame");
+    let watch_as = |access: EtcdAccess| {
+        Watcher::start(source.parse().unwrap(), Settings { etcd_access: access, ..settings() }).unwrap()
+    };
+    let mut watcher = watch_as(access(&right).unwrap());
+    expect(&mut watcher, &[]);
+    let one = register_as(access(&right).unwrap(), &source, "one", "10.0.0.1:1");
+    expect(&mut watcher, &["one at 10.0.0.1:1"]);
+
+    // Its requests are rarer than a token lives.
+    std::thread::sleep(Duration::from_secs(5));
+    let status = one.registrar.status();
+    assert!(status.since.is_some() && status.failures == 0, "{status:?}");
+
+    // What is wrong is told, without the password.
+    let trouble = |files: &EtcdFiles| {
+        let mut watcher = watch_as(access(files).unwrap());
+        let notice = expect_notice(&mut watcher, |notice| matches!(notice, Notice::Failed { .. }));
+        assert!(watcher.poll_list().is_none());
+        notice.to_string()
+    };
+    let told = trouble(&files(&etcd, "wrong-password"));
+    assert!(told.contains("authentication failed") && !told.contains("wrong-password"), "{told}");
+    let told = trouble(&EtcdFiles { user: None, password_file: None, ..right.clone() });
+    assert!(told.contains("user name is empty"), "{told}");
+    let told = trouble(&EtcdFiles { ca_file: Some(etcd.file("other.pem")), ..right.clone() });
+    assert!(told.contains("certificate") && told.contains("UnknownIssuer"), "{told}");
+    let told = trouble(&EtcdFiles { cert_file: None, key_file: None, ..right.clone() });
+    assert!(told.contains("ertificate"), "{told}");
+
+    // A password that others can read is refused.
+    let password = right.password_file.as_ref().unwrap();
+    fs::set_permissions(password, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(access(&right).unwrap_err().to_string().contains("chmod 600"));
+
+    // A helper that goes is gone at once.
+    one.registrar.withdraw();
+    assert!(one.registrar.wait_withdrawn(Duration::from_secs(60)));
+    assert_eq!(one.told.lock().unwrap().last(), Some(&RegistrarNotice::Withdrawn));
+    expect(&mut watcher, &[]);
+}
+
+#[test]
+fn files_that_do_not_fit_are_refused_with_the_next_step() {
+    let Some(etcd) = Etcd::secure(PREFIX) else { return };
+    let (https, http) = (etcd.source(PREFIX), "etcd:http://127.0.0.1:1/a/".to_owned());
+    let both = format!("etcd:https://127.0.0.1:1,http://127.0.0.1:2{PREFIX}");
+    let right = files(&etcd, "open sesame");
+    let none = EtcdFiles::default();
+    let empty = Some(etcd.file("password-"));
+    files(&etcd, "");
+    for (files, source, step) in [
+        (&none, &https, "--etcd-ca-file"),
+        (&right, &http, "with https only"),
+        (&right, &both, "in clear text"),
+        (&EtcdFiles { key_file: None, ..right.clone() }, &https, "--etcd-key-file"),
+        (&EtcdFiles { user: None, ..right.clone() }, &https, "--etcd-user"),
+        (&EtcdFiles { key_file: Some(etcd.file("other.key")), ..right.clone() }, &https, "belongs to"),
+        (&EtcdFiles { key_file: Some(etcd.file("ca.pem")), ..right.clone() }, &https, "chmod 600"),
+        (&EtcdFiles { ca_file: Some(etcd.file("ca.key")), ..right.clone() }, &https, "holds no certificate"),
+        (&EtcdFiles { ca_file: Some("/dev/zero".into()), ..right.clone() }, &https, "not a regular file"),
+        (&EtcdFiles { password_file: empty, ..right.clone() }, &https, "on one line"),
+    ] {
+        let error = EtcdAccess::read(files, &source.parse().unwrap()).unwrap_err().to_string();
+        assert!(error.contains(step), "{error}");
+    }
+    assert!(EtcdAccess::read(&none, &http.parse().unwrap()).is_ok());
+}
+
+/// Takes connections, and answers each with `said` for as long as somebody reads.
+fn malicious(said: &'static [u8], pause: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = format!("etcd:http://{}{PREFIX}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let head = b"HTTP/1.1 200 OK\r\nX: ";
+                // Bounded, in case that somebody reads for ever.
+                let ends = Instant::now() + Duration::from_secs(60);
+                let _ = stream.write_all(if said.is_empty() { &[] } else { head });
+                while Instant::now() < ends && stream.write_all(said).is_ok() {
+                    std::thread::sleep(pause);
+                }
+            });
+        }
+    });
+    source
+}
+
+#[test]
+fn an_etcd_that_hangs_drips_or_floods_holds_nobody_up() {
+    let slow = Duration::from_millis(100);
+    for (said, pause, why) in [
+        (&b""[..], slow, "does not answer in time"),
+        (b"x", slow, "does not answer in time"),
+        (b"\r\n\r\n {", slow, "does not answer in time"),
+        (&[b'x'; 1 << 14], Duration::ZERO, "header is too big"),
+        (b"x\r\n\r\n                                            ", Duration::ZERO, "more than 8388608 bytes"),
+    ] {
+        let source = malicious(said, pause);
+        let mut watcher = watch(&source);
+        let helper = register(&source, "one", "10.0.0.1:1");
+        let notice = expect_notice(&mut watcher, |notice| matches!(notice, Notice::Failed { .. }));
+        assert!(notice.to_string().contains(why), "{notice}");
+        assert!(watcher.poll_list().is_none());
+        let began = Instant::now();
+        helper.registrar.withdraw();
+        assert!(helper.registrar.wait_withdrawn(Duration::from_secs(60)));
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    }
 }
 
 /// Killed, not told to go, also where the test fails.

@@ -15,7 +15,17 @@ pub struct KeyFileError {
     pub problem: Problem,
 }
 
-/// What is wrong with a key file.
+/// What is wrong with which file of another program's secret. Its text tells the operator the next step, and nothing of
+/// the secret.
+#[derive(Debug)]
+pub struct SecretFileError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What is wrong with a key file, or with another secret's.
 #[derive(Debug)]
 pub enum Problem {
     /// It cannot be opened or read.
@@ -63,6 +73,24 @@ impl fmt::Display for KeyFileError {
         }
     }
 }
+
+impl fmt::Display for SecretFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.problem {
+            Problem::Read(error) => write!(f, "cannot read {path}: {error}"),
+            Problem::NotAFile => write!(f, "{path} is not a regular file"),
+            Problem::Mode(mode) => write!(
+                f,
+                "{path} has mode {:04o}, so that others than its owner can use it; run: chmod 600 {path}",
+                mode & 0o7777
+            ),
+            _ => write!(f, "{path} is too long for a secret; is it the right file?"),
+        }
+    }
+}
+
+impl std::error::Error for SecretFileError {}
 
 impl std::error::Error for KeyFileError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

@@ -8,7 +8,7 @@ use std::path::Path;
 use spillway_auth::Key;
 use zeroize::Zeroizing;
 
-use crate::error::{KeyFileError, Problem};
+use crate::error::{KeyFileError, Problem, SecretFileError};
 use crate::random::fresh_key;
 
 /// A key file has 80 bytes; white space around the key is forgiven.
@@ -32,6 +32,20 @@ pub fn read_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
     read(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
 }
 
+/// Reads another program's secret, such as a password or a private key, of at most `bytes_max` bytes. The file must be
+/// as private as a key file.
+///
+/// # Errors
+/// What is wrong with the file, and the next step.
+pub fn read_secret_file(
+    path: impl AsRef<Path>,
+    bytes_max: usize,
+) -> Result<Zeroizing<String>, SecretFileError> {
+    let path = path.as_ref();
+    let read = open_private(path).and_then(|file| read_text(file, bytes_max)?.map_err(Problem::Read));
+    read.map_err(|problem| SecretFileError { path: path.to_owned(), problem })
+}
+
 /// Makes a new key and writes it to a file that does not exist yet, with mode 0600.
 pub fn write_new_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
     let path = path.as_ref();
@@ -39,6 +53,13 @@ pub fn write_new_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
 }
 
 fn read(path: &Path) -> Result<Key, Problem> {
+    let text = read_text(open_private(path)?, FILE_BYTES_MAX)?;
+    // Not UTF-8, so certainly no key: say that.
+    let text = text.map_err(|_| Problem::Text(spillway_auth::KeyError::Prefix))?;
+    Key::parse(&text).map_err(Problem::Text)
+}
+
+fn open_private(path: &Path) -> Result<File, Problem> {
     // Not to hang on a pipe that nobody writes to.
     let file = OpenOptions::new()
         .read(true)
@@ -53,20 +74,17 @@ fn read(path: &Path) -> Result<Key, Problem> {
     if !is_private(metadata.mode(), metadata.uid()) {
         return Err(Problem::Mode(metadata.mode()));
     }
-    let text = read_text(file)?;
-    Key::parse(&text).map_err(Problem::Text)
+    Ok(file)
 }
 
-fn read_text(file: File) -> Result<Zeroizing<String>, Problem> {
+/// The text, or the error that says that it is not UTF-8.
+fn read_text(file: File, bytes_max: usize) -> Result<io::Result<Zeroizing<String>>, Problem> {
     // Its full size from the start: a string that grows leaves copies of the secret behind.
-    let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX + 1));
-    match file.take(FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text) {
-        Ok(length) if length > FILE_BYTES_MAX => Err(Problem::TooLong),
-        Ok(_) => Ok(text),
-        // Not UTF-8, so certainly no key: say that.
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(Problem::Text(spillway_auth::KeyError::Prefix))
-        }
+    let mut text = Zeroizing::new(String::with_capacity(bytes_max + 1));
+    match file.take(bytes_max as u64 + 1).read_to_string(&mut text) {
+        Ok(length) if length > bytes_max => Err(Problem::TooLong),
+        Ok(_) => Ok(Ok(text)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Err(error)),
         Err(error) => Err(Problem::Read(error)),
     }
 }
@@ -176,6 +194,21 @@ mod tests {
         assert!(matches!(problem(directory.write("binary", &[0xff; 80])), Problem::Text(_)));
         assert!(matches!(problem(directory.write("long", &[b' '; 257])), Problem::TooLong));
         assert!(matches!(problem(PathBuf::from("/dev/zero")), Problem::NotAFile));
+    }
+
+    #[test]
+    fn a_secret_of_another_program_is_as_private_as_a_key() {
+        let directory = Directory::new();
+        let path = directory.write("password", b"open sesame\n");
+        assert_eq!(read_secret_file(&path, 12).unwrap().as_str(), "open sesame\n");
+        let told = |path: &Path, bytes_max| read_secret_file(path, bytes_max).unwrap_err().to_string();
+        assert!(told(&path, 11).contains("is too long"));
+        assert!(told(&directory.write("binary", &[0xff; 8]), 12).contains("UTF-8"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let open = told(&path, 12);
+        assert!(open.contains("chmod 600") && !open.contains("sesame"), "{open}");
+        let none = told(&directory.file("none"), 12);
+        assert!(none.contains("cannot read") && !none.contains("key new"), "{none}");
     }
 
     #[test]

@@ -8,6 +8,6 @@ mod error;
 mod file;
 mod random;
 
-pub use error::{KeyFileError, Problem};
-pub use file::{read_key_file, write_new_key_file};
+pub use error::{KeyFileError, Problem, SecretFileError};
+pub use file::{read_key_file, read_secret_file, write_new_key_file};
 pub use random::{fresh, fresh_key, fresh_nonce};

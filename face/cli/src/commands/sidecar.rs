@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, Encryption};
-use spillway_discovery::Source;
+use spillway_discovery::{EtcdAccess, EtcdFiles, Source};
 use spillway_helper::config::{
     AddressError, listen_address, listen_addresses, parse_duration, parse_size, server_address,
 };
@@ -41,6 +41,26 @@ pub(crate) struct Args {
     /// none, so that all goes directly].
     #[arg(long, value_name = "LIST", env = "SPILLWAY_SIDECAR_HELPERS")]
     helpers: Option<Source>,
+
+    /// Certificates (PEM) of the authorities that etcd's certificate may come from. Required for --helpers etcd:https://….
+    #[arg(long, value_name = "FILE", env = "SPILLWAY_SIDECAR_ETCD_CA_FILE")]
+    etcd_ca_file: Option<PathBuf>,
+
+    /// The client certificate (PEM, with its chain) for an etcd that asks for one.
+    #[arg(long, value_name = "FILE", env = "SPILLWAY_SIDECAR_ETCD_CERT_FILE")]
+    etcd_cert_file: Option<PathBuf>,
+
+    /// The client certificate's private key (PEM, mode 0600).
+    #[arg(long, value_name = "FILE", env = "SPILLWAY_SIDECAR_ETCD_KEY_FILE")]
+    etcd_key_file: Option<PathBuf>,
+
+    /// The user, for an etcd with authentication.
+    #[arg(long, value_name = "NAME", env = "SPILLWAY_SIDECAR_ETCD_USER")]
+    etcd_user: Option<String>,
+
+    /// The user's password, on one line (mode 0600).
+    #[arg(long, value_name = "FILE", env = "SPILLWAY_SIDECAR_ETCD_PASSWORD_FILE")]
+    etcd_password_file: Option<PathBuf>,
 
     /// The key that the server and its helpers accept of clients (see `spillway key new`). Not needed where all of them
     /// are on loopback.
@@ -161,9 +181,23 @@ impl Args {
         for text in &self.listen {
             listen.extend(listen_on(text, self.socket_mode)?);
         }
+        let etcd = match &self.helpers {
+            Some(Source::Etcd(place)) => {
+                let files = EtcdFiles {
+                    ca_file: self.etcd_ca_file,
+                    cert_file: self.etcd_cert_file,
+                    key_file: self.etcd_key_file,
+                    user: self.etcd_user,
+                    password_file: self.etcd_password_file,
+                };
+                EtcdAccess::read(&files, place)?
+            }
+            _ => EtcdAccess::default(),
+        };
         let allow_clients = if self.allow_clients.is_empty() { loopback() } else { self.allow_clients };
         Ok(Settings {
             helpers: self.helpers,
+            etcd,
             listen,
             allow_clients,
             proxy_protocol_from: self.proxy_protocol_from,

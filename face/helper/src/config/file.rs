@@ -14,11 +14,12 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, PolicyKind};
+use spillway_discovery::{EtcdAccess, EtcdFiles};
 use toml::{Spanned, Value};
 
 use super::address::{listen_address, listen_addresses, server_address};
 use super::problem::{Problem, Problems};
-use super::schema::{Any, BatchSection, File, HelperSection, ServiceSection, Texts};
+use super::schema::{Any, BatchSection, EtcdSection, File, HelperSection, ServiceSection, Texts};
 use super::value::{parse_duration, parse_rate, parse_size};
 use super::{Engine, HelperConfig, Protocol, Register, Service};
 
@@ -124,6 +125,7 @@ impl Reader<'_> {
             network_bits: self.rate(&helper.network),
             shed_above: default.shed_above,
             shed_until: default.shed_until,
+            etcd: self.etcd(&file.etcd),
             services: Vec::new(),
         };
         self.shedding(helper, &mut config);
@@ -134,13 +136,13 @@ impl Reader<'_> {
             );
         }
         for (name, section) in &file.service {
-            let service = self.service(name, section);
+            let service = self.service(name, section, &config.etcd);
             config.services.push(service);
         }
         config
     }
 
-    fn service(&mut self, name: &Spanned<String>, section: &ServiceSection) -> Service {
+    fn service(&mut self, name: &Spanned<String>, section: &ServiceSection, etcd: &EtcdFiles) -> Service {
         if !is_name(name.get_ref()) {
             self.problem(name.span(), "a service's name has 1 to 64 letters, digits, '-', '_' and '.'");
         }
@@ -208,11 +210,28 @@ impl Reader<'_> {
         self.choice(&section.when_server_down, &[("refuse", ())]);
         service.sla = self.time(&section.sla, Duration::from_micros(10)..=Duration::from_secs(4));
         self.batch(&section.batch, &mut service);
-        service.register = self.register(section, &service.link_listen);
+        service.register = self.register(section, &service.link_listen, etcd);
         service
     }
 
-    fn register(&mut self, section: &ServiceSection, listens: &[SocketAddr]) -> Option<Register> {
+    fn etcd(&mut self, section: &EtcdSection) -> EtcdFiles {
+        let base = &self.reading.base;
+        let mut file = |any| self.string(any).map(|(text, _)| find_key_file(&text, base));
+        EtcdFiles {
+            ca_file: file(&section.ca_file),
+            cert_file: file(&section.cert_file),
+            key_file: file(&section.key_file),
+            password_file: file(&section.password_file),
+            user: self.string(&section.user).map(|(user, _)| user),
+        }
+    }
+
+    fn register(
+        &mut self,
+        section: &ServiceSection,
+        listens: &[SocketAddr],
+        etcd: &EtcdFiles,
+    ) -> Option<Register> {
         let Some((text, span)) = self.string(&section.register) else {
             if let Some(advertise) = &section.advertise {
                 self.problem(advertise.span(), "nobody is told: give register, too, or take this away");
@@ -220,16 +239,21 @@ impl Reader<'_> {
             return None;
         };
         let place = self.fine(&span, text.parse())?;
+        let access = if self.reading.keys {
+            self.fine(&span, EtcdAccess::read(etcd, &place))?
+        } else {
+            EtcdAccess::default()
+        };
         let is_open = |address: &SocketAddr| address.ip().is_unspecified() || address.port() == 0;
         if let Some(at) = &section.advertise {
             let link = self.address(&section.advertise)?;
             if is_open(&link) {
                 self.problem(at.span(), "clients cannot connect to this: give ADDRESS:PORT as they reach it");
             }
-            return Some(Register { place, link });
+            return Some(Register { place, access, link });
         }
         match listens {
-            [link] if !is_open(link) => return Some(Register { place, link: *link }),
+            [link] if !is_open(link) => return Some(Register { place, access, link: *link }),
             [] => self.problem(span, "clients that find this helper come by link_listen: add it"),
             _ => self.problem(span, "advertise is missing: give the ADDRESS:PORT that clients connect to"),
         }

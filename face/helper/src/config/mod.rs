@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{AddressRange, PolicyKind, Role};
-use spillway_discovery::EtcdPlace;
+use spillway_discovery::{EtcdAccess, EtcdFiles, EtcdPlace};
 
 pub use address::{AddressError, listen_address, listen_addresses, server_address};
 pub use file::{Reading, host_name, read_file, read_text};
@@ -51,6 +51,8 @@ pub struct HelperConfig {
     pub shed_above: u8,
     /// Load in percent below which that ends.
     pub shed_until: u8,
+    /// The files of which each service's [`Register::access`] was made.
+    pub etcd: EtcdFiles,
     /// The servers that it relieves; at least one.
     pub services: Vec<Service>,
 }
@@ -114,6 +116,7 @@ impl HelperConfig {
             network_bits: None,
             shed_above: 95,
             shed_until: 85,
+            etcd: EtcdFiles::default(),
             services,
         }
     }
@@ -210,6 +213,8 @@ pub fn default_max_delay(sla: Option<Duration>) -> Duration {
 pub struct Register {
     /// Under which prefix; the helper's name follows it.
     pub place: EtcdPlace,
+    /// Which etcd is trusted, and as whom it is asked.
+    pub access: EtcdAccess,
     /// The address that library clients connect to.
     pub link: SocketAddr,
 }

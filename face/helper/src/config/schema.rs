@@ -133,7 +133,7 @@ section! {
     /// Load balancers that say whom they speak for, with PROXY protocol version 1 or 2: plain clients from these
     /// ranges must begin with such a header, and nobody else's is believed.
     proxy_protocol_from: Texts, "list of address ranges", "[]";
-    /// Where library clients and sidecars find this helper: `etcd:http://HOST:PORT,…/PREFIX/`. While it serves, the key
+    /// Where library clients and sidecars find this helper: `etcd:https://HOST:PORT,…/PREFIX/`, or `http`. While it serves, the key
     /// PREFIX/NAME, with the helper's name, holds the address to connect to; it disappears at once when the helper or
     /// the service drains, and within 10 s when the helper is killed. Another prefix for each service.
     register: Any, "text", "not registered";
@@ -175,6 +175,23 @@ section! {
     connection_buffer: Any, "size", "\"256KiB\"";
 }
 
+section! {
+    /// Which etcd is trusted, and as whom it is asked, for `register`. Files are PEM, found as `key_files` are, and read at
+    /// start and at each reload; those with secrets have the modes of key files.
+    EtcdSection, "[etcd]", {}
+
+    /// Certificates of the authorities that etcd's certificate may come from. Required for `https`.
+    ca_file: Any, "path", "none";
+    /// The client certificate, with its chain, for an etcd that asks for one.
+    cert_file: Any, "path", "none";
+    /// The client certificate's private key, without a passphrase.
+    key_file: Any, "path", "none";
+    /// The user, for an etcd with authentication. It may read and write PREFIX. Needs `https`.
+    user: Any, "text", "none";
+    /// The user's password, on one line.
+    password_file: Any, "path", "none";
+}
+
 /// A whole file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -182,9 +199,11 @@ pub(crate) struct File {
     #[serde(default)]
     pub(crate) helper: HelperSection,
     #[serde(default)]
+    pub(crate) etcd: EtcdSection,
+    #[serde(default)]
     pub(crate) service: BTreeMap<Spanned<String>, ServiceSection>,
 }
 
 /// All sections, in the order of the reference.
-pub(crate) const SECTIONS: [Section; 3] =
-    [HelperSection::SECTION, ServiceSection::SECTION, BatchSection::SECTION];
+pub(crate) const SECTIONS: [Section; 4] =
+    [HelperSection::SECTION, ServiceSection::SECTION, BatchSection::SECTION, EtcdSection::SECTION];

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::PolicyKind;
+use spillway_discovery::EtcdFiles;
 
 use super::value::{duration_text, rate_text, size_text};
 use super::{HelperConfig, Service};
@@ -13,6 +14,7 @@ use super::{HelperConfig, Service};
 /// TOML with every key, but for key files: keys are named in comments, never told.
 impl Display for HelperConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show_etcd(&self.etcd, f)?;
         writeln!(f, "[helper]")?;
         writeln!(f, "name = \"{}\"", self.name)?;
         writeln!(f, "engine = \"{}\"", self.engine.name())?;
@@ -37,6 +39,21 @@ impl Display for HelperConfig {
         writeln!(f, "shed_until = {}", self.shed_until)?;
         self.services.iter().try_for_each(|service| write!(f, "\n{service}"))
     }
+}
+
+/// Keys with their section, before the first section: only what is given.
+fn show_etcd(etcd: &EtcdFiles, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let EtcdFiles { ca_file, cert_file, key_file, user, password_file } = etcd;
+    let files = [
+        ("ca_file", ca_file),
+        ("cert_file", cert_file),
+        ("key_file", key_file),
+        ("password_file", password_file),
+    ];
+    for (key, path) in files.iter().filter_map(|(key, path)| Some((key, path.as_ref()?))) {
+        writeln!(f, "etcd.{key} = {:?}", path.display().to_string())?;
+    }
+    user.iter().try_for_each(|user| writeln!(f, "etcd.user = {user:?}"))
 }
 
 impl Display for Service {

@@ -1,129 +1,221 @@
 //! Requests to an etcd cluster, one member at a time.
 
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use ureq::Agent;
+use zeroize::Zeroizing;
 
-use super::messages::{Refusal, Streamed};
+use super::access::EtcdAccess;
+use super::messages::{Login, Refusal, Streamed, Token};
 use crate::EtcdPlace;
-use crate::http::{Answer, Line, post};
-use crate::stop::Stop;
-use crate::stream::Failed;
 
+/// What an answer may have. A list of the most helpers takes less.
+const BODY_BYTES_MAX: u64 = 8 << 20;
+const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Words of a server that are repeated to operators.
 const WORDS_BYTES_MAX: usize = 200;
 
-/// Who is asked.
+/// Status codes of gRPC.
+const INVALID_ARGUMENT: u32 = 3;
+const NOT_FOUND: u32 = 5;
+const PERMISSION_DENIED: u32 = 7;
+const FAILED_PRECONDITION: u32 = 9;
+const UNAUTHENTICATED: u32 = 16;
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// Under which of gRPC's status codes etcd refuses; none: it has not understood the request, or not answered.
+    code: Option<u32>,
+    /// For operators.
+    message: String,
+}
+
+impl Failed {
+    pub(crate) fn because(message: impl Into<String>) -> Failed {
+        Failed { code: None, message: message.into() }
+    }
+
+    /// What the request names does not exist.
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.code == Some(NOT_FOUND)
+    }
+
+    /// Every other member would refuse, too.
+    fn is_final(&self) -> bool {
+        let all = [INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNAUTHENTICATED];
+        self.code.is_some_and(|code| all.contains(&code))
+    }
+
+    /// The token has expired, or users have changed since it was made.
+    fn is_old_token(&self) -> bool {
+        self.code == Some(UNAUTHENTICATED)
+            || self.code == Some(INVALID_ARGUMENT) && self.message.contains("auth store is old")
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<ureq::Error> for Failed {
+    fn from(error: ureq::Error) -> Failed {
+        Failed::because(match error {
+            ureq::Error::Timeout(_) => "does not answer in time".to_owned(),
+            ureq::Error::BodyExceedsLimit(bytes) => format!("answers with more than {bytes} bytes"),
+            ureq::Error::Protocol(error) => {
+                format!("does not answer with HTTP ({error}): is it etcd's client port?")
+            }
+            ureq::Error::Io(error) => error.to_string(),
+            other => short(&other.to_string()),
+        })
+    }
+}
+
+/// Asks a cluster, as one user.
 #[derive(Debug)]
 pub(crate) struct Client {
+    access: EtcdAccess,
+    agent: Agent,
     endpoints: Vec<String>,
     current: usize,
-    /// How long an answer may take.
-    timeout: Duration,
+    /// Stands for user and password until it expires.
+    token: Option<Zeroizing<String>>,
 }
 
 impl Client {
-    /// Begins with any of the members, so that all of them get their share.
-    pub(crate) fn new(place: &EtcdPlace, timeout: Duration) -> Client {
+    /// A member may take this long for an answer. Begins with any of the members, so that all of them get their share.
+    pub(crate) fn new(place: &EtcdPlace, access: &EtcdAccess, timeout: Duration) -> Client {
         let mut any = [0; 2];
         // Without randomness it is the first one.
         let _ = getrandom::fill(&mut any);
         let current = usize::from(u16::from_ne_bytes(any)) % place.endpoints.len().max(1);
-        Client { endpoints: place.endpoints.clone(), current, timeout }
+        let endpoints = place.endpoints.clone();
+        Client { access: access.clone(), agent: agent(access, timeout), endpoints, current, token: None }
     }
 
-    pub(crate) fn members(&self) -> usize {
-        self.endpoints.len()
+    /// Makes the requests; shutting it down ends the one that is under way.
+    pub(crate) fn agent(&self) -> Agent {
+        self.agent.clone()
     }
 
-    /// Asks the next member from now on.
-    pub(crate) fn turn(&mut self) {
-        self.current = (self.current + 1) % self.endpoints.len().max(1);
+    /// Makes requests again after its agent was shut down, with another timeout.
+    pub(crate) fn revive(&mut self, timeout: Duration) {
+        self.agent = agent(&self.access, timeout);
     }
 
-    /// From now on.
-    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
-    }
-
-    /// With the member's name.
-    pub(crate) fn blame(&self, failed: &Failed) -> String {
-        format!("http://{}: {failed}", self.endpoint())
-    }
-
-    /// One question, one answer.
-    pub(crate) fn ask<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &Value,
-        stop: &Stop,
-    ) -> Result<T, Failed> {
-        let deadline = Instant::now() + self.timeout;
-        let answer = self.stream(path, body, stop, deadline)?;
-        parse(&answer.whole(deadline)?)
+    /// One question, one answer: of the first member that has one.
+    pub(crate) fn ask<T: DeserializeOwned>(&mut self, path: &str, body: &Value) -> Result<T, Failed> {
+        let body = body.to_string();
+        let mut failed = Failed::because("no endpoint");
+        for _ in 0..self.endpoints.len() {
+            let endpoint = self.endpoints[self.current].clone();
+            failed = match self.ask_member(&endpoint, path, &body) {
+                Ok(answer) => return Ok(answer),
+                Err(Failed { code, message }) => Failed { code, message: format!("{endpoint}: {message}") },
+            };
+            if failed.is_final() {
+                break;
+            }
+            self.current = (self.current + 1) % self.endpoints.len();
+        }
+        Err(failed)
     }
 
     /// As [`ask`](Self::ask), where the answer's form is that of a stream.
     pub(crate) fn ask_streamed<T: DeserializeOwned>(
-        &self,
+        &mut self,
         path: &str,
         body: &Value,
-        stop: &Stop,
     ) -> Result<T, Failed> {
-        let deadline = Instant::now() + self.timeout;
-        let mut answer = self.stream(path, body, stop, deadline)?;
-        match answer.line(deadline)? {
-            Line::Text(text) => streamed(&text),
-            Line::NotYet => Err(Failed::because("does not answer in time")),
-            Line::End => Err(Failed::because("answers with nothing")),
-        }
+        let Streamed { result, error } = self.ask(path, body)?;
+        result.ok_or_else(|| match error {
+            Some(error) => refused("", Refusal { error, code: 0 }),
+            None => Failed::because("answers with nothing"),
+        })
     }
 
-    /// A watch: its answer goes on.
-    pub(crate) fn open<'a>(&self, path: &str, body: &Value, stop: &'a Stop) -> Result<Answer<'a>, Failed> {
-        self.stream(path, body, stop, Instant::now() + self.timeout)
-    }
-
-    fn endpoint(&self) -> &str {
-        self.endpoints.get(self.current).map_or("", String::as_str)
-    }
-
-    fn stream<'a>(
-        &self,
+    /// Once more with a new token, where the one at hand is not accepted any more.
+    fn ask_member<T: DeserializeOwned>(
+        &mut self,
+        endpoint: &str,
         path: &str,
-        body: &Value,
-        stop: &'a Stop,
-        deadline: Instant,
-    ) -> Result<Answer<'a>, Failed> {
-        let answer = post(self.endpoint(), path, &body.to_string(), stop, deadline)?;
-        if answer.status == 200 {
-            return Ok(answer);
+        body: &str,
+    ) -> Result<T, Failed> {
+        let had_token = self.token.is_some();
+        let first = self.ask_as_user(endpoint, path, body);
+        if !had_token || !first.as_ref().is_err_and(Failed::is_old_token) {
+            return first;
         }
-        let status = answer.status;
-        let refusal: Refusal = serde_json::from_slice(&answer.whole(deadline)?).unwrap_or_default();
-        let words =
-            if refusal.error.is_empty() { "is it etcd, version 3.4 or later?" } else { &refusal.error };
-        let message = format!("refuses with status {status}: {}", short(words));
-        Err(Failed::Refused { code: refusal.code, message })
+        self.token = None;
+        self.ask_as_user(endpoint, path, body)
+    }
+
+    fn ask_as_user<T: DeserializeOwned>(
+        &mut self,
+        endpoint: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<T, Failed> {
+        if self.token.is_none()
+            && let Some((name, password)) = self.access.login()
+        {
+            let login = Login { name, password };
+            let login = Zeroizing::new(serde_json::to_string(&login).unwrap_or_default());
+            let Token { token } = parse(&self.post(endpoint, "/v3/auth/authenticate", &login)?)?;
+            self.token = Some(Zeroizing::new(token));
+        }
+        parse(&self.post(endpoint, path, body)?)
+    }
+
+    fn post(&self, endpoint: &str, path: &str, body: &str) -> Result<Vec<u8>, Failed> {
+        let mut request =
+            self.agent.post(format!("{endpoint}{path}")).header("Content-Type", "application/json");
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", token.as_str());
+        }
+        let mut answer = request.send(body)?;
+        let status = answer.status().as_u16();
+        let bytes = answer.body_mut().with_config().limit(BODY_BYTES_MAX).read_to_vec()?;
+        if status == 200 {
+            return Ok(bytes);
+        }
+        // Some refusals are plain text.
+        let refusal = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Refusal { error: String::from_utf8_lossy(&bytes).into(), code: 0 });
+        Err(refused(&format!(" with status {status}"), refusal))
     }
 }
 
-/// A line of a streamed answer.
-pub(crate) fn streamed<T: DeserializeOwned>(line: &[u8]) -> Result<T, Failed> {
-    let Streamed { result, error } = parse(line)?;
-    result.ok_or_else(|| match error {
-        Some(error) => Failed::because(format!("refuses: {}", short(&error.to_string()))),
-        None => Failed::because("answers with nothing"),
-    })
+fn agent(access: &EtcdAccess, timeout: Duration) -> Agent {
+    Agent::config_builder()
+        .tls_config(access.tls())
+        .timeout_global(Some(timeout))
+        .max_response_header_size(HEAD_BYTES_MAX)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .proxy(None)
+        .user_agent(concat!("spillway/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .into()
+}
+
+fn refused(status: &str, refusal: Refusal) -> Failed {
+    let (code, words) = refusal.reason();
+    let words = if words.is_empty() { "is it etcd, version 3.4 or later?" } else { &words };
+    Failed { code: Some(code), message: format!("refuses{status}: {}", short(words)) }
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failed> {
     serde_json::from_slice(bytes).map_err(|error| {
-        Failed::because(format!(
-            "answers with something else than etcd's JSON ({})",
-            short(&error.to_string())
-        ))
+        let why = short(&error.to_string());
+        Failed::because(format!("answers with something else than etcd's JSON ({why})"))
     })
 }
 

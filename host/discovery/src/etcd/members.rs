@@ -38,17 +38,20 @@ impl Members {
     }
 
     /// All names that an answer has; their entries come by [`put`](Self::put), unless they make no sense: then what
-    /// was known of them before stays. How many are missing now that were not before.
-    pub(crate) fn looked_up(&mut self, now: Instant, names: &BTreeSet<String>) -> usize {
+    /// was known of them before stays. `removals_seen`: a helper that the last answer had and this one does not was
+    /// removed. Otherwise it is missing; how many are now that were not before.
+    pub(crate) fn looked_up(&mut self, now: Instant, names: &BTreeSet<String>, removals_seen: bool) -> usize {
         let mut newly = 0;
-        for (name, member) in &mut self.all {
+        self.all.retain(|name, member| {
             if names.contains(name) {
                 member.missing_since = None;
             } else if member.missing_since.is_none() {
                 member.missing_since = Some(now);
-                newly += 1;
+                newly += usize::from(!removals_seen);
+                return !removals_seen;
             }
-        }
+            true
+        });
         newly
     }
 
@@ -62,11 +65,6 @@ impl Members {
         Ok(())
     }
 
-    /// Was removed, or its lease has expired.
-    pub(crate) fn remove(&mut self, name: &str) {
-        self.all.remove(name);
-    }
-
     /// The list now.
     pub(crate) fn list(&mut self, now: Instant) -> Vec<Entry> {
         let grace = self.grace;
@@ -78,14 +76,6 @@ impl Members {
             self.last.clear();
         }
         self.last.clone()
-    }
-
-    /// When the list may be another by itself.
-    #[must_use]
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let missing = self.all.values().filter_map(|member| member.missing_since);
-        let empty = self.empty_since.filter(|_| !self.last.is_empty());
-        missing.chain(empty).min().map(|since| since + self.grace)
     }
 }
 
@@ -109,10 +99,19 @@ mod tests {
             self.start + Duration::from_secs(seconds)
         }
 
-        /// An answer with these.
+        /// The first answer after a failure has these.
         fn looked_up(&mut self, seconds: u64, names: &[&str]) -> usize {
+            self.answered(seconds, names, false)
+        }
+
+        /// The next answer has these.
+        fn followed(&mut self, seconds: u64, names: &[&str]) {
+            assert_eq!(self.answered(seconds, names, true), 0);
+        }
+
+        fn answered(&mut self, seconds: u64, names: &[&str], removals_seen: bool) -> usize {
             let all = names.iter().map(|name| (*name).to_owned()).collect();
-            let newly = self.members.looked_up(self.at(seconds), &all);
+            let newly = self.members.looked_up(self.at(seconds), &all, removals_seen);
             names.iter().for_each(|name| self.put(name));
             newly
         }
@@ -132,7 +131,7 @@ mod tests {
     fn the_first_answer_is_believed_even_if_it_is_empty() {
         let mut trial = Trial::new();
         assert_eq!(trial.looked_up(0, &[]), 0);
-        assert!(trial.list(0).is_empty() && trial.members.poll_timeout().is_none());
+        assert!(trial.list(0).is_empty());
         trial.put("a");
         assert_eq!(trial.list(0), ["a"]);
     }
@@ -145,12 +144,9 @@ mod tests {
         assert_eq!(trial.looked_up(1, &["bb"]), 2);
         assert_eq!(trial.looked_up(2, &["bb"]), 0, "it was known");
         assert_eq!(trial.list(2), ["a", "bb", "ccc"]);
-        assert_eq!(trial.members.poll_timeout(), Some(trial.at(16)));
-        trial.put("a");
-        trial.members.remove("bb");
-        assert_eq!(trial.list(15), ["a", "ccc"]);
+        trial.followed(15, &["a"]);
+        assert_eq!(trial.list(15), ["a", "ccc"], "missing since before");
         assert_eq!(trial.list(16), ["a"]);
-        assert_eq!(trial.members.poll_timeout(), None);
     }
 
     #[test]
@@ -170,18 +166,16 @@ mod tests {
         let mut trial = Trial::new();
         trial.looked_up(0, &["a", "bb"]);
         trial.list(0);
-        trial.members.remove("a");
+        trial.followed(1, &["bb"]);
         assert_eq!(trial.list(1), ["bb"]);
-        trial.members.remove("bb");
+        trial.followed(2, &[]);
         assert_eq!(trial.list(2), ["bb"]);
-        assert_eq!(trial.members.poll_timeout(), Some(trial.at(17)));
-        trial.put("ccc");
+        trial.followed(3, &["ccc"]);
         assert_eq!(trial.list(3), ["ccc"]);
-        trial.members.remove("ccc");
+        trial.followed(4, &[]);
         assert_eq!(trial.list(4), ["ccc"]);
         assert_eq!(trial.list(18), ["ccc"]);
-        assert!(trial.list(19).is_empty());
-        assert!(trial.list(20).is_empty() && trial.members.poll_timeout().is_none());
+        assert!(trial.list(19).is_empty() && trial.list(20).is_empty());
     }
 
     #[test]

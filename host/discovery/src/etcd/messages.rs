@@ -20,13 +20,14 @@ pub(crate) struct Header {
 pub(crate) struct KeyValue {
     key: String,
     value: String,
-    #[serde(deserialize_with = "number")]
-    pub(crate) create_revision: u64,
-    #[serde(deserialize_with = "number")]
-    pub(crate) mod_revision: u64,
 }
 
 impl KeyValue {
+    /// As it came, in base64.
+    pub(crate) fn raw_key(&self) -> &str {
+        &self.key
+    }
+
     pub(crate) fn key(&self) -> Option<String> {
         decoded(&self.key)
     }
@@ -48,39 +49,24 @@ pub(crate) struct Range {
     pub(crate) count: u64,
 }
 
-/// A line of an answer that comes in lines.
+/// Of `/v3/auth/authenticate`: the question.
+#[derive(Serialize)]
+pub(crate) struct Login<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) password: &'a str,
+}
+
+/// Of `/v3/auth/authenticate`: the answer.
+#[derive(Deserialize)]
+pub(crate) struct Token {
+    pub(crate) token: String,
+}
+
+/// An answer in the form of a stream.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Streamed<T> {
     pub(crate) result: Option<T>,
     pub(crate) error: Option<serde_json::Value>,
-}
-
-/// Of `/v3/watch`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Watched {
-    pub(crate) header: Header,
-    pub(crate) canceled: bool,
-    pub(crate) events: Vec<Event>,
-}
-
-/// What has happened to a key.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Event {
-    #[serde(rename = "type")]
-    kind: String,
-    pub(crate) kv: KeyValue,
-}
-
-impl Event {
-    pub(crate) fn is_removal(&self) -> bool {
-        self.kind == "DELETE"
-    }
-
-    pub(crate) fn is_new(&self) -> bool {
-        !self.is_removal() && self.kv.create_revision == self.kv.mod_revision
-    }
 }
 
 /// Of `/v3/lease/grant` and `/v3/lease/keepalive`.
@@ -113,9 +99,20 @@ pub(crate) struct Response {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Refusal {
-    pub(crate) error: String,
+    /// A text; in a stream an object with the text and gRPC's code.
+    pub(crate) error: serde_json::Value,
     /// gRPC's.
     pub(crate) code: u32,
+}
+
+impl Refusal {
+    /// gRPC's code and etcd's words.
+    pub(crate) fn reason(&self) -> (u32, String) {
+        let Refusal { error, code } = self;
+        let inner = error["grpc_code"].as_u64().and_then(|code| u32::try_from(code).ok());
+        let words = error.as_str().or(error["message"].as_str()).unwrap_or_default();
+        (inner.unwrap_or(*code), words.to_owned())
+    }
 }
 
 /// What a helper writes under its key. Fields may be added.
@@ -157,18 +154,19 @@ mod tests {
 
     #[test]
     fn what_etcd_says_is_understood() {
-        let text = r#"{"result":{"header":{"cluster_id":"18446744073709551615","revision":"3","raft_term":"2"},
-            "events":[{"kv":{"key":"L2E=","create_revision":"2","mod_revision":"2","value":"eA=="}},
-            {"type":"DELETE","kv":{"key":"L2E=","mod_revision":3}}]}}"#;
-        let watched: Watched = serde_json::from_str::<Streamed<Watched>>(text).unwrap().result.unwrap();
-        assert_eq!((watched.header.cluster_id, watched.header.revision), (u64::MAX, 3));
-        let [put, delete] = &watched.events[..] else { panic!("{watched:?}") };
-        assert!(put.is_new() && !put.is_removal() && delete.is_removal() && !delete.is_new());
-        assert_eq!((put.kv.key().as_deref(), put.kv.value(1).as_deref()), (Some("/a"), Some("x")));
+        let text = r#"{"header":{"cluster_id":"18446744073709551615","revision":"3","raft_term":"2"},
+            "kvs":[{"key":"L2E=","create_revision":"2","mod_revision":"2","value":"eA=="}],"count":1}"#;
+        let range: Range = serde_json::from_str(text).unwrap();
+        assert_eq!((range.header.cluster_id, range.header.revision, range.count), (u64::MAX, 3, 1));
+        let [kv] = &range.kvs[..] else { panic!("{range:?}") };
+        assert_eq!((kv.key().as_deref(), kv.value(1).as_deref()), (Some("/a"), Some("x")));
         let lease: Lease = serde_json::from_str(r#"{"header":{},"ID":"123"}"#).unwrap();
         assert_eq!((lease.id, lease.ttl), (123, 0));
         let refusal: Refusal = serde_json::from_str(r#"{"error":"no","message":"no","code":5}"#).unwrap();
-        assert_eq!((refusal.error.as_str(), refusal.code), ("no", 5));
+        assert_eq!(refusal.reason(), (5, "no".to_owned()));
+        let streamed = r#"{"error":{"grpc_code":16,"http_code":401,"message":"token"}}"#;
+        let refusal: Refusal = serde_json::from_str(streamed).unwrap();
+        assert_eq!(refusal.reason(), (16, "token".to_owned()));
         assert!(serde_json::from_str::<Lease>(r#"{"ID":"x"}"#).is_err());
     }
 

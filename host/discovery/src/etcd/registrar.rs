@@ -7,25 +7,27 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::client::Client;
+use super::access::EtcdAccess;
+use super::client::{Client, Failed};
 use super::messages::{Lease, Registered, Transaction, encoded};
 use crate::EtcdPlace;
-use crate::backoff::Backoff;
-use crate::stop::Stop;
-use crate::stream::Failed;
+use crate::stop::{Running, Stop, running, spread};
 use crate::watcher::start_thread;
 
-/// How long taking the key away may take, when the helper goes. If it fails, the key goes with its lease.
-const WITHDRAW: Duration = Duration::from_secs(1);
+/// How long a member of etcd may take to take the key away, when the helper goes. If all fail, the key goes with its lease.
+const WITHDRAW: Duration = Duration::from_millis(500);
+const TTL_MIN: Duration = Duration::from_secs(3);
 const REQUEST: Duration = Duration::from_secs(3);
-/// gRPC's code for what is not there.
-const NOT_FOUND: u32 = 5;
+/// The pause after an attempt that has failed, spread by a quarter.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What is registered, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// Under which prefix.
     pub place: EtcdPlace,
+    /// As whom.
+    pub access: EtcdAccess,
     /// The helper's name: the key's last part. One that is there already is taken over.
     pub name: String,
     /// The address that clients connect to.
@@ -38,9 +40,14 @@ pub struct Registration {
 
 impl Registration {
     /// With the default time of 10 s.
-    pub fn new(place: EtcdPlace, name: impl Into<String>, link: SocketAddr) -> Registration {
+    pub fn new(
+        place: EtcdPlace,
+        access: EtcdAccess,
+        name: impl Into<String>,
+        link: SocketAddr,
+    ) -> Registration {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Registration { place, name: name.into(), link, version, ttl: Duration::from_secs(10) }
+        Registration { place, access, name: name.into(), link, version, ttl: Duration::from_secs(10) }
     }
 }
 
@@ -99,25 +106,28 @@ impl std::fmt::Display for RegistrarNotice {
 #[derive(Debug)]
 pub struct Registrar {
     shared: Arc<Shared>,
+    running: Mutex<Option<Running>>,
 }
 
 impl Registrar {
     /// Begins to register; `tell` is called on the registrar's thread.
     ///
     /// # Errors
-    /// The host has no descriptors or threads left.
+    /// The host has no threads left.
     pub fn start(
         registration: Registration,
         tell: impl FnMut(&RegistrarNotice) + Send + 'static,
     ) -> io::Result<Registrar> {
-        let shared =
-            Arc::new(Shared { stop: Stop::new()?, state: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new() });
         let (keeping, end) = (Arc::clone(&shared), End(Arc::clone(&shared)));
+        let ttl = registration.ttl.max(TTL_MIN);
+        let client = Client::new(&registration.place, &registration.access, REQUEST.min(ttl / 3));
+        let (running, stop) = running(Some(client.agent()));
         start_thread(move || {
-            Keeper::new(registration, &keeping, Box::new(tell)).run();
+            Keeper::new(registration, client, ttl, stop, &keeping, Box::new(tell)).run();
             drop(end);
         })?;
-        Ok(Registrar { shared })
+        Ok(Registrar { shared, running: Mutex::new(Some(running)) })
     }
 
     /// How it stands.
@@ -127,7 +137,7 @@ impl Registrar {
 
     /// Begins to take the key away. Nothing is registered again.
     pub fn withdraw(&self) {
-        self.shared.stop.tell();
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Waits until the key was taken away, after [`withdraw`](Self::withdraw); false when it takes longer than this.
@@ -155,7 +165,6 @@ impl Drop for Registrar {
 
 #[derive(Debug)]
 struct Shared {
-    stop: Stop,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -188,6 +197,7 @@ type Tell = Box<dyn FnMut(&RegistrarNotice) + Send>;
 
 struct Keeper<'a> {
     client: Client,
+    stop: Stop,
     key: String,
     value: String,
     ttl: Duration,
@@ -201,12 +211,19 @@ struct Keeper<'a> {
 }
 
 impl<'a> Keeper<'a> {
-    fn new(registration: Registration, shared: &'a Shared, tell: Tell) -> Keeper<'a> {
-        let Registration { place, name, link, version, ttl } = registration;
-        let ttl = ttl.max(Duration::from_secs(3));
+    fn new(
+        registration: Registration,
+        client: Client,
+        ttl: Duration,
+        stop: Stop,
+        shared: &'a Shared,
+        tell: Tell,
+    ) -> Keeper<'a> {
+        let Registration { place, name, link, version, .. } = registration;
         let value = json!(Registered { link: link.to_string(), version }).to_string();
         Keeper {
-            client: Client::new(&place, REQUEST.min(ttl / 3)),
+            client,
+            stop,
             key: encoded(place.key(&name).as_bytes()),
             value: encoded(value.as_bytes()),
             ttl,
@@ -219,25 +236,26 @@ impl<'a> Keeper<'a> {
     }
 
     fn run(mut self) {
-        let mut backoff = Backoff::new(Duration::from_millis(100), self.ttl / 3);
         loop {
             let done = match self.lease {
                 None => self.register(),
                 Some(lease) => self.keep(lease),
             };
+            // A request that was interrupted is none of an operator's troubles.
+            if self.stop.is_told() {
+                break;
+            }
             let pause = match done {
                 Ok(()) => {
-                    backoff.succeeded();
                     self.shared.state().status.trouble = None;
                     self.ttl / 3
                 }
-                Err(Failed::Stopped) => break,
                 Err(failed) => {
                     self.failed(&failed);
-                    backoff.failed()
+                    spread(RETRY)
                 }
             };
-            if self.shared.stop.wait(pause) {
+            if self.stop.wait(pause) {
                 break;
             }
         }
@@ -246,10 +264,9 @@ impl<'a> Keeper<'a> {
 
     /// A new lease, and the key with it.
     fn register(&mut self) -> Result<(), Failed> {
-        let stop = &self.shared.stop;
         let asked = Instant::now();
         let grant = json!({ "TTL": self.ttl.as_secs().to_string() });
-        let lease: Lease = self.client.ask("/v3/lease/grant", &grant, stop)?;
+        let lease: Lease = self.client.ask("/v3/lease/grant", &grant)?;
         if lease.id == 0 {
             // A key with this one would stay for ever.
             return Err(Failed::because("grants no lease"));
@@ -257,17 +274,16 @@ impl<'a> Keeper<'a> {
         // Kept from now on, so that it is not left behind.
         (self.lease, self.is_written) = (Some(lease.id), false);
         self.lease_ends = asked + self.ttl;
-        let _: Value = self.client.ask("/v3/kv/put", &self.put(lease.id), stop)?;
+        let _: Value = self.client.ask("/v3/kv/put", &self.put(lease.id))?;
         self.registered(RegistrarNotice::Registered);
         Ok(())
     }
 
     /// The lease lives on, and the key is still ours.
     fn keep(&mut self, id: u64) -> Result<(), Failed> {
-        let stop = &self.shared.stop;
         let asked = Instant::now();
         let alive = json!({ "ID": id.to_string() });
-        let lease: Lease = self.client.ask_streamed("/v3/lease/keepalive", &alive, stop)?;
+        let lease: Lease = self.client.ask_streamed("/v3/lease/keepalive", &alive)?;
         if lease.ttl == 0 {
             self.lease = None;
             self.shared.state().status.since = None;
@@ -278,7 +294,7 @@ impl<'a> Keeper<'a> {
             "compare": [{ "key": self.key, "target": "LEASE", "result": "EQUAL", "lease": id.to_string() }],
             "failure": [{ "request_range": { "key": self.key } }, { "request_put": self.put(id) }],
         });
-        let looked: Transaction = self.client.ask("/v3/kv/txn", &transaction, stop)?;
+        let looked: Transaction = self.client.ask("/v3/kv/txn", &transaction)?;
         if !looked.succeeded && !self.is_written {
             // Writing it when the lease was granted had failed.
             self.registered(RegistrarNotice::Registered);
@@ -314,11 +330,10 @@ impl<'a> Keeper<'a> {
 
     fn failed(&mut self, failed: &Failed) {
         // Between two requests the lease has run out.
-        if matches!(failed, Failed::Refused { code: NOT_FOUND, .. }) {
+        if failed.is_not_found() {
             self.lease = None;
         }
-        let why = self.client.blame(failed);
-        self.client.turn();
+        let why = failed.to_string();
         let is_news = {
             let status = &mut self.shared.state().status;
             status.failures += 1;
@@ -335,25 +350,13 @@ impl<'a> Keeper<'a> {
     /// With the lease goes the key.
     fn withdraw(mut self) {
         let Some(lease) = self.lease else { return };
-        let Ok(never) = Stop::new() else { return };
-        self.client.set_timeout(WITHDRAW / 2);
-        let mut failure = String::new();
-        // Another member, where the first one does not answer.
-        for _ in 0..2 {
-            let revoked =
-                self.client.ask::<Value>("/v3/lease/revoke", &json!({ "ID": lease.to_string() }), &never);
-            match revoked {
-                Ok(_) | Err(Failed::Refused { code: NOT_FOUND, .. }) => {
-                    (self.tell)(&RegistrarNotice::Withdrawn);
-                    return;
-                }
-                Err(failed) => {
-                    failure = self.client.blame(&failed);
-                    self.client.turn();
-                }
+        self.client.revive(WITHDRAW);
+        match self.client.ask::<Value>("/v3/lease/revoke", &json!({ "ID": lease.to_string() })) {
+            Err(failed) if !failed.is_not_found() => {
+                (self.tell)(&RegistrarNotice::Left { why: failed.to_string() });
             }
+            _ => (self.tell)(&RegistrarNotice::Withdrawn),
         }
-        (self.tell)(&RegistrarNotice::Left { why: failure });
     }
 }
 
@@ -361,14 +364,15 @@ impl<'a> Keeper<'a> {
 mod tests {
     use std::net::TcpListener;
 
-    use super::super::watch::support::answer;
+    use super::super::support::answer;
     use super::*;
 
     #[test]
     fn a_key_that_could_not_be_written_at_first_is_not_said_to_have_been_removed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap()).parse().unwrap();
-        let registration = Registration::new(place, "one", "10.0.0.1:1".parse().unwrap());
+        let registration =
+            Registration::new(place, EtcdAccess::default(), "one", "10.0.0.1:1".parse().unwrap());
         let (tell, told) = std::sync::mpsc::channel();
         let registrar =
             Registrar::start(registration, move |notice| drop(tell.send(notice.clone()))).unwrap();
@@ -394,7 +398,8 @@ mod tests {
     fn nothing_is_written_without_a_lease() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap()).parse().unwrap();
-        let registration = Registration::new(place, "one", "10.0.0.1:1".parse().unwrap());
+        let registration =
+            Registration::new(place, EtcdAccess::default(), "one", "10.0.0.1:1".parse().unwrap());
         let registrar = Registrar::start(registration, |_| ()).unwrap();
         for _ in 0..2 {
             assert_eq!(answer(&listener, |_| "{}"), "/v3/lease/grant");

@@ -51,6 +51,8 @@ pub struct Etcd {
     client: u16,
     peer: u16,
     cluster: String,
+    /// Clients come by https, with certificates.
+    is_secure: bool,
     process: Option<Child>,
 }
 
@@ -62,6 +64,28 @@ impl Etcd {
 
     /// A cluster, ready.
     pub fn cluster(members: usize) -> Option<Vec<Etcd>> {
+        Etcd::started(members, false)
+    }
+
+    /// A cluster of one, ready, that takes clients by https, with certificates that [`file`](Self::file) has, and asks for
+    /// passwords: `helper` may use what is under the prefix with the password `open sesame`, for a second.
+    pub fn secure(prefix: &str) -> Option<Etcd> {
+        let etcd = Etcd::started(1, true)?.remove(0);
+        etcd.ask("/v3/auth/user/add", &json!({ "name": "root", "password": "root" }));
+        etcd.ask("/v3/auth/role/add", &json!({ "name": "root" }));
+        etcd.ask("/v3/auth/user/grant", &json!({ "user": "root", "role": "root" }));
+        etcd.ask("/v3/auth/role/add", &json!({ "name": "helpers" }));
+        let end = format!("{}0", prefix.trim_end_matches('/'));
+        let (key, range_end) = (STANDARD.encode(prefix), STANDARD.encode(end));
+        let permission = json!({ "permType": "READWRITE", "key": key, "range_end": range_end });
+        etcd.ask("/v3/auth/role/grant", &json!({ "name": "helpers", "perm": permission }));
+        etcd.ask("/v3/auth/user/add", &json!({ "name": "helper", "password": "open sesame" }));
+        etcd.ask("/v3/auth/user/grant", &json!({ "user": "helper", "role": "helpers" }));
+        etcd.ask("/v3/auth/enable", &json!({}));
+        Some(etcd)
+    }
+
+    fn started(members: usize, is_secure: bool) -> Option<Vec<Etcd>> {
         if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("skipped: etcd does not run here; it is in Debian's etcd-server");
             return None;
@@ -73,13 +97,16 @@ impl Etcd {
                 let name = format!("spillway-etcd-{}-{number}", std::process::id());
                 let (client, peer) = (spillway_ports::free_port(), spillway_ports::free_port());
                 let directory = std::env::temp_dir().join(&name);
-                Etcd { directory, name, client, peer, cluster: String::new(), process: None }
+                Etcd { directory, name, client, peer, cluster: String::new(), is_secure, process: None }
             })
             .collect();
         let list: Vec<String> =
             all.iter().map(|one| format!("{}=http://127.0.0.1:{}", one.name, one.peer)).collect();
         for one in &mut all {
             one.cluster = list.join(",");
+            if is_secure {
+                one.make_certificates();
+            }
             one.run();
         }
         all.iter().for_each(Etcd::wait);
@@ -87,10 +114,18 @@ impl Etcd {
     }
 
     fn run(&mut self) {
-        let (client, peer) =
-            (format!("http://127.0.0.1:{}", self.client), format!("http://127.0.0.1:{}", self.peer));
+        let (client, peer) = (self.endpoint(), format!("http://127.0.0.1:{}", self.peer));
         fs::create_dir_all(&self.directory).unwrap();
-        let child = Command::new("etcd")
+        let mut command = Command::new("etcd");
+        if self.is_secure {
+            command.args(["--client-cert-auth", "--auth-token-ttl", "1"]);
+            for (option, file) in
+                [("--cert-file", "etcd.pem"), ("--key-file", "etcd.key"), ("--trusted-ca-file", "ca.pem")]
+            {
+                command.arg(option).arg(self.file(file));
+            }
+        }
+        let child = command
             .args(["--name", &self.name, "--logger", "zap", "--log-level", "fatal"])
             .arg("--data-dir")
             .arg(self.directory.join("data"))
@@ -103,6 +138,36 @@ impl Etcd {
             .stderr(Stdio::null())
             .spawn();
         self.process = Some(child.unwrap());
+    }
+
+    /// An authority, a certificate of it for etcd (whose gateway is a client of it, too), one for a helper, and another
+    /// authority. With users etcd's gateway refuses clients whose certificates have a common name.
+    fn make_certificates(&self) {
+        fs::create_dir_all(&self.directory).unwrap();
+        let new_key = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+        let make = |name: &str, more: &[&str]| {
+            let (key, certificate) = (format!("{name}.key"), format!("{name}.pem"));
+            let output = Command::new("openssl")
+                .current_dir(&self.directory)
+                .args(new_key)
+                .args(["-days", "2", "-keyout", &key, "-out", &certificate, "-subj", &format!("/O={name}")])
+                .args(more)
+                .output()
+                .expect("openssl runs");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        let signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "basicConstraints=critical,CA:FALSE"];
+        let used = |by: &str| format!("extendedKeyUsage={by}");
+        make("ca", &[]);
+        make("other", &[]);
+        let both = used("serverAuth,clientAuth");
+        make("etcd", &[&signed[..], &["-addext", "subjectAltName=IP:127.0.0.1", "-addext", &both]].concat());
+        make("helper", &[&signed[..], &["-addext", &used("clientAuth")]].concat());
+    }
+
+    /// `ca.pem`, `helper.pem`, `helper.key`, `other.pem`.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
     /// Until it answers.
@@ -146,7 +211,7 @@ impl Etcd {
     }
 
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.client)
+        format!("http{}://127.0.0.1:{}", if self.is_secure { "s" } else { "" }, self.client)
     }
 
     pub fn source(&self, prefix: &str) -> String {
@@ -184,6 +249,15 @@ impl Etcd {
     }
 
     fn try_ask(&self, path: &str, body: &Value) -> Option<Value> {
+        if self.is_secure {
+            let asked = Command::new("curl")
+                .current_dir(&self.directory)
+                .args(["-sf", "--cacert", "ca.pem", "--cert", "helper.pem", "--key", "helper.key"])
+                .args(["-d", &body.to_string(), &format!("{}{path}", self.endpoint())])
+                .output()
+                .expect("curl runs");
+            return serde_json::from_slice(&asked.stdout).ok();
+        }
         let mut stream = TcpStream::connect(("127.0.0.1", self.client)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let body = body.to_string();

@@ -59,7 +59,7 @@ fn every_key_of_the_reference_is_shown() {
     let shown = read(LEAST).unwrap().to_string();
     let keys = SECTIONS.iter().flat_map(|section| section.entries).map(|entry| entry.key);
     // Only shown where they are given.
-    let optional = ["register", "advertise"];
+    let optional = ["register", "advertise", "ca_file", "cert_file", "key_file", "user", "password_file"];
     for key in keys.filter(|key| !optional.contains(key)) {
         let comment = match key {
             "network" => "# no network bound",
@@ -170,6 +170,12 @@ fn every_key_is_read() {
         max_delay = "1ms"
         max_bytes = "32KiB"
         connection_buffer = "64KiB"
+        [etcd]
+        ca_file = "/etc/etcd/ca.pem"
+        cert_file = "/etc/etcd/helper.pem"
+        key_file = "/etc/etcd/helper.key"
+        user = "helper"
+        password_file = "/etc/etcd/password"
     "#;
     let config = read(text).unwrap_or_else(|problems| panic!("{problems:?}"));
     let service = &config.services[0];
@@ -190,6 +196,15 @@ fn every_key_is_read() {
     let register = service.register.as_ref().unwrap();
     assert_eq!(register.place.to_string(), "etcd:http://10.0.0.1:2379,http://10.0.0.2:2379/spillway/cache/");
     assert_eq!(register.link, "10.0.0.9:11411".parse().unwrap());
+    let path = |name: &str| Some(Path::new("/etc/etcd").join(name));
+    let etcd = EtcdFiles {
+        ca_file: path("ca.pem"),
+        cert_file: path("helper.pem"),
+        key_file: path("helper.key"),
+        user: Some("helper".into()),
+        password_file: path("password"),
+    };
+    assert_eq!(config.etcd, etcd);
     // The text has every key that the reference has, and no other.
     let named: BTreeSet<&str> =
         text.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim())).collect();

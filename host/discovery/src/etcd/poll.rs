@@ -1,0 +1,153 @@
+//! Follows what helpers have registered: asks for all keys under the prefix, again and again.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::client::{Client, Failed};
+use super::members::{Full, Members};
+use super::messages::{KeyValue, Range, Registered, encoded};
+use crate::stop::{Stop, spread};
+use crate::watcher::{Sender, Settings};
+use crate::{Entry, EtcdPlace, HELPERS_MAX, Notice, is_target};
+
+const NAME_BYTES_MAX: usize = 128;
+const VALUE_BYTES_MAX: usize = 1024;
+
+/// Follows until told to end.
+pub(crate) fn poll(place: &EtcdPlace, client: Client, settings: &Settings, stop: &Stop, sender: &Sender) {
+    let mut poller = Poller::new(place, client, settings, sender);
+    let source = place.to_string();
+    loop {
+        let answered = poller.look_up();
+        if stop.is_told() {
+            return;
+        }
+        match answered {
+            Ok(()) => sender.fine(&source),
+            Err(failed) => {
+                poller.revision = None;
+                sender.failed(&source, failed.to_string());
+            }
+        }
+        if poller.cluster.is_some() {
+            sender.list(poller.members.list(Instant::now()));
+        }
+        if stop.wait(spread(settings.etcd_interval)) {
+            return;
+        }
+    }
+}
+
+struct Poller<'a> {
+    prefix: String,
+    client: Client,
+    members: Members,
+    /// The cluster that answered last.
+    cluster: Option<u64>,
+    /// The revision of the last answer, if the last question had one.
+    revision: Option<u64>,
+    /// Keys that hold no helper; the operator knows of them.
+    skipped: BTreeSet<String>,
+    /// The operator knows that there are more helpers than [`HELPERS_MAX`].
+    is_too_many: bool,
+    sender: &'a Sender,
+}
+
+impl<'a> Poller<'a> {
+    fn new(place: &EtcdPlace, client: Client, settings: &Settings, sender: &'a Sender) -> Poller<'a> {
+        Poller {
+            prefix: place.prefix.clone(),
+            client,
+            members: Members::new(settings.grace),
+            cluster: None,
+            revision: None,
+            skipped: BTreeSet::new(),
+            is_too_many: false,
+            sender,
+        }
+    }
+
+    fn look_up(&mut self) -> Result<(), Failed> {
+        let request = json!({
+            "key": encoded(self.prefix.as_bytes()),
+            "range_end": encoded(&range_end(&self.prefix)),
+            "limit": HELPERS_MAX.to_string(),
+        });
+        let range: Range = self.client.ask("/v3/kv/range", &request)?;
+        let (cluster, revision) = (range.header.cluster_id, range.header.revision);
+        let is_same = self.cluster.replace(cluster).is_none_or(|before| before == cluster);
+        if !is_same {
+            self.sender.notice(Notice::OtherCluster);
+        }
+        // Nothing but a removal can have taken a key away since the last answer.
+        let removals_seen = is_same && self.revision.is_some_and(|before| before <= revision);
+        self.revision = Some(revision);
+        let names: BTreeSet<String> = range.kvs.iter().filter_map(|kv| self.name(kv)).collect();
+        let missing = self.members.looked_up(Instant::now(), &names, removals_seen);
+        if missing > 0 {
+            self.sender.notice(Notice::Missing { helpers: missing });
+        }
+        self.put_all(&range);
+        Ok(())
+    }
+
+    /// Tells the operator what is news since the last answer.
+    fn put_all(&mut self, range: &Range) {
+        let mut is_too_many = range.count > HELPERS_MAX as u64;
+        let mut skipped = BTreeSet::new();
+        let mut news: Option<(usize, String, &'static str)> = None;
+        for kv in &range.kvs {
+            match self.entry(kv) {
+                Ok(entry) => is_too_many |= self.members.put(entry) == Err(Full),
+                Err(why) => {
+                    if !self.skipped.contains(kv.raw_key()) {
+                        let key = || kv.key().unwrap_or_else(|| "a key that is no text".to_owned());
+                        let short =
+                            || key().chars().take(NAME_BYTES_MAX).flat_map(char::escape_default).collect();
+                        news.get_or_insert_with(|| (0, short(), why)).0 += 1;
+                    }
+                    skipped.insert(kv.raw_key().to_owned());
+                }
+            }
+        }
+        self.skipped = skipped;
+        if let Some((entries, first, why)) = news {
+            self.sender.notice(Notice::Skipped { entries, first, why });
+        }
+        if is_too_many && !self.is_too_many {
+            self.sender.notice(Notice::TooMany);
+        }
+        self.is_too_many = is_too_many;
+    }
+
+    fn entry(&self, kv: &KeyValue) -> Result<Entry, &'static str> {
+        let name = self.name(kv).ok_or("its name is none")?;
+        let value = kv.value(VALUE_BYTES_MAX).ok_or("its value is too long, or no text")?;
+        let value: Registered =
+            serde_json::from_str(&value).map_err(|_| "its value is not {\"link\": \"ADDRESS:PORT\", …}")?;
+        let link = value.link.parse().map_err(|_| "its link is no ADDRESS:PORT")?;
+        if !is_target(link) {
+            return Err("nobody can connect to its link");
+        }
+        Ok(Entry { link, name: Some(name) })
+    }
+
+    fn name(&self, kv: &KeyValue) -> Option<String> {
+        let key = kv.key()?;
+        let name = key.strip_prefix(&self.prefix)?;
+        let fine = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(|c: char| c.is_control());
+        fine.then(|| name.to_owned())
+    }
+}
+
+/// The end of the range of keys that begin with this prefix: the next text that does not.
+fn range_end(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    // It ends with a slash.
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
