@@ -117,7 +117,8 @@ fn helpers_come_and_go() {
     // A key that somebody removes comes back by itself.
     etcd.remove("/spillway/cache/two");
     two.wait_told(|notice| matches!(notice, RegistrarNotice::Restored { why } if why.contains("removed")));
-    expect(&mut watcher, &["one at 10.0.0.3:11411", "two at [2001:db8::2]:11411"]);
+    // Whoever had the list may not have asked in between.
+    expect(&mut watch(&source), &["one at 10.0.0.3:11411", "two at [2001:db8::2]:11411"]);
     // Two of one name take it from each other: it is told.
     let _thief = register(&source, "two", "10.0.0.4:11411");
     two.wait_told(|notice| matches!(notice, RegistrarNotice::Restored { why } if why.contains("same name")));
@@ -281,8 +282,9 @@ fn over_https_with_a_certificate_and_a_password() {
     assert!(told.contains("user name is empty"), "{told}");
     let told = trouble(&EtcdFiles { ca_file: Some(etcd.file("other.pem")), ..right.clone() });
     assert!(told.contains("certificate") && told.contains("UnknownIssuer"), "{told}");
+    // In TLS 1.3 the refusal may come after the request was begun: then its reason is lost with the connection.
     let told = trouble(&EtcdFiles { cert_file: None, key_file: None, ..right.clone() });
-    assert!(told.contains("ertificate"), "{told}");
+    assert!(["ertificate", "Broken pipe", "reset"].iter().any(|why| told.contains(why)), "{told}");
 
     // A password that others can read is refused.
     let password = right.password_file.as_ref().unwrap();
