@@ -114,11 +114,15 @@ impl Snapshot {
         helper: HostCpu,
         clients: HostCpu,
         bridge: HostCpu,
-        batches: Option<BatchCount>,
         stalled: Duration,
     ) -> Snapshot {
-        let machine = Load::now();
-        Snapshot { taken_ns: monotonic_ns(), server, helper, clients, bridge, batches, stalled, machine }
+        let (taken_ns, machine) = (monotonic_ns(), Load::now());
+        Snapshot { taken_ns, server, helper, clients, bridge, batches: None, stalled, machine }
+    }
+
+    /// With what helpers have counted at about the same time.
+    pub fn with_batches(self, batches: Option<BatchCount>) -> Snapshot {
+        Snapshot { batches, ..self }
     }
 
     /// When, on the monotonic clock.

@@ -339,7 +339,7 @@ impl Scene {
             (self.hosts.server.cpu()?, self.hosts.helper.cpu()?, self.lab.bridge_cpu()?);
         // Counters only: a helper that is too busy to answer misses one point of a curve.
         let batches = self.helper.batches().ok();
-        Ok(Snapshot::now(server, helper, clients, bridge, batches, self.steady.stalled()))
+        Ok(Snapshot::now(server, helper, clients, bridge, self.steady.stalled()).with_batches(batches))
     }
 
     /// This machine and this scene, for results.
@@ -412,6 +412,7 @@ fn start_helper(setting: &Setting, hosts: &Hosts, keys: &Keys) -> Result<Helper,
         keys,
         batch: setting.batch.name(),
         max_delay: setting.max_delay,
+        idle_services: 0,
         status_socket: keys.helper.with_file_name("helper.sock"),
     };
     Helper::start(&hosts.helper, plan)

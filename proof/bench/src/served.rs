@@ -86,22 +86,63 @@ pub(crate) struct HelperPlan<'a> {
     /// When its batches go.
     pub batch: &'static str,
     pub max_delay: Duration,
+    /// Services beside the measured one: each has a port and a link to the same server, and no clients.
+    pub idle_services: u16,
     /// Must not exist yet, or belong to a helper that has ended.
     pub status_socket: PathBuf,
+}
+
+impl HelperPlan<'_> {
+    fn arguments(&self) -> Result<Vec<String>, Error> {
+        if self.idle_services > 0 {
+            let file = self.status_socket.with_extension("toml");
+            std::fs::write(&file, self.file()).map_err(Error::writing(&file))?;
+            return Ok(vec!["helper".into(), "--config".into(), file.display().to_string()]);
+        }
+        let listen = if self.library { "--link-listen" } else { "--listen" };
+        let mut words = vec![
+            "helper".into(),
+            "--service".into(),
+            format!("server={}", self.server),
+            listen.into(),
+            self.address.to_string(),
+            "--threads".into(),
+            "1".into(),
+            "--batch".into(),
+            self.batch.into(),
+            "--max-delay".into(),
+            format!("{}us", self.max_delay.as_micros()),
+        ];
+        words.extend(self.keys.arguments());
+        words.extend(["--status-socket".into(), self.status_socket.display().to_string()]);
+        Ok(words)
+    }
+
+    /// The same as a configuration file, with the idle services. The host chooses their ports.
+    fn file(&self) -> String {
+        let listen = if self.library { "link_listen" } else { "listen" };
+        let mut text = format!("[helper]\nthreads = 1\nsocket = {:?}\n", self.status_socket);
+        let anywhere = SocketAddr::new(self.address.ip(), 0);
+        let idle = (1..=self.idle_services).map(|number| (format!("idle-{number}"), anywhere));
+        for (name, address) in std::iter::once(("server".into(), self.address)).chain(idle) {
+            text += &format!(
+                "[service.{name}]\nserver = \"{}\"\n{listen} = [\"{address}\"]\nkey_files = [{:?}]\n\
+                 client_key_files = [{:?}]\n[service.{name}.batch]\npolicy = \"{}\"\nmax_delay = \"{}us\"\n",
+                self.server,
+                self.keys.helper,
+                self.keys.client,
+                self.batch,
+                self.max_delay.as_micros(),
+            );
+        }
+        text
+    }
 }
 
 impl Helper {
     /// Starts one with one thread, and waits until its link is up.
     pub(crate) fn start(host: &Host, plan: HelperPlan<'_>) -> Result<Helper, Error> {
-        let launch = Launch::new(plan.program)
-            .name("helper")
-            .args(["helper", "--service", &format!("server={}", plan.server)])
-            .args([if plan.library { "--link-listen" } else { "--listen" }, &plan.address.to_string()])
-            .args(["--threads", "1", "--batch", plan.batch])
-            .args(["--max-delay", &format!("{}us", plan.max_delay.as_micros())])
-            .args(plan.keys.arguments())
-            .arg("--status-socket")
-            .arg(&plan.status_socket);
+        let launch = Launch::new(plan.program).name("helper").args(plan.arguments()?);
         let (status_socket, address) = (plan.status_socket, plan.address);
         let mut helper = Helper { process: host.spawn(&launch)?, status_socket, address };
         helper.await_link()?;
@@ -151,7 +192,7 @@ impl Helper {
         loop {
             self.check()?;
             let problem = match self.status() {
-                Ok(status) if status.link_is_up() => return Ok(()),
+                Ok(status) if status.links_are_up() => return Ok(()),
                 Ok(_) => "its link to the server is not up, or not encrypted".to_owned(),
                 Err(e) => e,
             };
@@ -187,11 +228,10 @@ struct Link {
 }
 
 impl Status {
-    /// Links that are up, and all of them encrypted: figures of links that are not would be better than what users see.
-    fn link_is_up(&self) -> bool {
-        let mut up =
-            self.services.iter().flat_map(|service| &service.links).filter(|link| link.state == "up");
-        up.next().is_some_and(|link| link.encrypted) && up.all(|link| link.encrypted)
+    /// Whether all links are up and encrypted: figures of links that are not would be better than what users see.
+    fn links_are_up(&self) -> bool {
+        let mut links = self.services.iter().flat_map(|service| &service.links).peekable();
+        links.peek().is_some() && links.all(|link| link.state == "up" && link.encrypted)
     }
 
     fn batches(&self) -> BatchCount {
@@ -211,10 +251,10 @@ mod tests {
                 "links":[{"state":"up","encrypted":true,"connections":3}]},
             {"name":"other","batches_sent":1,"messages_sent":2,"links":[]}]}"#;
         let status: Status = serde_json::from_str(text).unwrap();
-        assert!(status.link_is_up() && status.services[0].links[0].connections == 3);
+        assert!(status.links_are_up() && status.services[0].links[0].connections == 3);
         assert_eq!(status.batches(), BatchCount { batches: 11, messages: 252 });
-        assert!(!Status::default().link_is_up());
+        assert!(!Status::default().links_are_up());
         let without = text.replace(r#""encrypted":true,"#, "");
-        assert!(!serde_json::from_str::<Status>(&without).unwrap().link_is_up(), "not encrypted");
+        assert!(!serde_json::from_str::<Status>(&without).unwrap().links_are_up(), "not encrypted");
     }
 }

@@ -162,9 +162,20 @@ impl Stage {
     /// The same of any kind, on a host and port of choice.
     pub(crate) fn helper_on(
         &self,
+        at: (&Host, u16),
+        link: SocketAddr,
+        kind: &HelperKind,
+    ) -> Result<Helper, Error> {
+        self.helper_with(at, link, kind, 0)
+    }
+
+    /// The same with so many services beside the first, each with a link to the same server and without clients.
+    pub(crate) fn helper_with(
+        &self,
         (host, port): (&Host, u16),
         link: SocketAddr,
         kind: &HelperKind,
+        idle_services: u16,
     ) -> Result<Helper, Error> {
         let plan = HelperPlan {
             program: &self.programs.spillway,
@@ -174,6 +185,7 @@ impl Stage {
             keys: &self.keys,
             batch: kind.batch,
             max_delay: kind.max_delay,
+            idle_services,
             status_socket: self.keys.helper.with_file_name(format!("{}-{port}.sock", host.name())),
         };
         Helper::start(host, plan)
@@ -237,18 +249,26 @@ impl Stage {
         Ok(Wire { bytes, packets })
     }
 
-    /// CPU time and stolen time so far, and the batches of these helpers.
+    /// CPU time and stolen time so far, and the batches of these helpers: what a span begins with. What the helpers' answers
+    /// cost is before it.
     pub fn snapshot<'h>(&self, helpers: impl IntoIterator<Item = &'h Helper>) -> Result<Snapshot, Error> {
-        let mut batches: Option<BatchCount> = None;
-        // Counters only: a helper that is too busy to answer is left out.
-        for counted in helpers.into_iter().filter_map(|helper| helper.batches().ok()) {
-            let sum = batches.get_or_insert_default();
-            sum.batches += counted.batches;
-            sum.messages += counted.messages;
-        }
+        let batches = batches(helpers);
+        Ok(self.cpu_snapshot()?.with_batches(batches))
+    }
+
+    /// The same that a span ends with: what the helpers' answers cost is behind it. A helper of many services writes long ones.
+    pub fn last_snapshot<'h>(
+        &self,
+        helpers: impl IntoIterator<Item = &'h Helper>,
+    ) -> Result<Snapshot, Error> {
+        let snapshot = self.cpu_snapshot()?;
+        Ok(snapshot.with_batches(batches(helpers)))
+    }
+
+    fn cpu_snapshot(&self) -> Result<Snapshot, Error> {
         let client = self.client.cpu()?;
         let (server, middle, bridge) = (self.server.cpu()?, self.middle_cpu()?, self.lab.bridge_cpu()?);
-        Ok(Snapshot::now(server, middle, client, bridge, batches, self.steady.stalled()))
+        Ok(Snapshot::now(server, middle, client, bridge, self.steady.stalled()))
     }
 
     /// CPU time of the hosts in the middle so far.
@@ -360,6 +380,15 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+/// Counters of all that answer: a helper that is too busy to do so is left out.
+fn batches<'h>(helpers: impl IntoIterator<Item = &'h Helper>) -> Option<BatchCount> {
+    let counted = helpers.into_iter().filter_map(|helper| helper.batches().ok());
+    counted.reduce(|sum, one| BatchCount {
+        batches: sum.batches + one.batches,
+        messages: sum.messages + one.messages,
+    })
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ impl<'a> Session<'a> {
         let (wire_before, watched_before) = (self.stage.wire()?, watched());
         let (before, answered) = (self.stage.snapshot(helpers)?, self.generators.answered());
         self.generators.sleep_until_ms(to_ms);
-        let (after, replies) = (self.stage.snapshot(helpers)?, self.generators.answered() - answered);
+        let (after, replies) = (self.stage.last_snapshot(helpers)?, self.generators.answered() - answered);
         let wire = self.stage.wire()?.since(&wire_before);
         let watched = watched().saturating_sub(watched_before);
         std::thread::sleep(TOLD_AFTER);

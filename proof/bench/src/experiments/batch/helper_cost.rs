@@ -1,5 +1,6 @@
 //! What a round trip costs in the middle: our helper on kernel sockets, nginx, haproxy and nutcracker in its place, with
-//! the same clients and rates, one worker each; and what it costs the server behind each.
+//! the same clients and rates, one worker each; and what it costs the server behind each. Helpers with 2 and 299 services
+//! beside the one that is used show what a service costs that is not used.
 //!
 //! Rounds are interleaved: each asks everybody once, in turning order. Ratios compare within a round.
 
@@ -7,6 +8,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use spillway_lab::Place;
 use spillway_lab::peers::{Peer, Proxy};
 use spillway_load::config::Speech;
 
@@ -16,7 +18,7 @@ use crate::experiments::common::rates::{Course, Series, Way, find};
 use crate::generator::Traffic;
 use crate::results::{Ratio, Results};
 use crate::scene::Setting;
-use crate::stage::{Cost, Helper, Stage};
+use crate::stage::{Cost, Helper, HelperKind, Stage};
 use crate::stats::paired_ratios;
 
 pub use crate::experiments::common::rates::Effort;
@@ -54,20 +56,39 @@ fn quick() -> Effort {
 enum Middle {
     Nobody,
     Helper,
+    /// With 3 services, of which one is used.
+    Helper3,
+    /// With 300 services, of which one is used.
+    Helper300,
     Nginx,
     Haproxy,
     Nutcracker,
 }
 
 /// In the order of the first round.
-const MIDDLES: [Middle; 5] =
-    [Middle::Helper, Middle::Nginx, Middle::Haproxy, Middle::Nutcracker, Middle::Nobody];
+const MIDDLES: [Middle; 7] = [
+    Middle::Helper,
+    Middle::Helper3,
+    Middle::Helper300,
+    Middle::Nginx,
+    Middle::Haproxy,
+    Middle::Nutcracker,
+    Middle::Nobody,
+];
+
+impl Middle {
+    fn is_helper(self) -> bool {
+        matches!(self, Middle::Helper | Middle::Helper3 | Middle::Helper300)
+    }
+}
 
 impl Way for Middle {
     fn name(self) -> &'static str {
         match self {
             Middle::Nobody => "direct",
             Middle::Helper => "helper",
+            Middle::Helper3 => "helper of 3 services",
+            Middle::Helper300 => "helper of 300 services",
             Middle::Nginx => "nginx",
             Middle::Haproxy => "haproxy",
             Middle::Nutcracker => "nutcracker",
@@ -77,16 +98,28 @@ impl Way for Middle {
 
 /// Whoever stands in the middle, running.
 struct Cast {
-    helper: Helper,
+    /// With 1, 3 and 300 services.
+    helpers: [Helper; 3],
     proxies: [Peer; 3],
     server: SocketAddr,
 }
 
 impl Cast {
+    fn helper(&self, middle: Middle) -> Option<&Helper> {
+        match middle {
+            Middle::Helper => Some(&self.helpers[0]),
+            Middle::Helper3 => Some(&self.helpers[1]),
+            Middle::Helper300 => Some(&self.helpers[2]),
+            _ => None,
+        }
+    }
+
     fn address(&self, middle: Middle) -> SocketAddr {
         match middle {
             Middle::Nobody => self.server,
-            Middle::Helper => self.helper.address,
+            Middle::Helper => self.helpers[0].address,
+            Middle::Helper3 => self.helpers[1].address,
+            Middle::Helper300 => self.helpers[2].address,
             Middle::Nginx => self.proxies[0].address(),
             Middle::Haproxy => self.proxies[1].address(),
             Middle::Nutcracker => self.proxies[2].address(),
@@ -107,7 +140,11 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut pair = stage.pair(Speech::Memcached, &[64])?;
     let plain = pair.plain.address();
     let cast = Cast {
-        helper: stage.helper(pair.link, MAX_DELAY)?,
+        helpers: [
+            helper(&stage, pair.link, 0)?,
+            helper(&stage, pair.link, 2)?,
+            helper(&stage, pair.link, 299)?,
+        ],
         proxies: [
             stage.proxy(&Proxy::nginx(plain))?,
             stage.proxy(&Proxy::haproxy(plain))?,
@@ -122,7 +159,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         &MIDDLES,
         |_, middle| {
             let session = stage.session(cast.address(middle), &Traffic::default(), CONNECTIONS)?;
-            Ok((session, (middle == Middle::Helper).then_some(&cast.helper)))
+            Ok((session, cast.helper(middle)))
         },
         |cost| format!("{:.1} µs in the middle, {:.1} µs at the server", cost.middle_us(), cost.server_us()),
     );
@@ -133,6 +170,13 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     ratios(&series, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.after(ended))
+}
+
+/// Of one thread, for plain clients.
+fn helper(stage: &Stage, link: SocketAddr, idle_services: u16) -> Result<Helper, Error> {
+    let kind = HelperKind { library: false, batch: "adaptive", max_delay: MAX_DELAY };
+    let port = Place::from(&stage.middle).free_port()?;
+    stage.helper_with((&stage.middle, port), link, &kind, idle_services)
 }
 
 fn rows(series: &Series<Middle>, results: &mut Results) {
@@ -147,13 +191,21 @@ fn rows(series: &Series<Middle>, results: &mut Results) {
     row("total_cpu_us_per_request", "µs", &|cost| Some(cost.total_us()));
     row("p50_us", "µs", &|cost| cost.span.quantile_us(0.5).map(|us| us as f64));
     row("p99_us", "µs", &|cost| cost.span.quantile_us(0.99).map(|us| us as f64));
-    if series.way == Middle::Helper {
+    if series.way.is_helper() {
         row("messages_per_batch", "messages", &|cost| cost.used.messages_per_batch());
     }
 }
 
 fn ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results) {
     for &rate in &effort.rates {
+        if let (Some(many), Some(few)) =
+            (find(series, Middle::Helper300, rate), find(series, Middle::Helper3, rate))
+        {
+            let name = format!("kernel_300_services_over_3{}", effort.suffix(rate));
+            let ratio = Ratio::paired(&name, &many.each(Cost::middle_us), &few.each(Cost::middle_us));
+            let note = format!("CPU in the middle at {rate}/s, one service used; expected ≤ 1.05");
+            results.ratios.push(ratio.note(note));
+        }
         let Some(ours) = find(series, Middle::Helper, rate) else { continue };
         for other in [Middle::Nginx, Middle::Haproxy, Middle::Nutcracker] {
             let Some(theirs) = find(series, other, rate) else { continue };
@@ -192,6 +244,8 @@ mod tests {
             series(Middle::Nginx, 10_000.0, &[10.0; 6]),
             series(Middle::Helper, 2_000.0, &[9.0; 6]),
             series(Middle::Nginx, 2_000.0, &[9.0; 2]),
+            series(Middle::Helper3, 10_000.0, &[8.0; 6]),
+            series(Middle::Helper300, 10_000.0, &[10.0; 6]),
         ];
         let mut results = Results::new("helper-cost", Machine::default());
         all.iter().for_each(|series| rows(series, &mut results));
@@ -200,8 +254,9 @@ mod tests {
         let main = ratio("kernel_over_nginx");
         assert!(main.valid && main.runs == 5 && (main.median.unwrap() - 0.8).abs() < 1e-9, "{main:?}");
         assert!(!ratio("kernel_over_nginx_at_2000").valid);
+        assert_eq!(ratio("kernel_300_services_over_3").median, Some(1.25));
         assert_eq!(ratio("server_behind_helper_over_nginx").median, Some(1.0));
         assert!(results.ratios.iter().all(|r| !r.name.contains("haproxy")));
-        assert_eq!(results.rows.iter().filter(|r| r.metric == "middle_cpu_us_per_round_trip").count(), 4);
+        assert_eq!(results.rows.iter().filter(|r| r.metric == "middle_cpu_us_per_round_trip").count(), 6);
     }
 }
