@@ -174,6 +174,9 @@ impl Activation {
     }
 
     fn watch(&mut self, now: Time) {
+        if self.is_moving() {
+            self.late_looks = 0; // returning takes its own time
+        }
         let (members, helped) = (self.members.count(), self.members.helped());
         if members == helped && members > 0 && !self.is_moving() {
             self.stage = Stage::Helped; // the others have left, or the server has asked for it

@@ -39,6 +39,11 @@ impl Activation {
         }
     }
 
+    /// Better than before, but late all the same: perhaps what was before has passed.
+    pub(super) fn doubt_soon(&mut self) {
+        self.doubtful_looks = DOUBT_LOOKS;
+    }
+
     /// The few that are helped while the others are direct are late, and the others are not: back.
     pub(super) fn watch_few(&mut self, now: Time) {
         let is_worse = self.others.is_late() && self.seen.verdict == Verdict::Calm;

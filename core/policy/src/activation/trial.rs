@@ -57,6 +57,9 @@ impl Activation {
                 replies_per_s_after: per_s(figures.replies, length),
             });
             self.stage = Stage::Helped;
+            if !is_within {
+                self.doubt_soon();
+            }
         } else if level.is_none() || (is_falling && prolonged < PROLONGED_MAX) {
             let prolonged = prolonged + 1;
             self.stage = Stage::Trial { until: now + self.settings.window, prolonged, level: figures.p50 };
