@@ -21,7 +21,6 @@ pub mod window;
 mod choice;
 mod gauge;
 mod lots;
-mod random;
 mod shedding;
 mod word;
 

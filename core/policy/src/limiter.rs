@@ -5,9 +5,8 @@
 
 use core::time::Duration;
 
+use spillway_parts::Random;
 use spillway_transport::Time;
-
-use crate::random::Random;
 
 /// Whoever comes late to a move, for timers are coarse, may catch up on so much, unless told otherwise; what lies further
 /// back is forgotten, so that no burst follows a time in which nothing moved.

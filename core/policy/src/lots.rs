@@ -1,6 +1,6 @@
 //! Random numbers that are spread evenly also over few draws.
 
-use crate::random::Random;
+use spillway_parts::Random;
 
 /// Each sixteen in a row have one in each sixteenth, in a random order: among clients that cannot know better, those that
 /// come to a helper are then fewer off from their expected number than by chance alone.

@@ -11,12 +11,12 @@ mod looks;
 use core::fmt;
 use core::time::Duration;
 
+use spillway_parts::Random;
 use spillway_transport::Time;
 
 pub use looks::Looks;
 
 use crate::limiter::Limiter;
-use crate::random::Random;
 use crate::word::Word;
 
 /// When to release, and how carefully.

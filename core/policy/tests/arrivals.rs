@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use spillway_parts::Random;
 use spillway_policy::{Capacity, Choice, Decision, Gauge, Used};
 use spillway_transport::Time;
 use spillway_wire::load::Load;
@@ -15,26 +16,9 @@ const COST: f64 = 1.0 / 1_500.0;
 
 const CAPACITY: Capacity = Capacity { cpu: 1.0, network: None, clients: 50_000, memory: 1 << 30 };
 
-/// Seeded numbers (SplitMix64).
-struct Rng(u64);
-
-impl Rng {
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.word() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Microseconds.
-    fn delay(&mut self, min: u64, max: u64) -> Duration {
-        Duration::from_micros(min + self.word() % (max - min + 1))
-    }
+/// From `min` to `max`.
+fn delay(rng: &mut Random, min_us: u64, max_us: u64) -> Duration {
+    Duration::from_micros(min_us + rng.word() % (max_us - min_us + 1))
 }
 
 struct Helper {
@@ -115,7 +99,7 @@ fn address(client: usize) -> SocketAddr {
 
 /// The fullest helper against the mean, after so many clients have come within a time, each having asked two.
 fn max_over_mean(seed: u64, before: &[u32], clients: usize, within: Duration, hearing: Hearing) -> f64 {
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     let mut helpers: Vec<Helper> = before.iter().map(|clients| Helper::with(*clients, rng.word())).collect();
     let start = Time::ZERO + Duration::from_secs(5);
     let mut agenda = Agenda::default();
@@ -128,7 +112,7 @@ fn max_over_mean(seed: u64, before: &[u32], clients: usize, within: Duration, he
             What::Asks(client) => {
                 let choice = Choice::new(helpers.len(), 2, &mut || rng.unit());
                 for place in 0..choice.asked().len() {
-                    agenda.put(now + rng.delay(50, 400), What::Question { client, place });
+                    agenda.put(now + delay(&mut rng, 50, 400), What::Question { client, place });
                 }
                 choices[client] = Some(choice);
             }
@@ -138,7 +122,7 @@ fn max_over_mean(seed: u64, before: &[u32], clients: usize, within: Duration, he
                 helper.run(now);
                 helper.gauge.asked(now, address(client), choice.asked().len() as u8);
                 let load = Box::new(hearing.of(helper.gauge.load(now, helper.clients, 0)));
-                agenda.put(now + rng.delay(50, 2_000), What::Answer { client, place, load });
+                agenda.put(now + delay(&mut rng, 50, 2_000), What::Answer { client, place, load });
             }
             What::Answer { client, place, load } => {
                 let choice = choices[client].as_mut().expect("it asked");
@@ -148,7 +132,7 @@ fn max_over_mean(seed: u64, before: &[u32], clients: usize, within: Duration, he
                         panic!("all answered, none is full");
                     };
                     let helper = choice.helper(place).expect("a place");
-                    agenda.put(now + rng.delay(100, 1_000), What::Comes { client, helper });
+                    agenda.put(now + delay(&mut rng, 100, 1_000), What::Comes { client, helper });
                 }
             }
             What::Comes { client, helper } => {

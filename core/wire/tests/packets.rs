@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use spillway_parts::Random;
 use spillway_wire::packet::checksum::{Sum, pseudo_v4, pseudo_v6};
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::icmp::{v4, v6};
@@ -208,30 +209,23 @@ fn sum_again(frame: &mut [u8]) {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ (z >> 31)) * limit as u128) >> 64) as usize
-    }
+/// Below `limit`.
+fn below(random: &mut Random, limit: usize) -> usize {
+    random.below(limit as u64) as usize
 }
 
 /// Damages a frame in one way. What a coverage-guided fuzzer can call as well.
 fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
-    let place = random.below(frame.len().max(1));
-    match random.below(6) {
+    let place = below(random, frame.len().max(1));
+    match below(random, 6) {
         _ if frame.is_empty() => frame.push(0x45),
-        0 => frame[place] ^= 1 << random.below(8),
-        1 => frame[place] = [0, 1, 0x7f, 0x80, 0xff, 0x45][random.below(6)],
+        0 => frame[place] ^= 1 << below(random, 8),
+        1 => frame[place] = [0, 1, 0x7f, 0x80, 0xff, 0x45][below(random, 6)],
         2 => frame.truncate(place),
-        3 => drop(frame.splice(place..place, (0..random.below(9)).map(|byte| byte as u8))),
-        4 => drop(frame.drain(place..(place + random.below(9)).min(frame.len()))),
+        3 => drop(frame.splice(place..place, (0..below(random, 9)).map(|byte| byte as u8))),
+        4 => drop(frame.drain(place..(place + below(random, 9)).min(frame.len()))),
         _ => {
-            let other = random.below(frame.len());
+            let other = below(random, frame.len());
             frame.swap(place, other);
         }
     }
@@ -270,12 +264,12 @@ fn damaged_frames_do_no_harm() {
     let frames = frames();
     let (mut believed, mut refused) = (0_u64, 0_u64);
     for seed in first..first.saturating_add(seeds) {
-        let mut random = Random(seed);
-        let mut frame = frames[random.below(frames.len())].clone();
-        for _ in 0..=random.below(4) {
+        let mut random = Random::new(seed);
+        let mut frame = frames[below(&mut random, frames.len())].clone();
+        for _ in 0..=below(&mut random, 4) {
             mutate(&mut frame, &mut random);
         }
-        if random.below(2) == 0 {
+        if below(&mut random, 2) == 0 {
             sum_again(&mut frame);
         }
         match take(&frame) {

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use spillway_parts::Random;
+
 use crate::device::{Device, FRAME_BYTES_MAX, Stop};
 
 /// Frames that are held back in one direction at once; more pass in order.
@@ -139,7 +141,8 @@ struct Held {
 
 impl Direction {
     fn new(seed: u64, number: u64) -> Direction {
-        Direction { random: Random::new(seed, number), passed: VecDeque::new(), held: Vec::new() }
+        let random = Random::new(seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(number));
+        Direction { random, passed: VecDeque::new(), held: Vec::new() }
     }
 
     fn pass(&mut self, frame: &[u8], options: &FaultsOptions, faulted: &mut Faulted) {
@@ -192,27 +195,6 @@ fn flip(frame: &mut [u8], bit: u64) -> bool {
     let bit = (bit % bits) as usize; // below the bits of a frame
     packet[bit / 8] ^= 1 << (bit % 8);
     true
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64, number: u64) -> Random {
-        Random(seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(number))
-    }
-
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.word() >> 11) as f64 / (1_u64 << 53) as f64
-    }
 }
 
 #[cfg(test)]

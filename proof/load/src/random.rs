@@ -1,30 +1,23 @@
 //! Random numbers from a seed: the same seed gives the same run, on every machine.
 
-/// Scrambles `value`; different inputs give unrelated outputs (the finalizer of SplitMix64).
+/// Scrambles `value`; different inputs give unrelated outputs.
 pub fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    spillway_parts::Random::new(value).word()
 }
 
-/// A SplitMix64 generator: one addition and one `mix` a number, good enough for load, never for secrets.
+/// A generator with what load draws; good enough for load, never for secrets.
 #[derive(Clone, Debug)]
-pub struct Random {
-    state: u64,
-}
+pub struct Random(spillway_parts::Random);
 
 impl Random {
     /// A generator for `purpose` under `seed`; different purposes do not disturb each other.
     pub fn new(seed: u64, purpose: u64) -> Random {
-        Random { state: mix(seed ^ mix(purpose)) }
+        Random(spillway_parts::Random::new(mix(seed ^ mix(purpose))))
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        let value = mix(self.state);
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        value
+        self.0.word()
     }
 
     /// Above 0, at most 1: its logarithm is finite.

@@ -1,26 +1,21 @@
-//! Seeded randomness: SplitMix64 (Steele, Lea, Flood 2014).
+//! Seeded randomness with what worlds draw.
+
+use spillway_parts::Random;
+pub use spillway_parts::mix;
 
 /// A generator whose whole future is its seed.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-/// SplitMix64's output function: a well-mixed value of any number.
-pub fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
+pub struct Rng(Random);
 
 impl Rng {
     /// Starts from a seed.
     pub fn new(seed: u64) -> Rng {
-        Rng(mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15)))
+        Rng(Random::new(Random::new(seed).word()))
     }
 
     /// The next 64 bits.
     pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.0.word()
     }
 
     /// A generator of its own, so that two users do not disturb each other.
@@ -30,12 +25,12 @@ impl Rng {
 
     /// Below `limit`, which is not 0.
     pub fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.word()) * u128::from(limit)) >> 64) as u64 // below `limit`
+        self.0.below(limit)
     }
 
     /// From 0 to 1, that excluded.
     pub fn unit(&mut self) -> f64 {
-        (self.word() >> 11) as f64 / (1_u64 << 53) as f64
+        self.0.unit()
     }
 
     /// From `low` to `high`, both included.
@@ -62,9 +57,7 @@ impl Rng {
 
     /// Puts them in a random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, self.below(i as u64 + 1) as usize);
-        }
+        self.0.shuffle(items);
     }
 
     /// Fills a buffer.

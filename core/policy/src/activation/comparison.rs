@@ -146,7 +146,7 @@ mod tests {
             comparison.measured(at(1200), helped, (Carrier::Helped, at(1010)), MS);
             comparison.measured(at(1200), direct, (Carrier::Direct, at(0)), MS);
         }
-        comparison.judge(at(1250), &Members::default(), MS)
+        comparison.judge(at(1250), &Members::new(), MS)
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
     fn requests_of_before_do_not_count_but_those_that_wait_do() {
         let too_long = compared(20, 195 * MS, 201 * MS);
         assert_eq!((too_long.helped, too_long.direct), (None, None), "asked before");
-        let mut members = Members::default();
+        let mut members = Members::new();
         for _ in 0..10 {
             let member = members.join(at(1010), Carrier::Helped).unwrap();
             members.at_mut(member).unwrap().waits_since = Some(at(900));
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn who_has_waited_for_a_short_time_only_is_not_faster() {
-        let mut members = Members::default();
+        let mut members = Members::new();
         for (carrier, since) in [(Carrier::Direct, 0), (Carrier::Helped, 1200)] {
             for _ in 0..20 {
                 let member = members.join(at(since), carrier).unwrap();

@@ -1,8 +1,8 @@
 //! A group's connections: where each one stands, and where it is to go.
 
-use alloc::vec::Vec;
 use core::time::Duration;
 
+use spillway_parts::{SlotKey, Slots};
 use spillway_transport::Time;
 
 /// How a connection's bytes travel.
@@ -16,10 +16,7 @@ pub enum Carrier {
 
 /// One connection of a group. The name of one that has left means nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Member {
-    slot: u32,
-    generation: u32,
-}
+pub struct Member(SlotKey);
 
 /// Connections of a group, at most.
 pub const MEMBERS_MAX: usize = 1 << 20;
@@ -52,18 +49,10 @@ impl Standing {
     }
 }
 
-#[derive(Debug)]
-struct Slot {
-    generation: u32,
-    standing: Option<Standing>,
-}
-
 /// All connections of a group.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Members {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    count: u32,
+    slots: Slots<Standing>,
     helped: u32,
     /// With an order under way.
     ordered: u32,
@@ -72,18 +61,13 @@ pub(super) struct Members {
 }
 
 impl Members {
+    pub const fn new() -> Members {
+        Members { slots: Slots::new(MEMBERS_MAX), helped: 0, ordered: 0, waiting: 0 }
+    }
+
     /// Nothing when there are too many.
     pub fn join(&mut self, now: Time, carrier: Carrier) -> Option<Member> {
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None if self.slots.len() < MEMBERS_MAX => {
-                self.slots.push(Slot { generation: 0, standing: None });
-                u32::try_from(self.slots.len() - 1).ok()?
-            }
-            None => return None,
-        };
-        let place = &mut self.slots[slot as usize];
-        place.standing = Some(Standing {
+        let member = self.slots.insert(Standing {
             carrier,
             since: now,
             wanted: carrier,
@@ -91,18 +75,13 @@ impl Members {
             overdue: false,
             not_before: Time::ZERO,
             waits_since: None,
-        });
-        self.count += 1;
+        })?;
         self.helped += u32::from(carrier == Carrier::Helped);
-        Some(Member { slot, generation: place.generation })
+        Some(Member(member))
     }
 
     pub fn leave(&mut self, member: Member) -> Option<Standing> {
-        let slot = self.slots.get_mut(member.slot as usize)?;
-        let left = slot.standing.take_if(|_| slot.generation == member.generation)?;
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(member.slot);
-        self.count -= 1;
+        let left = self.slots.remove(member.0)?;
         self.helped -= u32::from(left.carrier == Carrier::Helped);
         self.ordered -= u32::from(left.order.is_some());
         self.waiting -= u32::from(left.waits_since.is_some());
@@ -126,13 +105,11 @@ impl Members {
     }
 
     pub fn at(&self, member: Member) -> Option<&Standing> {
-        let slot = self.slots.get(member.slot as usize)?;
-        slot.standing.as_ref().filter(|_| slot.generation == member.generation)
+        self.slots.get(member.0)
     }
 
     pub fn at_mut(&mut self, member: Member) -> Option<&mut Standing> {
-        let slot = self.slots.get_mut(member.slot as usize)?;
-        slot.standing.as_mut().filter(|_| slot.generation == member.generation)
+        self.slots.get_mut(member.0)
     }
 
     /// It stands somewhere else now. What it was before, if that is so.
@@ -151,23 +128,16 @@ impl Members {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Member, &Standing)> {
-        self.slots.iter().enumerate().filter_map(|(slot, place)| {
-            #[expect(clippy::cast_possible_truncation, reason = "at most MEMBERS_MAX slots")]
-            let member = Member { slot: slot as u32, generation: place.generation };
-            place.standing.as_ref().map(|standing| (member, standing))
-        })
+        self.slots.iter().map(|(key, standing)| (Member(key), standing))
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Member, &mut Standing)> {
-        self.slots.iter_mut().enumerate().filter_map(|(slot, place)| {
-            #[expect(clippy::cast_possible_truncation, reason = "at most MEMBERS_MAX slots")]
-            let member = Member { slot: slot as u32, generation: place.generation };
-            place.standing.as_mut().map(|standing| (member, standing))
-        })
+        self.slots.iter_mut().map(|(key, standing)| (Member(key), standing))
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "at most MEMBERS_MAX")]
     pub fn count(&self) -> u32 {
-        self.count
+        self.slots.len() as u32
     }
 
     pub fn helped(&self) -> u32 {
@@ -185,16 +155,18 @@ impl Members {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]
     fn the_name_of_one_that_has_left_means_nobody() {
-        let mut members = Members::default();
+        let mut members = Members::new();
         let first = members.join(Time(1), Carrier::Helped).unwrap();
         assert_eq!((members.count(), members.helped()), (1, 1));
         assert!(members.leave(first).is_some() && members.leave(first).is_none());
         let second = members.join(Time(2), Carrier::Direct).unwrap();
-        assert_eq!((second.slot, members.helped()), (first.slot, 0), "its place is used again");
+        assert_eq!((second.0.slot(), members.helped()), (first.0.slot(), 0), "its place is used again");
         assert!(members.at(first).is_none() && members.at_mut(first).is_none());
         assert_eq!(members.carried(Time(3), first, Carrier::Helped), None);
         assert_eq!(members.carried(Time(3), second, Carrier::Helped), Some(Carrier::Direct));

@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
+use spillway_parts::Random;
 use spillway_transport::Time;
 
 use super::settings::ActivationSettings;
-use crate::random::Random;
 
 /// Something that went wrong so many times in a row.
 #[derive(Clone, Copy, Debug, Default)]

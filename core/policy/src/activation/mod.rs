@@ -21,6 +21,7 @@ mod view;
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
+use spillway_parts::Random;
 use spillway_transport::Time;
 
 pub use member::{Carrier, MEMBERS_MAX, Member};
@@ -33,7 +34,6 @@ use self::member::Members;
 use self::memory::Memory;
 use self::view::{Verdict, View, Windows, view};
 use crate::limiter::Limiter;
-use crate::random::Random;
 use crate::word::{Standing, Word};
 
 /// What is to be done with one connection. Report what came of it: [`Activation::carried`], or
@@ -120,7 +120,7 @@ impl Activation {
     /// process, or they move at the same moments.
     pub fn new(now: Time, settings: ActivationSettings, seed: u64) -> Result<Activation, OutOfBounds> {
         settings.check()?;
-        let (windows, members) = (Windows::new(&settings), Members::default());
+        let (windows, members) = (Windows::new(&settings), Members::new());
         let seen = view(now, &windows, Carrier::Direct, &members, &settings);
         let mut random = Random::new(seed);
         Ok(Activation {

@@ -1,6 +1,6 @@
 //! Randomness that keeps clients apart in time: seeded once, never for secrets.
 
-/// Marsaglia's xorshift64.
+/// Marsaglia's xorshift64. Not `spillway_parts::Random`: recorded seeds of the simulator would mean other worlds.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 
