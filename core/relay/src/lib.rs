@@ -40,7 +40,6 @@ mod admission;
 mod clients;
 mod config;
 mod counters;
-mod deadlines;
 mod links;
 mod listeners;
 mod load;

@@ -3,10 +3,10 @@
 
 use core::time::Duration;
 
+use spillway_parts::Delays;
 use spillway_transport::{Conn, Time};
 
 use crate::config::Timeouts;
-use crate::deadlines::Deadlines;
 
 /// A server that keeps its replies learns after this time at the latest what a client has acknowledged.
 const TELL_AFTER: Duration = Duration::from_millis(20);
@@ -54,23 +54,23 @@ impl Timer {
 #[derive(Debug)]
 pub(crate) struct Timers {
     /// In the order of [`Timer::ALL`].
-    queues: [Deadlines; Timer::ALL.len()],
+    queues: [Delays<Conn>; Timer::ALL.len()],
 }
 
 impl Timers {
     pub(crate) fn new(timeouts: &Timeouts) -> Timers {
-        Timers { queues: Timer::ALL.map(|timer| Deadlines::new(timer.delay(timeouts))) }
+        Timers { queues: Timer::ALL.map(|timer| Delays::new(timer.delay(timeouts))) }
     }
 
     /// Starts a timer. `is_wanted` says which other timers of this kind still have a purpose.
     pub(crate) fn start(&mut self, timer: Timer, now: Time, conn: Conn, is_wanted: impl Fn(Conn) -> bool) {
-        self.queues[timer as usize].start(now, conn, is_wanted);
+        self.queues[timer as usize].start(now, conn, |conn| is_wanted(*conn));
     }
 
     /// When the next timer of any kind ends.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.queues.iter().filter_map(Deadlines::next).min()
+        self.queues.iter().filter_map(Delays::poll_timeout).min()
     }
 
     /// A connection whose timer of this kind has ended. Its holder says whether the timer still has a purpose.

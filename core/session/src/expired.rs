@@ -25,7 +25,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         if self.is_overflowing() {
             return Some(self.now);
         }
-        self.detached.next().into_iter().chain(self.closed.next()).min()
+        self.detached.poll_timeout().into_iter().chain(self.closed.poll_timeout()).min()
     }
 
     /// A session that has waited too long, or holds too much. Ask until `None`.

@@ -33,7 +33,6 @@ mod slots;
 mod stream;
 mod table;
 mod vigil;
-mod waits;
 
 pub use carriers::{OnOpenerLink, OnServerLink};
 pub use client::{CarrierError, ClientEvent, ClientSession};

@@ -1,9 +1,9 @@
 //! Where a server's sessions are: in slots that are used again, by id, and remembered for a while after their end.
 
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::vec::Vec;
 use core::time::Duration;
 
+use spillway_parts::{SlotKey, Slots};
 use spillway_transport::Time;
 use spillway_wire::session::SessionId;
 
@@ -11,15 +11,12 @@ use crate::last::Last;
 
 /// Names a session in its table. Not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionHandle {
-    slot: u32,
-    generation: u32,
-}
+pub struct SessionHandle(SlotKey);
 
 impl SessionHandle {
     /// Where it is, for tables beside this one: below the number of sessions that there may be. Reused.
     pub fn slot(self) -> u32 {
-        self.slot
+        self.0.slot()
     }
 }
 
@@ -37,29 +34,22 @@ pub(crate) enum Place {
 }
 
 #[derive(Debug)]
-pub(crate) struct Slots<S> {
+pub(crate) struct Places<S> {
     sessions_max: usize,
     remembered_for: Duration,
-    slots: Vec<Slot<S>>,
-    free: VecDeque<u32>,
+    /// The slot that was freed first is used first: the application may remember slots without their sessions for a moment.
+    slots: Slots<S>,
     by_id: BTreeMap<SessionId, Place>,
     /// Sessions that have ended, oldest first: words of theirs that come late begin nothing.
     ended: VecDeque<(Time, SessionId)>,
 }
 
-#[derive(Debug)]
-struct Slot<S> {
-    generation: u32,
-    session: Option<S>,
-}
-
-impl<S: Identified> Slots<S> {
-    pub(crate) fn new(sessions_max: usize, remembered_for: Duration) -> Slots<S> {
-        Slots {
+impl<S: Identified> Places<S> {
+    pub(crate) fn new(sessions_max: usize, remembered_for: Duration) -> Places<S> {
+        Places {
             sessions_max,
             remembered_for,
-            slots: Vec::new(),
-            free: VecDeque::new(),
+            slots: Slots::oldest_first(sessions_max),
             by_id: BTreeMap::new(),
             ended: VecDeque::new(),
         }
@@ -71,38 +61,23 @@ impl<S: Identified> Slots<S> {
 
     /// The caller has checked that its id has no place. `None`: there are as many as there may be.
     pub(crate) fn insert(&mut self, session: S) -> Option<SessionHandle> {
-        let slot = match self.free.pop_front() {
-            Some(slot) => slot,
-            None if self.slots.len() < self.sessions_max => {
-                let slot = u32::try_from(self.slots.len()).ok()?;
-                self.slots.push(Slot { generation: 0, session: None });
-                slot
-            }
-            None => return None,
-        };
-        let place = &mut self.slots[slot as usize];
-        let handle = SessionHandle { slot, generation: place.generation };
-        self.by_id.insert(session.id(), Place::Here(handle));
-        place.session = Some(session);
+        let id = session.id();
+        let handle = SessionHandle(self.slots.insert(session)?);
+        self.by_id.insert(id, Place::Here(handle));
         Some(handle)
     }
 
     pub(crate) fn get(&self, session: SessionHandle) -> Option<&S> {
-        let place = self.slots.get(session.slot as usize)?;
-        if place.generation == session.generation { place.session.as_ref() } else { None }
+        self.slots.get(session.0)
     }
 
     pub(crate) fn get_mut(&mut self, session: SessionHandle) -> Option<&mut S> {
-        let place = self.slots.get_mut(session.slot as usize)?;
-        if place.generation == session.generation { place.session.as_mut() } else { None }
+        self.slots.get_mut(session.0)
     }
 
     /// All sessions.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionHandle, &S)> {
-        (0_u32..).zip(&self.slots).filter_map(|(slot, place)| {
-            let session = place.session.as_ref()?;
-            Some((SessionHandle { slot, generation: place.generation }, session))
-        })
+        self.slots.iter().map(|(key, session)| (SessionHandle(key), session))
     }
 
     /// How a session ended, if it is remembered and both ends had closed it.
@@ -130,17 +105,7 @@ impl<S: Identified> Slots<S> {
 
     /// Frees its slot. Its id stays in its place.
     fn remove(&mut self, session: SessionHandle) -> Option<SessionId> {
-        let place = self.slots.get_mut(session.slot as usize)?;
-        if place.generation != session.generation {
-            return None;
-        }
-        let known = place.session.take()?;
-        // A slot whose generations are used up stays empty.
-        if let Some(generation) = place.generation.checked_add(1) {
-            place.generation = generation;
-            self.free.push_back(session.slot);
-        }
-        Some(known.id())
+        self.slots.remove(session.0).map(|known| known.id())
     }
 
     /// Time goes on: sessions that ended long ago are forgotten, and as many as there may be sessions are remembered.

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::ConsumedTooMuch;
+use spillway_parts::Delays;
 use spillway_transport::Time;
 use spillway_wire::preamble::{KeyId, Role};
 use spillway_wire::session::{Opening, SessionId};
@@ -13,9 +14,8 @@ use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
 
 use crate::identity::Identity;
 use crate::last::Last;
-use crate::slots::{Identified, Place, SessionHandle, Slots};
+use crate::slots::{Identified, Place, Places, SessionHandle};
 use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits};
-use crate::waits::Waits;
 
 /// Bounds of a server's sessions. The table needs at most `memory_bytes_max`, about 450 bytes for each
 /// session, and about 150 bytes for each that has ended and is remembered: as many as there may be sessions.
@@ -105,12 +105,12 @@ pub struct Sessions<C> {
     pub(crate) limits: TableLimits,
     /// The next session's.
     next_life: u64,
-    pub(crate) slots: Slots<Session<C>>,
+    pub(crate) slots: Places<Session<C>>,
     /// The time that was last told.
     pub(crate) now: Time,
     /// Those without a carrier, and the epoch of the one they lost: no two have the same.
-    pub(crate) detached: Waits<(SessionHandle, u32)>,
-    pub(crate) closed: Waits<SessionHandle>,
+    pub(crate) detached: Delays<(SessionHandle, u32)>,
+    pub(crate) closed: Delays<SessionHandle>,
     /// Bytes of memory that all sessions hold.
     pub(crate) held: usize,
     /// Sessions that are to end because memory is used up, the first one last.
@@ -178,10 +178,10 @@ impl<C: Copy + PartialEq> Sessions<C> {
     pub fn new(limits: TableLimits, random: u64) -> Sessions<C> {
         Sessions {
             next_life: random,
-            slots: Slots::new(limits.sessions_max, limits.linger),
+            slots: Places::new(limits.sessions_max, limits.linger),
             now: Time::ZERO,
-            detached: Waits::new(limits.detached_max),
-            closed: Waits::new(limits.linger),
+            detached: Delays::new(limits.detached_max),
+            closed: Delays::new(limits.linger),
             held: 0,
             overflowing: Vec::new(),
             limits,
@@ -331,7 +331,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
             known.carrier = None;
             let epoch = known.epoch;
             let slots = &self.slots;
-            self.detached.start(now, (session, epoch), slots.len(), |(session, epoch)| {
+            self.detached.start(now, (session, epoch), |(session, epoch)| {
                 slots.get(*session).is_some_and(|known| known.is_detached_since(*epoch))
             });
         }
@@ -386,7 +386,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
             known.stream.close(reason);
             self.count(session);
             let slots = &self.slots;
-            self.closed.start(now, session, slots.len(), |session| slots.get(*session).is_some());
+            self.closed.start(now, session, |session| slots.get(*session).is_some());
         }
     }
 

@@ -28,7 +28,8 @@ use crate::config::Timeouts;
 use crate::memory::{Holding, Memory};
 use crate::timers::{Timer, Timers};
 
-/// Who uses which connection, by [`Conn::slot`]. The transport keeps slots small and dense.
+/// Who uses which connection, by [`Conn::slot`]. The transport keeps slots small and dense, and chooses them: so this is not
+/// `spillway_parts::Slots`.
 #[derive(Debug)]
 pub(crate) struct Clients {
     slots: Vec<Slot>,

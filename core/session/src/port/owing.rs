@@ -15,7 +15,8 @@ pub(super) struct Owing {
     notes: Vec<Note>,
     /// The last one is dirty; of others, some are clean by now.
     dirty: VecDeque<u32>,
-    /// In order: acknowledgements have all the same delay.
+    /// In order: acknowledgements have all the same delay. Not `spillway_parts::Delays`: each slot is in it at most once, so
+    /// there is nothing to remove, and the caller knows the time and not the delay.
     late: VecDeque<(Time, u32)>,
 }
 
