@@ -1,9 +1,9 @@
 //! Connections by slot, and by flow.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use hashbrown::HashMap;
+use spillway_parts::Slots;
 use spillway_transport::Conn;
 
 use crate::connection::Connection;
@@ -12,73 +12,52 @@ use crate::hasher::{Keyed, keyed};
 use crate::isn::Key;
 
 #[derive(Debug)]
-struct Slot {
-    generation: u32,
-    connection: Option<Box<Connection>>,
-}
-
-/// Slots are reused, the last freed first, so that they stay small and dense.
-#[derive(Debug)]
 pub(super) struct Table {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+    slots: Slots<Box<Connection>>,
     flows: HashMap<Flow, u32, Keyed>,
     /// Whose segment came last: segments come in trains (Jain and Routhier 1986).
     last: Option<(Flow, u32)>,
-    connections_max: u32,
 }
 
 impl Table {
     pub(super) fn new(connections_max: u32, key: Key) -> Table {
         let flows = HashMap::with_hasher(keyed(key));
-        Table { slots: Vec::new(), free: Vec::new(), flows, last: None, connections_max }
+        Table { slots: Slots::new(connections_max as usize), flows, last: None }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len()
     }
 
     /// The name of the next connection, if there is room for one.
     pub(super) fn next(&self) -> Option<Conn> {
-        if let Some(slot) = self.free.last() {
-            return Some(Conn { slot: *slot, generation: self.slots[*slot as usize].generation });
-        }
-        let slot = u32::try_from(self.slots.len()).ok().filter(|slot| *slot < self.connections_max)?;
-        Some(Conn { slot, generation: 0 })
+        self.slots.next_key().map(Conn::from)
     }
 
     /// Adds a connection under the name that [`next`](Self::next) gave.
     pub(super) fn add(&mut self, connection: Box<Connection>) {
-        let conn = connection.conn;
+        let (flow, conn) = (connection.flow, connection.conn);
+        let added = self.slots.insert(connection);
+        debug_assert_eq!(added.map(Conn::from), Some(conn), "names are given out in order");
         self.last = None;
-        self.flows.insert(connection.flow, conn.slot);
-        if self.free.last() == Some(&conn.slot) {
-            self.free.pop();
-            self.slots[conn.slot as usize].connection = Some(connection);
-        } else {
-            debug_assert_eq!(self.slots.len(), conn.slot as usize, "names are given out in order");
-            self.slots.push(Slot { generation: conn.generation, connection: Some(connection) });
-        }
+        self.flows.insert(flow, conn.slot);
     }
 
     pub(super) fn get(&self, conn: Conn) -> Option<&Connection> {
-        let slot = self.slots.get(conn.slot as usize).filter(|slot| slot.generation == conn.generation)?;
-        slot.connection.as_deref()
+        self.slots.get(conn).map(Box::as_ref)
     }
 
     pub(super) fn get_mut(&mut self, conn: Conn) -> Option<&mut Connection> {
-        let slot =
-            self.slots.get_mut(conn.slot as usize).filter(|slot| slot.generation == conn.generation)?;
-        slot.connection.as_deref_mut()
+        self.slots.get_mut(conn).map(Box::as_mut)
     }
 
     /// Whoever has this slot now.
     pub(super) fn at(&self, slot: u32) -> Option<&Connection> {
-        self.slots.get(slot as usize)?.connection.as_deref()
+        self.slots.at(slot).map(|(_, connection)| connection.as_ref())
     }
 
     pub(super) fn at_mut(&mut self, slot: u32) -> Option<&mut Connection> {
-        self.slots.get_mut(slot as usize)?.connection.as_deref_mut()
+        self.slots.at_mut(slot).map(|(_, connection)| connection.as_mut())
     }
 
     pub(super) fn find(&mut self, flow: &Flow) -> Option<Conn> {
@@ -105,15 +84,10 @@ impl Table {
 
     /// The slot of a connection that is in the table may be used again.
     pub(super) fn free(&mut self, conn: Conn) {
-        let slot = self.slots.get_mut(conn.slot as usize).filter(|slot| slot.generation == conn.generation);
-        let Some((slot, connection)) =
-            slot.and_then(|slot| slot.connection.take().map(|taken| (slot, taken)))
-        else {
+        let Some(connection) = self.slots.remove(conn) else {
             debug_assert!(false, "the caller has just looked this connection up");
             return;
         };
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(conn.slot);
         self.forget_flow(connection.flow, conn);
     }
 }

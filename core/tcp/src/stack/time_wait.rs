@@ -58,7 +58,8 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct TimeWaits {
     entries: HashMap<Flow, Entry, Keyed>,
-    /// One place for each, in order of expiry, for all stay equally long; some are gone already.
+    /// One place for each, in order of expiry, for all stay equally long; some are gone already. Not `spillway_parts::Delays`:
+    /// the queue's length has a fixed bound, at which the oldest entry is forgotten.
     order: VecDeque<(Time, Flow)>,
     many_max: usize,
 }
