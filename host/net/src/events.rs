@@ -1,15 +1,14 @@
 //! What the kernel's events and the passing of time mean for the connections.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
-use spillway_transport::{Application, Conn, Event, LostReason, Time};
+use spillway_transport::{Application, Conn, Event, LostReason};
 
 use crate::connection::{Read, reason};
 use crate::context::Context;
-use crate::sockets::{WAKE_TOKEN, listener_of_questions};
+use crate::sockets::{WAKE_TOKEN, is_connecting, listener_of_questions};
 
 /// Reads of one connection in a row, where each found less than a buffer full; then it is the others' turn.
 const READS_IN_A_ROW: usize = 4;
@@ -129,13 +128,13 @@ impl<A: Application> Context<A> {
     /// What has become due: attempts to connect, acknowledgements, listeners.
     pub(crate) fn handle_deadlines(&mut self) {
         let now = self.sockets.now;
-        while let Some(conn) = pop_due(&mut self.sockets.connecting, now) {
-            if self.sockets.table.look(conn).is_some_and(|connection| connection.connecting) {
+        while let Some(conn) = self.sockets.connecting.pop(now) {
+            if is_connecting(&self.sockets.table, conn) {
                 self.tell_lost(conn, LostReason::TimedOut);
             }
         }
         // One that is asked and still waits is due again later than now.
-        while let Some(conn) = pop_due(&mut self.sockets.watch, now) {
+        while let Some(conn) = self.sockets.watch.pop(now) {
             if let Some(through) = self.sockets.ask_acknowledged(conn) {
                 self.tell(conn, Event::Acknowledged { through });
             }
@@ -145,11 +144,4 @@ impl<A: Application> Context<A> {
         self.sockets.retry_listeners();
         self.sockets.retry_questions();
     }
-}
-
-fn pop_due(queue: &mut VecDeque<(Time, Conn)>, now: Time) -> Option<Conn> {
-    if queue.front()?.0 > now {
-        return None;
-    }
-    queue.pop_front().map(|(_, conn)| conn)
 }

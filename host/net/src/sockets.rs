@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
 use rustix::net::{Shutdown, sockopt};
+use spillway_parts::Delays;
 use spillway_transport::{Conn, LostReason, Time};
 
 use crate::connection::{Connection, reason};
@@ -49,10 +50,10 @@ pub struct Sockets {
     pub(crate) ready: VecDeque<Conn>,
     /// With something to tell: room, or their loss.
     pub(crate) notes: VecDeque<Conn>,
-    /// Being opened, by deadline.
-    pub(crate) connecting: VecDeque<(Time, Conn)>,
-    /// Waiting for acknowledgements, by the time to ask.
-    pub(crate) watch: VecDeque<(Time, Conn)>,
+    /// Being opened.
+    pub(crate) connecting: Delays<Conn>,
+    /// Waiting to be asked for acknowledgements.
+    pub(crate) watch: Delays<Conn>,
     pub(crate) hook: Box<dyn FnMut(Notice) + Send>,
     pub(crate) out_of_descriptors: Limiter,
     pub(crate) out_of_connections: Limiter,
@@ -83,8 +84,8 @@ impl Sockets {
             dirty: Vec::new(),
             ready: VecDeque::new(),
             notes: VecDeque::new(),
-            connecting: VecDeque::new(),
-            watch: VecDeque::new(),
+            connecting: Delays::new(config.connect_timeout),
+            watch: Delays::new(WATCH_INTERVAL),
             hook,
             out_of_descriptors: Limiter::default(),
             out_of_connections: Limiter::default(),
@@ -105,14 +106,16 @@ impl Sockets {
 
     /// Enters a socket into the table and an epoll set.
     pub(crate) fn register(&mut self, connection: Connection) -> io::Result<Conn> {
-        let conn = self.table.next();
+        let conn = self.table.next().ok_or(io::ErrorKind::OutOfMemory)?; // callers have made sure that there is room
         let set = self.urgent.as_ref().filter(|_| connection.connecting).unwrap_or(&self.epoll);
         if let Err(error) = set.add(&connection.fd, connection_token(conn), CONNECTION_EVENTS) {
             // Not an orderly end, which would look like an answer.
             close_with_reset(connection.fd);
             return Err(error);
         }
-        Ok(self.table.insert(connection))
+        let entered = self.table.insert(connection);
+        debug_assert_eq!(entered, Some(conn), "the name is the one that was promised");
+        Ok(conn)
     }
 
     pub(crate) fn start_connecting(&mut self, now: Time, target: SocketAddr) -> io::Result<Conn> {
@@ -124,13 +127,14 @@ impl Sockets {
             // Established at once is told by the first event as well.
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {
                 let conn = self.register(Connection::connecting(fd))?;
-                self.connecting.push_back((now + self.config.connect_timeout, conn));
+                let table = &self.table;
+                self.connecting.start(now, conn, |conn| is_connecting(table, *conn));
                 Ok(conn)
             }
             // No local port is left, which is what `Full` means.
             Err(error @ (rustix::io::Errno::ADDRNOTAVAIL | rustix::io::Errno::AGAIN)) => Err(error.into()),
             Err(error) => {
-                let conn = self.table.insert(Connection::connecting(fd));
+                let conn = self.table.insert(Connection::connecting(fd)).ok_or(io::ErrorKind::OutOfMemory)?;
                 self.lose(conn, reason(error));
                 Ok(conn)
             }
@@ -252,7 +256,9 @@ impl Sockets {
             && connection.acknowledged < connection.sent
         {
             connection.in_watch = true;
-            self.watch.push_back((self.now + WATCH_INTERVAL, conn));
+            let table = &self.table;
+            let is_wanted = |conn: &Conn| table.look(*conn).is_some_and(|connection| connection.in_watch);
+            self.watch.start(self.now, conn, is_wanted);
         }
     }
 
@@ -283,14 +289,9 @@ impl Sockets {
 
     /// The next instant at which something is to be done without an event.
     pub(crate) fn next_deadline(&mut self) -> Option<Time> {
-        while let Some((_, conn)) = self.connecting.front() {
-            if self.table.look(*conn).is_some_and(|connection| connection.connecting) {
-                break;
-            }
-            self.connecting.pop_front();
-        }
-        let connect = self.connecting.front().map(|(deadline, _)| *deadline);
-        let watch = self.watch.front().map(|(due, _)| *due);
+        let table = &self.table;
+        let connect = self.connecting.poll_wanted(|conn| is_connecting(table, *conn));
+        let watch = self.watch.poll_timeout();
         let retry = self.retrying.iter().filter_map(|index| self.listeners.get(index)?.next_retry()).min();
         debug_assert_eq!(
             retry,
@@ -315,6 +316,11 @@ impl Sockets {
             |index: &&u16| self.listeners.get(index).and_then(&retry).is_some_and(|at| at <= self.now);
         self.retrying.iter().find(is_due).copied()
     }
+}
+
+/// Whether a connection is still being opened.
+pub(crate) fn is_connecting(table: &Table, conn: Conn) -> bool {
+    table.look(conn).is_some_and(|connection| connection.connecting)
 }
 
 /// Closes a socket so that the peer is reset.
