@@ -1,84 +1,62 @@
 //! A table of links with a bound.
 
+use spillway_parts::{SlotKey, Slots};
+
 use crate::event::LinkId;
 
-/// Entries with slots that are reused.
+/// A thread's entries. The thread is part of each entry's name.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    slots: Vec<Slot<T>>,
-    free: Vec<u32>,
-    max: usize,
-    /// Part of each entry's name.
+    slots: Slots<T>,
     thread: u32,
-}
-
-#[derive(Debug)]
-struct Slot<T> {
-    generation: u32,
-    entry: Option<T>,
 }
 
 impl<T> Table<T> {
     pub(crate) fn new(thread: u32, max: usize) -> Table<T> {
         // Slots are told to the epoll set as numbers of 32 bits, of which one is the listener's and one the mailbox's.
-        Table { slots: Vec::new(), free: Vec::new(), max: max.min(u32::MAX as usize - 2), thread }
+        Table { slots: Slots::new(max.min(u32::MAX as usize - 2)), thread }
     }
 
     pub(crate) fn thread(&self) -> u32 {
         self.thread
     }
 
-    fn index(&self, link: LinkId) -> Option<usize> {
-        (link.thread == self.thread).then_some(link.slot as usize)
+    fn id(&self, key: SlotKey) -> LinkId {
+        LinkId { thread: self.thread, slot: key.slot(), generation: key.generation() }
+    }
+
+    fn key(&self, link: LinkId) -> Option<SlotKey> {
+        (link.thread == self.thread).then_some(SlotKey::new(link.slot, link.generation))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len()
     }
 
     /// `None` when the table is full.
     pub(crate) fn insert(&mut self, entry: T) -> Option<LinkId> {
-        if let Some(slot) = self.free.pop() {
-            let place = &mut self.slots[slot as usize];
-            place.entry = Some(entry);
-            return Some(LinkId { thread: self.thread, slot, generation: place.generation });
-        }
-        if self.slots.len() >= self.max {
-            return None;
-        }
-        let slot = self.slots.len() as u32; // below max, which fits
-        self.slots.push(Slot { generation: 0, entry: Some(entry) });
-        Some(LinkId { thread: self.thread, slot, generation: 0 })
+        self.slots.insert(entry).map(|key| self.id(key))
     }
 
     pub(crate) fn remove(&mut self, link: LinkId) -> Option<T> {
-        let index = self.index(link)?;
-        let place = self.slots.get_mut(index)?;
-        let entry = if place.generation == link.generation { place.entry.take() } else { None }?;
-        place.generation = place.generation.wrapping_add(1);
-        self.free.push(link.slot);
-        Some(entry)
+        self.slots.remove(self.key(link)?)
     }
 
     pub(crate) fn get(&self, link: LinkId) -> Option<&T> {
-        let place = self.slots.get(self.index(link)?)?;
-        if place.generation == link.generation { place.entry.as_ref() } else { None }
+        self.slots.get(self.key(link)?)
     }
 
     pub(crate) fn get_mut(&mut self, link: LinkId) -> Option<&mut T> {
-        let index = self.index(link)?;
-        let place = self.slots.get_mut(index)?;
-        if place.generation == link.generation { place.entry.as_mut() } else { None }
+        self.slots.get_mut(self.key(link)?)
     }
 
-    /// Who is in a slot now.
+    /// The link that has this slot now.
     pub(crate) fn at(&self, slot: u32) -> Option<LinkId> {
-        let place = self.slots.get(slot as usize)?;
-        place.entry.as_ref().map(|_| LinkId { thread: self.thread, slot, generation: place.generation })
+        self.slots.at(slot).map(|(key, _)| self.id(key))
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = LinkId> + '_ {
-        (0..self.slots.len() as u32).filter_map(|slot| self.at(slot))
+        self.slots.iter().map(|(key, _)| self.id(key))
     }
 }
 
