@@ -19,7 +19,7 @@ use spillway_session::Jitter;
 use spillway_wire::load::{Ask as Question, LOAD_BYTES};
 use spillway_wire::preamble::{KeyId, NONCE_BYTES};
 
-use crate::settings::LinkTarget;
+use crate::LinkTarget;
 use crate::{jitter, socket};
 
 /// How long helpers have to answer when nobody says otherwise. Within a data centre an answer takes a fraction of a

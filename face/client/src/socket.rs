@@ -6,19 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 /// Starts to connect, from this port number if it is free.
 pub(crate) fn start_from(target: SocketAddr, local_port: Option<u16>) -> io::Result<OwnedFd> {
     match local_port.and_then(|port| connect(target, Some(port)).ok()) {
         Some(socket) => Ok(socket),
-        None => start(target),
+        None => connect(target, None),
     }
-}
-
-/// Starts to connect.
-pub(crate) fn start(target: SocketAddr) -> io::Result<OwnedFd> {
-    connect(target, None)
 }
 
 fn connect(target: SocketAddr, local_port: Option<u16>) -> io::Result<OwnedFd> {
@@ -62,41 +57,12 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Receives; 0 is the end.
-pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
-    receive_with(socket, buffer, RecvFlags::empty())
-}
-
 /// Receives what has come into memory that need not have been written before; nothing is the end.
 pub(crate) fn receive_into<'a>(
     socket: &OwnedFd,
     space: &'a mut [MaybeUninit<u8>],
 ) -> io::Result<&'a mut [u8]> {
     Ok(net::recv(socket, space, RecvFlags::empty())?.0.0)
-}
-
-fn receive_with(socket: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
-    loop {
-        match net::recv(socket, &mut *buffer, flags) {
-            Err(Errno::INTR) => {}
-            outcome => return Ok(outcome?.0),
-        }
-    }
-}
-
-/// What `receive` would do, without doing it.
-pub(crate) fn peek(socket: &OwnedFd) -> io::Result<usize> {
-    receive_with(socket, &mut [0], RecvFlags::PEEK)
-}
-
-/// Sends no more.
-pub(crate) fn finish(socket: &OwnedFd) -> io::Result<()> {
-    Ok(net::shutdown(socket, Shutdown::Write)?)
-}
-
-/// Whether an error only means: later.
-pub(crate) fn is_later(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock
 }
 
 #[cfg(test)]

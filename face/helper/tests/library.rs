@@ -12,9 +12,9 @@ use spillway_batch::{
     Connect, Control, Encryption, Fresh, Id, Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason,
     Role, Scratch,
 };
-use spillway_client::blocking::Client;
-use spillway_client::{Carrier, LinkTarget, MoveError, Route, Settings};
 use spillway_helper::{Helper, HelperConfig, HelperStatus, Service};
+use spillway_moving_client::blocking::Client;
+use spillway_moving_client::{Carrier, LinkTarget, MoveError, Route, Settings};
 use spillway_transport::Time;
 use support::{EchoServer, client_key, helper_key, wait};
 

@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
-use spillway_client::blocking::Client;
-use spillway_client::{Carrier, LinkTarget, MoveError, Route, Settings};
+use spillway_moving_client::blocking::Client;
+use spillway_moving_client::{Carrier, LinkTarget, MoveError, Route, Settings};
 use support::{Echo, Keys, round_trip};
 
 #[test]

@@ -21,7 +21,8 @@ use std::time::Duration;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
-use spillway_client::{LinkTarget, Slot, split_token};
+use spillway_client::LinkTarget;
+use spillway_moving_client::{Slot, split_token};
 use spillway_net::{Epoll, EpollEvent};
 
 use self::connection::Connection;

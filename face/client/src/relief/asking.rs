@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_policy::Member;
 
 use crate::ask::{Ask, Asked};
-use crate::settings::LinkTarget;
+use crate::LinkTarget;
 
 /// Questions under way at the same time, each a descriptor; members beyond wait for their turn. Answers take a fraction of
 /// a millisecond.

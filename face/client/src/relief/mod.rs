@@ -38,7 +38,7 @@ use self::routes::Known;
 use crate::ask::Asked;
 use crate::jitter;
 use crate::session::{CarrierLoss, Session, SessionEvent, SessionSettings};
-use crate::settings::LinkTarget;
+use crate::LinkTarget;
 
 /// A session is to go somewhere, or to be opened there.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! The link ports that a session is given, in the order in which it tries them.
 
-use crate::settings::LinkTarget;
+use crate::LinkTarget;
 
 /// Helpers beside the wanted one that a session knows, so that it goes on at once when that one dies; each session knows
 /// others, so that they spread.

@@ -3,7 +3,7 @@
 use spillway_policy::{ASKED_DEFAULT, ActivationSettings};
 
 use crate::session::SessionSettings;
-use crate::settings::LinkTarget;
+use crate::LinkTarget;
 
 /// What one process is told of one service.
 #[derive(Clone, Debug)]

@@ -5,10 +5,9 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use spillway_session::SessionEnd;
+use spillway_session::{LinkTarget, SessionEnd};
 
 use super::{Session, SessionEvent, SessionSettings, as_error};
-use crate::settings::LinkTarget;
 
 /// A [`Session`] whose calls wait. Reads and writes as a `TcpStream` does.
 ///
@@ -36,6 +35,11 @@ impl BlockingSession {
     /// The session: for what does not wait.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
+    }
+
+    /// Moves to one of its link ports, by the index they were given in. What it carries meanwhile waits for nothing.
+    pub fn move_to(&mut self, route: usize) -> io::Result<()> {
+        self.session.move_to(Instant::now(), route)
     }
 
     /// Sends no more; replies still come.

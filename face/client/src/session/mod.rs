@@ -2,7 +2,7 @@
 //!
 //! A [`Session`] knows several link ports, of helpers and of the server itself. When the one that carries it is lost,
 //! or silent for too long, it goes on on another, requests in flight included; no byte is lost, repeated or out of
-//! order. For applications that recover by themselves a [`Connection`](crate::Connection) is enough.
+//! order.
 //!
 //! Where a session goes and when is decided by the [`Driver`] of `core/session`, which the simulator runs too; here are
 //! its socket, its clock, and what has arrived for the application.
@@ -27,7 +27,7 @@ pub use blocking::BlockingSession;
 pub use spillway_session::{Gone, Pace, Patience, SessionSettings, StreamLimits};
 
 use self::socket::CarrierSocket;
-use crate::settings::LinkTarget;
+use crate::LinkTarget;
 use crate::{jitter, scratch};
 
 /// What happens to a session. The driver goes on without an answer.

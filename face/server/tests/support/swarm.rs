@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags};
-use spillway_client::{Connection, Event, LinkTarget, Route, Settings, split_token};
+use spillway_moving_client::{Connection, Event, LinkTarget, Route, Settings, split_token};
 
 /// One connection of the swarm: a closed loop of requests.
 struct Member {

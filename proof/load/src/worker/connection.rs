@@ -32,7 +32,7 @@ pub(crate) enum Link {
     /// The client library's, for runs with helpers.
     Library {
         /// Everything of it, direct or helped.
-        connection: Box<spillway_client::Connection>,
+        connection: Box<spillway_moving_client::Connection>,
         /// It was connected once.
         open: bool,
         /// The carrier that is wanted is ready to be used.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
-use spillway_client::{Carrier, Connection, Event, MoveError, Route, Settings, Slot};
+use spillway_moving_client::{Carrier, Connection, Event, MoveError, Route, Settings, Slot};
 
 use super::Worker;
 use super::connection::Link;

@@ -3,7 +3,7 @@
 use std::io;
 
 use rustix::event::epoll::{self, EventFlags};
-use spillway_client::Slot;
+use spillway_moving_client::Slot;
 
 use super::Worker;
 use super::connection::{Link, Pending};

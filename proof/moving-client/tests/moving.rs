@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use spillway_batch::Limits;
-use spillway_client::{Carrier, Connection, Event, LinkTarget, MoveError, Route, Settings};
+use spillway_moving_client::{Carrier, Connection, Event, LinkTarget, MoveError, Route, Settings};
 use support::{Server, await_event, await_readable, exchange, serve, turn};
 
 fn direct(server: &Server) -> Connection {

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{Limits, Role, Scratch, ServerConfig, ServerEvent, ServerLink};
-use spillway_client::{Connection, Event, LinkTarget, Ready, Slot};
+use spillway_moving_client::{Connection, Event, LinkTarget, Ready, Slot};
 use spillway_transport::Time;
 
 /// A request at which the link's server closes the link.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use spillway_session::LinkTarget;
+use spillway_session::LinkTarget;
 
 /// How a connection's bytes shall travel.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,8 @@ mod support;
 use std::io::{Read, Write};
 
 use spillway_batch::Limits;
-use spillway_client::blocking::Client;
-use spillway_client::{Carrier, Route, Settings};
+use spillway_moving_client::blocking::Client;
+use spillway_moving_client::{Carrier, Route, Settings};
 use support::Server;
 
 fn round_trip(client: &mut Client, length: usize, seed: usize) {

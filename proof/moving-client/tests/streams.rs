@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use spillway_batch::Limits;
-use spillway_client::{Carrier, Connection, Event, Route, Settings};
+use spillway_moving_client::{Carrier, Connection, Event, Route, Settings};
 use support::{Server, await_event, turn};
 
 #[derive(Clone, Debug)]

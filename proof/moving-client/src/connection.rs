@@ -13,7 +13,8 @@ use crate::error::MoveError;
 use crate::event::{Carrier, Event, Events};
 use crate::link::Link;
 use crate::moving::Moving;
-use crate::settings::{LinkTarget, Route, Settings};
+use crate::LinkTarget;
+use crate::settings::{Route, Settings};
 use crate::socket;
 use crate::watch::{Interest, Ready, Slot, Watch, join_token};
 

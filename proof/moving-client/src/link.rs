@@ -12,7 +12,8 @@ use spillway_batch::{CloseReason, Fresh, Id, Limits, LinkError, OpenerLink, Refu
 use spillway_transport::Time;
 
 use crate::outbox::Outbox;
-use crate::settings::{LinkTarget, Settings};
+use crate::LinkTarget;
+use crate::settings::Settings;
 use crate::socket;
 use crate::watch::Interest;
 

@@ -7,7 +7,8 @@ use crate::direct::Direct;
 use crate::error::MoveError;
 use crate::event::{Carrier, Event};
 use crate::link::{Ended, Link};
-use crate::settings::{LinkTarget, Route};
+use crate::LinkTarget;
+use crate::settings::Route;
 use crate::watch::Slot;
 
 /// A carrier that is being set up.
@@ -73,7 +74,7 @@ impl Connection {
 
     /// Gives up what is in use, at once. Replies that were still to come will not: what became of their requests is
     /// unknown. For a carrier that is lost or does not answer; [`begin_move`](Self::begin_move) comes next: to another
-    /// helper at once, but back to the server after a [wait](crate::session::Pace::wait), for many lose a helper at the
+    /// helper at once, but back to the server after a [wait](spillway_session::Pace::wait), for many lose a helper at the
     /// same moment.
     pub fn abandon(&mut self) {
         if let Some(slot) = self.active.take() {

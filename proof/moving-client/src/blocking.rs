@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use crate::connection::Connection;
 use crate::error::MoveError;
 use crate::event::{Carrier, Event};
-use crate::settings::{LinkTarget, Route, Settings};
+use crate::LinkTarget;
+use crate::settings::{Route, Settings};
 use crate::watch::{Ready, Slot};
 
 /// A [`Connection`] whose calls wait. Reads and writes as a `TcpStream` does.
