@@ -1,21 +1,23 @@
 //! Requests to a running helper, and their answers: one line of JSON in, one document out.
 
-use std::fmt;
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use spillway_daemon::Manager;
+pub use spillway_daemon::{AskError, Said};
 use spillway_policy::Word;
 use tracing::{error, info};
 
+use crate::config::HelperConfig;
 use crate::connections::Connections;
-pub use crate::run::Source;
 use crate::running::Running;
 use crate::status::HelperStatus;
+
+/// Where settings come from: at the start, and at each reload. Its errors tell the operator the next step.
+pub type Source = Box<dyn FnMut() -> Result<HelperConfig, String> + Send>;
 
 /// How long an asker waits: a reload may look up names.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,15 +58,6 @@ pub enum Request {
         #[serde(default)]
         lasts_ms: Option<u64>,
     },
-}
-
-/// What a word of the operator's has done.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
-    /// The word that holds now.
-    pub word: String,
-    /// Clients that are to go elsewhere.
-    pub clients: u64,
 }
 
 /// What a reload has done.
@@ -110,11 +103,7 @@ impl Control {
 
     /// The document that answers a request's line.
     pub(crate) fn answer(&self, line: &str) -> String {
-        let request = match serde_json::from_str::<Request>(line) {
-            Ok(request) => request,
-            Err(error) => return refusal(&format!("not a request: {error}")),
-        };
-        let answer = match request {
+        spillway_daemon::answer(line, |request| match request {
             Request::Status {} => Ok(json!(self.running.status())),
             Request::Connections { service, limit } => {
                 self.connections(&service, limit).map(|all| json!(all))
@@ -126,11 +115,7 @@ impl Control {
             Request::Relief { service, word, lasts_ms } => {
                 self.say(&service, &word, lasts_ms).map(|said| json!(said))
             }
-        };
-        match answer {
-            Ok(document) => document_text(&json!({ "ok": document })),
-            Err(why) => refusal(&why),
-        }
+        })
     }
 
     /// Reads the configuration again and puts it in force. On an error the one before stays, and the error is told
@@ -217,71 +202,12 @@ impl Control {
     }
 }
 
-/// The document that says why a request is not answered.
-pub(crate) fn refusal(why: &str) -> String {
-    document_text(&json!({ "error": why }))
-}
-
-fn document_text(document: &Value) -> String {
-    // Texts, numbers and lists always have one.
-    serde_json::to_string_pretty(document).unwrap_or_default() + "\n"
-}
-
-/// Why a helper's answer is not to be had. Its text tells the operator the next step.
-#[derive(Debug)]
-pub enum AskError {
-    /// Nobody answers at the socket.
-    Socket(io::Error),
-    /// Something else than a helper answers there.
-    Answer(String),
-    /// The helper refuses.
-    Refused(String),
-}
-
-impl AskError {
-    /// Whether nobody serves the socket, which is no failure where there need not be a helper.
-    #[must_use]
-    pub fn is_absent(&self) -> bool {
-        use io::ErrorKind::{ConnectionRefused, NotFound};
-        matches!(self, AskError::Socket(error) if matches!(error.kind(), ConnectionRefused | NotFound))
-    }
-}
-
-impl fmt::Display for AskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AskError::Socket(error) => {
-                write!(f, "{error}")?;
-                f.write_str(match error.kind() {
-                    _ if self.is_absent() => {
-                        "; is a helper running with this admin socket (helper.socket, --status-socket)? \
-                         --socket PATH names another one"
-                    }
-                    io::ErrorKind::PermissionDenied => "; it is for its owner and group",
-                    _ => "",
-                })
-            }
-            AskError::Answer(what) => write!(f, "something else than a helper answers: {what}"),
-            AskError::Refused(why) => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for AskError {}
-
 /// Asks the helper that serves this socket.
 ///
 /// # Errors
 /// There is none, or it refuses.
 pub fn ask<T: serde::de::DeserializeOwned>(path: &Path, request: &Request) -> Result<T, AskError> {
-    let answer = |error: serde_json::Error| AskError::Answer(error.to_string());
-    let line = serde_json::to_string(request).map_err(answer)?;
-    let text = spillway_daemon::ask(path, &line, PATIENCE).map_err(AskError::Socket)?;
-    let mut document: Value = serde_json::from_str(&text).map_err(answer)?;
-    if let Some(why) = document["error"].as_str() {
-        return Err(AskError::Refused(why.to_owned()));
-    }
-    serde_json::from_value(document["ok"].take()).map_err(answer)
+    spillway_daemon::ask_for(path, request, PATIENCE)
 }
 
 /// Asks a helper what it does.
@@ -314,16 +240,5 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_helper_that_is_not_there_is_told_from_one_that_does_not_answer() {
-        let failed = |kind: io::ErrorKind| AskError::Socket(kind.into());
-        for absent in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].map(failed) {
-            assert!(absent.is_absent() && absent.to_string().contains("is a helper running"), "{absent}");
-        }
-        assert!(!failed(io::ErrorKind::PermissionDenied).is_absent());
-        assert!(!failed(io::ErrorKind::TimedOut).is_absent());
-        assert!(!AskError::Refused("no service here".into()).is_absent());
     }
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use spillway_daemon::{AdminServer, Bounds, ThreadWatch};
+use spillway_daemon::{AdminServer, Bounds, ThreadWatch, refusal};
 use spillway_metrics::HttpServer;
 use spillway_net::{Clock, Context, Remote};
 use tracing::{info, warn};
 
 use crate::config::{Engine, HelperConfig, StartError};
 use crate::contexts::{Threads, context, net_config, relay_config, spawn};
-use crate::control::{Control, Source, refusal};
+use crate::control::{Control, Source};
 use crate::listeners::{Places, Sort};
 use crate::log::{Log, Names};
 use crate::relaying::Relaying;

@@ -31,14 +31,14 @@ mod web;
 
 pub use config::{HelperConfig, Service, StartError};
 pub use connections::{CONNECTIONS_MAX, Connection, Connections};
-pub use control::query;
+pub use control::{Source, query};
 pub use distribution::Distribution;
 pub use health::health;
 pub use helper::Helper;
 pub use metrics::METRICS;
 pub use rates::{Rates, ServiceRates};
 pub use registering::RegistrationStatus;
-pub use run::{Source, run};
+pub use run::run;
 pub use status::{ContextLoad, ContextStatus, Drained, HelperStatus, LinkStatus, ServiceStatus};
 
 /// Where the admin socket is when nobody says otherwise.

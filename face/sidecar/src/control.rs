@@ -1,15 +1,15 @@
 //! Requests to a running sidecar, and their answers: one line of JSON in, one document out, as with a helper.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
+use spillway_daemon::{AskError, Said};
 use spillway_policy::Word;
 use tracing::info;
 
-use crate::sidecar::Shared;
+use crate::shared::Shared;
 use crate::status::SidecarStatus;
 
 /// How long an asker waits.
@@ -33,25 +33,14 @@ pub(crate) enum Request {
     },
 }
 
-/// What a word of the operator's has done.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Said {
-    /// The word that holds now.
-    word: String,
-    /// As helpers answer: clients that others have to lead elsewhere. A sidecar leads its own.
-    clients: u64,
-}
-
 /// The document that answers a request's line.
 pub(crate) fn answer(line: &str, shared: &Shared) -> String {
-    match serde_json::from_str::<Request>(line) {
-        Ok(Request::Status {}) => text(&json!({ "ok": shared.status() })),
-        Ok(Request::Relief { service, word, lasts_ms }) => match say(shared, &service, &word, lasts_ms) {
-            Ok(said) => text(&json!({ "ok": said })),
-            Err(why) => refusal(&why),
-        },
-        Err(error) => refusal(&format!("not a request to a sidecar: {error}")),
-    }
+    spillway_daemon::answer(line, |request| match request {
+        Request::Status {} => Ok(json!(shared.status())),
+        Request::Relief { service, word, lasts_ms } => {
+            say(shared, &service, &word, lasts_ms).map(|said| json!(said))
+        }
+    })
 }
 
 fn say(shared: &Shared, service: &str, word: &str, lasts_ms: Option<u64>) -> Result<Said, String> {
@@ -63,28 +52,12 @@ fn say(shared: &Shared, service: &str, word: &str, lasts_ms: Option<u64>) -> Res
     Ok(Said { word: word.name().to_owned(), clients: 0 })
 }
 
-/// The document that says why a request is not answered.
-pub(crate) fn refusal(why: &str) -> String {
-    text(&json!({ "error": why }))
-}
-
-fn text(document: &Value) -> String {
-    // Texts, numbers and lists always have one.
-    serde_json::to_string_pretty(document).unwrap_or_default() + "\n"
-}
-
 /// Asks the sidecar that serves this admin socket what it does.
 ///
 /// # Errors
 /// Nobody answers there, or something else than a sidecar.
-pub fn query(path: &Path) -> io::Result<SidecarStatus> {
-    let line = json!(Request::Status {}).to_string();
-    let text = spillway_daemon::ask(path, &line, PATIENCE)?;
-    let mut document: Value = serde_json::from_str(&text)?;
-    if let Some(why) = document["error"].as_str() {
-        return Err(io::Error::other(why.to_owned()));
-    }
-    Ok(serde_json::from_value(document["ok"].take())?)
+pub fn query(path: &Path) -> Result<SidecarStatus, AskError> {
+    spillway_daemon::ask_for(path, &Request::Status {}, PATIENCE)
 }
 
 #[cfg(test)]

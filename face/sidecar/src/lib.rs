@@ -24,6 +24,7 @@ mod part;
 mod relief;
 mod run;
 mod settings;
+mod shared;
 mod sidecar;
 mod socket;
 mod status;

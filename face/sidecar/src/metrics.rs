@@ -4,7 +4,7 @@ use spillway_metrics::{Exposition, Metric, process};
 
 use crate::counters::Counters;
 use crate::latency::{BOUNDS_US, Total};
-use crate::sidecar::Shared;
+use crate::shared::Shared;
 use crate::status::SidecarStatus;
 
 const NONE: &[&str] = &[];

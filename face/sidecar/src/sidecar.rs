@@ -1,28 +1,23 @@
 //! A running sidecar.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use spillway_daemon::{AdminServer, Bounds, SocketFile, ThreadWatch};
+use spillway_daemon::{AdminServer, Bounds, SocketFile, ThreadWatch, refusal};
 use spillway_discovery::Watcher;
 use spillway_metrics::HttpServer;
-use spillway_policy::Word;
-use spillway_requests::Protocol;
 use tracing::{info, warn};
 
-use crate::carriers::Carriers;
-use crate::counters::{ByReason, Counters};
-use crate::latency::histogram;
 use crate::mailbox::{Mailbox, Message};
 use crate::part::Part;
 use crate::settings::{Listen, Settings, StartError};
-use crate::status::{LatencyStatus, SidecarStatus};
+use crate::shared::Shared;
+use crate::status::SidecarStatus;
 use crate::worker::{Start, Worker};
 use crate::{control, descriptors, socket, web};
 
@@ -35,18 +30,6 @@ pub struct Sidecar {
     /// Its file is removed with it.
     _admin: Option<AdminServer>,
     http: Option<HttpServer>,
-}
-
-/// What threads and askers share.
-pub(crate) struct Shared {
-    settings: Arc<Settings>,
-    listen: Vec<Listen>,
-    parts: Vec<Arc<Part>>,
-    mailboxes: Vec<Arc<Mailbox>>,
-    started: Instant,
-    is_draining: AtomicBool,
-    watch: ThreadWatch,
-    carriers: Carriers,
 }
 
 impl Sidecar {
@@ -90,28 +73,19 @@ impl Sidecar {
         let parts: Vec<Arc<Part>> = (0..settings.threads).map(part).collect();
         let mailboxes = (0..settings.threads).map(|_| Mailbox::new().map(Arc::new));
         let mailboxes: Vec<Arc<Mailbox>> = mailboxes.collect::<io::Result<_>>().map_err(StartError::Host)?;
-        let shared = Shared {
-            settings,
-            listen,
-            parts,
-            mailboxes,
-            started,
-            is_draining: AtomicBool::new(false),
-            watch,
-            carriers: Carriers::default(),
-        };
+        let shared = Shared::new(settings, listen, parts, mailboxes, watch);
         let mut sidecar =
             Sidecar { shared: Arc::new(shared), threads: Vec::new(), files, _admin: None, http: None };
         sidecar.start_threads(&listeners).map_err(StartError::Host)?;
         sidecar.serve(admin, http).map_err(StartError::Host)?;
-        for listen in &sidecar.shared.listen {
-            info!(server = %sidecar.shared.settings.server, "listening on {listen}");
+        for listen in sidecar.shared.listen() {
+            info!(server = %sidecar.shared.settings().server, "listening on {listen}");
         }
         Ok(sidecar)
     }
 
     fn start_threads(&mut self, listeners: &[Arc<OwnedFd>]) -> io::Result<()> {
-        let settings = &self.shared.settings;
+        let settings = self.shared.settings();
         let watcher = settings.helpers.clone();
         let discovery = || spillway_discovery::Settings {
             etcd_access: settings.etcd.clone(),
@@ -119,16 +93,16 @@ impl Sidecar {
         };
         let watcher = watcher.map(|source| Watcher::start(source, discovery()));
         let mut watcher = watcher.transpose()?;
-        for (thread, (part, mailbox)) in self.shared.parts.iter().zip(&self.shared.mailboxes).enumerate() {
+        for (thread, (part, mailbox)) in self.shared.parts().iter().zip(self.shared.mailboxes()).enumerate() {
             let worker = Worker::new(Start {
                 settings: Arc::clone(settings),
                 listeners: listeners.to_vec(),
                 part: Arc::clone(part),
                 mailbox: Arc::clone(mailbox),
-                everybody: self.shared.mailboxes.clone(),
+                everybody: self.shared.mailboxes().to_vec(),
                 watcher: watcher.take(),
             })?;
-            let started = self.shared.watch.spawn(&format!("sidecar-{thread}"), move || worker.run());
+            let started = self.shared.watch().spawn(&format!("sidecar-{thread}"), move || worker.run());
             self.threads.push(started?);
         }
         Ok(())
@@ -138,7 +112,7 @@ impl Sidecar {
         if let Some(admin) = &admin {
             let shared = Arc::clone(&self.shared);
             let answer = move |line: &str| control::answer(line, &shared);
-            admin.serve(Bounds::default(), answer, control::refusal)?;
+            admin.serve(Bounds::default(), answer, refusal)?;
         }
         self._admin = admin;
         if let Some(listener) = http {
@@ -157,15 +131,14 @@ impl Sidecar {
 
     /// Where it listens, ports included.
     pub fn listen(&self) -> &[Listen] {
-        &self.shared.listen
+        self.shared.listen()
     }
 
     /// Takes no more connections. Those that are there end when they are idle, or by a reset after this time; then the
     /// threads end.
     pub fn drain(&mut self, within: Duration) {
-        self.shared.is_draining.store(true, Ordering::Relaxed);
         self.files.clear();
-        self.shared.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::Drain(within)));
+        self.shared.drain(within);
     }
 
     /// Where it serves metrics, if it does.
@@ -175,28 +148,28 @@ impl Sidecar {
 
     /// Network threads that have not ended.
     pub(crate) fn running(&self) -> usize {
-        self.shared.watch.running()
+        self.shared.watch().running()
     }
 
     /// The first thread that has failed, and why.
     pub fn failure(&self) -> Option<&str> {
-        self.shared.watch.failure()
+        self.shared.watch().failure()
     }
 
     /// Turns of all threads' loops up to now, and one more of each is to come: a thread that stands still makes none. `None`
     /// for one that has ended.
     pub(crate) fn turns(&self) -> Vec<Option<u64>> {
-        self.shared.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::Wake));
+        self.shared.put_all(|| Message::Wake);
         let turns = |(thread, part): (&JoinHandle<_>, &Arc<Part>)| {
             (!thread.is_finished()).then(|| part.counters.turns.value())
         };
-        self.threads.iter().zip(&self.shared.parts).map(turns).collect()
+        self.threads.iter().zip(self.shared.parts()).map(turns).collect()
     }
 }
 
 impl Drop for Sidecar {
     fn drop(&mut self) {
-        self.shared.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::End));
+        self.shared.put_all(|| Message::End);
         for thread in self.threads.drain(..) {
             // What became of it is known to the watch.
             let _ = thread.join();
@@ -242,147 +215,6 @@ impl Bound {
     }
 }
 
-impl Shared {
-    pub(crate) fn parts(&self) -> &[Arc<Part>] {
-        &self.parts
-    }
-
-    pub(crate) fn is_draining(&self) -> bool {
-        self.is_draining.load(Ordering::Relaxed)
-    }
-
-    /// Whether new clients are accepted and carried. May look at link ports, for half a second at most.
-    ///
-    /// # Errors
-    /// They are not: why.
-    pub(crate) fn health(&self) -> Result<(), String> {
-        if let Some(failure) = self.watch.failure() {
-            return Err(failure.to_owned());
-        }
-        let connections = self.sum(|counters| counters.connections.value());
-        if self.is_draining() {
-            return Err(format!("draining: no new clients; {connections} connected"));
-        }
-        let max = self.settings.max_connections;
-        if connections >= u64::from(max) {
-            return Err(format!("full: no new clients; {connections} connected, --max-connections {max}"));
-        }
-        // Each thread knows the same helpers.
-        let helpers = self.parts.first().map(|part| part.relief().helpers).unwrap_or_default();
-        let is_carrying = connections > self.sum(|counters| counters.waiting.value());
-        let seen = self.parts.iter().map(|part| &part.seen);
-        self.carriers.check(seen, is_carrying, self.settings.server, &helpers)
-    }
-
-    pub(crate) fn sum(&self, of: impl Fn(&Counters) -> u64) -> u64 {
-        self.parts.iter().map(|part| of(&part.counters)).sum()
-    }
-
-    fn sums<const N: usize>(&self, of: impl Fn(&Counters) -> &ByReason<N>) -> BTreeMap<String, u64> {
-        let mut sums = BTreeMap::new();
-        for (name, count) in self.parts.iter().flat_map(|part| of(&part.counters).iter()) {
-            *sums.entry(name.to_owned()).or_default() += count;
-        }
-        sums
-    }
-
-    /// The operator's word, to all threads. False: it is about another service.
-    pub(crate) fn say(&self, service: &str, word: Word, lasts: Option<Duration>) -> bool {
-        let is_ours = service == self.settings.name || service == self.settings.server.to_string();
-        if is_ours {
-            self.mailboxes.iter().for_each(|mailbox| mailbox.put(Message::Say(word, lasts)));
-        }
-        is_ours
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.settings.name
-    }
-
-    /// What relief has decided, all threads together.
-    fn decisions(&self) -> BTreeMap<String, u64> {
-        let all = self.parts.iter().map(|part| part.relief().counters);
-        let mut sums = BTreeMap::new();
-        for counters in all {
-            for (name, count) in [
-                ("activations", counters.activations),
-                ("canaries", counters.canaries),
-                ("back_offs", counters.back_offs),
-                ("cures", counters.cures),
-                ("releases", counters.releases),
-                ("words", counters.words),
-                ("orders_to_helpers", counters.orders_to_helpers),
-                ("orders_to_server", counters.orders_to_server),
-                ("orders_failed", counters.orders_failed),
-            ] {
-                *sums.entry(name.to_owned()).or_default() += count;
-            }
-        }
-        sums
-    }
-
-    pub(crate) fn status(&self) -> SidecarStatus {
-        let settings = &self.settings;
-        let (mut direct, mut helped) = (histogram(), histogram());
-        for part in &self.parts {
-            part.latencies.add_recent(Instant::now(), [&mut direct, &mut helped]);
-        }
-        let connections = self.sum(|counters| counters.connections.value());
-        let waiting = self.sum(|counters| counters.waiting.value());
-        let by_helpers = self.sum(|counters| counters.helped.value());
-        // Each thread decides for its own connections; the word, and the helpers, are the same for all.
-        let first = self.parts.first().map(|part| part.relief()).unwrap_or_default();
-        SidecarStatus {
-            kind: "sidecar".into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            pid: std::process::id(),
-            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            draining: self.is_draining(),
-            name: settings.name.clone(),
-            server: settings.server.to_string(),
-            helpers: first.helpers.iter().map(ToString::to_string).collect(),
-            listen: self.listen.iter().map(ToString::to_string).collect(),
-            protocol: match settings.protocol {
-                Protocol::Memcached => "memcached",
-                Protocol::Redis => "redis",
-                Protocol::Tcp => "tcp",
-            }
-            .into(),
-            relief: first.word.name().into(),
-            relief_stage: first.stage.into(),
-            decisions: self.decisions(),
-            sla_us: u64::try_from(settings.sla.as_micros()).unwrap_or(u64::MAX),
-            threads: self.parts.len(),
-            thread_failure: self.watch.failure().map(str::to_owned),
-            log_lines_dropped: spillway_daemon::log_lines_dropped(),
-            cpu_us: self.sum(|counters| counters.cpu_ns.value()) / 1000,
-            connections,
-            max_connections: settings.max_connections,
-            helped: by_helpers,
-            // Read one after the other, while they change.
-            direct: connections.saturating_sub(waiting).saturating_sub(by_helpers),
-            waiting,
-            buffered_bytes: self.sum(|counters| counters.buffered_bytes.value()),
-            threads_scarce: self.sum(|counters| counters.is_scarce.value()),
-            connections_paused: self.sum(|counters| counters.paused.value()),
-            max_memory_bytes: settings.max_memory,
-            taken: self.sum(|counters| counters.taken.value()),
-            announced: self.sum(|counters| counters.announced.value()),
-            refused: self.sums(|counters| &counters.refused),
-            ended: self.sums(|counters| &counters.ended),
-            moves: self.sums(|counters| &counters.moves),
-            carriers_lost: self.sums(|counters| &counters.losses),
-            request_bytes: self.sum(|counters| counters.request_bytes.value()),
-            reply_bytes: self.sum(|counters| counters.reply_bytes.value()),
-            replies: self.sum(|counters| counters.replies.value()),
-            replies_unmeasured: self.sum(|counters| counters.unmeasured.value()),
-            gave_up: self.sums(|counters| &counters.gave_up),
-            latency_direct: LatencyStatus::of(&direct),
-            latency_helped: LatencyStatus::of(&helped),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -399,7 +231,7 @@ mod tests {
         settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
         settings.threads = 2;
         let sidecar = Sidecar::start(settings, move || send.send(()).unwrap()).unwrap();
-        sidecar.shared.mailboxes[1].put(Message::Panic);
+        sidecar.shared.mailboxes()[1].put(Message::Panic);
         ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
         assert_eq!(sidecar.running(), 1);
         let failure = "thread sidecar-1 panicked: injected";

@@ -3,7 +3,7 @@
 use spillway_metrics::{CONTENT_TYPE, Request, Response};
 
 use crate::metrics::render;
-use crate::sidecar::Shared;
+use crate::shared::Shared;
 
 pub(crate) fn answer(request: &Request, shared: &Shared, started: f64) -> Response {
     match request.path.as_str() {

@@ -3,21 +3,27 @@
 //! - [`Signals`]: SIGTERM and SIGINT, SIGHUP, SIGUSR1 as events
 //! - [`Manager`]: what a service manager is told (`sd_notify`), and its watchdog
 //! - [`AdminServer`], [`ask`]: requests and answers on a UNIX socket for owner and group
+//! - [`ask_for`], [`answer`]: those requests and answers as JSON
 //! - [`SocketFile`]: a UNIX socket's file, made with care and removed again
 //! - [`Log`]: lines for standard error, written by a thread of their own that nothing waits for
+//! - [`MainThread`], [`Service`]: what the main thread does until the process is told to go
 //! - [`ThreadWatch`]: threads whose unexpected end is the end of the process
 #![forbid(unsafe_code)]
 
 mod admin;
+mod documents;
 mod log;
 mod manager;
+mod service;
 mod signals;
 mod socket_file;
 mod threads;
 
 pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, ask};
+pub use documents::{AskError, Said, answer, ask_for, refusal};
 pub use log::{Log, flush_log, log_lines_dropped, say};
 pub use manager::Manager;
+pub use service::{MainThread, Service};
 pub use signals::{SignalEvent, Signals};
 pub use socket_file::SocketFile;
 pub use threads::{ThreadWatch, message};

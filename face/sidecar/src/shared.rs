@@ -1,0 +1,217 @@
+//! What the threads of a sidecar, and those who ask it, share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use spillway_daemon::ThreadWatch;
+use spillway_policy::Word;
+use spillway_requests::Protocol;
+
+use crate::carriers::Carriers;
+use crate::counters::{ByReason, Counters};
+use crate::latency::histogram;
+use crate::mailbox::{Mailbox, Message};
+use crate::part::Part;
+use crate::settings::{Listen, Settings};
+use crate::status::{LatencyStatus, SidecarStatus};
+
+/// What threads and askers share.
+pub(crate) struct Shared {
+    settings: Arc<Settings>,
+    listen: Vec<Listen>,
+    parts: Vec<Arc<Part>>,
+    mailboxes: Vec<Arc<Mailbox>>,
+    started: Instant,
+    is_draining: AtomicBool,
+    watch: ThreadWatch,
+    carriers: Carriers,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        settings: Arc<Settings>,
+        listen: Vec<Listen>,
+        parts: Vec<Arc<Part>>,
+        mailboxes: Vec<Arc<Mailbox>>,
+        watch: ThreadWatch,
+    ) -> Shared {
+        Shared {
+            settings,
+            listen,
+            parts,
+            mailboxes,
+            started: Instant::now(),
+            is_draining: AtomicBool::new(false),
+            watch,
+            carriers: Carriers::default(),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
+    pub(crate) fn listen(&self) -> &[Listen] {
+        &self.listen
+    }
+
+    pub(crate) fn mailboxes(&self) -> &[Arc<Mailbox>] {
+        &self.mailboxes
+    }
+
+    pub(crate) fn watch(&self) -> &ThreadWatch {
+        &self.watch
+    }
+
+    /// Puts a message into every thread's mailbox.
+    pub(crate) fn put_all(&self, message: impl Fn() -> Message) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.put(message()));
+    }
+
+    /// No more connections are taken; those that are there end within this time.
+    pub(crate) fn drain(&self, within: Duration) {
+        self.is_draining.store(true, Ordering::Relaxed);
+        self.put_all(|| Message::Drain(within));
+    }
+
+    pub(crate) fn parts(&self) -> &[Arc<Part>] {
+        &self.parts
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether new clients are accepted and carried. May look at link ports, for half a second at most.
+    ///
+    /// # Errors
+    /// They are not: why.
+    pub(crate) fn health(&self) -> Result<(), String> {
+        if let Some(failure) = self.watch.failure() {
+            return Err(failure.to_owned());
+        }
+        let connections = self.sum(|counters| counters.connections.value());
+        if self.is_draining() {
+            return Err(format!("draining: no new clients; {connections} connected"));
+        }
+        let max = self.settings.max_connections;
+        if connections >= u64::from(max) {
+            return Err(format!("full: no new clients; {connections} connected, --max-connections {max}"));
+        }
+        // Each thread knows the same helpers.
+        let helpers = self.parts.first().map(|part| part.relief().helpers).unwrap_or_default();
+        let is_carrying = connections > self.sum(|counters| counters.waiting.value());
+        let seen = self.parts.iter().map(|part| &part.seen);
+        self.carriers.check(seen, is_carrying, self.settings.server, &helpers)
+    }
+
+    pub(crate) fn sum(&self, of: impl Fn(&Counters) -> u64) -> u64 {
+        self.parts.iter().map(|part| of(&part.counters)).sum()
+    }
+
+    fn sums<const N: usize>(&self, of: impl Fn(&Counters) -> &ByReason<N>) -> BTreeMap<String, u64> {
+        let mut sums = BTreeMap::new();
+        for (name, count) in self.parts.iter().flat_map(|part| of(&part.counters).iter()) {
+            *sums.entry(name.to_owned()).or_default() += count;
+        }
+        sums
+    }
+
+    /// The operator's word, to all threads. False: it is about another service.
+    pub(crate) fn say(&self, service: &str, word: Word, lasts: Option<Duration>) -> bool {
+        let is_ours = service == self.settings.name || service == self.settings.server.to_string();
+        if is_ours {
+            self.put_all(|| Message::Say(word, lasts));
+        }
+        is_ours
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// What relief has decided, all threads together.
+    fn decisions(&self) -> BTreeMap<String, u64> {
+        let all = self.parts.iter().map(|part| part.relief().counters);
+        let mut sums = BTreeMap::new();
+        for counters in all {
+            for (name, count) in [
+                ("activations", counters.activations),
+                ("canaries", counters.canaries),
+                ("back_offs", counters.back_offs),
+                ("cures", counters.cures),
+                ("releases", counters.releases),
+                ("words", counters.words),
+                ("orders_to_helpers", counters.orders_to_helpers),
+                ("orders_to_server", counters.orders_to_server),
+                ("orders_failed", counters.orders_failed),
+            ] {
+                *sums.entry(name.to_owned()).or_default() += count;
+            }
+        }
+        sums
+    }
+
+    pub(crate) fn status(&self) -> SidecarStatus {
+        let settings = &self.settings;
+        let (mut direct, mut helped) = (histogram(), histogram());
+        for part in &self.parts {
+            part.latencies.add_recent(Instant::now(), [&mut direct, &mut helped]);
+        }
+        let connections = self.sum(|counters| counters.connections.value());
+        let waiting = self.sum(|counters| counters.waiting.value());
+        let by_helpers = self.sum(|counters| counters.helped.value());
+        // Each thread decides for its own connections; the word, and the helpers, are the same for all.
+        let first = self.parts.first().map(|part| part.relief()).unwrap_or_default();
+        SidecarStatus {
+            kind: "sidecar".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            draining: self.is_draining(),
+            name: settings.name.clone(),
+            server: settings.server.to_string(),
+            helpers: first.helpers.iter().map(ToString::to_string).collect(),
+            listen: self.listen.iter().map(ToString::to_string).collect(),
+            protocol: match settings.protocol {
+                Protocol::Memcached => "memcached",
+                Protocol::Redis => "redis",
+                Protocol::Tcp => "tcp",
+            }
+            .into(),
+            relief: first.word.name().into(),
+            relief_stage: first.stage.into(),
+            decisions: self.decisions(),
+            sla_us: u64::try_from(settings.sla.as_micros()).unwrap_or(u64::MAX),
+            threads: self.parts.len(),
+            thread_failure: self.watch.failure().map(str::to_owned),
+            log_lines_dropped: spillway_daemon::log_lines_dropped(),
+            cpu_us: self.sum(|counters| counters.cpu_ns.value()) / 1000,
+            connections,
+            max_connections: settings.max_connections,
+            helped: by_helpers,
+            // Read one after the other, while they change.
+            direct: connections.saturating_sub(waiting).saturating_sub(by_helpers),
+            waiting,
+            buffered_bytes: self.sum(|counters| counters.buffered_bytes.value()),
+            threads_scarce: self.sum(|counters| counters.is_scarce.value()),
+            connections_paused: self.sum(|counters| counters.paused.value()),
+            max_memory_bytes: settings.max_memory,
+            taken: self.sum(|counters| counters.taken.value()),
+            announced: self.sum(|counters| counters.announced.value()),
+            refused: self.sums(|counters| &counters.refused),
+            ended: self.sums(|counters| &counters.ended),
+            moves: self.sums(|counters| &counters.moves),
+            carriers_lost: self.sums(|counters| &counters.losses),
+            request_bytes: self.sum(|counters| counters.request_bytes.value()),
+            reply_bytes: self.sum(|counters| counters.reply_bytes.value()),
+            replies: self.sum(|counters| counters.replies.value()),
+            replies_unmeasured: self.sum(|counters| counters.unmeasured.value()),
+            gave_up: self.sums(|counters| &counters.gave_up),
+            latency_direct: LatencyStatus::of(&direct),
+            latency_helped: LatencyStatus::of(&helped),
+        }
+    }
+}
