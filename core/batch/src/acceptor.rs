@@ -9,9 +9,9 @@ use spillway_wire::preamble::{KeyId, Role, SESSIONS_SINCE};
 use spillway_wire::{Control, Disassembler, HEADER_BYTES, Id, Kind, Piece};
 
 use crate::assembler::Assembler;
-use crate::ends::CONTROL_BYTES_MAX;
 use crate::error::LinkError;
 use crate::handshake::{Accepted, Accepting};
+use crate::limits::CONTROL_BYTES_MAX;
 use crate::overhead::Overhead;
 use crate::records::{Encryption, Records, Scratch};
 
@@ -315,8 +315,9 @@ mod tests {
     use spillway_wire::CloseReason;
 
     use super::*;
-    use crate::ends::Limits;
-    use crate::opener::{OpenerConfig, OpenerEvent, OpenerLink};
+    use crate::limits::Limits;
+    use crate::opener::OpenerLink;
+    use crate::opener_event::{OpenerConfig, OpenerEvent};
     use crate::policy::PolicyKind;
 
     fn fresh(first: u8) -> Fresh {

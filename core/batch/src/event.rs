@@ -6,9 +6,9 @@ use spillway_wire::preamble::{KeyId, Role};
 use spillway_wire::session::Opening;
 use spillway_wire::{CloseReason, Control, Id, Kind};
 
-use crate::addresses::Forbidden;
 #[cfg(doc)]
-use crate::server::ServerLink;
+use crate::ServerLink;
+use crate::addresses::Forbidden;
 
 /// What a link tells the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

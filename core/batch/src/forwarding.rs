@@ -6,11 +6,11 @@
 use alloc::vec::Vec;
 
 use spillway_transport::Time;
-use spillway_wire::{HEADER_BYTES, Header, Id, Kind};
+use spillway_wire::{HEADER_BYTES, Header, Kind};
 
-use crate::ends::Ends;
 use crate::error::LinkError;
 use crate::event::ServerEvent;
+use crate::run::{Taken, frames};
 use crate::server::ServerLink;
 
 /// What a link brings to a server that passes requests on.
@@ -21,90 +21,6 @@ pub enum Received<'a> {
     Run(&'a [u8]),
     /// Anything else. Never [`ServerEvent::Data`].
     Event(ServerEvent<'a>),
-}
-
-/// What is at the front of a link's bytes.
-enum Front<'a> {
-    /// A data frame that is not there as a whole.
-    Cut,
-    /// A whole data frame.
-    Frame { header: Header, payload: &'a [u8] },
-    /// Control, or what is no frame.
-    Other,
-}
-
-fn front(input: &[u8]) -> Front<'_> {
-    let Some((head, rest)) = input.split_first_chunk::<HEADER_BYTES>() else { return Front::Cut };
-    match Header::parse(head) {
-        Ok(header) if header.kind.is_data() => match rest.get(..usize::from(header.length)) {
-            Some(payload) => Front::Frame { header, payload },
-            None => Front::Cut,
-        },
-        _ => Front::Other,
-    }
-}
-
-/// The data frames of a run.
-fn frames(mut run: &[u8]) -> impl Iterator<Item = (Header, &[u8])> + '_ {
-    core::iter::from_fn(move || {
-        let Front::Frame { header, payload } = front(run) else { return None };
-        run = &run[HEADER_BYTES + payload.len()..];
-        Some((header, payload))
-    })
-}
-
-/// What [`Ends::incoming_run`] finds.
-pub(crate) enum Taken<'a> {
-    /// Whole frames, counted as received.
-    Run(&'a [u8]),
-    /// Nothing, or a data frame of which more is to come.
-    Cut,
-    /// Something that is not forwarded: take it apart.
-    Apart,
-}
-
-impl Ends {
-    /// Takes the data frames at the front of `input` that the application may have as they are. Between frames only.
-    pub(crate) fn incoming_run<'a>(&mut self, input: &mut &'a [u8]) -> Taken<'a> {
-        let mut length = 0;
-        let found = loop {
-            match front(&input[length..]) {
-                Front::Frame { header, payload } => {
-                    let is_idle = length == 0 && payload.is_empty() && header.id != Id::LINK;
-                    if self.take_frame(&header) {
-                        length += HEADER_BYTES + payload.len();
-                    } else if is_idle {
-                        // It carries nothing, to nobody.
-                        *input = &input[HEADER_BYTES..];
-                    } else {
-                        break Taken::Apart;
-                    }
-                }
-                Front::Other => break Taken::Apart,
-                Front::Cut => break Taken::Cut,
-            }
-        };
-        let (run, rest) = input.split_at(length);
-        *input = rest;
-        if run.is_empty() { found } else { Taken::Run(run) }
-    }
-
-    /// Counts this frame as received, if the application may have it as it is.
-    fn take_frame(&mut self, header: &Header) -> bool {
-        let bytes = usize::from(header.length);
-        let Some(connection) = self.get_mut(header.id) else { return false };
-        let may = header.kind == Kind::Request
-            && connection.is_open()
-            && !connection.is_carrier
-            && !connection.incoming.finished
-            && connection.incoming.receive(bytes);
-        if may && bytes > 0 {
-            self.counters.messages_received += u64::from(!header.more);
-            self.counters.bytes_received += bytes as u64;
-            self.owe(header.id);
-        }
-        may
-    }
 }
 
 impl ServerLink {

@@ -10,8 +10,8 @@ use spillway_wire::preamble::{
     VERSIONS, Verdict, WELCOME_BYTES, Welcome, transcript,
 };
 
-use crate::ends::connections_max_of;
 use crate::error::LinkError;
+use crate::limits::connections_max_of;
 use crate::records::Encryption;
 
 /// Whole hello and whole welcome: what the key exchange is bound to.

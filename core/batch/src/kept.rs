@@ -4,13 +4,6 @@
 //! asks for it, the server keeps those bytes, so that another helper could go on from what the client has.
 
 use alloc::collections::VecDeque;
-use core::net::SocketAddr;
-
-use spillway_wire::session::Acknowledge;
-use spillway_wire::{Control, Id};
-
-use crate::connection::Connection;
-use crate::opener::{OpenError, OpenerLink};
 
 /// A buffer that has become empty gives its memory back above this size.
 const QUIET_BYTES: usize = 16 * 1024;
@@ -69,28 +62,5 @@ impl Kept {
 
     pub(crate) fn all(&self) -> Unacknowledged<'_> {
         Unacknowledged { acknowledged: self.acknowledged, bytes: self.bytes.as_slices() }
-    }
-}
-
-impl OpenerLink {
-    /// As [`open`](Self::open), and the server is asked to keep its replies until they are [acknowledged](Self::acknowledge): by an
-    /// *acknowledge* before *connect*, so that the first reply is kept too. An old server is not asked.
-    pub fn open_kept(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
-        self.open_own(client, server, self.window_bytes, self.carries_sessions())
-    }
-
-    /// Tells the server that the client's own TCP has acknowledged replies up to this offset; also after the server has
-    /// closed, until we do. Said first of a connection that was not [opened](Self::open_kept) so, it asks the server to
-    /// keep replies from now on. To an old server nothing is said.
-    pub fn acknowledge(&mut self, id: Id, through: u64) {
-        let is_heard = |connection: &Connection| !connection.closed_here && connection.broken.is_none();
-        if self.carries_sessions() && self.ends.get(id).is_some_and(is_heard) {
-            self.say_acknowledged(id, through);
-        }
-    }
-
-    pub(crate) fn say_acknowledged(&mut self, id: Id, through: u64) {
-        let acknowledge = Acknowledge { received: through, finish_received: false, answer: false };
-        self.ends.assembler.control(id, Control::Acknowledge(acknowledge));
     }
 }

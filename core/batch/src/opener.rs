@@ -1,123 +1,29 @@
 //! The end of a link that opens it: a helper's, or a library client's.
 
+mod verbs;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use spillway_auth::{Fresh, Key};
+use spillway_auth::Fresh;
 use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
-use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece, RefuseReason};
+use spillway_wire::session::Acknowledge;
+use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece};
 
 use crate::assembler::Updates;
+use crate::batching::Batching;
 use crate::connection::Connection;
-use crate::ends::{Ends, Incoming, Limits, LinkCounters};
-use crate::error::{ConsumedTooMuch, LinkError};
+use crate::ends::{Ends, Incoming};
+use crate::error::LinkError;
 use crate::handshake::{Opened, Opening, Settled};
 use crate::histogram::Batches;
 use crate::ids::IdPool;
+use crate::limits::{CLIENT_SPARE_BYTES_MAX, LinkCounters};
+use crate::opener_event::{OpenError, OpenerConfig, OpenerEvent};
 use crate::policy::PolicyKind;
-use crate::records::{Encryption, Records, Scratch};
-use crate::server::CLIENT_SPARE_BYTES_MAX;
-
-/// How a link is opened.
-#[derive(Clone, Debug)]
-pub struct OpenerConfig {
-    /// Helper or library client.
-    pub role: Role,
-    /// The key that the server accepts for this role.
-    pub key: Key,
-    /// Bounds. The server's own bound on connections counts too.
-    pub limits: Limits,
-    /// When batches go.
-    pub policy: PolicyKind,
-    /// Whether the link is encrypted.
-    pub encryption: Encryption,
-}
-
-/// What a link tells its opener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenerEvent<'a> {
-    /// Both ends have authenticated: connections may be opened.
-    Established {
-        /// How many.
-        connections_max: u32,
-    },
-    /// The server's application accepted a connection.
-    Accepted {
-        /// Which.
-        id: Id,
-    },
-    /// A connection was refused; its requests were not delivered. Its id is free again.
-    Refused {
-        /// Which.
-        id: Id,
-        /// Why.
-        reason: RefuseReason,
-    },
-    /// Bytes from the server, within the connection's window; say [`OpenerLink::consumed`] when they are gone.
-    Data {
-        /// Whose.
-        id: Id,
-        /// The bytes, never empty.
-        bytes: &'a [u8],
-    },
-    /// The server has taken requests up to this offset: they do not depend on this end any more. Where
-    /// [`OpenerLink::hears_what_is_taken`].
-    Taken {
-        /// Whose.
-        id: Id,
-        /// Stream offset of requests.
-        through: u64,
-        /// The *finish* as well.
-        is_finished: bool,
-    },
-    /// The server sends no more on this connection.
-    Finished {
-        /// Which.
-        id: Id,
-    },
-    /// The connection is closed by the server, or broken: call [`OpenerLink::close`] in answer; its id is free
-    /// only then.
-    Closed {
-        /// Which.
-        id: Id,
-        /// Why.
-        reason: CloseReason,
-    },
-    /// The server wants the link's connections moved away within this time.
-    Drain {
-        /// Milliseconds.
-        deadline_ms: u32,
-    },
-    /// A frame of a relayed connection, as it came.
-    RelayedData {
-        /// Whose.
-        id: Id,
-        /// The bytes, never empty.
-        bytes: &'a [u8],
-        /// This piece ends a message.
-        last: bool,
-    },
-    /// A control message of a relayed connection, as it came.
-    RelayedControl {
-        /// Whose.
-        id: Id,
-        /// The message.
-        control: Control,
-    },
-}
-
-/// No connection can be opened now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenError {
-    /// The link is not established.
-    NotEstablished,
-    /// All ids of this link are in use.
-    Full,
-    /// The server's end of the link is too old to carry sessions.
-    Sessions,
-}
+use crate::records::Scratch;
 
 /// The opening end of one link. Verbs as of [`ServerLink`](crate::ServerLink), and two kinds of connections:
 /// *own* ones, opened with [`open`](Self::open), whose credit this end manages; and *relayed* ones, opened with
@@ -125,17 +31,15 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct OpenerLink {
     stage: Stage,
-    pub(crate) window_bytes: u32,
+    window_bytes: u32,
     connections_max: u32,
     handshake_deadline: Time,
-    pub(crate) ends: Ends,
+    ends: Ends,
     ids: IdPool,
     /// By id: relayed connections. Ids are ours, and so as dense as connections were at the same time.
     relayed: Vec<Option<Updates>>,
     /// [`unseal`](Self::unseal) has found that both ends have authenticated, which is not told yet.
     found_established: bool,
-    /// [`unseal`](Self::unseal) has found that the link cannot go on, which is told after what came before.
-    found_error: Option<LinkError>,
 }
 
 #[derive(Debug)]
@@ -150,28 +54,27 @@ impl OpenerLink {
     pub fn new(config: &OpenerConfig, now: Time, fresh: Fresh) -> OpenerLink {
         let (opening, hello) = Opening::new(config.role, config.key.clone(), config.encryption, fresh);
         let limits = config.limits;
-        let mut ends = Ends::new(Kind::Request, config.policy.build(), limits.pending_bytes_max);
-        ends.batches = Some(Box::default());
+        let mut batching = Batching::new(Kind::Request, config.policy.build(), limits.pending_bytes_max);
+        batching.keep_statistics();
         if config.role == Role::Client {
-            ends.assembler.keep_at_most(CLIENT_SPARE_BYTES_MAX);
+            batching.keep_at_most(CLIENT_SPARE_BYTES_MAX);
         }
-        ends.assembler.preamble(&hello);
+        batching.preamble(&hello);
         OpenerLink {
             stage: Stage::Opening(Box::new(opening)),
             window_bytes: limits.window_bytes,
             connections_max: limits.connections_max,
             handshake_deadline: now + limits.handshake_timeout,
-            ends,
+            ends: Ends::new(batching),
             ids: IdPool::new(0),
             relayed: Vec::new(),
             found_established: false,
-            found_error: None,
         }
     }
 
     /// Whether batches are encrypted, once both ends have authenticated.
     pub fn is_encrypted(&self) -> bool {
-        self.ends.records.is_some()
+        self.ends.receiving.is_encrypted()
     }
 
     /// Whether both ends have authenticated.
@@ -181,12 +84,33 @@ impl OpenerLink {
 
     /// Has batches go by another policy from now on.
     pub fn set_policy(&mut self, policy: PolicyKind) {
-        self.ends.set_policy(policy.build());
+        self.ends.batching.set_policy(policy.build());
     }
 
     /// Opens a connection for a client. Requests may follow at once.
     pub fn open(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
         self.open_own(client, server, self.window_bytes, false)
+    }
+
+    /// As [`open`](Self::open), and the server is asked to keep its replies until they are [acknowledged](Self::acknowledge): by an
+    /// *acknowledge* before *connect*, so that the first reply is kept too. An old server is not asked.
+    pub fn open_kept(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
+        self.open_own(client, server, self.window_bytes, self.carries_sessions())
+    }
+
+    /// Tells the server that the client's own TCP has acknowledged replies up to this offset; also after the server has
+    /// closed, until we do. Said first of a connection that was not [opened](Self::open_kept) so, it asks the server to
+    /// keep replies from now on. To an old server nothing is said.
+    pub fn acknowledge(&mut self, id: Id, through: u64) {
+        let is_heard = |connection: &Connection| !connection.closed_here && connection.broken.is_none();
+        if self.carries_sessions() && self.ends.get(id).is_some_and(is_heard) {
+            self.say_acknowledged(id, through);
+        }
+    }
+
+    fn say_acknowledged(&mut self, id: Id, through: u64) {
+        let acknowledge = Acknowledge { received: through, finish_received: false, answer: false };
+        self.ends.batching.control(id, Control::Acknowledge(acknowledge));
     }
 
     /// Opens a connection whose server may send `window` bytes ahead of what was [consumed](Self::consumed), until
@@ -195,7 +119,7 @@ impl OpenerLink {
         self.open_own(client, None, window, is_kept && self.carries_sessions())
     }
 
-    pub(crate) fn open_own(
+    fn open_own(
         &mut self,
         client: SocketAddr,
         server: Option<SocketAddr>,
@@ -208,7 +132,7 @@ impl OpenerLink {
         if is_kept {
             self.say_acknowledged(id, 0);
         }
-        self.ends.assembler.control(id, Control::Connect(Connect { client, server, credit, session: None }));
+        self.ends.batching.control(id, Control::Connect(Connect { client, server, credit, session: None }));
         Ok(id)
     }
 
@@ -219,7 +143,7 @@ impl OpenerLink {
             return Err(OpenError::Sessions);
         }
         let (id, _) = self.assign(true)?;
-        self.ends.assembler.control(id, first_words);
+        self.ends.batching.control(id, first_words);
         Ok(id)
     }
 
@@ -254,7 +178,7 @@ impl OpenerLink {
 
     /// Forwards a piece of a relayed connection's request.
     pub fn relay_data(&mut self, id: Id, bytes: &[u8], last: bool) {
-        self.ends.relay(id, bytes, last);
+        self.ends.batching.frame(id, bytes, last);
     }
 
     /// Forwards a control message of a relayed connection. A batch carries only the latest *credit* and *acknowledge* of
@@ -267,8 +191,8 @@ impl OpenerLink {
             _ => return,
         };
         match self.relayed.get_mut(id.0 as usize) {
-            Some(Some(updates)) => self.ends.assembler.update(id, control, updates),
-            _ => self.ends.assembler.control(id, control),
+            Some(Some(updates)) => self.ends.batching.update(id, control, updates),
+            _ => self.ends.batching.control(id, control),
         }
     }
 
@@ -290,18 +214,13 @@ impl OpenerLink {
             match self.handshake(&mut rest) {
                 Ok(is_established) => self.found_established = is_established,
                 Err(error) => {
-                    self.found_error = Some(error);
+                    self.ends.receiving.fail(error);
                     return &[];
                 }
             }
         }
-        let Some(records) = &mut self.ends.records else { return rest };
-        if matches!(self.stage, Stage::Failed) || self.found_error.is_some() {
-            return &[];
-        }
-        let (opened, outcome) = records.unseal(now, rest, scratch);
-        self.found_error = outcome.err();
-        opened
+        let is_failed = matches!(self.stage, Stage::Failed);
+        self.ends.receiving.unseal(now, rest, scratch, is_failed)
     }
 
     /// Takes the next event off the front of `input`, which was [opened](Self::unseal) before; a link that is not
@@ -328,14 +247,13 @@ impl OpenerLink {
             return Ok(Some(OpenerEvent::Established { connections_max: self.ids.max() }));
         }
         let before = input.len();
-        if let Some(records) = &self.ends.records {
-            records.are_opened(input)?;
-        }
+        self.ends.receiving.check_opened(input)?;
         let event = self.next_event(now, input)?;
-        if let Some(records) = &mut self.ends.records {
-            records.took(before - input.len());
+        self.ends.receiving.took(before - input.len());
+        if event.is_none() {
+            self.ends.receiving.end()?;
         }
-        if event.is_none() { self.found_error.take().map_or(Ok(None), Err) } else { Ok(event) }
+        Ok(event)
     }
 
     fn next_event<'a>(
@@ -353,7 +271,7 @@ impl OpenerLink {
             }
             Stage::Established(_) => {}
         }
-        while let Some(piece) = self.ends.disassembler.next(input)? {
+        while let Some(piece) = self.ends.receiving.next(input)? {
             if let Some(event) = self.piece(now, piece)? {
                 return Ok(Some(event));
             }
@@ -365,10 +283,10 @@ impl OpenerLink {
     fn handshake(&mut self, input: &mut &[u8]) -> Result<bool, LinkError> {
         let Stage::Opening(opening) = &mut self.stage else { return Ok(false) };
         let Some(Opened { settled, proof, encrypted }) = opening.advance(input)? else { return Ok(false) };
-        self.ends.assembler.preamble(&proof);
+        self.ends.batching.preamble(&proof);
         if let Some((answer, channel)) = encrypted {
-            self.ends.assembler.preamble(&answer);
-            self.ends.records = Some(Records::new(channel));
+            self.ends.batching.preamble(&answer);
+            self.ends.receiving.encrypt(channel);
         }
         self.ids = IdPool::new(settled.connections_max.min(self.connections_max));
         self.stage = Stage::Established(settled);
@@ -378,10 +296,9 @@ impl OpenerLink {
     fn piece<'a>(&mut self, now: Time, piece: Piece<'a>) -> Result<Option<OpenerEvent<'a>>, LinkError> {
         match piece {
             Piece::Data { kind: Kind::Reply, id, bytes, last } => {
-                self.ends.answered(now, id);
+                self.ends.batching.answered(now, id);
                 if self.is_relayed(id) {
-                    self.ends.counters.messages_received += u64::from(last);
-                    self.ends.counters.bytes_received += bytes.len() as u64;
+                    self.ends.relayed(bytes.len(), last);
                     return Ok(Some(OpenerEvent::RelayedData { id, bytes, last }));
                 }
                 let incoming = self.ends.incoming_data(id, bytes.len(), last);
@@ -451,70 +368,9 @@ impl OpenerLink {
         self.relayed.get(id.0 as usize).is_some_and(Option::is_some)
     }
 
-    /// Takes a prefix of a request, as far as credit and pending bytes allow, and returns its length. When it is
-    /// less than all, [`poll_room`](Self::poll_room) names the connection when it is worth trying again.
-    pub fn compose(&mut self, id: Id, request: &[u8]) -> usize {
-        self.ends.compose(id, request)
-    }
-
-    /// How much `compose` would take now.
-    pub fn room(&self, id: Id) -> usize {
-        self.ends.room(id)
-    }
-
-    /// The absolute offset up to which the server lets this connection send, less what was sent.
-    pub fn credit(&self, id: Id) -> usize {
-        self.ends.get(id).map_or(0, |connection| connection.outgoing.credit())
-    }
-
-    /// A connection whose `compose` fell short and that has room again. Ask until `None`, after each input and
-    /// each batch taken.
-    #[must_use]
-    pub fn poll_room(&mut self) -> Option<Id> {
-        self.ends.poll_room()
-    }
-
-    /// Whether [`poll_room`](Self::poll_room) may have a connection to name.
-    pub fn has_room(&self) -> bool {
-        self.ends.has_room()
-    }
-
-    /// Asks [`poll_room`](Self::poll_room) to name this connection when the server next raises its credit: for a
-    /// caller that accepts from its client no more than `credit` allows.
-    pub fn want_room(&mut self, id: Id) {
-        self.ends.want_room(id);
-    }
-
-    /// A larger window from now on: the server hears of it when bytes are next [consumed](Self::consumed).
-    pub fn widen(&mut self, id: Id, window: u32) {
-        if let Some(connection) = self.ends.get_mut(id) {
-            connection.incoming.widen(window);
-        }
-    }
-
-    /// This many bytes of a connection's replies are delivered: the server may send as many more.
-    ///
-    /// # Errors
-    /// More than were received; nothing has changed, then.
-    pub fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
-        self.ends.consumed(id, bytes)
-    }
-
-    /// The client sends no more on this connection.
-    pub fn finish(&mut self, id: Id) {
-        self.ends.finish(id);
-    }
-
-    /// The client has closed the connection, or its end is answered.
-    pub fn close(&mut self, id: Id, reason: CloseReason) {
-        if self.ends.close(id, reason) {
-            self.ids.release(id);
-        }
-    }
-
     /// How many own connections have not ended.
     pub fn connections(&self) -> usize {
-        self.ends.connections.len()
+        self.ends.connections()
     }
 
     /// A batch, if one is due by the policy. The preamble is due at once.
@@ -530,7 +386,7 @@ impl OpenerLink {
 
     /// Bytes that wait to be taken.
     pub fn pending(&self) -> usize {
-        self.ends.assembler.len()
+        self.ends.batching.pending()
     }
 
     /// Bytes of memory that the link takes: what waits to be taken, and what has come of an incomplete record.
@@ -540,27 +396,27 @@ impl OpenerLink {
 
     /// Bytes of memory that an incomplete record takes.
     pub fn held_incomplete(&self) -> usize {
-        self.ends.records.as_ref().map_or(0, |records| records.held())
+        self.ends.receiving.held()
     }
 
     /// Whether [`compose`](Self::compose) takes nothing because of what waits. Forwarded frames are for the caller to hold
     /// back then.
     pub fn is_full(&self) -> bool {
-        self.ends.is_full()
+        self.ends.batching.is_full()
     }
 
     /// Gives a spent batch's buffer back for reuse.
     pub fn recycle(&mut self, chunk: Chunk) {
-        self.ends.assembler.recycle(chunk);
+        self.ends.batching.recycle(chunk);
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.stage {
-            Stage::Opening(_) if self.ends.assembler.is_empty() => Some(self.handshake_deadline),
+            Stage::Opening(_) if self.ends.batching.is_empty() => Some(self.handshake_deadline),
             Stage::Opening(_) => Some(Time::ZERO),
-            _ => [self.ends.poll_timeout(), self.poll_record_timeout()].into_iter().flatten().min(),
+            _ => [self.ends.batching.poll_timeout(), self.poll_record_timeout()].into_iter().flatten().min(),
         }
     }
 
@@ -569,15 +425,15 @@ impl OpenerLink {
     pub fn poll_record_timeout(&self) -> Option<Time> {
         match &self.stage {
             Stage::Opening(_) => Some(self.handshake_deadline),
-            _ => self.ends.records.as_ref()?.poll_timeout(),
+            _ => self.ends.receiving.poll_timeout(),
         }
     }
 
     /// Fails when the server has not authenticated in time, or the rest of a record does not come.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), LinkError> {
-        let outcome = match (&self.stage, &mut self.ends.records) {
-            (Stage::Opening(_), _) if self.handshake_deadline <= now => Err(LinkError::HandshakeTimeout),
-            (Stage::Established(_), Some(records)) => records.handle_timeout(now, true),
+        let outcome = match &self.stage {
+            Stage::Opening(_) if self.handshake_deadline <= now => Err(LinkError::HandshakeTimeout),
+            Stage::Established(_) => self.ends.receiving.handle_timeout(now, true),
             _ => Ok(()),
         };
         if outcome.is_err() {
@@ -588,17 +444,17 @@ impl OpenerLink {
 
     /// What is gathered cannot go although it may be due: its waiting time counts from here, if it has not begun.
     pub fn waits(&mut self, now: Time) {
-        self.ends.waits(now);
+        self.ends.batching.waits(now);
     }
 
     /// What the link has done.
     pub fn counters(&self) -> LinkCounters {
-        self.ends.counters
+        self.ends.counters()
     }
 
     /// What its batches were like.
     pub fn batches(&self) -> Batches {
-        self.ends.batches.as_deref().copied().unwrap_or_default()
+        self.ends.batching.statistics()
     }
 }
 

@@ -1,5 +1,7 @@
 //! The server's end of a link (PostMan §4.2: *compose*, *decompose*, *get_info*).
 
+mod verbs;
+
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::SocketAddr;
@@ -8,24 +10,22 @@ use spillway_auth::{Fresh, KeyRing};
 use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{KeyId, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
 use spillway_wire::session::{Acknowledge, Reconnect};
-use spillway_wire::{CloseReason, Connect, Control, HEADER_BYTES, Id, Kind, Piece, RefuseReason};
+use spillway_wire::{Connect, Control, HEADER_BYTES, Id, Kind, Piece, RefuseReason};
 
 use crate::addresses::AddressRules;
+use crate::batching::Batching;
 use crate::connection::Connection;
-use crate::ends::{CONTROL_BYTES_MAX, Ends, Incoming, Limits, LinkCounters};
-use crate::error::{ConsumedTooMuch, LinkError};
-use crate::event::{Info, ServerEvent};
-use crate::forwarding::Taken;
+use crate::ends::{Ends, Incoming};
+use crate::error::LinkError;
+use crate::event::ServerEvent;
 use crate::handshake::{Accepted, Accepting};
-use crate::kept::{Kept, Unacknowledged};
+use crate::kept::Kept;
+use crate::limits::{CLIENT_SPARE_BYTES_MAX, CONTROL_BYTES_MAX, Limits, LinkCounters};
 use crate::overhead::Allowance;
 use crate::policy::{Fixed, Policy};
-use crate::records::{Encryption, Records, Scratch};
+use crate::records::{Encryption, Scratch};
+use crate::run::Taken;
 use crate::taken::Taking;
-
-/// Capacity, in bytes, up to which a client's link keeps empty buffers, at both ends: a server, or a sidecar, has
-/// thousands of such links.
-pub(crate) const CLIENT_SPARE_BYTES_MAX: usize = 8 * 1024;
 
 /// What a server's link port accepts.
 #[derive(Clone, Debug, Default)]
@@ -56,18 +56,11 @@ pub struct ServerLink {
     is_drained: bool,
     /// Replies of this connection are to be kept, if it is the next that is opened. Whichever is, this is forgotten.
     keep_next: Option<Id>,
-    /// What [`unseal`](Self::unseal) has found, for [`decompose`](Self::decompose) to tell.
-    found: Found,
+    /// [`unseal`](Self::unseal) has found that the peer has authenticated, which is not told yet.
+    found_established: Option<(Role, KeyId)>,
     /// Only of a client's link. A helper's link has none: it carries the control messages of thousands of clients, whose own
     /// allowances the helper keeps.
     pub(crate) allowance: Option<Allowance>,
-}
-
-/// What opening a link's bytes has found that is not told yet.
-#[derive(Debug, Default)]
-struct Found {
-    established: Option<(Role, KeyId)>,
-    error: Option<LinkError>,
 }
 
 #[derive(Debug)]
@@ -105,10 +98,10 @@ impl ServerLink {
                 handshake: Box::new(handshake),
                 deadline: now + limits.handshake_timeout,
             },
-            ends: Ends::new(Kind::Reply, policy, limits.pending_bytes_max),
+            ends: Ends::new(Batching::new(Kind::Reply, policy, limits.pending_bytes_max)),
             is_drained: false,
             keep_next: None,
-            found: Found::default(),
+            found_established: None,
             allowance: None,
             config,
             peer,
@@ -127,27 +120,22 @@ impl ServerLink {
                 return rest; // which is told when it is taken apart
             }
             match self.handshake(&mut rest) {
-                Ok(Some(established)) => self.found.established = Some(established),
+                Ok(Some(established)) => self.found_established = Some(established),
                 Ok(None) if rest.is_empty() => return rest,
                 Ok(None) => {}
                 Err(error) => {
-                    self.found.error = Some(error);
+                    self.ends.receiving.fail(error);
                     return &[];
                 }
             }
         }
-        let Some(records) = &mut self.ends.records else { return rest };
-        if matches!(self.stage, Stage::Failed) || self.found.error.is_some() {
-            return &[];
-        }
-        let (opened, outcome) = records.unseal(now, rest, scratch);
-        self.found.error = outcome.err();
-        opened
+        let is_failed = matches!(self.stage, Stage::Failed);
+        self.ends.receiving.unseal(now, rest, scratch, is_failed)
     }
 
     /// Whether batches are encrypted, once the peer has authenticated.
     pub fn is_encrypted(&self) -> bool {
-        self.ends.records.is_some()
+        self.ends.receiving.is_encrypted()
     }
 
     /// Bytes that the peer must send before anything else can be said: where more than those is received, it is to be
@@ -191,22 +179,19 @@ impl ServerLink {
         input: &mut &'a [u8],
         mut run: Option<&mut &'a [u8]>,
     ) -> Result<Option<ServerEvent<'a>>, LinkError> {
-        if let Some((role, key)) = self.found.established.take() {
+        if let Some((role, key)) = self.found_established.take() {
             return Ok(Some(ServerEvent::Established { role, key }));
         }
         let before = input.len();
-        if let Some(records) = &self.ends.records {
-            records.are_opened(input)?;
-        }
+        self.ends.receiving.check_opened(input)?;
         let event = self.next_event(now, input, run.as_deref_mut())?;
-        if let Some(records) = &mut self.ends.records {
-            records.took(before - input.len());
-        }
+        self.ends.receiving.took(before - input.len());
         let is_all_told = event.is_none() && run.is_none_or(|run| run.is_empty());
-        if is_all_told && let Some(allowance) = &mut self.allowance {
-            allowance.end_of_input(now);
+        if is_all_told {
+            self.allowance.iter_mut().for_each(|allowance| allowance.end_of_input(now));
+            self.ends.receiving.end()?;
         }
-        if is_all_told { self.found.error.take().map_or(Ok(None), Err) } else { Ok(event) }
+        Ok(event)
     }
 
     /// `run`: requests are wanted as they are; when there are some at the front they are put there, and there is no event.
@@ -230,7 +215,7 @@ impl ServerLink {
                 },
             };
             if let Some(run) = run.as_deref_mut()
-                && self.ends.disassembler.is_between_frames()
+                && self.ends.receiving.is_between_frames()
             {
                 let before = input.len();
                 let taken = self.ends.incoming_run(input);
@@ -248,7 +233,7 @@ impl ServerLink {
                 }
             }
             let before = input.len();
-            let piece = self.ends.disassembler.next(input)?;
+            let piece = self.ends.receiving.next(input)?;
             let taken = before - input.len();
             let Some(piece) = piece else {
                 self.account(now, taken, None);
@@ -287,24 +272,26 @@ impl ServerLink {
         match handshake.advance(&self.config.ring, input) {
             Ok(Accepted::NeedsInput) => Ok(None),
             Ok(Accepted::Say(welcome, offer)) => {
-                self.ends.assembler.preamble(&welcome);
+                self.ends.batching.preamble(&welcome);
                 if let Some(offer) = offer {
-                    self.ends.assembler.preamble(&offer);
+                    self.ends.batching.preamble(&offer);
                 }
                 Ok(None)
             }
             Ok(Accepted::Done { role, key, version, channel }) => {
                 self.stage = Stage::Established { role, version };
                 if role == Role::Client {
-                    self.ends.assembler.keep_at_most(CLIENT_SPARE_BYTES_MAX);
+                    self.ends.batching.keep_at_most(CLIENT_SPARE_BYTES_MAX);
                     self.allowance = Some(Allowance::default());
                 }
-                self.ends.records = channel.map(Records::new);
+                if let Some(channel) = channel {
+                    self.ends.receiving.encrypt(channel);
+                }
                 Ok(Some((role, key)))
             }
             Err(rejected) => {
                 if let Some(welcome) = rejected.say {
-                    self.ends.assembler.preamble(&welcome);
+                    self.ends.batching.preamble(&welcome);
                 }
                 Err(rejected.error)
             }
@@ -379,7 +366,7 @@ impl ServerLink {
     /// A helper says once, of its whole link, that it goes away. Clients have no say in that.
     fn drained<'a>(&mut self, role: Role, id: Id, deadline_ms: u32) -> Option<ServerEvent<'a>> {
         if role != Role::Helper || id != Id::LINK || core::mem::replace(&mut self.is_drained, true) {
-            self.ends.counters.strays += 1;
+            self.ends.stray();
             return None;
         }
         Some(ServerEvent::Drain { deadline_ms })
@@ -427,104 +414,11 @@ impl ServerLink {
             return Err(LinkError::Id(id));
         }
         if let Err(why) = self.config.rules.check(role, self.peer, self.local, client) {
-            self.ends.assembler.control(id, Control::Refused(RefuseReason::Forbidden));
+            self.ends.batching.control(id, Control::Refused(RefuseReason::Forbidden));
             return Ok(ServerEvent::Forbidden { client, why });
         }
         self.ends.insert(id, Connection { client: Some(client), ..connection });
         Ok(event)
-    }
-
-    /// Tells the client that the application accepted its connection.
-    pub fn accept(&mut self, id: Id) {
-        if self.ends.get(id).is_some_and(|connection| !connection.closed_there) {
-            self.ends.assembler.control(id, Control::Accepted);
-        }
-    }
-
-    /// Refuses a connection that the application has not accepted. The id is gone with this; the client's
-    /// requests count as undelivered.
-    pub fn refuse(&mut self, id: Id, reason: RefuseReason) {
-        if self.ends.get(id).is_some() {
-            self.ends.assembler.control(id, Control::Refused(reason));
-            self.ends.remove(id);
-        }
-    }
-
-    /// Says something of a session on the connection that carries it.
-    pub fn say(&mut self, id: Id, control: Control) {
-        match control {
-            Control::Close(reason) => self.close(id, reason),
-            _ if self.is_open(id) => self.ends.assembler.control(id, control),
-            _ => {}
-        }
-    }
-
-    /// Takes a prefix of a reply, as far as credit and pending bytes allow, and returns its length. When it is
-    /// less than all, [`poll_room`](Self::poll_room) names the connection when it is worth trying again.
-    pub fn compose(&mut self, id: Id, reply: &[u8]) -> usize {
-        let taken = self.ends.compose(id, reply);
-        if let Some(allowance) = &mut self.allowance {
-            allowance.carried(taken);
-        }
-        taken
-    }
-
-    /// How much `compose` would take now.
-    pub fn room(&self, id: Id) -> usize {
-        self.ends.room(id)
-    }
-
-    /// A connection whose `compose` fell short and that has room again. Ask until `None`, after each input and
-    /// each batch taken.
-    #[must_use]
-    pub fn poll_room(&mut self) -> Option<Id> {
-        self.ends.poll_room()
-    }
-
-    /// The application has read this many bytes of a connection: the client may send as many more.
-    ///
-    /// # Errors
-    /// More than were received; nothing has changed, then.
-    pub fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
-        self.ends.consumed(id, bytes)
-    }
-
-    /// The application sends no more on this connection, but still reads.
-    pub fn finish(&mut self, id: Id) {
-        self.ends.finish(id);
-    }
-
-    /// The application has closed the connection, or closes it after [`ServerEvent::Closed`].
-    pub fn close(&mut self, id: Id, reason: CloseReason) {
-        self.ends.close(id, reason);
-    }
-
-    /// Asks the peer to move its connections away within this time.
-    pub fn drain(&mut self, deadline_ms: u32) {
-        self.ends.assembler.control(Id::LINK, Control::Drain { deadline_ms });
-    }
-
-    /// What is known about a connection.
-    pub fn info(&self, id: Id) -> Option<Info> {
-        let connection = self.ends.get(id)?;
-        let Stage::Established { role, .. } = self.stage else { return None };
-        Some(Info {
-            client: connection.client?,
-            role,
-            bytes_received: connection.incoming.received,
-            bytes_sent: connection.outgoing.sent,
-        })
-    }
-
-    /// Replies that the client of a plain connection may not have, where its helper tells of its TCP's
-    /// acknowledgements. They are given up when the connection or the link ends.
-    pub fn unacknowledged(&self, id: Id) -> Option<Unacknowledged<'_>> {
-        Some(self.ends.get(id)?.outgoing.kept.as_ref()?.all())
-    }
-
-    /// Whether bytes still pass: neither end has closed, and no rule was broken.
-    pub fn is_open(&self, id: Id) -> bool {
-        self.ends.get(id).is_some_and(Connection::is_open)
     }
 
     /// Who the peer is, once it has authenticated.
@@ -556,7 +450,7 @@ impl ServerLink {
 
     /// How many connections have not ended.
     pub fn connections(&self) -> usize {
-        self.ends.connections.len()
+        self.ends.connections()
     }
 
     /// A batch, if one is due by the policy.
@@ -572,7 +466,7 @@ impl ServerLink {
 
     /// Bytes that wait to be taken.
     pub fn pending(&self) -> usize {
-        self.ends.assembler.len()
+        self.ends.batching.pending()
     }
 
     /// Whether to read what the peer sends; otherwise leave its bytes with the socket. It is not read while too many answers
@@ -580,7 +474,7 @@ impl ServerLink {
     /// sent far more control messages, or other frames without data, than go along with its data: until
     /// [`poll_read_timeout`](Self::poll_read_timeout). Ask again after each input, batch and timeout.
     pub fn may_read(&self) -> bool {
-        self.paused_until().is_none() && self.ends.assembler.control_bytes() <= CONTROL_BYTES_MAX
+        self.paused_until().is_none() && self.ends.batching.control_bytes() <= CONTROL_BYTES_MAX
     }
 
     fn paused_until(&self) -> Option<Time> {
@@ -589,7 +483,7 @@ impl ServerLink {
 
     /// Gives a spent batch's buffer back for reuse.
     pub fn recycle(&mut self, chunk: Chunk) {
-        self.ends.assembler.recycle(chunk);
+        self.ends.batching.recycle(chunk);
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
@@ -599,14 +493,14 @@ impl ServerLink {
             Stage::Accepting { deadline, .. } => Some(*deadline),
             _ => self.poll_read_timeout(),
         };
-        [self.ends.poll_timeout(), waited_for].into_iter().flatten().min()
+        [self.ends.batching.poll_timeout(), waited_for].into_iter().flatten().min()
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next because a record is incomplete, or because the link is not
     /// [read](Self::may_read) for a time.
     #[must_use]
     pub fn poll_read_timeout(&self) -> Option<Time> {
-        let record = self.ends.records.as_ref().and_then(|records| records.poll_timeout());
+        let record = self.ends.receiving.poll_timeout();
         [record, self.paused_until()].into_iter().flatten().min()
     }
 
@@ -622,9 +516,9 @@ impl ServerLink {
             allowance.handle_timeout(now);
         }
         let may_read = self.may_read();
-        let outcome = match (&self.stage, &mut self.ends.records) {
-            (Stage::Accepting { deadline, .. }, _) if *deadline <= now => Err(LinkError::HandshakeTimeout),
-            (Stage::Established { .. }, Some(records)) => records.handle_timeout(now, may_read),
+        let outcome = match &self.stage {
+            Stage::Accepting { deadline, .. } if *deadline <= now => Err(LinkError::HandshakeTimeout),
+            Stage::Established { .. } => self.ends.receiving.handle_timeout(now, may_read),
             _ => Ok(()),
         };
         if outcome.is_err() {
@@ -635,7 +529,7 @@ impl ServerLink {
 
     /// What the link has done.
     pub fn counters(&self) -> LinkCounters {
-        self.ends.counters
+        self.ends.counters()
     }
 
     /// The other end's address.

@@ -144,6 +144,7 @@ mod tests {
     use spillway_wire::{Id, Kind};
 
     use super::*;
+    use crate::batching::Batching;
     use crate::connection::Connection;
     use crate::ends::Ends;
 
@@ -164,7 +165,7 @@ mod tests {
     impl Link {
         fn new() -> Link {
             let policy = Box::new(Deadline::new(MAX_DELAY, 1 << 16));
-            let mut ends = Ends::new(Kind::Request, policy, 1 << 20);
+            let mut ends = Ends::new(Batching::new(Kind::Request, policy, 1 << 20));
             for id in 1..=CLIENTS {
                 ends.insert(Id(id), Connection::new(1 << 40, 1 << 20));
             }
@@ -181,11 +182,13 @@ mod tests {
         }
 
         fn answer(&mut self, client: u32) {
-            self.ends.answered(self.now, Id(client % CLIENTS + 1));
+            self.ends.batching.answered(self.now, Id(client % CLIENTS + 1));
         }
 
         fn timers(&mut self, until_us: u64) {
-            while let Some(due) = self.ends.poll_timeout().filter(|due| due.as_nanos() <= until_us * 1_000) {
+            while let Some(due) =
+                self.ends.batching.poll_timeout().filter(|due| due.as_nanos() <= until_us * 1_000)
+            {
                 let before = self.went.len();
                 self.turn(due);
                 assert!(self.went.len() > before, "a timer that was asked for has something to do");
@@ -194,17 +197,17 @@ mod tests {
 
         fn turn(&mut self, now: Time) {
             self.now = now;
-            let before = self.ends.counters.messages_sent;
+            let before = self.ends.counters().messages_sent;
             match self.ends.poll_transmit(now) {
                 Some(_) => {
                     let waited = now.since(self.first_waits_since.take().unwrap_or(now));
                     assert!(waited <= WAIT, "{waited:?}");
-                    self.went.push((now.as_nanos() / 1_000, self.ends.counters.messages_sent - before));
+                    self.went.push((now.as_nanos() / 1_000, self.ends.counters().messages_sent - before));
                 }
-                None if self.ends.assembler.is_empty() => {}
+                None if self.ends.batching.is_empty() => {}
                 None => {
                     self.first_waits_since.get_or_insert(now);
-                    assert!(self.ends.poll_timeout() > Some(now), "nothing to do before that");
+                    assert!(self.ends.batching.poll_timeout() > Some(now), "nothing to do before that");
                 }
             }
         }
@@ -318,7 +321,7 @@ mod tests {
                 link.ask(now, client, count);
             }
             link.timers(now + 1_000);
-            prop_assert!(link.ends.assembler.is_empty());
+            prop_assert!(link.ends.batching.is_empty());
         }
     }
 }

@@ -85,6 +85,7 @@ mod tests {
     use spillway_wire::{Id, Kind};
 
     use super::*;
+    use crate::batching::Batching;
     use crate::connection::Connection;
     use crate::ends::Ends;
 
@@ -100,7 +101,11 @@ mod tests {
 
     impl Link {
         fn new() -> Link {
-            let mut ends = Ends::new(Kind::Request, Box::new(Following::new(MAX_DELAY, 1 << 16)), 1 << 20);
+            let mut ends = Ends::new(Batching::new(
+                Kind::Request,
+                Box::new(Following::new(MAX_DELAY, 1 << 16)),
+                1 << 20,
+            ));
             for id in 1..=CLIENTS {
                 ends.insert(Id(id), Connection::new(1 << 40, 1 << 20));
             }
@@ -120,18 +125,18 @@ mod tests {
         }
 
         fn answer(&mut self, client: u32) -> Option<u64> {
-            self.ends.answered(self.now, Id(client));
+            self.ends.batching.answered(self.now, Id(client));
             self.turn()
         }
 
         fn turn(&mut self) -> Option<u64> {
-            let before = self.ends.counters.messages_sent;
+            let before = self.ends.counters().messages_sent;
             self.ends.poll_transmit(self.now)?;
-            Some(self.ends.counters.messages_sent - before)
+            Some(self.ends.counters().messages_sent - before)
         }
 
         fn due_us(&self) -> Option<u64> {
-            self.ends.poll_timeout().map(|at| at.as_nanos() / 1_000)
+            self.ends.batching.poll_timeout().map(|at| at.as_nanos() / 1_000)
         }
     }
 

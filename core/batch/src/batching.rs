@@ -1,0 +1,253 @@
+//! What one end of a link sends: messages gathered into batches, and when a batch goes.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use spillway_transport::{Chunk, Time};
+use spillway_wire::{Control, Id, Kind};
+
+use crate::assembler::{Assembler, Updates};
+use crate::histogram::Batches;
+use crate::limits::LinkCounters;
+use crate::policy::{Gathered, Policy, Sent};
+use crate::records::Records;
+use crate::round_trips::RoundTrips;
+
+#[derive(Debug)]
+pub(crate) struct Batching {
+    /// Of data frames.
+    kind: Kind,
+    assembler: Assembler,
+    policy: Box<dyn Policy>,
+    pending_bytes_max: usize,
+    /// Set by the first batch.
+    last_batch: Option<Time>,
+    /// When what is gathered was first seen waiting.
+    waiting_since: Option<Time>,
+    /// At a link's opening end.
+    round_trips: RoundTrips,
+    batches_sent: u64,
+    messages_sent: u64,
+    bytes_sent: u64,
+    /// Only where somebody reads them: a server has as many ends as library clients.
+    statistics: Option<Box<Batches>>,
+}
+
+impl Batching {
+    /// `pending_bytes_max`: see [`Limits`](crate::Limits).
+    pub(crate) fn new(kind: Kind, policy: Box<dyn Policy>, pending_bytes_max: usize) -> Batching {
+        Batching {
+            kind,
+            assembler: Assembler::new(),
+            policy,
+            pending_bytes_max,
+            last_batch: None,
+            waiting_since: None,
+            round_trips: RoundTrips::default(),
+            batches_sent: 0,
+            messages_sent: 0,
+            bytes_sent: 0,
+            statistics: None,
+        }
+    }
+
+    /// Keeps statistics of its batches from now on.
+    pub(crate) fn keep_statistics(&mut self) {
+        self.statistics.get_or_insert_default();
+    }
+
+    /// Empty buffers of a larger capacity are not kept.
+    pub(crate) fn keep_at_most(&mut self, bytes: usize) {
+        self.assembler.keep_at_most(bytes);
+    }
+
+    /// Another policy from now on; what the one before has learned is forgotten.
+    pub(crate) fn set_policy(&mut self, policy: Box<dyn Policy>) {
+        self.policy = policy;
+    }
+
+    // What is gathered.
+
+    pub(crate) fn preamble(&mut self, bytes: &[u8]) {
+        self.assembler.preamble(bytes);
+    }
+
+    /// Bytes of one connection.
+    pub(crate) fn data(&mut self, id: Id, bytes: &[u8]) {
+        let before = self.assembler.messages();
+        self.assembler.data(self.kind, id, bytes);
+        self.asked(id, before);
+    }
+
+    /// A frame of a connection whose frames somebody else makes.
+    pub(crate) fn frame(&mut self, id: Id, bytes: &[u8], last: bool) {
+        let before = self.assembler.messages();
+        self.assembler.frame(self.kind, id, bytes, !last);
+        self.asked(id, before);
+    }
+
+    /// There may be one message more than before.
+    fn asked(&mut self, id: Id, messages_before: u64) {
+        if self.kind == Kind::Request {
+            self.round_trips.asked(id, self.assembler.messages() - messages_before);
+        }
+    }
+
+    pub(crate) fn control(&mut self, id: Id, control: Control) {
+        self.assembler.control(id, control);
+    }
+
+    /// A control message that may take the place of an older one in the same batch.
+    pub(crate) fn update(&mut self, id: Id, control: Control, updates: &mut Updates) {
+        self.assembler.update(id, control, updates);
+    }
+
+    /// Bytes that wait to be taken.
+    pub(crate) fn pending(&self) -> usize {
+        self.assembler.len()
+    }
+
+    /// Bytes of data that may still be gathered.
+    pub(crate) fn free(&self) -> usize {
+        self.pending_bytes_max.saturating_sub(self.assembler.len())
+    }
+
+    /// As much waits for transmission as may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free() == 0
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.assembler.is_empty()
+    }
+
+    /// Bytes of control messages among what waits.
+    pub(crate) fn control_bytes(&self) -> usize {
+        self.assembler.control_bytes()
+    }
+
+    /// Bytes of memory that buffers take.
+    pub(crate) fn held(&self) -> usize {
+        self.assembler.held()
+    }
+
+    // What is known of round trips.
+
+    /// This id names another connection than before.
+    pub(crate) fn opened(&mut self, id: Id) {
+        self.round_trips.opened(id);
+    }
+
+    /// A reply has come. The peer may name any id.
+    pub(crate) fn answered(&mut self, now: Time, id: Id) {
+        if let Some(after) = self.round_trips.answered(now, id) {
+            self.policy.answered(after);
+        }
+    }
+
+    // What goes.
+
+    /// A batch, if one is due by the policy.
+    #[must_use]
+    pub(crate) fn poll_transmit(&mut self, now: Time, records: Option<&mut Records>) -> Option<Chunk> {
+        if self.assembler.is_empty() {
+            return None;
+        }
+        self.waits(now);
+        let messages = self.assembler.messages() - self.messages_sent;
+        let (fresh, unanswered) = (self.round_trips.fresh(), self.round_trips.unanswered());
+        self.policy.gathered(now, Gathered { messages, fresh, unanswered });
+        if self.due_at().is_some_and(|due| due > now) {
+            return None;
+        }
+        self.flush(now, records)
+    }
+
+    /// What is gathered stays for now.
+    pub(crate) fn waits(&mut self, now: Time) {
+        if !self.assembler.is_empty() {
+            self.waiting_since.get_or_insert(now);
+        }
+    }
+
+    /// When what is gathered wants to go: `None` at once (or never, when nothing is gathered).
+    fn due_at(&self) -> Option<Time> {
+        if self.assembler.len() >= self.policy.size_bytes() {
+            return None;
+        }
+        self.policy.due(self.last_batch, self.waiting_since)
+    }
+
+    #[must_use]
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        (!self.assembler.is_empty()).then(|| self.due_at().unwrap_or(Time::ZERO))
+    }
+
+    /// A batch of whatever there is, sealed where the link is encrypted.
+    pub(crate) fn flush(&mut self, now: Time, records: Option<&mut Records>) -> Option<Chunk> {
+        if self.assembler.is_empty() {
+            return None;
+        }
+        let batch = self.assembler.take_for(records);
+        let elapsed = self.last_batch.replace(now).map(|last| now.since(last));
+        self.policy.sent(Sent { at: now, bytes: batch.len(), elapsed });
+        self.round_trips.sent(now);
+        let waited = self.waiting_since.take().map_or(Duration::ZERO, |since| now.since(since));
+        if let Some(batches) = &mut self.statistics {
+            batches.messages.record(self.assembler.messages() - self.messages_sent);
+            batches.bytes.record(batch.len() as u64);
+            batches.delay_ns.record(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+        }
+        self.batches_sent += 1;
+        self.bytes_sent += batch.len() as u64;
+        self.messages_sent = self.assembler.messages();
+        Some(batch)
+    }
+
+    /// Gives a spent batch's buffer back for reuse.
+    pub(crate) fn recycle(&mut self, chunk: Chunk) {
+        self.assembler.recycle(chunk);
+    }
+
+    // What is known.
+
+    /// What was sent, in the counters of the link.
+    pub(crate) fn count_in(&self, counters: LinkCounters) -> LinkCounters {
+        LinkCounters {
+            batches_sent: self.batches_sent,
+            messages_sent: self.messages_sent,
+            bytes_sent: self.bytes_sent,
+            ..counters
+        }
+    }
+
+    /// What its batches were like; nothing where no statistics are kept.
+    pub(crate) fn statistics(&self) -> Batches {
+        self.statistics.as_deref().copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::PolicyKind;
+
+    #[test]
+    fn a_batch_has_waited_since_its_first_message_was_left() {
+        let policy = PolicyKind::Fixed { delay: Duration::from_micros(200), bytes: 1 << 20 };
+        let mut batching = Batching::new(Kind::Request, policy.build(), 1 << 20);
+        batching.keep_statistics();
+        batching.data(Id(1), b"first");
+        assert!(batching.poll_transmit(Time(5_000), None).is_some(), "there was none before: due at once");
+        for at in [65_000, 125_000] {
+            batching.control(Id(1), Control::Credit(at));
+            batching.data(Id(1), b"get x");
+            assert!(batching.poll_transmit(Time(at), None).is_none());
+        }
+        assert_eq!(batching.poll_timeout(), Some(Time(205_000)));
+        assert!(batching.poll_transmit(Time(205_000), None).is_some());
+        let (batches, counters) = (batching.statistics(), batching.count_in(LinkCounters::default()));
+        assert_eq!((batches.delay_ns.count(), batches.delay_ns.sum()), (2, 140_000));
+        assert_eq!((batches.messages.sum(), batches.bytes.sum()), (3, counters.bytes_sent));
+    }
+}

@@ -1,0 +1,104 @@
+//! What a server's application does with one connection.
+
+use spillway_wire::{CloseReason, Control, Id, RefuseReason};
+
+use super::{ServerLink, Stage};
+use crate::connection::Connection;
+use crate::error::ConsumedTooMuch;
+use crate::event::Info;
+use crate::kept::Unacknowledged;
+
+impl ServerLink {
+    /// Tells the client that the application accepted its connection.
+    pub fn accept(&mut self, id: Id) {
+        if self.ends.get(id).is_some_and(|connection| !connection.closed_there) {
+            self.ends.batching.control(id, Control::Accepted);
+        }
+    }
+
+    /// Refuses a connection that the application has not accepted. The id is gone with this; the client's
+    /// requests count as undelivered.
+    pub fn refuse(&mut self, id: Id, reason: RefuseReason) {
+        if self.ends.get(id).is_some() {
+            self.ends.batching.control(id, Control::Refused(reason));
+            self.ends.remove(id);
+        }
+    }
+
+    /// Says something of a session on the connection that carries it.
+    pub fn say(&mut self, id: Id, control: Control) {
+        match control {
+            Control::Close(reason) => self.close(id, reason),
+            _ if self.is_open(id) => self.ends.batching.control(id, control),
+            _ => {}
+        }
+    }
+
+    /// Takes a prefix of a reply, as far as credit and pending bytes allow, and returns its length. When it is
+    /// less than all, [`poll_room`](Self::poll_room) names the connection when it is worth trying again.
+    pub fn compose(&mut self, id: Id, reply: &[u8]) -> usize {
+        let taken = self.ends.compose(id, reply);
+        if let Some(allowance) = &mut self.allowance {
+            allowance.carried(taken);
+        }
+        taken
+    }
+
+    /// How much `compose` would take now.
+    pub fn room(&self, id: Id) -> usize {
+        self.ends.room(id)
+    }
+
+    /// A connection whose `compose` fell short and that has room again. Ask until `None`, after each input and
+    /// each batch taken.
+    #[must_use]
+    pub fn poll_room(&mut self) -> Option<Id> {
+        self.ends.poll_room()
+    }
+
+    /// The application has read this many bytes of a connection: the client may send as many more.
+    ///
+    /// # Errors
+    /// More than were received; nothing has changed, then.
+    pub fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
+        self.ends.consumed(id, bytes)
+    }
+
+    /// The application sends no more on this connection, but still reads.
+    pub fn finish(&mut self, id: Id) {
+        self.ends.finish(id);
+    }
+
+    /// The application has closed the connection, or closes it after [`ServerEvent::Closed`].
+    pub fn close(&mut self, id: Id, reason: CloseReason) {
+        self.ends.close(id, reason);
+    }
+
+    /// Asks the peer to move its connections away within this time.
+    pub fn drain(&mut self, deadline_ms: u32) {
+        self.ends.batching.control(Id::LINK, Control::Drain { deadline_ms });
+    }
+
+    /// What is known about a connection.
+    pub fn info(&self, id: Id) -> Option<Info> {
+        let connection = self.ends.get(id)?;
+        let Stage::Established { role, .. } = self.stage else { return None };
+        Some(Info {
+            client: connection.client?,
+            role,
+            bytes_received: connection.incoming.received,
+            bytes_sent: connection.outgoing.sent,
+        })
+    }
+
+    /// Replies that the client of a plain connection may not have, where its helper tells of its TCP's
+    /// acknowledgements. They are given up when the connection or the link ends.
+    pub fn unacknowledged(&self, id: Id) -> Option<Unacknowledged<'_>> {
+        Some(self.ends.get(id)?.outgoing.kept.as_ref()?.all())
+    }
+
+    /// Whether bytes still pass: neither end has closed, and no rule was broken.
+    pub fn is_open(&self, id: Id) -> bool {
+        self.ends.get(id).is_some_and(Connection::is_open)
+    }
+}
