@@ -215,6 +215,45 @@ impl<C: Copy + PartialEq> Port<C> {
         self.forget_if_over(session)
     }
 
+    // Where clients are wanted.
+
+    /// What to say on a session's carrier once it is accepted there, if that is the wrong carrier.
+    pub fn drains(&self, session: SessionHandle, placement: Placement) -> Option<Control> {
+        placement.drains(self.role(session)?)
+    }
+
+    /// The sessions that are on the wrong carriers, these, and what to say on them.
+    pub fn misplaced(&self, placement: Placement) -> Vec<(SessionHandle, C, Control)> {
+        let of = |(session, role, carrier)| Some((session, carrier, placement.drains(role)?));
+        self.carried().filter_map(of).collect()
+    }
+
+    /// This number of helped sessions is to return to the server's own port: which, on which carriers, and what to say there.
+    /// Those that were asked least since they came by their carrier are asked first.
+    pub fn return_home(&mut self, count: usize) -> Vec<(SessionHandle, C, Control)> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let helped = self.carried().filter(|(_, role, _)| *role == Role::Helper);
+        let asked = |session| self.record(session).map_or(0, |record| record.asked_home);
+        let mut helped: Vec<_> =
+            helped.map(|(session, _, carrier)| (asked(session), session, carrier)).collect();
+        helped.sort_by_key(|(asked, ..)| *asked);
+        helped.truncate(count);
+        for (_, session, _) in &helped {
+            if let Some(record) = self.record_mut(*session) {
+                record.asked_home += 1;
+            }
+        }
+        let drain = Control::Drain { deadline_ms: 0 };
+        helped.into_iter().map(|(_, session, carrier)| (session, carrier, drain)).collect()
+    }
+
+    /// How many sessions are on links of this role now.
+    pub fn carried_by(&self, role: Role) -> usize {
+        self.carried().filter(|(_, by, _)| *by == role).count()
+    }
+
     // Time.
 
     /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_expired`](Self::poll_expired) next.
@@ -300,6 +339,11 @@ impl<C: Copy + PartialEq> Port<C> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    fn carried(&self) -> impl Iterator<Item = (SessionHandle, Role, C)> + '_ {
+        let records = self.records.iter().flatten();
+        records.filter_map(|record| Some((record.session, record.role, self.table.carrier(record.session)?)))
     }
 
     fn record(&self, session: SessionHandle) -> Option<&Record> {

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::control::ControlError;
 use crate::cursor::Cursor;
+use crate::error::ControlError;
 
 pub(crate) fn emit(address: Option<SocketAddr>, out: &mut Vec<u8>) {
     let Some(address) = address else {

@@ -5,8 +5,9 @@
 
 use core::fmt;
 
-use crate::control::{CONTROL_BYTES_MAX, Control, ControlError};
-use crate::frame::{HEADER_BYTES, Header, Id, Kind, UnknownKind};
+use crate::control::Control;
+use crate::error::ControlError;
+use crate::frame::{CONTROL_BYTES_MAX, HEADER_BYTES, Header, Id, Kind, UnknownKind};
 
 /// One piece of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

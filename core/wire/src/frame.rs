@@ -36,6 +36,9 @@ impl fmt::Display for Id {
     }
 }
 
+/// The longest payload of a control frame, bytes.
+pub const CONTROL_BYTES_MAX: usize = 256;
+
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

@@ -23,6 +23,7 @@ extern crate alloc;
 
 mod address;
 mod cursor;
+mod error;
 
 pub mod control;
 pub mod disassemble;
@@ -35,7 +36,8 @@ pub mod record;
 pub mod session;
 pub mod state;
 
-pub use control::{CloseReason, Connect, Control, ControlError, RefuseReason};
+pub use control::{CloseReason, Connect, Control, RefuseReason};
 pub use disassemble::{DisassembleError, Disassembler, Piece};
-pub use frame::{HEADER_BYTES, Header, Id, Kind, PAYLOAD_BYTES_MAX};
+pub use error::ControlError;
+pub use frame::{CONTROL_BYTES_MAX, HEADER_BYTES, Header, Id, Kind, PAYLOAD_BYTES_MAX};
 pub use proxy::{PROXY_BYTES_MAX, ProxyError, ProxyHeader, parse_proxy};

@@ -6,8 +6,8 @@ use core::fmt;
 use core::net::SocketAddr;
 
 use crate::address;
-use crate::control::ControlError;
 use crate::cursor::Cursor;
+use crate::error::ControlError;
 use crate::frame::Kind;
 use crate::preamble::{KeyId, PROOF_BYTES};
 

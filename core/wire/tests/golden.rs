@@ -277,7 +277,7 @@ fn the_preamble_is_these_bytes() {
 #[test]
 fn numbers_that_both_ends_must_know() {
     assert_eq!((HEADER_BYTES, PAYLOAD_BYTES_MAX), (7, 65_535));
-    assert_eq!(spillway_wire::control::CONTROL_BYTES_MAX, 256);
+    assert_eq!(spillway_wire::CONTROL_BYTES_MAX, 256);
     assert_eq!((VERSIONS, SESSIONS_SINCE, REQUESTS_ACKNOWLEDGED_SINCE, ENCRYPTED_SINCE), (1..=4, 2, 3, 4));
     assert_eq!((RECORD_HEADER_BYTES, RECORD_PLAIN_BYTES_MAX, RECORD_TAG_BYTES), (18, 16_384, 16));
 }

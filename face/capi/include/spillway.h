@@ -50,14 +50,14 @@
 #define PM_VERSION_MINOR 1
 #define PM_VERSION_PATCH 0
 
+// Bytes that hold the text of any address, `HOST:PORT` with its final zero.
+#define PM_ADDRESS_BYTES 64
+
 // The route to the server's own link port: direct. Helpers have 0, 1, 2 and so on, in the order in which they were given.
 #define PM_DIRECT UINT32_MAX
 
 // The number of a route that is no longer among those of the session (`pm_set_routes`), and still carries it.
 #define PM_FORMER_ROUTE (UINT32_MAX - 1)
-
-// Bytes that hold the text of any address, `HOST:PORT` with its final zero.
-#define PM_ADDRESS_BYTES 64
 
 // What functions return. Errors are negative, with the numbers of Linux's errno, so that `strerror(-status)` fits.
 typedef enum pm_status {

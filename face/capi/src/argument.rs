@@ -9,6 +9,9 @@ use spillway_client::Key;
 
 use crate::status::{Fault, pm_status, write_text};
 
+/// Bytes that hold the text of any address, `HOST:PORT` with its final zero.
+pub const PM_ADDRESS_BYTES: usize = 64;
+
 /// A text.
 ///
 /// # Safety

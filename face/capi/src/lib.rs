@@ -22,3 +22,4 @@ pub mod relief;
 pub mod session;
 pub mod settings;
 pub mod status;
+mod waiting;

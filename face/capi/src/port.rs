@@ -12,12 +12,12 @@ use spillway_server::{BindError, Client, CloseReason, RefuseReason, Role, Word};
 pub use self::event::{pm_client, pm_event, pm_event_kind, pm_info};
 pub(crate) use self::turn::Port;
 
-use crate::argument::{self, milliseconds};
+use crate::argument::{self, PM_ADDRESS_BYTES, milliseconds};
 use crate::listening::{pm_port_settings, pm_role};
 use crate::object::{self, Handle};
 use crate::port::clients::Context;
-use crate::session::{PM_ADDRESS_BYTES, timeout_ms};
 use crate::status::{Fault, call, done, pm_status, write_text};
+use crate::waiting::timeout_ms;
 
 const CONSUMED_TOO_MUCH: &str = "more is said to be consumed than has come";
 

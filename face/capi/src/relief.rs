@@ -1,6 +1,6 @@
 //! Relief that switches itself (PostMan §5.2, §5.3), for all sessions of a program at one service.
 
-mod side;
+pub(crate) mod side;
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use spillway_client::relief::ActivationSettings;
 
-pub(crate) use self::side::Membership;
 use self::side::{Owner, ReliefSide};
 
 use crate::argument::{self, milliseconds};
 use crate::object::{self, Handle};
 use crate::port::word;
-use crate::session::{pm_session, timeout_ms};
+use crate::session::pm_session;
 use crate::settings::pm_settings;
-use crate::status::{Fault, call, done, write_text};
+use crate::status::{call, done, write_text};
+use crate::waiting::timeout_ms;
 
 /// Relief of one service, for this program: it learns how fast replies come, moves sessions to helpers when they are late,
 /// and back.
@@ -203,12 +203,4 @@ pub unsafe extern "C" fn pm_relief_status(
 pub unsafe extern "C" fn pm_relief_free(relief: *mut pm_relief) {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::free(relief) });
-}
-
-/// When nothing answers at all: where a session begins is known long before.
-const OPEN_WITHIN: Duration = Duration::from_secs(2);
-
-/// Said when that has passed.
-fn nobody_answers() -> Fault {
-    Fault::again("the helpers were asked, and no session could be opened in time")
 }

@@ -1,6 +1,7 @@
 //! A client's session (PostMan §4.2): one stream of bytes in each direction, direct or through helpers.
 
-mod side;
+mod event;
+pub(crate) mod side;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::net::SocketAddr;
@@ -9,15 +10,14 @@ use std::ptr::null;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-pub(crate) use self::side::{ClientSide, Shared, wait_for};
+pub use self::event::{pm_session_event, pm_session_event_kind};
+use self::side::{ClientSide, Shared};
 
 use crate::argument;
 use crate::object::{self, Handle};
 use crate::settings::pm_settings;
 use crate::status::{Fault, call, done, lock, of_stream};
-
-/// Bytes that hold the text of any address, `HOST:PORT` with its final zero.
-pub const PM_ADDRESS_BYTES: usize = 64;
+use crate::waiting::timeout_ms;
 
 /// A session: one ordered stream of bytes in each direction, which goes on by itself when what carries it is lost.
 pub struct pm_session {
@@ -28,33 +28,6 @@ impl Handle for pm_session {
     type Value = Shared;
     const TAG: u32 = 0x7370_7373;
     const NAME: &'static str = "pm_session";
-}
-
-/// What happened to a session.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum pm_session_event_kind {
-    /// Another route carries it from now on, or the first one does.
-    PM_SESSION_MOVED = 1,
-    /// A route carries it no more, or did not come to it; `why` tells the reason. Another is tried.
-    PM_SESSION_CARRIER_LOST = 2,
-    /// The server's application accepted it.
-    PM_SESSION_ACCEPTED = 3,
-    /// `pm_send` has room again after it took less than it was given.
-    PM_SESSION_ROOM = 4,
-}
-
-/// An event of a session. None needs an answer.
-#[repr(C)]
-pub struct pm_session_event {
-    /// Which: a `pm_session_event_kind`.
-    pub kind: i32,
-    /// Of *moved* and *carrier lost*: the route, a helper's number or `PM_DIRECT`.
-    pub route: u32,
-    /// Of these two: the route's address. Otherwise empty, never null. Lent until the next call with this session.
-    pub address: *const c_char,
-    /// Of *carrier lost*: why, in words. Otherwise empty, never null. Lent likewise.
-    pub why: *const c_char,
 }
 
 /// Lets a body use a session.
@@ -134,13 +107,6 @@ pub unsafe extern "C" fn pm_poll_descriptor(session: *const pm_session) -> c_int
 pub unsafe extern "C" fn pm_next_timeout_ms(session: *const pm_session) -> c_int {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { with_side(session, |side| Ok(timeout_ms(side.session.poll_timeout()))) })
-}
-
-/// As `poll` takes it.
-pub(crate) fn timeout_ms(due: Option<Instant>) -> c_int {
-    let Some(due) = due else { return -1 };
-    let left = due.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000);
-    c_int::try_from(left).unwrap_or(c_int::MAX)
 }
 
 /// Does what there is to do: to be called when the descriptor is ready and when the timeout has passed; once too often does

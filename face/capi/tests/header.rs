@@ -9,7 +9,17 @@ fn make() -> String {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut config = cbindgen::Config::from_file(here.join("cbindgen.toml")).unwrap();
     // The order of the header, which is the order in which it is read.
-    let files = ["status", "settings", "session", "listening", "port/event", "port", "relief"];
+    let files = [
+        "status",
+        "argument",
+        "settings",
+        "session/event",
+        "session",
+        "listening",
+        "port/event",
+        "port",
+        "relief",
+    ];
     let header = include_str!("../header.txt").replace("VERSION", env!("CARGO_PKG_VERSION"));
     config.header = Some(header.trim_end().to_owned());
     let version: Vec<&str> = env!("CARGO_PKG_VERSION").split('.').collect();

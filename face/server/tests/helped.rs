@@ -12,7 +12,9 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use spillway_batch::{RefuseReason, Role};
 use spillway_client::Key;
 use spillway_moving_client::blocking::Client;
-use spillway_moving_client::{Carrier, Connection, Event, LinkTarget, MoveError, Route, Settings, split_token};
+use spillway_moving_client::{
+    Carrier, Connection, Event, LinkTarget, MoveError, Route, Settings, split_token,
+};
 use support::helper::Relief;
 use support::raw::{Heard, RawLink, assert_closes};
 use support::swarm::Swarm;

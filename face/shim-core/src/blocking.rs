@@ -7,8 +7,8 @@ use libc::{c_int, iovec};
 use spillway_transport::Time;
 
 use crate::connections::{Connection, IN, OUT};
-use crate::data::{is_nonblocking, receive_once};
 use crate::links;
+use crate::nonblocking::{is_nonblocking, receive_once};
 use crate::ready::Wakes;
 use crate::sys::{self, Errno};
 use crate::waiters::Blocked;

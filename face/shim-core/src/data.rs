@@ -2,7 +2,8 @@
 
 use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
 
-use crate::connections::{self, Connection, Reading};
+use crate::connections::{self, Connection};
+use crate::nonblocking::{is_nonblocking, receive_once};
 use crate::ready::Wakes;
 use crate::sys::{self, Errno};
 use crate::{blocking, links, real};
@@ -175,27 +176,6 @@ unsafe fn receive_parts(
     }
 }
 
-/// Takes what there is: EAGAIN for nothing.
-///
-/// # Safety
-/// `parts` describe writable memory.
-pub(crate) unsafe fn receive_once(
-    fd: c_int,
-    connection: &'static Connection,
-    parts: &[iovec],
-    flags: c_int,
-) -> Result<usize, Errno> {
-    let how = Reading { peek: flags & libc::MSG_PEEK != 0, discard: flags & libc::MSG_TRUNC != 0 };
-    // SAFETY: the caller vouches for the parts.
-    let read = unsafe { connection.read(fd, parts, how) }?;
-    if read.report > 0 {
-        let mut wakes = Wakes::default();
-        links::consumed(connection, read.report, &mut wakes);
-        wakes.send();
-    }
-    Ok(read.bytes)
-}
-
 unsafe fn send_parts(
     fd: c_int,
     connection: &'static Connection,
@@ -214,11 +194,6 @@ unsafe fn send_parts(
     let outcome = unsafe { links::send(fd, connection, parts, &mut wakes) };
     wakes.send();
     outcome
-}
-
-#[inline]
-pub(crate) fn is_nonblocking(connection: &Connection, flags: c_int) -> bool {
-    flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking()
 }
 
 /// `sendto`: a stream ignores the address.

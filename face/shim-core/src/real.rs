@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{c_int, c_ulong, c_void, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t};
 use libc::{c_long, c_uint, epoll_event, fd_set, loff_t, mmsghdr, off_t, sigset_t, timespec, timeval};
 
-use crate::sys;
+use crate::errno::set_errno;
 
 macro_rules! real_functions {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
@@ -32,7 +32,7 @@ macro_rules! real_functions {
                     address = resolve(&ADDRESSES.$name, name(concat!(stringify!($name), "\0")));
                 }
                 if address == 0 {
-                    sys::set_errno(libc::ENOSYS);
+                    set_errno(libc::ENOSYS);
                     return -1;
                 }
                 // SAFETY: the dynamic linker gave this address for the name, whose C signature this is.

@@ -9,6 +9,7 @@
 
 mod files;
 mod layout;
+mod origin;
 mod page;
 mod reader;
 

@@ -6,27 +6,7 @@ use core::time::Duration;
 use libc::{c_int, c_long, c_void};
 use spillway_transport::Time;
 
-/// The kernel's error number.
-pub(crate) type Errno = c_int;
-
-/// Where the calling thread's errno is: no other thread has it there.
-#[inline]
-pub(crate) fn errno_address() -> *mut Errno {
-    // SAFETY: a function without arguments that always returns.
-    unsafe { libc::__errno_location() }
-}
-
-/// The calling thread's errno.
-pub(crate) fn errno() -> Errno {
-    // SAFETY: the address is valid for the whole life of the thread.
-    unsafe { *errno_address() }
-}
-
-/// Sets errno, as the result of a function that the application called.
-pub(crate) fn set_errno(value: Errno) {
-    // SAFETY: as above.
-    unsafe { *errno_address() = value }
-}
+pub(crate) use crate::errno::{Errno, errno, errno_address, set_errno};
 
 /// A system call's result; errno as it was.
 pub(crate) fn outcome(before: Errno, result: c_long) -> Result<usize, Errno> {

@@ -4,8 +4,8 @@ use std::io;
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
+use crate::news::Sender;
 use crate::stop::{Stop, spread};
-use crate::watcher::Sender;
 use crate::{Entry, is_target};
 
 /// After a name that was not found, sooner: a resolver that has just started, a service that is just being made.

@@ -9,7 +9,9 @@
 
 mod dns;
 mod etcd;
+mod news;
 mod notice;
+mod settings;
 mod source;
 mod stop;
 mod watcher;
@@ -21,8 +23,9 @@ pub use etcd::{
     AccessError, EtcdAccess, EtcdFiles, Registrar, RegistrarNotice, RegistrarStatus, Registration,
 };
 pub use notice::Notice;
+pub use settings::Settings;
 pub use source::{EtcdPlace, Source, SourceError};
-pub use watcher::{Settings, Watcher};
+pub use watcher::Watcher;
 
 /// Helpers in a list, at most; more are left out, and told.
 pub const HELPERS_MAX: usize = 4096;

@@ -1,7 +1,9 @@
 //! Pauses of a thread, and how it is told to end: also in the midst of a request.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 use ureq::Agent;
@@ -56,6 +58,11 @@ pub(crate) fn spread(time: Duration) -> Duration {
     let _ = getrandom::fill(&mut bytes);
     let part = u32::from(u16::from_ne_bytes(bytes) % 512);
     time / 4 * 3 + time / 1024 * part
+}
+
+/// Starts a thread that watches.
+pub(crate) fn start_thread(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name("discovery".into()).spawn(run).map(drop)
 }
 
 #[cfg(test)]

@@ -1,54 +1,19 @@
 //! The newest list of a source, for a loop that waits for other things, too.
 
-use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::event::{EventfdFlags, eventfd};
-
-use crate::etcd::{self, Client, EtcdAccess};
-use crate::stop::{Running, running};
-use crate::{Entry, Notice, Source, dns, tidy};
-
-/// Notices that wait to be polled; when more come, the oldest go.
-const NOTICES_MAX: usize = 64;
-
-/// How a source is watched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// How often a name is looked up, spread by a quarter.
-    pub dns_interval: Duration,
-    /// How long a member of etcd may take to answer.
-    pub request_timeout: Duration,
-    /// How often etcd is asked, spread by a quarter.
-    pub etcd_interval: Duration,
-    /// Which etcd is trusted, and as whom it is asked.
-    pub etcd_access: EtcdAccess,
-    /// How long helpers stay that are missing from etcd without having been removed, and the last of a list that has
-    /// become empty. Longer than helpers take to register again.
-    pub grace: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            dns_interval: Duration::from_secs(10),
-            request_timeout: Duration::from_secs(3),
-            etcd_interval: Duration::from_secs(2),
-            etcd_access: EtcdAccess::default(),
-            grace: Duration::from_secs(15),
-        }
-    }
-}
+use crate::etcd::{self, Client};
+use crate::news::{News, channel};
+use crate::settings::Settings;
+use crate::stop::{Running, running, start_thread};
+use crate::{Entry, Notice, Source, dns};
 
 /// Watches a source, on a thread of its own where it has to wait for somebody. The thread ends soon after this is
 /// dropped, at once unless it looks up a name or opens a connection; nothing waits for it.
 #[derive(Debug)]
 pub struct Watcher {
-    shared: Arc<Shared>,
+    news: News,
     _running: Option<Running>,
 }
 
@@ -58,11 +23,7 @@ impl Watcher {
     /// # Errors
     /// The host has no descriptors or threads left.
     pub fn start(source: Source, settings: Settings) -> io::Result<Watcher> {
-        let shared = Arc::new(Shared {
-            news: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            waiting: Mutex::default(),
-        });
-        let sender = Sender { shared: Arc::clone(&shared) };
+        let (sender, news) = channel()?;
         let running = match source {
             Source::Static(all) => {
                 sender.list(all.into_iter().map(Entry::at).collect());
@@ -80,139 +41,39 @@ impl Watcher {
                 Some(running)
             }
         };
-        Ok(Watcher { shared, _running: running })
+        Ok(Watcher { news, _running: running })
     }
 
     /// The whole list, if it is another than the last that this has given: sorted by address, each address once, at
     /// most [`HELPERS_MAX`](crate::HELPERS_MAX).
     #[must_use]
     pub fn poll_list(&mut self) -> Option<Vec<Entry>> {
-        let mut waiting = self.shared.waiting();
-        let list = waiting.list.take();
-        self.shared.calm(&waiting);
-        list
+        self.news.poll_list()
     }
 
     /// What an operator may want to know.
     #[must_use]
     pub fn poll_notice(&mut self) -> Option<Notice> {
-        let mut waiting = self.shared.waiting();
-        let notice = waiting.notices.pop_front();
-        self.shared.calm(&waiting);
-        notice
+        self.news.poll_notice()
     }
 
     /// Why the source is not to be had now, if it is not.
     pub fn trouble(&self) -> Option<String> {
-        self.shared.waiting().trouble.clone()
+        self.news.trouble()
     }
 }
 
 /// Readable as long as there is a list or a notice.
 impl AsFd for Watcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.news.as_fd()
-    }
-}
-
-pub(crate) fn start_thread(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().name("discovery".into()).spawn(run).map(drop)
-}
-
-#[derive(Debug)]
-struct Shared {
-    news: OwnedFd,
-    waiting: Mutex<Waiting>,
-}
-
-/// What has not been polled yet.
-#[derive(Debug, Default)]
-struct Waiting {
-    list: Option<Vec<Entry>>,
-    /// The list before, given or not.
-    last: Option<Vec<Entry>>,
-    notices: VecDeque<Notice>,
-    trouble: Option<String>,
-}
-
-impl Shared {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wake(&self) {
-        // It fails only where it is readable since 2^64 - 2 times.
-        let _ = rustix::io::write(&self.news, &1_u64.to_ne_bytes());
-    }
-
-    /// Takes the signal back when nothing waits. With the lock held, so that none is lost.
-    fn calm(&self, waiting: &Waiting) {
-        if waiting.list.is_none() && waiting.notices.is_empty() {
-            // Nothing to take back is an error, too.
-            let _ = rustix::io::read(&self.news, &mut [0; 8]);
-        }
-    }
-}
-
-/// The watching thread's end.
-#[derive(Debug)]
-pub(crate) struct Sender {
-    shared: Arc<Shared>,
-}
-
-impl Sender {
-    /// The list as it is now. That it is too long is told when it is news.
-    pub(crate) fn list(&self, mut list: Vec<Entry>) {
-        let too_many = tidy(&mut list);
-        let mut waiting = self.shared.waiting();
-        if waiting.last.as_ref() == Some(&list) {
-            return;
-        }
-        waiting.last = Some(list.clone());
-        waiting.list = Some(list);
-        self.shared.wake();
-        drop(waiting);
-        if too_many {
-            self.notice(Notice::TooMany);
-        }
-    }
-
-    pub(crate) fn notice(&self, notice: Notice) {
-        let mut waiting = self.shared.waiting();
-        if waiting.notices.len() == NOTICES_MAX {
-            waiting.notices.pop_front();
-        }
-        waiting.notices.push_back(notice);
-        self.shared.wake();
-    }
-
-    /// Told when it is news.
-    pub(crate) fn failed(&self, source: &str, why: String) {
-        let before = self.shared.waiting().trouble.replace(why.clone());
-        if before.as_ref() != Some(&why) {
-            self.notice(Notice::Failed { source: source.to_owned(), why });
-        }
-    }
-
-    /// Told where it had failed.
-    pub(crate) fn fine(&self, source: &str) {
-        let had_failed = self.shared.waiting().trouble.take().is_some();
-        if had_failed {
-            self.notice(Notice::Back { source: source.to_owned() });
-        }
-    }
-}
-
-#[cfg(test)]
-impl Watcher {
-    pub(crate) fn sender(&self) -> Sender {
-        Sender { shared: Arc::clone(&self.shared) }
+        self.news.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::news::{NOTICES_MAX, Sender};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     fn is_readable(watcher: &Watcher) -> bool {
@@ -222,7 +83,7 @@ mod tests {
 
     fn pair() -> (Watcher, Sender) {
         let watcher = Watcher::start("10.0.0.1:1".parse().unwrap(), Settings::default()).unwrap();
-        let sender = watcher.sender();
+        let sender = watcher.news.sender();
         (watcher, sender)
     }
 

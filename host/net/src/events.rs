@@ -23,7 +23,10 @@ impl<A: Application> Context<A> {
         if generation == 0 {
             // Those of listeners are small.
             if let Some(index) = listener_of_questions(slot) {
-                return self.answer(index);
+                let (now, app) = (self.sockets.now, &mut self.app);
+                return self.sockets.answer_questions(index, |from, question, answer| {
+                    app.handle_question(now, index, from, question, answer)
+                });
             }
             return u16::try_from(slot).map_or((), |index| self.accept(index));
         }

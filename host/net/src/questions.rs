@@ -1,15 +1,14 @@
 //! Datagrams to the addresses of listeners: answered at a bounded rate, so that a flood of them costs clients little.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
-use spillway_transport::{Application, Time};
+use spillway_transport::Time;
 
-use crate::Notice;
-use crate::context::Context;
 use crate::datagrams::exchange;
-use crate::sockets::{Sockets, question_token};
+use crate::sys::Epoll;
 
 /// Questions of one listener in one turn; then it is the clients' turn.
 const PER_TURN: u32 = 32;
@@ -47,69 +46,40 @@ impl Questions {
     }
 
     /// When it is to be looked at again.
-    pub fn retry(&self) -> Option<Time> {
+    pub(crate) fn retry(&self) -> Option<Time> {
         self.paused
     }
-}
 
-impl<A: Application> Context<A> {
-    /// Answers questions that have come to a listener's address, a bounded number.
-    pub(crate) fn answer(&mut self, index: u16) {
-        let (now, app) = (self.sockets.now, &mut self.app);
-        let Some(questions) = self.sockets.listeners.get_mut(&index).and_then(|l| l.questions.as_mut())
-        else {
-            return;
-        };
-        let allowed = questions.allow(now);
+    /// Has questions come in from now on.
+    pub(crate) fn watch(&mut self, now: Time, epoll: &Epoll, token: u64) {
+        let added = epoll.add(&self.fd, token, EventFlags::IN);
+        self.paused = added.err().map(|_| now + WATCH_PAUSE);
+    }
+
+    /// Answers questions that have come, a bounded number. Returns whether no more may be answered for a while: they are
+    /// not looked at then.
+    pub(crate) fn answer(
+        &mut self,
+        now: Time,
+        epoll: &Epoll,
+        mut answer: impl FnMut(SocketAddr, &[u8], &mut [u8]) -> usize,
+    ) -> bool {
+        let allowed = self.allow(now);
         let mut handled = 0;
         while handled < allowed.min(PER_TURN) {
-            let answer = |from, question: &[u8], answer: &mut [u8]| {
-                app.handle_question(now, index, from, question, answer)
-            };
-            match exchange(&questions.fd, answer) {
+            match exchange(&self.fd, &mut answer) {
                 Ok(true) => handled += 1,
                 Ok(false) => break,
                 // An answer before could not be delivered, says the host.
                 Err(_) => handled += 1,
             }
         }
-        questions.allowance -= f64::from(handled);
-        if handled == allowed {
-            self.sockets.pause_questions(index, PAUSE);
-            if self.sockets.too_many_questions.count(now).is_some() {
-                (self.sockets.hook)(Notice::TooManyQuestions { listener: index });
-            }
+        self.allowance -= f64::from(handled);
+        let is_used_up = handled == allowed;
+        if is_used_up {
+            epoll.remove(&self.fd);
+            self.paused = Some(now + PAUSE);
         }
-    }
-}
-
-impl Sockets {
-    /// Has the questions to a listener's address come in.
-    pub(crate) fn watch_questions(&mut self, index: u16) {
-        let Some(questions) = self.listeners.get_mut(&index).and_then(|l| l.questions.as_mut()) else {
-            return;
-        };
-        let added = self.epoll.add(&questions.fd, question_token(index), EventFlags::IN);
-        questions.paused = added.err().map(|_| self.now + WATCH_PAUSE);
-        self.note_retry(index);
-    }
-
-    fn pause_questions(&mut self, index: u16, pause: Duration) {
-        let Some(questions) = self.listeners.get_mut(&index).and_then(|l| l.questions.as_mut()) else {
-            return;
-        };
-        self.epoll.remove(&questions.fd);
-        questions.paused = Some(self.now + pause);
-        self.note_retry(index);
-    }
-
-    /// Looks at those again that have paused for long enough.
-    pub(crate) fn retry_questions(&mut self) {
-        // Others that are due at the same time have their turn next.
-        if let Some(index) =
-            self.due_listener(|listener| listener.questions.as_ref().and_then(Questions::retry))
-        {
-            self.watch_questions(index);
-        }
+        is_used_up
     }
 }

@@ -15,6 +15,7 @@ use crate::connection::{Connection, reason};
 use crate::limiter::Limiter;
 use crate::listen::{ContextListeners, Listener};
 use crate::outgoing::{Flush, Pool};
+use crate::questions::Questions;
 use crate::sys::{Epoll, unacknowledged};
 use crate::table::Table;
 use crate::{Config, Notice};
@@ -307,6 +308,41 @@ impl Sockets {
             self.retrying.insert(index);
         } else {
             self.retrying.remove(&index);
+        }
+    }
+
+    /// Has the questions to a listener's address come in.
+    pub(crate) fn watch_questions(&mut self, index: u16) {
+        if let Some(questions) = self.listeners.get_mut(&index).and_then(|l| l.questions.as_mut()) {
+            questions.watch(self.now, &self.epoll, question_token(index));
+            self.note_retry(index);
+        }
+    }
+
+    /// Answers questions that have come to a listener's address.
+    pub(crate) fn answer_questions(
+        &mut self,
+        index: u16,
+        answer: impl FnMut(SocketAddr, &[u8], &mut [u8]) -> usize,
+    ) {
+        let Some(questions) = self.listeners.get_mut(&index).and_then(|l| l.questions.as_mut()) else {
+            return;
+        };
+        if questions.answer(self.now, &self.epoll, answer) {
+            self.note_retry(index);
+            if self.too_many_questions.count(self.now).is_some() {
+                (self.hook)(Notice::TooManyQuestions { listener: index });
+            }
+        }
+    }
+
+    /// Looks at those again that have paused for long enough.
+    pub(crate) fn retry_questions(&mut self) {
+        // Others that are due at the same time have their turn next.
+        if let Some(index) =
+            self.due_listener(|listener| listener.questions.as_ref().and_then(Questions::retry))
+        {
+            self.watch_questions(index);
         }
     }
 

@@ -1,49 +1,31 @@
 //! A run: what is done before it, and its threads.
 
 mod steering;
+mod surroundings;
+mod workers;
 
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::sync_channel;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+pub use self::surroundings::Surroundings;
+
 use self::steering::Steering;
+use self::workers::{WorkerHandle, start_workers};
 use crate::config::{Config, Fill, Speech};
 use crate::error::Error;
 use crate::fill::fill;
-use crate::keys::Keys;
-use crate::protocol::echo::Echo;
-use crate::protocol::memcached::{Memcached, Text};
-use crate::protocol::redis::{Redis, Resp};
-use crate::protocol::store::{Dialect, Store};
-use crate::random::mix;
+use crate::protocol::memcached::Text;
+use crate::protocol::redis::Resp;
 use crate::report::Report;
 use crate::signals::Signals;
-use crate::worker::{FromWorker, Setting, ToWorker, Worker, wake, wake_fd};
+use crate::worker::wake_fd;
 
 /// Words from workers that may be under way before workers wait.
 const NEWS_MAX: usize = 1024;
-/// Orders that may be under way to one worker.
-const ORDERS_MAX: usize = 256;
-const WORKER_FAILED: &str = "a thread of the generator failed; this is a fault of the generator itself";
 /// Descriptors for everything but connections.
 const SPARE_DESCRIPTORS: u64 = 64;
-
-/// Where commands come from and output goes to. Everything may be left out.
-#[derive(Default)]
-pub struct Surroundings {
-    /// Lines of commands, as [`crate::control::Command::parse`] reads them; its end is no command.
-    pub control: Option<OwnedFd>,
-    /// Gets [`crate::report::Event`]s, one JSON line each.
-    pub events: Option<Box<dyn Write + Send>>,
-    /// Gets a line a second for people.
-    pub progress: Option<Box<dyn Write + Send>>,
-    /// Obey SIGINT and SIGTERM (stop), SIGUSR1 (move to the helper) and SIGUSR2 (move back) of this process.
-    pub signals: bool,
-}
 
 /// Runs `config` to its end and reports. Wrong and lost replies are part of the report, not an error.
 pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error> {
@@ -64,11 +46,8 @@ pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error>
     let mut steering = Steering::new(config, surroundings, signals, told, workers);
     let outcome = steering.drive(&news);
     // Workers that still run end when they are told to; the others have ended.
-    for worker in steering.workers.drain(..) {
-        drop(worker.orders);
-        if outcome.is_ok() && worker.thread.join().is_err() {
-            return Err(Error::Usage(WORKER_FAILED.into()));
-        }
+    if outcome.is_ok() {
+        steering.workers.drain(..).try_for_each(WorkerHandle::join)?;
     }
     outcome
 }
@@ -101,75 +80,4 @@ fn raise_descriptor_limit(config: &Config) -> Result<(), Error> {
     limit.current = Some(needed);
     setrlimit(Resource::Nofile, limit)
         .map_err(|e| Error::system(format!("cannot raise the limit on open files to {needed}"), e))
-}
-
-struct WorkerHandle {
-    orders: SyncSender<ToWorker>,
-    wake: Arc<OwnedFd>,
-    thread: JoinHandle<()>,
-}
-
-impl WorkerHandle {
-    fn order(&self, word: ToWorker) {
-        // Fails when the worker has ended, or has 256 orders before it: a flood, not an operator.
-        if self.orders.try_send(word).is_ok() {
-            wake(&self.wake);
-        }
-    }
-}
-
-fn start_workers(
-    config: &Config,
-    told: &Arc<OwnedFd>,
-    tell: &SyncSender<FromWorker>,
-) -> Result<Vec<WorkerHandle>, Error> {
-    let shared = Arc::new(config.clone());
-    let keys = match config.zipf {
-        Some(exponent) if config.speech.has_keys() => Keys::zipf(config.keys, exponent),
-        _ => Keys::uniform(config.keys),
-    };
-    (0..config.threads)
-        .map(|index| {
-            let (orders, receiver) = sync_channel(ORDERS_MAX);
-            let wake = Arc::new(wake_fd()?);
-            let setting = Setting {
-                config: shared.clone(),
-                index,
-                orders: receiver,
-                wake: wake.clone(),
-                tell: tell.clone(),
-                told: told.clone(),
-            };
-            let thread = match config.speech {
-                Speech::Memcached => {
-                    let protocol: Memcached = store(config, &keys, index);
-                    spawn(index, Worker::new(setting, protocol)?)
-                }
-                Speech::Redis => {
-                    let protocol: Redis = store(config, &keys, index);
-                    spawn(index, Worker::new(setting, protocol)?)
-                }
-                Speech::Echo => {
-                    let seed = mix(config.seed) ^ mix(u64::from(config.share.0) << 32 | u64::from(index));
-                    spawn(index, Worker::new(setting, Echo::new(seed, config.value_size))?)
-                }
-            };
-            thread
-                .map(|thread| WorkerHandle { orders, wake, thread })
-                .map_err(|e| Error::system("cannot start a thread", e))
-        })
-        .collect()
-}
-
-fn store<D: Dialect>(config: &Config, keys: &Keys, index: u32) -> Store<D> {
-    let (share, of) = config.share;
-    let share = (share * config.threads + index, of * config.threads);
-    Store::new(config.space(), keys.clone(), config.get_ratio, share)
-}
-
-fn spawn<P: crate::protocol::Protocol + Send + 'static>(
-    index: u32,
-    worker: Worker<P>,
-) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(format!("load-{index}")).spawn(move || worker.run())
 }

@@ -7,10 +7,10 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::LinkTarget;
 use crate::connection::Connection;
 use crate::error::MoveError;
 use crate::event::{Carrier, Event};
-use crate::LinkTarget;
 use crate::settings::{Route, Settings};
 use crate::watch::{Ready, Slot};
 

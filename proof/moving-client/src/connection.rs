@@ -8,14 +8,14 @@ use std::time::Instant;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_transport::Time;
 
+use crate::LinkTarget;
 use crate::direct::Direct;
 use crate::error::MoveError;
 use crate::event::{Carrier, Event, Events};
 use crate::link::Link;
-use crate::moving::Moving;
-use crate::LinkTarget;
 use crate::settings::{Route, Settings};
 use crate::socket;
+use crate::stage::Moving;
 use crate::watch::{Interest, Ready, Slot, Watch, join_token};
 
 /// One stream of bytes in each direction, and what carries it now. See the crate's documentation for the order

@@ -38,6 +38,7 @@ mod outbox;
 mod scratch;
 mod settings;
 mod socket;
+mod stage;
 mod watch;
 
 pub use connection::Connection;

@@ -11,8 +11,8 @@ use std::os::fd::OwnedFd;
 use spillway_batch::{CloseReason, Fresh, Id, Limits, LinkError, OpenerLink, RefuseReason};
 use spillway_transport::Time;
 
-use crate::outbox::Outbox;
 use crate::LinkTarget;
+use crate::outbox::Outbox;
 use crate::settings::Settings;
 use crate::socket;
 use crate::watch::Interest;

@@ -2,44 +2,15 @@
 
 use std::time::Instant;
 
+use crate::LinkTarget;
 use crate::connection::{CarrierMut, Connection};
 use crate::direct::Direct;
 use crate::error::MoveError;
 use crate::event::{Carrier, Event};
 use crate::link::{Ended, Link};
-use crate::LinkTarget;
 use crate::settings::Route;
+use crate::stage::{Moving, Stage};
 use crate::watch::Slot;
-
-/// A carrier that is being set up.
-#[derive(Debug)]
-pub(crate) struct Moving {
-    pub(crate) to: Slot,
-    target: Carrier,
-    /// The move ends by itself; meanwhile nothing is sent.
-    automatic: bool,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Connecting { deadline: Instant },
-    Accepting { deadline: Instant },
-    Prepared,
-}
-
-impl Moving {
-    pub(crate) fn is_automatic(&self) -> bool {
-        self.automatic
-    }
-
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        match self.stage {
-            Stage::Connecting { deadline } | Stage::Accepting { deadline } => Some(deadline),
-            Stage::Prepared => None,
-        }
-    }
-}
 
 impl Connection {
     /// Moves the connection. The application has stopped sending and has received every reply that was to come;

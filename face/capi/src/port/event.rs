@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::fmt::{Display, Write};
 use std::ptr::{null, null_mut};
 
-use crate::session::PM_ADDRESS_BYTES;
+use crate::argument::PM_ADDRESS_BYTES;
 
 /// Names a client's connection. Never 0; a number that has ended is not another's for a long time.
 pub type pm_client = u64;

@@ -14,10 +14,18 @@ use spillway_client::relief::{ActivationSettings, Member, Move};
 use spillway_client::session::SessionEvent;
 use spillway_client::{Relief, ReliefSettings, SessionSettings};
 
-use super::{OPEN_WITHIN, nobody_answers};
-use crate::session::{ClientSide, Shared, wait_for};
+use crate::session::side::{ClientSide, Shared};
 use crate::settings::{PM_FORMER_ROUTE, Routes};
 use crate::status::{Fault, lock};
+use crate::waiting::wait_for;
+
+/// When nothing answers at all: where a session begins is known long before.
+const OPEN_WITHIN: Duration = Duration::from_secs(2);
+
+/// Said when that has passed.
+fn nobody_answers() -> Fault {
+    Fault::again("the helpers were asked, and no session could be opened in time")
+}
 
 /// A relief, and what it needs to reach its sessions.
 pub(crate) struct ReliefSide {

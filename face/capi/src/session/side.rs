@@ -4,19 +4,18 @@ use std::collections::VecDeque;
 use std::ffi::{CString, c_int};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use spillway_client::session::{Gone, SessionEvent};
 use spillway_client::{Session, SessionSettings};
 
-use super::{pm_session_event, pm_session_event_kind};
-use crate::relief::Membership;
+use super::event::{pm_session_event, pm_session_event_kind};
+use crate::relief::side::Membership;
 use crate::settings::Routes;
 use crate::status::{Fault, lock, of_stream};
+use crate::waiting::wait_for;
 
 /// Events that wait to be asked for, at most: older ones are dropped.
 const EVENTS_MAX: usize = 32;
@@ -175,18 +174,4 @@ pub(super) fn wait(shared: &Shared, timeout_ms: c_int) -> Result<c_int, Fault> {
         membership.handle()?;
     }
     Ok(c_int::from(lock(shared)?.session.has_arrived()))
-}
-
-/// Whether no signal came. The descriptors are of objects that the caller holds.
-pub(crate) fn wait_for(descriptors: [Option<RawFd>; 2], timeout: Option<Duration>) -> Result<bool, Fault> {
-    let timeout = timeout
-        .map(|left| Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() });
-    // SAFETY: sessions and reliefs have one descriptor as long as they live, and the caller holds them.
-    let lent = descriptors.into_iter().flatten().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-    let mut watched: Vec<PollFd<'_>> = lent.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-    match poll(&mut watched, timeout.as_ref()) {
-        Ok(_) => Ok(true),
-        Err(Errno::INTR) => Ok(false),
-        Err(error) => Err(Fault::system("poll", &error)),
-    }
 }

@@ -10,8 +10,8 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_policy::Member;
 
-use crate::ask::{Ask, Asked};
 use crate::LinkTarget;
+use crate::ask::{Ask, Asked};
 
 /// Questions under way at the same time, each a descriptor; members beyond wait for their turn. Answers take a fraction of
 /// a millisecond.

@@ -35,10 +35,10 @@ pub use spillway_policy::{ActivationSettings, Member};
 
 use self::asking::Asking;
 use self::routes::Known;
+use crate::LinkTarget;
 use crate::ask::Asked;
 use crate::jitter;
 use crate::session::{CarrierLoss, Session, SessionEvent, SessionSettings};
-use crate::LinkTarget;
 
 /// A session is to go somewhere, or to be opened there.
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 
 use spillway_policy::{ASKED_DEFAULT, ActivationSettings};
 
-use crate::session::SessionSettings;
 use crate::LinkTarget;
+use crate::session::SessionSettings;
 
 /// What one process is told of one service.
 #[derive(Clone, Debug)]

@@ -1,6 +1,5 @@
 //! The file behind a server's status page, and its mapping.
 
-use core::ffi::CStr;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::CString;
@@ -10,17 +9,10 @@ use libc::c_int;
 
 use super::files;
 use super::layout::{self, header};
+use super::origin::PREFIX;
 use super::reader;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-
-/// Where pages are looked for and made, unless [`DIRECTORY`] names a place. Services may write to the first whatever
-/// their units say; the second may go with a helper that runs on the same machine.
-pub(crate) const DIRECTORIES: [&str; 2] = ["/dev/shm", "/run/spillway"];
-/// Names the directory for pages.
-pub(crate) const DIRECTORY: &CStr = c"SPILLWAY_STATUS_DIR";
-/// Files of pages begin with this; the launch follows.
-pub(crate) const PREFIX: &str = "spillway-server-";
 
 /// A page of this process. Never unmapped: threads may write to it until the process is gone.
 pub(crate) struct Page {
@@ -78,24 +70,6 @@ pub(crate) fn claim(launch: &str, directories: &[String]) -> Claimed {
         }
     }
     Claimed::Nowhere(why)
-}
-
-/// When a process started, in clock ticks since the machine did.
-pub(crate) fn start_ticks(path: &str) -> Option<u64> {
-    let path = CString::new(path).ok()?;
-    let fd = files::open(&path, libc::O_RDONLY, 0).ok()?;
-    let mut bytes = [0; 1024];
-    let read = files::read(fd, &mut bytes);
-    sys::close(fd);
-    ticks_in(core::str::from_utf8(&bytes[..read.ok()?]).ok()?)
-}
-
-/// The program's name, in brackets, may hold anything; the first field after it is the state, the 20th the time.
-/// `None` for a process that has ended and that nobody has asked after yet.
-fn ticks_in(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
 }
 
 /// Makes a page under a name that no reader looks at, locks it, and gives it its name: a page that has its name and is
@@ -245,15 +219,6 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_start_time_is_found_behind_any_name() {
-        let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
-        assert_eq!(ticks_in(&format!("42 (a) b) {rest}")), Some(4711));
-        assert_eq!(ticks_in(&format!("42 (a) b) {}", rest.replacen('S', "Z", 1))), None);
-        assert_eq!(ticks_in("42 (short) S 1"), None);
-        assert!(start_ticks("/proc/self/stat").is_some());
-    }
 
     #[test]
     fn a_page_is_locked_until_it_is_removed_and_others_are_taken_out() {

@@ -18,7 +18,7 @@ use spillway_policy::Word;
 
 use super::files;
 use super::layout::{self, Counter, Request, State, Traffic, header};
-use super::page::{DIRECTORIES, DIRECTORY, PREFIX, start_ticks};
+use super::origin::{DIRECTORIES, DIRECTORY, PREFIX, start_ticks};
 use crate::sys;
 
 /// Files of one directory that are looked at.

@@ -8,8 +8,9 @@ use serde_json::json;
 use super::client::{Client, Failed};
 use super::members::{Full, Members};
 use super::messages::{KeyValue, Range, Registered, encoded};
+use crate::news::Sender;
+use crate::settings::Settings;
 use crate::stop::{Stop, spread};
-use crate::watcher::{Sender, Settings};
 use crate::{Entry, EtcdPlace, HELPERS_MAX, Notice, is_target};
 
 const NAME_BYTES_MAX: usize = 128;

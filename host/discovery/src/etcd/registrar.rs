@@ -11,8 +11,8 @@ use super::access::EtcdAccess;
 use super::client::{Client, Failed};
 use super::messages::{Lease, Registered, Transaction, encoded};
 use crate::EtcdPlace;
+use crate::stop::start_thread;
 use crate::stop::{Running, Stop, running, spread};
-use crate::watcher::start_thread;
 
 /// How long a member of etcd may take to take the key away, when the helper goes. If all fail, the key goes with its lease.
 const WITHDRAW: Duration = Duration::from_millis(500);

@@ -8,7 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Surroundings, WORKER_FAILED, WorkerHandle};
+use super::surroundings::Surroundings;
+use super::workers::{WORKER_FAILED, WorkerHandle};
 use crate::clock::{Clock, cpu_ns, monotonic_ns};
 use crate::config::{Config, Loop};
 use crate::control::{Command, Order};
@@ -89,7 +90,7 @@ impl<'a> Steering<'a> {
     pub fn drive(&mut self, news: &Receiver<FromWorker>) -> Result<Report, Error> {
         while (self.done as usize) < self.workers.len() {
             self.wait()?;
-            let ended = self.workers.iter().filter(|worker| worker.thread.is_finished()).count();
+            let ended = self.workers.iter().filter(|worker| worker.is_over()).count();
             let mut fresh = Bins::default();
             while let Ok(word) = news.try_recv() {
                 self.hear(word, &mut fresh)?;

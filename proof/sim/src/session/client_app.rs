@@ -8,7 +8,7 @@ use spillway_wire::session::SessionId;
 
 use super::books::Shared;
 use super::canary::Canary;
-use super::clients::Manners;
+use super::manners::Manners;
 use crate::rng::Rng;
 
 /// One session as its client's application sees it.

@@ -10,7 +10,7 @@ use spillway_relay::Config;
 use spillway_session::{StreamLimits, TableLimits};
 
 use super::canary::Canary;
-use super::clients::Manners;
+use super::manners::Manners;
 use crate::attackers::{self, Attack};
 use crate::names::{client_key, helper_key};
 use crate::relay::settings;

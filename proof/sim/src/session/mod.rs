@@ -4,7 +4,7 @@
 //!
 //! - [`books`]: knows what every session must carry, and who knows the session; stands outside the code under test
 //! - [`check`]: what the books look at
-//! - `client`, `clients`, `client_app`, `server`, `hearing`, `app`: the two ends, each with a small application
+//! - `client`, `clients`, `manners`, `client_app`, `server`, `hearing`, `app`: the two ends, each with a small application
 //! - `copies`, `copyist`: what was said, and somebody who says it again
 //! - [`world`]: who takes part, the weather, the faults; `climate`: what is drawn for it
 //! - [`canary`]: planted faults that a run must find
@@ -23,6 +23,7 @@ mod climate;
 mod copies;
 mod copyist;
 mod hearing;
+mod manners;
 mod run;
 mod server;
 

@@ -1,0 +1,35 @@
+//! Reading what has come, without waiting.
+
+use libc::{c_int, iovec};
+
+use crate::connections::{Connection, Reading};
+use crate::links;
+use crate::ready::Wakes;
+use crate::sys::Errno;
+
+/// Whether a call with these flags is not to wait.
+#[inline]
+pub(crate) fn is_nonblocking(connection: &Connection, flags: c_int) -> bool {
+    flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking()
+}
+
+/// Takes what there is: EAGAIN for nothing.
+///
+/// # Safety
+/// `parts` describe writable memory.
+pub(crate) unsafe fn receive_once(
+    fd: c_int,
+    connection: &'static Connection,
+    parts: &[iovec],
+    flags: c_int,
+) -> Result<usize, Errno> {
+    let how = Reading { peek: flags & libc::MSG_PEEK != 0, discard: flags & libc::MSG_TRUNC != 0 };
+    // SAFETY: the caller vouches for the parts.
+    let read = unsafe { connection.read(fd, parts, how) }?;
+    if read.report > 0 {
+        let mut wakes = Wakes::default();
+        links::consumed(connection, read.report, &mut wakes);
+        wakes.send();
+    }
+    Ok(read.bytes)
+}
