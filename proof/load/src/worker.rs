@@ -3,11 +3,14 @@
 //! All times are nanoseconds since time zero of the run.
 
 mod connection;
+mod group;
 mod library;
+mod mover;
 mod moving;
 mod opening;
 mod relief;
 mod session;
+mod session_link;
 mod traffic;
 
 use std::cmp::Reverse;
@@ -26,8 +29,8 @@ use spillway_moving_client::{Slot, split_token};
 use spillway_net::{Epoll, EpollEvent};
 
 use self::connection::Connection;
-use self::moving::Mover;
-use self::relief::Group;
+use self::group::Group;
+use self::mover::Mover;
 use crate::arrivals::Arrivals;
 use crate::clock::Clock;
 use crate::config::{Assignment, Config, Loop};

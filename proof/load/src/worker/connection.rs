@@ -8,7 +8,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use spillway_client::relief::Member;
 
-use super::session::SessionLink;
+use super::session_link::SessionLink;
 use crate::clock::Clock;
 use crate::protocol::Sent;
 use crate::queue::Line;

@@ -4,31 +4,12 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::Worker;
+use super::mover::Mover;
 use crate::protocol::Protocol;
 use crate::report::{Move, Target};
 
 /// How long a connection sends nothing for the sake of its move: several times what a move takes under load.
 const HOLD_NS: u64 = 500_000_000;
-
-/// A move under way.
-#[derive(Debug)]
-pub(super) struct Mover {
-    /// `connections` is how many are concerned, `failed` how many of them failed so far.
-    report: Move,
-    given_ns: u64,
-    pace_ns: u64,
-    /// When the next connection may be told.
-    next_ns: u64,
-    /// The connection whose turn to get an arrival came next when the word was given: it is told first, so that
-    /// the last one has an arrival soon after it was told.
-    first: usize,
-    /// This many, from `first` on, have been told or need not be.
-    passed: usize,
-    /// Still to be told.
-    left: u32,
-    /// Told, no reply by the new carrier yet.
-    awaited: u32,
-}
 
 impl<P: Protocol> Worker<P> {
     pub(super) fn begin_move(
@@ -83,10 +64,7 @@ impl<P: Protocol> Worker<P> {
                 mover.left = 0; // the others were lost, and are where they were to go
                 break;
             };
-            mover.passed = passed + 1;
-            mover.left -= 1;
-            mover.next_ns = mover.next_ns.saturating_add(mover.pace_ns);
-            mover.awaited += 1;
+            mover.told(passed + 1);
             self.connections[index].wanted = target;
             self.connections[index].awaited = true;
             self.connections[index].hold_until_ns = now_ns + HOLD_NS;
@@ -104,8 +82,7 @@ impl<P: Protocol> Worker<P> {
             return;
         };
         if std::mem::take(&mut connection.awaited) {
-            mover.awaited -= 1;
-            mover.report.first_replies_us.push(now_ns.saturating_sub(mover.given_ns).div_ceil(1000));
+            mover.answered(now_ns);
             self.end_move_if_over();
         }
     }
@@ -116,25 +93,22 @@ impl<P: Protocol> Worker<P> {
         if std::mem::take(&mut connection.awaited)
             && let Some(mover) = &mut self.mover
         {
-            mover.awaited -= 1;
-            mover.report.failed += 1;
+            mover.failed();
             self.end_move_if_over();
         }
     }
 
     fn end_move_if_over(&mut self) {
-        if self.mover.as_ref().is_some_and(|mover| mover.left == 0 && mover.awaited == 0) {
+        if self.mover.as_ref().is_some_and(Mover::is_over) {
             self.end_move();
         }
     }
 
     /// Reports the move under way, finished or not.
     pub(super) fn end_move(&mut self) {
-        if let Some(mut mover) = self.mover.take() {
-            mover.report.complete = mover.left == 0 && mover.awaited == 0;
-            mover.report.first_replies_us.sort_unstable();
+        if let Some(mover) = self.mover.take() {
             self.connections.iter_mut().for_each(|c| c.awaited = false);
-            self.tell(super::FromWorker::Moved(mover.report));
+            self.tell(super::FromWorker::Moved(mover.into_report()));
         }
     }
 }

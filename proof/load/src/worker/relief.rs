@@ -1,16 +1,16 @@
 //! Connections that go to helpers and back by themselves, in groups: each is a process with a relief of its own.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use spillway_client::relief::{ActivationSettings, Member, Move};
+use spillway_client::relief::{ActivationSettings, Move};
 use spillway_client::session::{SessionEvent, SessionSettings};
 use spillway_client::{Relief, ReliefSettings, Word};
 
 use super::Worker;
 use super::connection::Link;
+use super::group::Group;
 use crate::config::SelfRelief;
 use crate::error::Error;
 use crate::protocol::Protocol;
@@ -20,17 +20,6 @@ const GROUP_MARK: u64 = 3;
 const MARK_BITS: u32 = 2;
 /// Fewer wake-ups; decisions are about a tenth of a second apart.
 const TIMER_GRAIN_NS: u64 = 1_000_000;
-
-/// One process's connections.
-#[derive(Debug)]
-pub(super) struct Group {
-    relief: Relief,
-    members: HashMap<Member, u32>,
-    /// Something was told that may have a decision follow.
-    is_touched: bool,
-    /// Its timer in the worker's heap; others of it there are void.
-    timer_ns: u64,
-}
 
 impl<P: Protocol> Worker<P> {
     /// Makes the groups that this worker's connections belong to.
@@ -51,12 +40,7 @@ impl<P: Protocol> Worker<P> {
             let token = EventData::new_u64((number as u64) << MARK_BITS | GROUP_MARK);
             epoll::add(&self.epoll, &relief, token, EventFlags::IN)
                 .map_err(|error| Error::system("cannot watch a relief", error))?;
-            self.groups.push(Group {
-                relief,
-                members: HashMap::new(),
-                is_touched: false,
-                timer_ns: u64::MAX,
-            });
+            self.groups.push(Group::new(relief));
         }
         Ok(())
     }

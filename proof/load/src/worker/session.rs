@@ -12,6 +12,7 @@ use spillway_client::session::{CarrierLoss, SessionEvent, SessionSettings};
 
 use super::Worker;
 use super::connection::Link;
+use super::session_link::SessionLink;
 use crate::protocol::Protocol;
 use crate::report::Target;
 
@@ -20,22 +21,6 @@ const TIMER_GRAIN_NS: u64 = 1_000_000;
 /// After the run servers are told that sessions end, so that they do not wait for them; no longer than so.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 const CLOSING_TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-
-/// A session as its worker sees it.
-#[derive(Debug)]
-pub(crate) struct SessionLink {
-    pub session: Session,
-    /// A server answered once.
-    pub is_open: bool,
-    /// When that has taken too long.
-    limit_ns: u64,
-    /// Its timer in the worker's heap; others of it there are void.
-    timer_ns: u64,
-    /// It was told to move, and has not yet.
-    is_moving: bool,
-    /// Why nothing carries it, for people.
-    trouble: Option<String>,
-}
 
 impl<P: Protocol> Worker<P> {
     /// Starts to open a session.
@@ -63,14 +48,7 @@ impl<P: Protocol> Worker<P> {
         });
         match opened {
             Ok(session) => {
-                self.connections[index].link = Link::Session(Box::new(SessionLink {
-                    session,
-                    is_open: false,
-                    limit_ns,
-                    timer_ns: u64::MAX,
-                    is_moving: false,
-                    trouble: None,
-                }));
+                self.connections[index].link = Link::Session(Box::new(SessionLink::new(session, limit_ns)));
                 self.take_session(index);
             }
             Err(e) => self.open_failed(index, e.to_string()),
