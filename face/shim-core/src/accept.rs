@@ -5,13 +5,13 @@ use std::sync::{Mutex, TryLockError};
 
 use libc::{c_int, sockaddr, socklen_t};
 
+use crate::blocked::Blocked;
 use crate::connections::Connection;
 use crate::log::{self, Reason};
-use crate::ready::Wakes;
 use crate::sys::{self, Errno, result};
 use crate::table::{self, Entry};
-use crate::waiters::Blocked;
-use crate::{fork, links, listeners, names, port, real};
+use crate::wakes::Wakes;
+use crate::{fork, links, listeners, names, port, prepared, real};
 
 /// Held while a blocking listener is looked at and accepted from, so that of several threads that see the same
 /// client none is left blocked in the kernel, where helped clients cannot wake it. Nobody waits for it: should its
@@ -24,7 +24,7 @@ static REAL_ACCEPT: Mutex<()> = Mutex::new(());
 /// As of `accept4`.
 pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
     let before = sys::errno();
-    if port::is_wanted() && is_blocking(fd) {
+    if prepared::is_wanted() && is_blocking(fd) {
         // A server that does not poll its listener at all.
         port::listener_awaited(fd);
     }
@@ -111,7 +111,7 @@ unsafe fn accept_virtual(
             unsafe { names::fill_client(connection, out, length) };
             let mut wakes = Wakes::default();
             links::accept(connection, &mut wakes);
-            wakes.send();
+            links::settle(&mut wakes);
             Some(Ok(new))
         }
     }

@@ -1,10 +1,28 @@
-//! Socket addresses between Rust and C.
+//! Socket addresses between Rust and C, and where helpers connect.
 
 use core::mem::{size_of, zeroed};
-use core::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use core::ptr::copy_nonoverlapping;
 
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+
+/// Where helpers connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkAddress {
+    /// `None` for all addresses.
+    pub host: Option<IpAddr>,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl core::fmt::Display for LinkAddress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.host {
+            Some(host) => SocketAddr::new(host, self.port).fmt(f),
+            None => write!(f, ":{}", self.port),
+        }
+    }
+}
 
 /// A C address with its length.
 pub(crate) fn to_c(address: SocketAddr) -> (sockaddr_storage, socklen_t) {

@@ -6,12 +6,12 @@ use core::time::Duration;
 use libc::{c_int, iovec};
 use spillway_transport::Time;
 
+use crate::blocked::Blocked;
 use crate::connections::{Connection, IN, OUT};
 use crate::links;
 use crate::nonblocking::{is_nonblocking, receive_once};
-use crate::ready::Wakes;
 use crate::sys::{self, Errno};
-use crate::waiters::Blocked;
+use crate::wakes::Wakes;
 
 /// Goes on with a read that has taken `taken` bytes and is to wait for the first, or for all (MSG_WAITALL).
 ///
@@ -64,7 +64,7 @@ pub(crate) unsafe fn send_all(
         Err(libc::EAGAIN) => 0,
         Err(error) => return Err(error),
     };
-    wakes.send();
+    links::settle(&mut wakes);
     if sent == wanted {
         return Ok(sent);
     }
@@ -81,7 +81,7 @@ pub(crate) unsafe fn send_all(
             Err(_) if sent > 0 => break,
             Err(error) => return Err(error),
         }
-        wakes.send();
+        links::settle(&mut wakes);
     }
     Ok(sent)
 }

@@ -8,8 +8,10 @@ use spillway_auth::KeyRing;
 use spillway_batch::{AddressRange, AddressRules, Encryption, Limits, Role, ServerConfig};
 use spillway_session::{StreamLimits, TableLimits};
 
-pub use crate::port::LinkAddress;
-use crate::{rotation, status};
+pub use crate::address::LinkAddress;
+use crate::environment::variable;
+use crate::rotation;
+use crate::status::reader::directories;
 
 /// Where the link port is: `HOST:PORT`, or `:PORT` for all addresses.
 pub const LINK: &CStr = c"SPILLWAY_LINK";
@@ -158,7 +160,7 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         _ => Encryption::Preferred,
     };
     let launch = variable(LAUNCH).filter(|id| is_launch(id));
-    let status_directories = status::directories();
+    let status_directories = directories();
     Ok(Config {
         link,
         ring,
@@ -213,18 +215,6 @@ pub fn glibc_version() -> Option<(u32, u32)> {
     let text = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
     let mut parts = text.to_str().ok()?.split('.').map(|part| part.parse().ok());
     Some((parts.next()??, parts.next()??))
-}
-
-/// In a server, before the application's code runs: it may change the environment whenever it likes.
-pub(crate) fn variable(name: &CStr) -> Option<String> {
-    // SAFETY: nobody changes the environment meanwhile: neither a server so early, nor Spillway's own commands.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    if value.is_null() {
-        return None;
-    }
-    // SAFETY: getenv returns C strings.
-    let value = unsafe { CStr::from_ptr(value) };
-    Some(value.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

@@ -11,10 +11,13 @@ use std::sync::{Mutex, MutexGuard};
 use libc::{c_int, iovec};
 
 use crate::lock;
-use crate::options::Options;
+use crate::option_values::Options;
 use crate::source::Source;
 use crate::sys::Errno;
 use crate::table::{self, Entry};
+
+/// The link of a connection that came by none.
+pub(crate) const NO_LINK: u32 = u32::MAX;
 
 /// Readiness as epoll reports it. The kernel gives each of the first two a second name.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -107,7 +110,7 @@ impl Connection {
         Connection {
             index,
             source: Source::new(),
-            link: AtomicU32::new(crate::links::NO_LINK),
+            link: AtomicU32::new(NO_LINK),
             id: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
             status: AtomicI32::new(libc::O_RDWR),
@@ -227,7 +230,7 @@ impl Connection {
         self.status.store(libc::O_RDWR, Ordering::Relaxed);
         self.closed_by_peer.store(false, Ordering::Relaxed);
         self.finished.store(false, Ordering::Relaxed);
-        self.link.store(crate::links::NO_LINK, Ordering::Relaxed);
+        self.link.store(NO_LINK, Ordering::Relaxed);
         self.id.store(0, Ordering::Relaxed);
     }
 }

@@ -4,8 +4,8 @@ use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
 
 use crate::connections::{self, Connection};
 use crate::nonblocking::{is_nonblocking, receive_once};
-use crate::ready::Wakes;
 use crate::sys::{self, Errno};
+use crate::wakes::Wakes;
 use crate::{blocking, links, real};
 
 /// Parts of one call; Linux's UIO_MAXIOV.
@@ -192,7 +192,7 @@ unsafe fn send_parts(
     let mut wakes = Wakes::default();
     // SAFETY: as above.
     let outcome = unsafe { links::send(fd, connection, parts, &mut wakes) };
-    wakes.send();
+    links::settle(&mut wakes);
     outcome
 }
 

@@ -5,11 +5,12 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong};
 
 use crate::connections;
-use crate::ready::{self, Wakes};
+use crate::ready;
 use crate::source::{self, notify};
 use crate::sys::{self, Errno, result};
 use crate::table::{self, Entry};
-use crate::{fork, links, listeners, options, port, real, waiters};
+use crate::wakes::Wakes;
+use crate::{fork, links, listeners, options, port, prepared, real, waiters};
 
 /// `listen`: notes TCP listeners.
 ///
@@ -18,7 +19,7 @@ use crate::{fork, links, listeners, options, port, real, waiters};
 pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the call as it came.
     let outcome = unsafe { real::listen(fd, backlog) };
-    if outcome == 0 && port::is_configured() {
+    if outcome == 0 && prepared::is_configured() {
         let before = sys::errno();
         let _ = listeners::listening(fd);
         sys::set_errno(before);
@@ -69,7 +70,12 @@ fn release(fd: c_int) -> Result<(), Errno> {
                 connections::give_back(connection);
             }
         }
-        Entry::Listener(stand_in) => listeners::closed(fd, stand_in, &mut wakes),
+        Entry::Listener(stand_in) => {
+            for orphan in listeners::closed(fd, stand_in) {
+                links::refuse(orphan, &mut wakes);
+                connections::give_back(orphan);
+            }
+        }
         Entry::Set(index) => {
             table::note(fd, Entry::Real);
             if let Some(set) = ready::get(index)
@@ -81,7 +87,7 @@ fn release(fd: c_int) -> Result<(), Errno> {
             }
         }
     }
-    wakes.send();
+    links::settle(&mut wakes);
     Ok(())
 }
 
@@ -170,7 +176,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
         links::finish(connection, &mut wakes);
     }
     notify(connection, &mut wakes);
-    wakes.send();
+    links::settle(&mut wakes);
     result(before, Ok(0))
 }
 

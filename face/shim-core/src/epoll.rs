@@ -10,49 +10,11 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use spillway_transport::Time;
 
 use crate::connections::{self, Connection};
-use crate::ready::{self, Set, Wakes};
+use crate::ready::{self, Set};
 use crate::table::{self, Entry};
-use crate::{fork, links, listeners, port, real, status, sys, threads};
-
-/// What the data of an epoll event says when the event is ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tag {
-    /// Another thread made something ready.
-    Wake,
-    /// Somebody opens a link.
-    Port,
-    /// Somebody asks for something on the status page.
-    Control,
-    /// A link's socket.
-    Link(u32),
-}
-
-/// No pointer, descriptor or small number looks like this.
-const MARK: u64 = 0xf553_504c_5700_0000;
-const MARK_MASK: u64 = 0xffff_ffff_ff00_0000;
-
-impl Tag {
-    pub(crate) fn value(self) -> u64 {
-        MARK | match self {
-            Tag::Wake => 0,
-            Tag::Port => 1,
-            Tag::Control => 2,
-            Tag::Link(index) => 3 + u64::from(index),
-        }
-    }
-
-    fn of(data: u64) -> Option<Tag> {
-        if data & MARK_MASK != MARK {
-            return None;
-        }
-        Some(match data & !MARK_MASK {
-            0 => Tag::Wake,
-            1 => Tag::Port,
-            2 => Tag::Control,
-            link => Tag::Link((link - 3) as u32), // 24 bits
-        })
-    }
-}
+use crate::tag::Tag;
+use crate::wakes::Wakes;
+use crate::{fork, links, listeners, orders, port, prepared, real, sys, threads, upkeep};
 
 /// How long, and in which way, the application waits.
 #[derive(Clone, Copy)]
@@ -119,7 +81,7 @@ impl Wait {
 
 /// `epoll_create` and its kin: notes the set, unless a forked child makes it.
 pub fn created(fd: c_int) -> c_int {
-    if fd >= 0 && port::is_configured() && fork::is_owner_process() {
+    if fd >= 0 && prepared::is_configured() && fork::is_owner_process() {
         let errno = sys::errno();
         ready::created(fd);
         sys::set_errno(errno);
@@ -154,7 +116,7 @@ pub unsafe fn wait(fd: c_int, events: *mut epoll_event, max: c_int, how: Wait) -
         let filled = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
         let mut wakes = Wakes::default();
         let kept = take_ours(set, filled, &mut wakes);
-        wakes.send();
+        links::settle(&mut wakes);
         if kept > 0 {
             return kept as c_int;
         }
@@ -186,19 +148,19 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
                 let seen = unsafe { how.real_for(fd, events, Some(Duration::ZERO)) };
                 count = take_ours(set, &mut events[..usize::try_from(seen).unwrap_or(0)], &mut wakes);
                 now = sys::now();
-                if links::need_looks(now) {
-                    links::expire(&mut wakes);
+                if upkeep::is_due(now) {
+                    upkeep::look(&mut wakes);
                 }
                 turns.looked(now);
             }
             count += hand_out(set, &mut events[count..], now, &mut wakes);
             if count > 0 {
-                wakes.send();
+                links::settle(&mut wakes);
                 return count as c_int;
             }
         }
         links::flush_deferred(&mut wakes);
-        wakes.send();
+        links::settle(&mut wakes);
         let Some(left) = time_left(timeout, &mut deadline) else { return 0 };
         if !set.fall_asleep() {
             continue;
@@ -210,20 +172,20 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
             return seen;
         }
         count = take_ours(set, &mut events[..seen as usize], &mut wakes);
-        status::look();
+        orders::look();
         now = sys::now();
-        if links::need_looks(now) {
-            links::expire(&mut wakes);
+        if upkeep::is_due(now) {
+            upkeep::look(&mut wakes);
         }
         turns.looked(now);
         count += hand_out(set, &mut events[count..], now, &mut wakes);
         if count > 0 {
-            wakes.send();
+            links::settle(&mut wakes);
             return count as c_int;
         }
         if timeout == Some(Duration::ZERO) {
             links::flush_deferred(&mut wakes);
-            wakes.send();
+            links::settle(&mut wakes);
             return 0;
         }
     }
@@ -252,7 +214,7 @@ fn time_left(timeout: Option<Duration>, deadline: &mut Option<Time>) -> Option<O
             }
         }
     };
-    Some(links::look_within().into_iter().chain(left).min())
+    Some(upkeep::due_within().into_iter().chain(left).min())
 }
 
 /// Receives, in a set of our own, what has come in.
@@ -260,9 +222,9 @@ pub(crate) fn receive(set: &Set, wakes: &mut Wakes) {
     let mut events = [epoll_event { events: 0, u64: 0 }; 16];
     let seen = sys::epoll_ready(set.fd.load(Ordering::Relaxed), &mut events).unwrap_or(0);
     take_ours(set, &mut events[..seen], wakes);
-    status::look();
-    if links::need_looks(sys::now()) {
-        links::expire(wakes);
+    orders::look();
+    if upkeep::is_due(sys::now()) {
+        upkeep::look(wakes);
     }
 }
 
@@ -279,7 +241,7 @@ fn take_ours(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize 
             }
             Some(Tag::Wake) => set.wake_seen(),
             Some(Tag::Port) => port::ready(set, wakes),
-            Some(Tag::Control) => status::ready(),
+            Some(Tag::Control) => orders::ready(),
             Some(Tag::Link(index)) => links::ready(index, set, event.events, wakes),
         }
     }
@@ -333,7 +295,7 @@ fn control_virtual(
     if operation == libc::EPOLL_CTL_ADD && result.is_ok() {
         links::adopt(connection, set);
     }
-    wakes.send();
+    links::settle(&mut wakes);
     result
 }
 
@@ -355,22 +317,12 @@ fn follow_listener(set: &Set, operation: c_int, member: c_int, events: u32, data
         libc::EPOLL_CTL_MOD => drop(set.modify(stand_in, events, data, &mut wakes)),
         _ => drop(set.remove(stand_in)),
     }
-    wakes.send();
+    links::settle(&mut wakes);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tags_are_ours_and_nothing_else_is() {
-        for tag in [Tag::Wake, Tag::Port, Tag::Control, Tag::Link(0), Tag::Link(4095)] {
-            assert_eq!(Tag::of(tag.value()), Some(tag));
-        }
-        for data in [0, 7, u64::MAX, 0x7fff_ffff_ffff, 0xffff_8000_0000_0000] {
-            assert_eq!(Tag::of(data), None);
-        }
-    }
 
     #[test]
     fn a_wait_ends_at_its_deadline() {

@@ -22,17 +22,27 @@
 //! files and status pages are read by std, whose `close` comes back to us as one of a real descriptor: no lock.
 
 mod address;
+mod blocked;
 mod blocking;
+mod carrier_name;
 mod connections;
 mod ending;
+mod environment;
 mod errno;
 mod link;
+mod link_places;
 mod links;
 mod listeners;
 mod log;
+mod looks;
+mod newcomers;
 mod nonblocking;
+mod option_values;
+mod orders;
 mod parts;
+mod patience;
 mod port;
+mod prepared;
 mod ready;
 mod release;
 mod relief;
@@ -41,10 +51,15 @@ mod sessions;
 mod signals;
 mod source;
 mod standard_error;
+mod standing;
 mod switch;
 mod sys;
+mod tag;
 mod threads;
+mod upkeep;
+mod virtual_descriptor;
 mod waiters;
+mod wakes;
 
 pub mod accept;
 pub mod allocator;
@@ -72,7 +87,7 @@ pub fn start() {
     real::resolve_all();
     standard_error::start();
     port::configure(config::from_environment());
-    if port::is_configured() {
+    if prepared::is_configured() {
         fork::prepare();
     }
 }
@@ -80,7 +95,7 @@ pub fn start() {
 /// Whether the application has yet to wait for the listener that helped clients are to come by.
 #[inline]
 pub fn is_listener_awaited() -> bool {
-    port::is_wanted()
+    prepared::is_wanted()
 }
 
 /// Runs when the process ends in order: `main` returned, or `exit` was called.

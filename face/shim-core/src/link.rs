@@ -13,18 +13,22 @@ use spillway_batch::{
 use spillway_session::FirstWords;
 use spillway_transport::{Chunk, Time};
 
+use crate::carrier_name::Name;
 use crate::connections::{self, Connection};
-use crate::epoll::Tag;
-use crate::links::Newcomer;
 use crate::listeners::{self, Offer};
 use crate::log::{self, Reason};
-use crate::ready::{self, Buffers, Set, Wakes};
-use crate::sessions::Name;
+use crate::newcomers::{self, Newcomer};
+use crate::ready::{self, Buffers, Set};
 use crate::source::{notify, notify_all};
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{links, release, threads};
+use crate::tag::Tag;
+use crate::wakes::Wakes;
+use crate::{link_places, looks, threads};
+
+/// Replies that reach this size go at once, whoever else is still to answer.
+const FLUSH_BYTES: usize = 64 * 1024;
 
 /// One link's state. Vacant places wait for the next link.
 pub(crate) struct Inner {
@@ -203,7 +207,7 @@ impl Inner {
 
     /// As [`send_soon`](Self::send_soon), but a large batch goes at once.
     pub(crate) fn send_in_time(&mut self, wakes: &mut Wakes) {
-        if self.end.as_ref().is_some_and(|end| end.pending() >= links::FLUSH_BYTES) {
+        if self.end.as_ref().is_some_and(|end| end.pending() >= FLUSH_BYTES) {
             self.flush_or_lose(wakes);
         } else {
             self.send_soon(wakes);
@@ -239,7 +243,7 @@ impl Inner {
         if self.end.as_ref().is_some_and(|end| end.counters().batches_sent != batches_before) {
             self.tell_status();
             if let Some(received_at) = self.received_at.take() {
-                release::served(sys::now().since(received_at));
+                looks::served(sys::now().since(received_at));
             }
         }
         self.announce_room(wakes);
@@ -314,7 +318,7 @@ impl Inner {
         }
         if self.stage == Stage::Silent && self.end.as_ref().is_some_and(|end| end.has_named_key()) {
             self.stage = Stage::NamedKey;
-            links::named_key((self.index, self.serial));
+            newcomers::named_key((self.index, self.serial));
         }
         self.tell_status();
         self.announce_room(wakes);
@@ -329,7 +333,7 @@ impl Inner {
 
     fn wait_for_timeout(&mut self, is_due: bool) {
         if core::mem::replace(&mut self.has_read_timeout, is_due) != is_due {
-            links::wait_for_read_timeout(is_due);
+            newcomers::wait_for_read_timeout(is_due);
         }
     }
 
@@ -389,7 +393,7 @@ impl Inner {
                 self.stage = Stage::Established;
                 let is_encrypted = self.end.as_ref().is_some_and(|end| end.is_encrypted());
                 status::link_established(self.index, role, key.0, is_encrypted);
-                links::authenticated_or_gone((self.index, self.serial));
+                newcomers::authenticated_or_gone((self.index, self.serial));
                 if let (Role::Helper, Some(peer)) = (role, self.peer) {
                     log::line(format_args!("link with the {role} at {peer}, key {key}"));
                 }
@@ -492,7 +496,7 @@ impl Inner {
         }
         let established = self.stage == Stage::Established;
         if !established {
-            links::authenticated_or_gone((self.index, self.serial));
+            newcomers::authenticated_or_gone((self.index, self.serial));
             status::count(refusal(&lost));
         }
         status::link_ended(self.index, &end.counters(), self.batches_received, established);
@@ -529,7 +533,7 @@ impl Inner {
                 notify(connection, wakes);
             }
         }
-        links::give_back(self.index);
+        link_places::give_back(self.index);
     }
 }
 

@@ -2,74 +2,38 @@
 
 mod homing;
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use core::time::Duration;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use libc::c_int;
-use spillway_batch::unauthenticated::Bounds;
-use spillway_batch::{CloseReason, Id, Info, RefuseReason, ServerLink, Unauthenticated};
+use spillway_batch::{CloseReason, Id, Info, RefuseReason, ServerLink};
 use spillway_transport::Time;
 
-use crate::connections::{Connection, OUT};
-use crate::ending::Patience;
-use crate::epoll::Tag;
+use crate::carrier_name::{CarrierName, Name};
+use crate::connections::{Connection, NO_LINK, OUT};
 use crate::link::{Inner, Interest, Lost, Named};
+use crate::link_places::{self, Place};
 use crate::parts::put;
-use crate::ready::{self, Set, Wakes};
-use crate::sessions::{self, CarrierName, Name};
+use crate::patience::Patience;
+use crate::ready::{self, Set};
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{lock, log, port, release, switch, threads};
+use crate::tag::Tag;
+use crate::wakes::Wakes;
+use crate::{lock, log, newcomers, sessions, threads};
 
 pub(crate) use homing::{Traffic, say_all, traffic};
-
-/// Bytes received at once. A batch is smaller; a backlog is not, and costs fewer calls this way.
-pub(crate) const RECEIVE_BYTES: usize = 128 * 1024;
-
-/// Replies that reach this size go at once, whoever else is still to answer.
-pub(crate) const FLUSH_BYTES: usize = 64 * 1024;
 
 /// Links at once: helpers' and library clients'.
 const LINKS_MAX: usize = 4096;
 
 static LINKS: [AtomicPtr<Link>; LINKS_MAX] = [const { AtomicPtr::new(null_mut()) }; LINKS_MAX];
-static FREE: Mutex<Free> = Mutex::new(Free { free: Vec::new(), made: 0 });
 
-/// Links that have yet to authenticate, whatever their age: strangers must not use up the server's descriptors.
-const YOUNG_MAX: usize = 256;
-
-/// A link whose peer has yet to authenticate: its place, and a serial number that no other link ever has.
-pub(crate) type Newcomer = (u32, u64);
-
-/// The link of a connection that came by none.
-pub(crate) const NO_LINK: u32 = u32::MAX;
-
-/// Links whose peers have not authenticated yet, by place and serial number. Locked with a link's lock held, never the
-/// other way round.
-static UNAUTHENTICATED: Mutex<Unauthenticated<Newcomer>> =
-    Mutex::new(Unauthenticated::new(Bounds { young: YOUNG_MAX, ..Bounds::DEFAULT }));
-/// How many those are.
-static HANDSHAKES: AtomicU32 = AtomicU32::new(0);
-/// Links on which the rest of a record is awaited, or that are not read for a time.
-static READ_TIMEOUTS: AtomicU32 = AtomicU32::new(0);
 /// Serial number of the next link.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
-/// When those were last looked at, in nanoseconds.
-static EXPIRED_AT: AtomicU64 = AtomicU64::new(0);
-/// While a peer has yet to authenticate, or links have yet to end, no wait is longer than this.
-const LOOKING_WAIT: Duration = Duration::from_secs(1);
-/// How often they are.
-const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
-
-struct Free {
-    free: Vec<u32>,
-    made: usize,
-}
-
 /// One link. Its place is reused when it ends, never freed.
 pub(crate) struct Link {
     index: u32,
@@ -112,7 +76,7 @@ pub(crate) fn opened(
         log::line(format_args!("link of {peer} refused: its socket cannot be watched"));
         table::note(fd, Entry::Real);
         sys::end_socket(fd);
-        lock(&FREE).free.push(link.index);
+        link_places::give_back(link.index);
         return;
     }
     let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
@@ -124,7 +88,7 @@ pub(crate) fn opened(
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     *inner = Inner::begun((link.index, serial), fd, end, (peer, local), set.index);
     status::link_began(link.index, peer);
-    let victim = begin_handshake(peer.ip(), (link.index, serial));
+    let victim = newcomers::begin(peer.ip(), (link.index, serial));
     // A peer with a key names it in its first packet, and is told from silent strangers before the next link is
     // accepted.
     let mut buffer = set.borrow_buffer();
@@ -136,19 +100,6 @@ pub(crate) fn opened(
     }
 }
 
-/// A handshake begins. Returns the one that has to end for it.
-fn begin_handshake(peer: IpAddr, newcomer: Newcomer) -> Option<Newcomer> {
-    let mut unauthenticated = lock(&UNAUTHENTICATED);
-    let victim = unauthenticated.begin(sys::now(), peer, newcomer);
-    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most YOUNG_MAX
-    victim
-}
-
-/// The peer of a link has named an accepted key, and has yet to prove it.
-pub(crate) fn named_key(newcomer: Newcomer) {
-    lock(&UNAUTHENTICATED).named_key(newcomer);
-}
-
 fn evict(index: u32, serial: u64, wakes: &mut Wakes) {
     let Some(link) = get(index) else { return };
     let mut inner = link.lock();
@@ -158,18 +109,14 @@ fn evict(index: u32, serial: u64, wakes: &mut Wakes) {
 }
 
 fn place() -> Option<&'static Link> {
-    let mut free = lock(&FREE);
-    if let Some(index) = free.free.pop() {
-        return get(index);
+    match link_places::take(LINKS_MAX)? {
+        Place::Used(index) => get(index),
+        Place::New(index) => {
+            let link = Link { index, inner: Mutex::new(Inner::vacant(index)) };
+            LINKS[index as usize].store(Box::into_raw(Box::new(link)), Ordering::Release);
+            get(index)
+        }
     }
-    if free.made >= LINKS_MAX {
-        return None;
-    }
-    let index = free.made as u32;
-    free.made += 1;
-    let link = Link { index, inner: Mutex::new(Inner::vacant(index)) };
-    LINKS[index as usize].store(Box::into_raw(Box::new(link)), Ordering::Release);
-    get(index)
 }
 
 fn get(index: u32) -> Option<&'static Link> {
@@ -179,8 +126,7 @@ fn get(index: u32) -> Option<&'static Link> {
 }
 
 fn all() -> impl Iterator<Item = &'static Link> {
-    let made = lock(&FREE).made as u32;
-    (0..made).filter_map(get)
+    (0..link_places::made()).filter_map(get)
 }
 
 /// Epoll says that a link's socket is ready.
@@ -355,18 +301,6 @@ pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
     inner.send_soon(wakes);
 }
 
-/// A peer has authenticated, or went before it did.
-pub(crate) fn authenticated_or_gone(newcomer: Newcomer) {
-    let mut unauthenticated = lock(&UNAUTHENTICATED);
-    unauthenticated.end(newcomer);
-    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most YOUNG_MAX
-}
-
-/// A link's place is free.
-pub(crate) fn give_back(index: u32) {
-    lock(&FREE).free.push(index);
-}
-
 fn with(connection: &Connection, wakes: &mut Wakes, act: impl FnOnce(&mut ServerLink, Id)) {
     let Some(link) = get(connection.link.load(Ordering::Relaxed)) else { return };
     let mut inner = link.lock();
@@ -424,7 +358,7 @@ pub(crate) fn refuse_carrier(carrier: CarrierName, name: Name, reason: RefuseRea
 }
 
 /// What carried a session does so no more.
-pub(crate) fn leave_carrier(carrier: CarrierName, name: Name, wakes: &mut Wakes) {
+fn leave_carrier(carrier: CarrierName, name: Name, wakes: &mut Wakes) {
     on_carrier(carrier, name, wakes, |inner, id, wakes| {
         // The place may be another link's by now, and the same session's again.
         if !sessions::is_carried_by(name, carrier) {
@@ -451,35 +385,6 @@ pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
             }
         }
     }
-}
-
-/// Whether a peer has yet to authenticate, to send the rest of a record, to be read on from, or to go.
-fn is_watching() -> bool {
-    HANDSHAKES.load(Ordering::Relaxed) > 0
-        || READ_TIMEOUTS.load(Ordering::Relaxed) > 0
-        || switch::is_draining()
-}
-
-/// A link has a read timeout from now on, or no more.
-pub(crate) fn wait_for_read_timeout(has_one: bool) {
-    if has_one {
-        READ_TIMEOUTS.fetch_add(1, Ordering::Relaxed);
-    } else {
-        READ_TIMEOUTS.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Whether [`expire`] may have something to do.
-#[inline]
-pub(crate) fn need_looks(now: Time) -> bool {
-    is_watching() || sessions::is_due(now) || release::is_due(now) || port::retry::is_due(now)
-}
-
-/// No wait is to be longer than this.
-pub(crate) fn look_within() -> Option<Duration> {
-    let watching = is_watching().then_some(LOOKING_WAIT);
-    let due = [watching, sessions::due_within(), release::due_within(), port::retry::due_within()];
-    due.into_iter().flatten().min()
 }
 
 /// Asks the peers of all links to move their connections away: how many links that are.
@@ -527,25 +432,28 @@ pub(crate) fn each_connection(mut tell: impl FnMut(u32, Info)) {
     sessions::each_connection(&mut tell);
 }
 
-/// Ends links whose peers did not authenticate in time, or whose time is over, reads on from those that were not read for a
-/// time, and does what sessions owe.
-pub(crate) fn expire(wakes: &mut Wakes) {
-    let now = sys::now();
-    if sessions::is_due(now) {
-        sessions::look(now, wakes);
-    }
-    if release::is_due(now) {
-        release::look(now, wakes);
-    }
-    if port::retry::is_due(now) {
-        port::retry::look(now);
-    }
-    if now.since(Time(EXPIRED_AT.load(Ordering::Relaxed))) < EXPIRY_INTERVAL {
-        return;
-    }
-    EXPIRED_AT.store(now.as_nanos(), Ordering::Relaxed);
+/// Ends links whose peers did not authenticate in time, or whose time is over, and reads on from those that were not read
+/// for a time.
+pub(crate) fn handle_timeouts(now: Time, wakes: &mut Wakes) {
     for link in all() {
         link.lock().handle_timeout(now, wakes);
     }
-    switch::end_links(wakes);
+}
+
+// What is said once no lock is held.
+
+/// Does what is left to do once no lock is held: has links leave sessions to others, and wakes sleeping sets.
+#[inline]
+pub(crate) fn settle(wakes: &mut Wakes) {
+    if !wakes.is_empty() {
+        settle_all(wakes);
+    }
+}
+
+#[cold]
+fn settle_all(wakes: &mut Wakes) {
+    while let Some((carrier, name)) = wakes.poll_left() {
+        leave_carrier(carrier, name, wakes);
+    }
+    wakes.write();
 }

@@ -9,12 +9,12 @@ use libc::c_int;
 use spillway_batch::RefuseReason;
 
 use crate::connections::{self, Connection, IN};
-use crate::options::Options;
-use crate::ready::Wakes;
+use crate::option_values::Options;
 use crate::source::{self, notify};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{address, fork, links, lock, port};
+use crate::wakes::Wakes;
+use crate::{address, fork, lock, prepared, virtual_descriptor};
 
 /// Virtual connections of one family that wait to be accepted. A move of all clients at once must fit.
 const QUEUE_MAX: usize = 16 * 1024;
@@ -73,7 +73,7 @@ pub(crate) fn noted(fd: c_int) -> Option<&'static Connection> {
 /// did not make itself, as with socket activation.
 pub(crate) fn polled(fd: c_int) -> Option<&'static Connection> {
     let is_new = table::is_real(fd)
-        && port::is_wanted()
+        && prepared::is_wanted()
         && sys::option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
     if is_new { listening(fd) } else { noted(fd) }
 }
@@ -145,8 +145,9 @@ pub(crate) fn is_served(fd: c_int) -> bool {
 }
 
 /// The application closes a descriptor of a listening socket. When no listener of the served port is left, whoever
-/// waits to be accepted is refused.
-pub(crate) fn closed(fd: c_int, stand_in: u32, wakes: &mut Wakes) {
+/// waits to be accepted is returned, to be refused.
+#[must_use]
+pub(crate) fn closed(fd: c_int, stand_in: u32) -> Vec<&'static Connection> {
     let mut state = lock(&STATE);
     state.listeners.retain(|listener| listener.fd != fd);
     let is_last = state.listeners.iter().all(|listener| listener.stand_in != stand_in);
@@ -155,14 +156,11 @@ pub(crate) fn closed(fd: c_int, stand_in: u32, wakes: &mut Wakes) {
     let orphans = if is_served { Default::default() } else { core::mem::take(&mut state.queues) };
     state.queue_changed();
     drop(state);
-    for orphan in orphans.into_iter().flatten().filter_map(connections::get) {
-        links::refuse(orphan, wakes);
-        connections::give_back(orphan);
-    }
     if is_last && let Some(connection) = connections::get(stand_in) {
         source::forget(connection);
         connections::give_back(connection);
     }
+    orphans.into_iter().flatten().filter_map(connections::get).collect()
 }
 
 /// A virtual connection of this client wants to be accepted.
@@ -224,7 +222,7 @@ pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'
         return Ok(None);
     };
     let Some(connection) = connections::get(index) else { return Ok(None) };
-    let new = port::new_descriptor(listener.family, close_on_exec)?;
+    let new = virtual_descriptor::new(listener.family, close_on_exec)?;
     if !table::note(new, Entry::Connection(index)) {
         sys::close(new);
         return Err(libc::EMFILE);

@@ -8,7 +8,8 @@
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::status::{self, Counter};
+use crate::status::layout::Counter;
+use crate::status::own;
 use crate::{standard_error, sys};
 
 /// Lines within one second; more are dropped.
@@ -123,7 +124,7 @@ pub(crate) fn always(arguments: fmt::Arguments<'_>) {
 
 fn count_dropped() {
     DROPPED.fetch_add(1, Ordering::Relaxed);
-    status::count(Counter::LogLinesDropped);
+    own::count(Counter::LogLinesDropped);
 }
 
 /// Lines that were not written so far.

@@ -4,8 +4,8 @@ use libc::{c_int, iovec};
 
 use crate::connections::{Connection, Reading};
 use crate::links;
-use crate::ready::Wakes;
 use crate::sys::Errno;
+use crate::wakes::Wakes;
 
 /// Whether a call with these flags is not to wait.
 #[inline]
@@ -29,7 +29,7 @@ pub(crate) unsafe fn receive_once(
     if read.report > 0 {
         let mut wakes = Wakes::default();
         links::consumed(connection, read.report, &mut wakes);
-        wakes.send();
+        links::settle(&mut wakes);
     }
     Ok(read.bytes)
 }

@@ -10,59 +10,13 @@ use std::sync::Mutex;
 use libc::{c_int, c_void, socklen_t};
 
 use crate::connections::{self, Connection};
+use crate::option_values::VALUE_BYTES_MAX;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::{lock, real};
 
-/// Options kept for one connection. Those beyond are validated, and read as before.
-const OPTIONS_MAX: usize = 32;
-
-/// A longer value is not kept.
-const VALUE_BYTES_MAX: usize = 64;
-
 /// One socket for each family that options are tried on.
 static TRIALS: Mutex<[c_int; 2]> = Mutex::new([-1; 2]);
-
-/// What was set on one connection.
-#[derive(Default)]
-pub(crate) struct Options {
-    kept: Vec<Kept>,
-    /// The listener that it was accepted from; its options are inherited, as by a real connection.
-    listener: Option<c_int>,
-    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` in milliseconds; 0 waits for ever.
-    pub(crate) receive_timeout_ms: u64,
-    pub(crate) send_timeout_ms: u64,
-}
-
-struct Kept {
-    level: c_int,
-    name: c_int,
-    value: [u8; VALUE_BYTES_MAX],
-    length: u8,
-}
-
-impl Options {
-    pub(crate) fn of_listener(listener: c_int) -> Options {
-        Options { listener: Some(listener), ..Options::default() }
-    }
-
-    fn kept(&self, level: c_int, name: c_int) -> Option<&[u8]> {
-        let kept = self.kept.iter().find(|kept| (kept.level, kept.name) == (level, name))?;
-        Some(&kept.value[..usize::from(kept.length)])
-    }
-
-    fn keep(&mut self, level: c_int, name: c_int, value: &[u8]) {
-        let mut kept = Kept { level, name, value: [0; VALUE_BYTES_MAX], length: value.len() as u8 };
-        let Some(room) = kept.value.get_mut(..value.len()) else { return };
-        room.copy_from_slice(value);
-        let before = self.kept.iter().position(|kept| (kept.level, kept.name) == (level, name));
-        match before {
-            Some(position) => self.kept[position] = kept,
-            None if self.kept.len() < OPTIONS_MAX => self.kept.push(kept),
-            None => {}
-        }
-    }
-}
 
 /// Options that a connection has of its listener.
 fn is_inherited(level: c_int, name: c_int) -> bool {
@@ -109,7 +63,7 @@ pub unsafe fn option(
         // SAFETY: as above.
         return unsafe { answer(kept, value, length) };
     }
-    let listener = inner.options.listener.filter(|&listener| {
+    let listener = inner.options.listener().filter(|&listener| {
         is_inherited(level, name) && matches!(table::entry(listener), Entry::Listener(_))
     });
     drop(inner);
@@ -237,20 +191,6 @@ pub(crate) fn set_status(connection: &Connection, flags: c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn options_are_kept_replaced_and_bounded() {
-        let mut options = Options::default();
-        for name in 0..100 {
-            options.keep(1, name, &name.to_ne_bytes());
-        }
-        assert_eq!(options.kept.len(), OPTIONS_MAX);
-        options.keep(1, 3, b"x");
-        assert_eq!(options.kept(1, 3), Some(&b"x"[..]));
-        assert_eq!(options.kept(2, 3), None);
-        options.keep(1, 4, &[0; VALUE_BYTES_MAX + 1]);
-        assert_eq!(options.kept(1, 4), Some(&4i32.to_ne_bytes()[..]), "too long a value changes nothing");
-    }
 
     #[test]
     fn times_are_rounded_up() {

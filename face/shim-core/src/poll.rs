@@ -4,11 +4,11 @@ use core::time::Duration;
 
 use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
 
+use crate::blocked::Blocked;
 use crate::connections::{self, Connection, ERR, HUP};
-use crate::ready::Wakes;
 use crate::sys::{self, Errno};
-use crate::waiters::Blocked;
-use crate::{links, port, real, table, threads};
+use crate::wakes::Wakes;
+use crate::{links, port, prepared, real, table, threads};
 
 /// How the application calls it.
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ pub(crate) fn flush() {
         let before = sys::errno();
         let mut wakes = Wakes::default();
         links::flush_deferred(&mut wakes);
-        wakes.send();
+        links::settle(&mut wakes);
         sys::set_errno(before);
     }
 }
@@ -70,7 +70,7 @@ pub(crate) fn flush() {
 /// Whether any of these is virtual, or a listener that helped clients may come by. Opens the link port for such a
 /// one.
 pub(crate) fn is_ours(descriptors: &[pollfd]) -> bool {
-    if port::is_wanted() {
+    if prepared::is_wanted() {
         for one in descriptors.iter().filter(|one| one.fd >= 0) {
             port::listener_awaited(one.fd);
         }

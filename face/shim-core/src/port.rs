@@ -2,24 +2,23 @@
 
 pub(crate) mod retry;
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use core::time::Duration;
-use std::sync::{Arc, Mutex, OnceLock};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::Mutex;
 
 use libc::c_int;
-use spillway_batch::{Fresh, ServerConfig, ServerLink};
-use spillway_session::TableLimits;
+use spillway_batch::{Fresh, ServerLink};
 
+use crate::address::{self, LinkAddress};
 use crate::config::{Config, ConfigError};
-use crate::epoll::Tag;
 use crate::log::{self, Reason};
-use crate::ready::{self, Set, Wakes};
-use crate::rotation::Keys;
+use crate::ready::{self, Set};
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{address, fork, links, listeners, lock, switch};
+use crate::tag::Tag;
+use crate::wakes::Wakes;
+use crate::{fork, links, listeners, lock, prepared, switch};
 
 /// Links accepted at one look at the link port.
 const ACCEPTS_MAX: usize = 16;
@@ -27,9 +26,6 @@ const ACCEPTS_MAX: usize = 16;
 /// Links that the kernel has connected and that wait to be accepted.
 const BACKLOG: c_int = 4096;
 
-static CONFIG: OnceLock<Prepared> = OnceLock::new();
-/// There is a configuration and the port is not open yet.
-static WANTED: AtomicBool = AtomicBool::new(false);
 static OPENING: Mutex<()> = Mutex::new(());
 static PORT: AtomicI32 = AtomicI32::new(-1);
 /// The set that the link port is in.
@@ -38,22 +34,11 @@ static HOME: AtomicU32 = AtomicU32::new(0);
 static OWN_SET: AtomicU32 = AtomicU32::new(0);
 /// A descriptor that is given up when there is no other.
 static RESERVE: AtomicI32 = AtomicI32::new(-1);
-/// What virtual descriptors are duplicates of: an unconnected socket of each family.
-static BASES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
-
-struct Prepared {
-    config: Config,
-    keys: Keys,
-}
-
 /// Takes the configuration of this process.
 pub(crate) fn configure(config: Result<Option<Config>, ConfigError>) {
     match config {
         Ok(None) => {}
-        Ok(Some(config)) => {
-            let keys = Keys::new(config.server_config(), config.key_files.clone());
-            WANTED.store(CONFIG.set(Prepared { config, keys }).is_ok(), Ordering::Release);
-        }
+        Ok(Some(config)) => prepared::prepare(config),
         Err(error) => give_up(error.require, format_args!("{}", error.what)),
     }
 }
@@ -67,27 +52,6 @@ fn give_up(require: bool, why: core::fmt::Arguments<'_>) {
     log::always(format_args!("{why}; the server runs without helpers"));
 }
 
-/// What sessions are accepted with now, and their bounds.
-pub(crate) fn session_config() -> Option<(Arc<ServerConfig>, TableLimits)> {
-    CONFIG.get().map(|prepared| (prepared.keys.server(), prepared.config.session_limits()))
-}
-
-/// Requests must be few and fast for so long before sessions are sent back; `None` for never.
-pub(crate) fn release_after() -> Option<Duration> {
-    CONFIG.get().map(|prepared| prepared.config.release_after).filter(|after| !after.is_zero())
-}
-
-/// Whether this process is to be helped at all.
-pub(crate) fn is_configured() -> bool {
-    CONFIG.get().is_some()
-}
-
-/// Whether a first polled listener is still waited for.
-#[inline]
-pub(crate) fn is_wanted() -> bool {
-    WANTED.load(Ordering::Relaxed)
-}
-
 /// The application polls this listener in this set: the link port opens, if this is the listener to serve.
 pub(crate) fn listener_polled(fd: c_int, set: &Set) {
     open_for(fd, || Ok(set));
@@ -96,17 +60,17 @@ pub(crate) fn listener_polled(fd: c_int, set: &Set) {
 /// The application waits for this listener outside epoll: the same, in a set of our own.
 #[inline]
 pub(crate) fn listener_awaited(fd: c_int) {
-    if is_wanted() && listeners::polled(fd).is_some() {
+    if prepared::is_wanted() && listeners::polled(fd).is_some() {
         open_for(fd, own_set_or_new);
     }
 }
 
 fn open_for<'a>(fd: c_int, set: impl FnOnce() -> Result<&'a Set, Errno>) {
-    if !is_wanted() || !fork::is_owner_process() {
+    if !prepared::is_wanted() || !fork::is_owner_process() {
         return;
     }
     let _opening = lock(&OPENING);
-    let Some(Prepared { config, .. }) = CONFIG.get().filter(|_| is_wanted()) else { return };
+    let Some(config) = prepared::config().filter(|_| prepared::is_wanted()) else { return };
     let Some(port) = listeners::port_of(fd) else { return };
     if config.port.is_some_and(|wanted| wanted != port) {
         return;
@@ -116,7 +80,7 @@ fn open_for<'a>(fd: c_int, set: impl FnOnce() -> Result<&'a Set, Errno>) {
     sys::set_errno(before);
     // Only now: threads that come by meanwhile wait for the outcome, rather than go to sleep in the kernel as if there
     // were no link port.
-    WANTED.store(false, Ordering::Release);
+    prepared::is_opened();
 }
 
 fn open_wanted<'a>(config: &Config, port: u16, set: impl FnOnce() -> Result<&'a Set, Errno>) {
@@ -231,7 +195,7 @@ fn watch(socket: c_int, set: &Set) -> Result<(), Errno> {
 
 /// Epoll says that somebody opens a link.
 pub(crate) fn ready(set: &Set, wakes: &mut Wakes) {
-    let Some(Prepared { keys, .. }) = CONFIG.get() else { return };
+    let Some(keys) = prepared::keys() else { return };
     for _ in 0..ACCEPTS_MAX {
         // SAFETY: all zeros is a valid sockaddr_storage.
         let (mut peer, mut local) = unsafe { core::mem::zeroed::<(libc::sockaddr_storage, _)>() };
@@ -311,43 +275,5 @@ pub(crate) fn end() {
     let socket = PORT.load(Ordering::Acquire);
     if socket >= 0 {
         sys::shut_down(socket, libc::SHUT_RDWR);
-    }
-}
-
-/// A number for a virtual connection: a duplicate of an unconnected socket, so that what we do not serve fails
-/// in the kernel with ENOTCONN, and `fstat` and socket options make sense.
-pub(crate) fn new_descriptor(family: c_int, close_on_exec: bool) -> Result<c_int, Errno> {
-    let slot = &BASES[usize::from(family == libc::AF_INET6)];
-    let mut base = slot.load(Ordering::Acquire);
-    if base < 0 {
-        base = sys::stream_socket(family)?;
-        match slot.compare_exchange(-1, base, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                table::note(base, Entry::Own);
-            }
-            Err(first) => {
-                sys::close(base);
-                base = first;
-            }
-        }
-    }
-    sys::duplicate(base, 0, close_on_exec)
-}
-
-/// Where helpers connect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkAddress {
-    /// `None` for all addresses.
-    pub host: Option<IpAddr>,
-    /// TCP port.
-    pub port: u16,
-}
-
-impl core::fmt::Display for LinkAddress {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self.host {
-            Some(host) => SocketAddr::new(host, self.port).fmt(f),
-            None => write!(f, ":{}", self.port),
-        }
     }
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, c_long, c_uint};
 
-use crate::{descriptors, log, port, real, sys, table};
+use crate::{descriptors, log, prepared, real, sys, table};
 
 /// `syscall`.
 ///
@@ -22,7 +22,7 @@ pub unsafe fn call(number: c_long, arguments: [usize; 6]) -> c_long {
         match number {
             libc::SYS_close if !table::is_real(a as c_int) => descriptors::close(a as c_int).into(),
             libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, c as c_int).into(),
-            libc::SYS_io_uring_setup if port::is_configured() => refuse_rings(),
+            libc::SYS_io_uring_setup if prepared::is_configured() => refuse_rings(),
             _ => real::syscall(number, a, b, c, d, e, f),
         }
     }

@@ -13,16 +13,19 @@ use libc::{c_int, epoll_event};
 use spillway_batch::Scratch;
 
 use crate::connections::{self, Connection, ERR, HUP};
-use crate::links;
 use crate::lock;
-use crate::sessions::{CarrierName, Name};
 use crate::source;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
+use crate::tag::Tag;
 use crate::turns::Turns;
+use crate::wakes::Wakes;
 
 /// Epoll sets at once. Those beyond serve real descriptors only.
 const SETS_MAX: usize = 1024;
+
+/// Bytes received at once. A batch is smaller; a backlog is not, and costs fewer calls this way.
+const RECEIVE_BYTES: usize = 128 * 1024;
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
@@ -68,42 +71,6 @@ pub(crate) struct Members {
     woken: bool,
 }
 
-/// What is to be done once no lock is held: sets to wake, and links that are to leave sessions to others.
-#[derive(Default)]
-pub(crate) struct Wakes {
-    sets: Vec<c_int>,
-    left: Vec<(CarrierName, Name)>,
-}
-
-impl Wakes {
-    pub(crate) fn push(&mut self, fd: c_int) {
-        self.sets.push(fd);
-    }
-
-    /// What carried a session does so no more.
-    pub(crate) fn leave(&mut self, carrier: CarrierName, name: Name) {
-        self.left.push((carrier, name));
-    }
-
-    /// One write for each sleeping set.
-    #[inline]
-    pub(crate) fn send(&mut self) {
-        if !(self.sets.is_empty() && self.left.is_empty()) {
-            self.write();
-        }
-    }
-
-    #[cold]
-    fn write(&mut self) {
-        while let Some((carrier, name)) = self.left.pop() {
-            links::leave_carrier(carrier, name, self);
-        }
-        for fd in self.sets.drain(..) {
-            let _ = sys::write(fd, &1u64.to_ne_bytes());
-        }
-    }
-}
-
 /// What links' bytes are received into and opened in.
 pub(crate) struct Buffers {
     pub(crate) received: Box<[u8]>,
@@ -112,7 +79,7 @@ pub(crate) struct Buffers {
 
 impl Default for Buffers {
     fn default() -> Buffers {
-        Buffers { received: vec![0; links::RECEIVE_BYTES].into_boxed_slice(), scratch: Scratch::new() }
+        Buffers { received: vec![0; RECEIVE_BYTES].into_boxed_slice(), scratch: Scratch::new() }
     }
 }
 
@@ -129,7 +96,7 @@ impl Set {
         let wake = self.wake_descriptor()?;
         // Edge-triggered: it never has to be read.
         let events = libc::EPOLLIN as u32 | EDGE;
-        let tag = crate::epoll::Tag::Wake.value();
+        let tag = Tag::Wake.value();
         sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, wake, events, tag)?;
         self.active.store(true, Ordering::Release);
         drop(members);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec, timeval};
 
 use crate::poll::{flush, is_ours, poll_mixed};
-use crate::{fork, port, real, sys, table};
+use crate::{fork, prepared, real, sys, table};
 
 /// What `select` asks for in each of its sets, as `poll` calls it, and which answers count.
 const ASKED: [(i16, i16); 3] = [
@@ -29,7 +29,7 @@ pub enum Wait {
 /// As of the C functions.
 pub unsafe fn select(count: c_int, sets: [*mut fd_set; 3], how: Wait) -> c_int {
     flush();
-    let mut descriptors = match port::is_configured() && fork::is_owner() {
+    let mut descriptors = match prepared::is_configured() && fork::is_owner() {
         // SAFETY: the caller vouches for the sets, which hold `count` descriptors.
         true => unsafe { asked(count, sets) },
         false => Vec::new(),

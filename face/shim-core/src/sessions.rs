@@ -12,13 +12,14 @@ mod homing;
 use core::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
-use spillway_batch::{CloseReason, Id};
+use spillway_batch::CloseReason;
 use spillway_session::{Port, SessionHandle, StreamEvent, TableLimits};
 use spillway_transport::Time;
 
+use crate::carrier_name::CarrierName;
 use crate::connections::{self, Connection};
-use crate::ready::Wakes;
 use crate::source::notify;
+use crate::wakes::Wakes;
 use crate::{listeners, lock, status, sys};
 
 pub(crate) use calls::{accept, close, consumed, each_connection, finish, link_of, refuse, send};
@@ -35,16 +36,6 @@ const SHARDS: usize = 16;
 const BY_SESSION: u32 = 1 << 31;
 
 static TABLES: [Mutex<Option<Shard>>; SHARDS] = [const { Mutex::new(None) }; SHARDS];
-
-/// What carries a session: a link, and a virtual connection on it.
-pub(crate) type CarrierName = (u32, Id);
-
-/// Names a session's place. It may be another session's by now: that one has another carrier, and another connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Name {
-    shard: u8,
-    slot: u32,
-}
 
 struct Shard {
     port: Port<CarrierName>,

@@ -10,9 +10,10 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::connections::{self, Connection, ERR, HUP, OUT};
 use crate::lock;
-use crate::ready::{self, Members, Set, Wakes};
+use crate::ready::{self, Members, Set};
 use crate::sys::Errno;
 use crate::waiters;
+use crate::wakes::Wakes;
 
 /// Epoll sets that one connection may be in.
 const MEMBERSHIPS_MAX: usize = 64;

@@ -8,43 +8,33 @@
 //! Without a place for the file, the server runs without a page.
 
 mod files;
-mod layout;
+pub(crate) mod layout;
 mod origin;
+pub(crate) mod own;
 mod page;
-mod reader;
+pub(crate) mod reader;
 
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicI32, Ordering};
-use std::sync::OnceLock;
+use core::sync::atomic::Ordering;
 
-use libc::c_int;
-use spillway_batch::{LinkCounters, RefuseReason, Role};
+use spillway_batch::{Info, LinkCounters, RefuseReason, Role};
 use spillway_policy::Word;
 use spillway_transport::Time;
 
+use crate::carrier_name::CarrierName;
 use crate::config::Config;
 use crate::connections::Connection;
 use crate::log::{self, Reason};
-use crate::sessions::CarrierName;
-use crate::table::{self, Entry};
-use crate::{fork, links, relief, switch, sys};
+use crate::{fork, sys};
 
 use layout::header;
 pub use layout::{Counter, Request, State, Traffic};
+use own::page;
+pub(crate) use own::{add, count, watch_in};
 use page::{Claimed, Page};
 pub use reader::{
     ConnectionStatus, LinkStatus, ServerPage, ServerStatus, Unreadable, ask_all, directories, find, printable,
 };
-
-static PAGE: OnceLock<Page> = OnceLock::new();
-/// Ready when somebody asks for something.
-static WATCH: AtomicI32 = AtomicI32::new(-1);
-
-/// The page, once there is one.
-#[inline]
-fn page() -> Option<&'static Page> {
-    PAGE.get()
-}
 
 /// Another process of the same launch serves helpers already: this one does not.
 pub(crate) struct Another(pub(crate) u32);
@@ -89,7 +79,7 @@ pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
     }
     // Last: without it the page is none.
     page.word(header::MAGIC).store(layout::MAGIC, Ordering::Release);
-    if PAGE.set(page).is_ok() {
+    if own::publish(page) {
         add(Counter::LogLinesDropped, log::dropped());
     } else {
         log::line(format_args!("there is a status page already"));
@@ -121,25 +111,6 @@ pub(crate) fn finish() {
     }
 }
 
-/// Has an epoll set report when somebody asks for something. Where that cannot be had, what is asked for is seen when
-/// something else comes.
-pub(crate) fn watch_in(set: c_int, tag: u64) {
-    let Some(Ok(fd)) = page().map(Page::watch) else { return };
-    if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, tag).is_err() {
-        sys::close(fd);
-        return;
-    }
-    table::note(fd, Entry::Own);
-    WATCH.store(fd, Ordering::Release);
-}
-
-/// Epoll says so.
-pub(crate) fn ready() {
-    let mut buffer = [0; 1024];
-    while let Ok(1..) = files::read(WATCH.load(Ordering::Acquire), &mut buffer) {}
-    look();
-}
-
 pub(crate) fn set_state(state: State) {
     if let Some(page) = page() {
         page.word(header::STATE).store(state.word(), Ordering::Release);
@@ -151,37 +122,6 @@ pub(crate) fn set_relief(word: Word, until: Option<Time>) {
     if let Some(page) = page() {
         page.word(header::RELIEF_UNTIL_NS).store(until.map_or(0, Time::as_nanos), Ordering::Relaxed);
         page.word(header::RELIEF).store(layout::relief_word(word), Ordering::Release);
-    }
-}
-
-/// Carries out what a reader asks for, if one does. Call with no lock held.
-pub(crate) fn look() {
-    let Some(page) = page() else { return };
-    let asked = page.word(header::REQUEST).load(Ordering::Acquire);
-    if asked == page.word(header::ANSWERED).load(Ordering::Relaxed) || !fork::is_owner() {
-        return;
-    }
-    match layout::Request::of(asked) {
-        Some(Request::Refresh) => refresh(page),
-        Some(Request::Off { within_ms }) => switch::off(within_ms),
-        Some(Request::On) => switch::on(),
-        Some(Request::Say { word, lasts_s }) => relief::say(word, lasts_s),
-        None => {}
-    }
-    page.word(header::ANSWERED).store(asked, Ordering::Release);
-}
-
-/// Counts one.
-pub(crate) fn count(counter: Counter) {
-    if let Some(page) = page() {
-        page.word(header::COUNTERS + counter as usize).fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Counts so many.
-pub(crate) fn add(counter: Counter, count: u64) {
-    if let Some(page) = page() {
-        page.word(header::COUNTERS + counter as usize).fetch_add(count, Ordering::Relaxed);
     }
 }
 
@@ -293,17 +233,14 @@ fn place(connection: &Connection) -> Option<(&'static Page, usize)> {
     Some((page, page.connection(connection.index)?))
 }
 
+/// What a virtual connection, by its index, has received and sent so far.
+pub(crate) fn connection_traffic(connection: u32, info: Info) {
+    let Some((page, at)) = page().and_then(|page| Some((page, page.connection(connection)?))) else { return };
+    set(page, at + layout::connection::BYTES_RECEIVED, info.bytes_received);
+    set(page, at + layout::connection::BYTES_SENT, info.bytes_sent);
+}
+
 #[inline]
 fn set(page: &Page, at: usize, value: u64) {
     page.word(at).store(value, Ordering::Relaxed);
-}
-
-/// Writes what each connection has received and sent.
-fn refresh(page: &Page) {
-    links::each_connection(|connection, info| {
-        if let Some(at) = page.connection(connection) {
-            set(page, at + layout::connection::BYTES_RECEIVED, info.bytes_received);
-            set(page, at + layout::connection::BYTES_SENT, info.bytes_sent);
-        }
-    });
 }

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 
 use spillway_transport::Time;
 
-use crate::ready::Wakes;
 use crate::status::{self, State};
+use crate::wakes::Wakes;
 use crate::{links, lock, log, port, sys};
 
 /// While off: the end of the time that links have. Held while the switch acts, so that the status page tells of the
@@ -46,7 +46,7 @@ pub(crate) fn off(within_ms: u32) {
     status::set_state(State::Draining);
     end(deadline, &mut wakes);
     drop(off_after);
-    wakes.send();
+    links::settle(&mut wakes);
 }
 
 /// Takes links again, unless the link port is closed. Call with no lock held.

@@ -1,32 +1,20 @@
-//! Threads that wait for virtual connections outside epoll: blocked in `read`, `write` or `accept`, or in `poll`
-//! and `select`.
-//!
-//! Each sleeps in the kernel on its own real descriptors and an event counter that is written when one of its
-//! virtual connections changes. One of them, the leader, also receives for all from the links that no epoll set of
-//! the application's has. A leader that goes wakes another, which takes its place.
+//! Threads that wait for virtual connections outside epoll ([`crate::blocked`]): which wait for what, and how they are woken.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, fence};
-use core::time::Duration;
 use std::sync::Mutex;
 
-use libc::{c_int, pollfd, sigset_t};
+use libc::c_int;
 
 use crate::connections::Connection;
-use crate::ready::{Set, Wakes};
-use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
-use crate::{epoll, links, lock, port};
+use crate::wakes::Wakes;
+use crate::{lock, sys};
 
 /// Threads blocked at once. Those beyond look for themselves, every few milliseconds.
 const WAITERS_MAX: usize = 0xfffe;
 
 /// In `Connection::waiters`, which holds two slots plus one: more than two threads wait.
-const MANY: u32 = u32::MAX;
-
-/// Links in epoll sets of the application's are received from by its loops. In case none does, a blocked thread
-/// looks itself, after this time first, then after twice as long each time.
-const FIRST_LOOK: Duration = Duration::from_millis(5);
-const LAST_LOOK: Duration = Duration::from_secs(1);
+pub(crate) const MANY: u32 = u32::MAX;
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry { slots: Vec::new(), free: Vec::new() });
 
@@ -35,7 +23,8 @@ struct Registry {
     free: Vec<u32>,
 }
 
-struct Slot {
+/// What wakes one thread.
+pub(crate) struct Slot {
     index: u32,
     fd: AtomicI32,
     in_use: AtomicBool,
@@ -45,134 +34,60 @@ struct Slot {
     only: AtomicU32,
 }
 
-/// A blocked call, from its first look to its return.
-pub(crate) struct Blocked {
-    waits_for: Vec<&'static Connection>,
-    slot: Option<&'static Slot>,
-    leads: Option<&'static Set>,
-    look: Duration,
-}
-
-impl Blocked {
-    /// Registers the calling thread: from now on a change of these connections wakes it. Look at them once more
-    /// after this.
-    pub(crate) fn new(waits_for: Vec<&'static Connection>) -> Blocked {
-        let slot = take_slot();
-        if let Some(slot) = slot {
-            let only = match waits_for.as_slice() {
-                [one] => one.index + 1,
-                _ => 0,
-            };
-            slot.only.store(only, Ordering::SeqCst);
-            for connection in &waits_for {
-                register(connection, slot.index + 1);
-            }
-            // Pairs with the one in `notify_all`: we see its change, or it sees us.
-            fence(Ordering::SeqCst);
-        }
-        Blocked { waits_for, slot, leads: None, look: FIRST_LOOK }
+impl Slot {
+    /// A number that no other slot has at this time; never 0.
+    pub(crate) fn number(&self) -> u32 {
+        self.index + 1
     }
 
-    /// For a call that does not wait, but receives if nobody else does.
-    pub(crate) fn passing() -> Blocked {
-        Blocked { waits_for: Vec::new(), slot: None, leads: None, look: FIRST_LOOK }
+    /// The event counter that is written to wake the thread.
+    pub(crate) fn descriptor(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until one of `descriptors`, whose answers are filled in, or one of the connections may have changed,
-    /// or the time is over; for less, and in vain, now and then.
-    pub(crate) fn sleep(
-        &mut self,
-        descriptors: &mut Vec<pollfd>,
-        limit: Option<Duration>,
-        mask: *const sigset_t,
-    ) -> Result<(), Errno> {
-        let mut wakes = Wakes::default();
-        links::flush_deferred(&mut wakes);
-        wakes.send();
-        let count = descriptors.len();
-        self.leads = self.leads.or_else(|| lead(self.slot));
-        let mut limit = limit;
-        let mut shorten = |to: Duration| limit = Some(limit.map_or(to, |limit| limit.min(to)));
-        if let Some(set) = self.leads {
-            descriptors.push(watched(set.fd.load(Ordering::Relaxed), libc::POLLIN));
-            if let Some(within) = links::look_within() {
-                shorten(within);
-            }
+    /// From now on a change of these connections wakes the thread. Look at them once more after this.
+    pub(crate) fn begin(&self, waits_for: &[&'static Connection]) {
+        let only = match waits_for {
+            [one] => one.index + 1,
+            _ => 0,
+        };
+        self.only.store(only, Ordering::SeqCst);
+        for connection in waits_for {
+            register(connection, self.number());
         }
-        let lead_end = descriptors.len();
-        let orphans = links::outside(&self.waits_for, port::own_set());
-        if orphans.any || self.slot.is_none() {
-            shorten(self.look);
-            self.look = (self.look * 2).min(LAST_LOOK);
+        // Pairs with the one in `notify_all`: we see its change, or it sees us.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The thread has slept. `was_written`: its event counter is to be read.
+    pub(crate) fn awake(&self, was_written: bool) {
+        if was_written {
+            sys::drain(self.descriptor());
         }
-        for &(_, fd, interest) in &orphans.unattended {
-            let of = |wanted: bool, event| if wanted { event } else { 0 };
-            descriptors
-                .push(watched(fd, of(interest.input, libc::POLLIN) | of(interest.room, libc::POLLOUT)));
+        self.woken.store(false, Ordering::SeqCst);
+    }
+
+    /// The thread waits no more. Its event counter stays open for the next: somebody may be about to write to it.
+    pub(crate) fn end(&self, waits_for: &[&'static Connection]) {
+        for connection in waits_for {
+            unregister(connection, self.number());
         }
-        if let Some(slot) = self.slot {
-            descriptors.push(watched(slot.fd.load(Ordering::Relaxed), libc::POLLIN));
-        }
-        let outcome = sys::poll(descriptors, limit, mask);
-        if let Some(slot) = self.slot {
-            if descriptors.last().is_some_and(|last| last.revents != 0) {
-                sys::drain(slot.fd.load(Ordering::Relaxed));
-            }
-            slot.woken.store(false, Ordering::SeqCst);
-        }
-        if let Some(set) = self.leads
-            && (descriptors[lead_end - 1].revents != 0 || links::need_looks(sys::now()))
-        {
-            epoll::receive(set, &mut wakes);
-        }
-        for (&(link, ..), seen) in orphans.unattended.iter().zip(&descriptors[lead_end..]) {
-            if seen.revents != 0 {
-                links::attend(link, &mut wakes);
-            }
-        }
-        if orphans.any && outcome == Ok(0) {
-            links::attend_all(&self.waits_for, &mut wakes);
-        }
-        wakes.send();
-        descriptors.truncate(count);
-        outcome.map(drop)
+        self.in_use.store(false, Ordering::SeqCst);
+        lock(&REGISTRY).free.push(self.index);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::SeqCst)
     }
 }
 
-fn watched(fd: c_int, events: i16) -> pollfd {
-    pollfd { fd, events, revents: 0 }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        if let Some(set) = self.leads {
-            set.leader.store(0, Ordering::SeqCst);
-        }
-        if let Some(slot) = self.slot {
-            for connection in &self.waits_for {
-                unregister(connection, slot.index + 1);
-            }
-            give_back(slot);
-        }
-        // Somebody has to lead: also when whoever was woken for that goes without having done so.
-        if (self.leads.is_some() || self.slot.is_some())
-            && port::own_set().is_some_and(|set| set.leader.load(Ordering::SeqCst) == 0)
-        {
-            let heir = lock(&REGISTRY).slots.iter().find(|slot| slot.in_use.load(Ordering::SeqCst)).copied();
-            if let Some(heir) = heir {
-                let mut wakes = Wakes::default();
-                wake_slot(heir, &mut wakes);
-                wakes.send();
-            }
-        }
+/// Wakes one of those who are blocked, whoever it is.
+pub(crate) fn wake_any(wakes: &mut Wakes) {
+    let heir = lock(&REGISTRY).slots.iter().find(|slot| slot.in_use.load(Ordering::SeqCst)).copied();
+    if let Some(heir) = heir {
+        wake_slot(heir, wakes);
     }
-}
-
-/// Becomes the one that receives from the links in our own set, if there is such a set and nobody does.
-fn lead(slot: Option<&Slot>) -> Option<&'static Set> {
-    let set = port::own_set()?;
-    let me = slot.map_or(MANY, |slot| slot.index + 1);
-    set.leader.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).ok().map(|_| set)
 }
 
 /// Wakes those who are blocked for a connection's sake.
@@ -230,7 +145,8 @@ fn unregister(connection: &Connection, slot: u32) {
     let _ = connection.waiters.fetch_update(Ordering::SeqCst, Ordering::SeqCst, remove);
 }
 
-fn take_slot() -> Option<&'static Slot> {
+/// What the calling thread is woken by, until its [end](Slot::end); `None` where too many wait.
+pub(crate) fn take() -> Option<&'static Slot> {
     let mut registry = lock(&REGISTRY);
     let slot = match registry.free.pop() {
         Some(index) => *registry.slots.get(index as usize)?,
@@ -264,39 +180,10 @@ fn take_slot() -> Option<&'static Slot> {
     Some(slot)
 }
 
-/// Its event counter stays open for the next: somebody may be about to write to it.
-fn give_back(slot: &'static Slot) {
-    slot.in_use.store(false, Ordering::SeqCst);
-    lock(&REGISTRY).free.push(slot.index);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connections::{self, IN};
-    use crate::source;
-
-    #[test]
-    fn a_change_wakes_those_who_wait_for_it_and_nobody_else() {
-        let (one, other) = (connections::take().unwrap(), connections::take().unwrap());
-        let mut sleepers: Vec<Blocked> = (0..4).map(|_| Blocked::new(vec![one])).collect();
-        let stranger = Blocked::new(vec![other]);
-        assert_eq!(one.waiters.load(Ordering::SeqCst), MANY);
-        assert!(one.deliver(b"x"));
-        let mut wakes = Wakes::default();
-        source::notify(one, &mut wakes);
-        wakes.send();
-        for sleeper in &mut sleepers {
-            // Without a wake-up this would last an hour.
-            sleeper.sleep(&mut Vec::new(), Some(Duration::from_secs(3600)), core::ptr::null()).unwrap();
-        }
-        assert_eq!(one.source.own_state() & IN, IN);
-        assert!(!stranger.slot.unwrap().woken.load(Ordering::SeqCst));
-        drop((sleepers, stranger));
-        assert_eq!(other.waiters.load(Ordering::SeqCst), 0);
-        connections::give_back(one);
-        connections::give_back(other);
-    }
+    use crate::connections;
 
     #[test]
     fn two_waiters_are_told_apart() {

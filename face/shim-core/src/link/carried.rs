@@ -5,19 +5,21 @@ use spillway_session::{FirstWords, OnServerLink};
 use spillway_transport::Time;
 
 use super::{Inner, Named};
-use crate::ready::{self, Wakes};
-use crate::sessions::{self, CarrierName, Name, Next, Words};
-use crate::{port, release, relief, status, sys};
+use crate::carrier_name::{CarrierName, Name};
+use crate::ready;
+use crate::sessions::{self, Next, Words};
+use crate::wakes::Wakes;
+use crate::{looks, prepared, standing, status, sys};
 
 impl Inner {
     /// A session begins on this link, or goes on.
     pub(super) fn session_words(&mut self, words: FirstWords<CarrierName>, wakes: &mut Wakes) {
         let (_, id) = words.carrier;
-        let Some((config, limits)) = port::session_config() else { return };
+        let Some((config, limits)) = prepared::session_config() else { return };
         let Some(role) = self.end.as_ref().and_then(|end| end.role()) else { return };
         match sessions::open(&config.ring, limits, (&words, role), self.local, wakes) {
             Words::New(name, answer) => {
-                release::begin();
+                looks::begin();
                 self.name(id, Named::Session(name));
                 self.say(id, answer);
             }
@@ -80,7 +82,7 @@ impl Inner {
     /// Asks the client of a session that is accepted to go elsewhere, if the operator wants that.
     pub(crate) fn send_away(&mut self, id: Id) {
         let role = self.end.as_ref().and_then(|end| end.role());
-        let drain = role.and_then(|role| relief::placement().drains(role));
+        let drain = role.and_then(|role| standing::placement().drains(role));
         drain.into_iter().for_each(|drain| self.say(id, drain));
     }
 

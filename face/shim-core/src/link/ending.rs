@@ -4,8 +4,8 @@ use spillway_batch::{CloseReason, Id, IdTable};
 use spillway_session::OnServerLink;
 
 use super::{Inner, Lost, Named};
-use crate::ending::Patience;
-use crate::ready::Wakes;
+use crate::patience::Patience;
+use crate::wakes::Wakes;
 use crate::{sessions, sys};
 
 /// Bytes of requests that nobody will read and that are taken from the socket, at most: the kernel resets a socket that

@@ -3,8 +3,8 @@
 use spillway_batch::Role;
 
 use super::{all, on_carrier};
-use crate::ready::Wakes;
 use crate::sessions::Order;
+use crate::wakes::Wakes;
 
 /// Says to clients of sessions where to go: how many they are.
 pub(crate) fn say_all(orders: Vec<Order>, wakes: &mut Wakes) -> usize {

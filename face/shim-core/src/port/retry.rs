@@ -7,9 +7,9 @@ use std::sync::Mutex;
 
 use spillway_transport::Time;
 
-use super::{CONFIG, WANTED, open_in};
+use super::open_in;
 use crate::ready::{self, Set};
-use crate::{lock, sys};
+use crate::{lock, prepared, sys};
 
 /// Time from the first failure to the next attempt; it doubles with each failure, up to [`WAIT_MAX`].
 const WAIT_MIN: Duration = Duration::from_millis(50);
@@ -55,11 +55,11 @@ pub(crate) fn due_within() -> Option<Duration> {
 /// Tries again if it is time. Call with no lock held.
 pub(crate) fn look(now: Time) {
     let mut guard = lock(&RETRY);
-    let (Some(retry), Some(prepared)) = (guard.as_mut().filter(|_| is_due(now)), CONFIG.get()) else {
+    let (Some(retry), Some(config)) = (guard.as_mut().filter(|_| is_due(now)), prepared::config()) else {
         return;
     };
     let before = sys::errno();
-    let opened = ready::get(retry.set).ok_or(libc::EBADF).and_then(|set| open_in(&prepared.config, set));
+    let opened = ready::get(retry.set).ok_or(libc::EBADF).and_then(|set| open_in(config, set));
     sys::set_errno(before);
     if opened.is_ok() {
         *guard = None;
@@ -77,6 +77,6 @@ pub(super) fn set_closed(set: &Set) {
     if guard.as_ref().is_some_and(|retry| retry.set == set.index) {
         *guard = None;
         AT.store(u64::MAX, Ordering::Release);
-        WANTED.store(true, Ordering::Release);
+        prepared::is_to_be_opened();
     }
 }

@@ -6,11 +6,12 @@ use libc::{c_int, iovec};
 use spillway_batch::{CloseReason, Info, RefuseReason, Role};
 use spillway_session::SessionHandle;
 
-use super::{Name, Shard, TABLES, expiry, shard, shard_of};
+use super::{Shard, TABLES, expiry, shard, shard_of};
+use crate::carrier_name::Name;
 use crate::connections::{self, Connection};
 use crate::parts::put;
-use crate::ready::Wakes;
 use crate::sys::{self, Errno};
+use crate::wakes::Wakes;
 use crate::{links, lock, status};
 
 /// Acts on a connection's session, then gives its carrier what it is to have. `None`: it has none any more.

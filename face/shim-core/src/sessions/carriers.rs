@@ -8,13 +8,14 @@ use spillway_batch::{CloseReason, Control, RefuseReason, Role};
 use spillway_session::{Carrier, FirstWords, Heard, Opened, SessionHandle, StreamEvent, TableLimits};
 use spillway_transport::Time;
 
-use super::{BY_SESSION, CarrierName, Name, SHARDS, Shard, expiry, shard, table_of};
+use super::{BY_SESSION, SHARDS, Shard, expiry, shard, table_of};
+use crate::carrier_name::{CarrierName, Name};
 use crate::connections::{self, Connection};
-use crate::ending::Patience;
 use crate::listeners::{self, Offer};
-use crate::ready::Wakes;
+use crate::patience::Patience;
 use crate::status::{self, Counter};
 use crate::sys;
+use crate::wakes::Wakes;
 
 /// What becomes of a session's first words.
 pub(crate) enum Words {

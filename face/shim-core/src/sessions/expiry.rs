@@ -6,8 +6,9 @@ use core::time::Duration;
 use spillway_session::Expired;
 use spillway_transport::Time;
 
-use super::{Name, Shard, TABLES};
-use crate::ready::Wakes;
+use super::{Shard, TABLES};
+use crate::carrier_name::Name;
+use crate::wakes::Wakes;
 use crate::{links, lock, log, sys};
 
 /// When the next of them is due, in nanoseconds; `u64::MAX` for never.

@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use spillway_batch::{Control, Role};
 use spillway_session::{Placement, SessionHandle};
 
-use super::{CarrierName, Name, SHARDS, Shard, TABLES, shard};
+use super::{SHARDS, Shard, TABLES, shard};
+use crate::carrier_name::{CarrierName, Name};
 use crate::lock;
 
 /// What to say to a session, on what carries it.

@@ -30,7 +30,7 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The directories where pages may be.
 pub fn directories() -> Vec<String> {
-    let named = crate::config::variable(DIRECTORY).filter(|name| !name.is_empty());
+    let named = crate::environment::variable(DIRECTORY).filter(|name| !name.is_empty());
     match named {
         Some(one) => vec![one],
         None => DIRECTORIES.map(str::to_owned).to_vec(),
@@ -459,10 +459,10 @@ pub(super) mod tests {
     use super::*;
 
     /// Another process that has a page locked, as a server has.
-    pub(in crate::status) struct Holder(Child);
+    pub(crate) struct Holder(Child);
 
     impl Holder {
-        pub(in crate::status) fn of(path: &Path) -> Holder {
+        pub(crate) fn of(path: &Path) -> Holder {
             const HOLD: &str = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); \
                 print('held', flush=True); sys.stdin.read()";
             let mut command = Command::new("/usr/bin/python3");
@@ -474,7 +474,7 @@ pub(super) mod tests {
             Holder(child)
         }
 
-        pub(in crate::status) fn pid(&self) -> u32 {
+        pub(crate) fn pid(&self) -> u32 {
             self.0.id()
         }
     }

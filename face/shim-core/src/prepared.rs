@@ -1,0 +1,67 @@
+//! The configuration of this process, once it is taken, and the keys that it names.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::sync::{Arc, OnceLock};
+
+use spillway_batch::ServerConfig;
+use spillway_session::TableLimits;
+
+use crate::config::Config;
+use crate::rotation::Keys;
+
+static PREPARED: OnceLock<Prepared> = OnceLock::new();
+/// There is a configuration and the port is not open yet.
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+struct Prepared {
+    config: Config,
+    keys: Keys,
+}
+
+/// Takes the configuration, unless there is one.
+pub(crate) fn prepare(config: Config) {
+    let keys = Keys::new(config.server_config(), config.key_files.clone());
+    WANTED.store(PREPARED.set(Prepared { config, keys }).is_ok(), Ordering::Release);
+}
+
+/// Whether a first polled listener is still waited for.
+#[inline]
+pub(crate) fn is_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
+}
+
+/// The port is closed again, and is to be opened by the next listener that is polled.
+pub(crate) fn is_to_be_opened() {
+    WANTED.store(true, Ordering::Release);
+}
+
+/// The port is open, or will not be opened by a listener that is polled.
+pub(crate) fn is_opened() {
+    WANTED.store(false, Ordering::Release);
+}
+
+/// The configuration, if this process is to be helped at all.
+pub(crate) fn config() -> Option<&'static Config> {
+    PREPARED.get().map(|prepared| &prepared.config)
+}
+
+/// The keys that peers may have.
+pub(crate) fn keys() -> Option<&'static Keys> {
+    PREPARED.get().map(|prepared| &prepared.keys)
+}
+
+/// Whether this process is to be helped at all.
+pub(crate) fn is_configured() -> bool {
+    PREPARED.get().is_some()
+}
+
+/// What sessions are accepted with now, and their bounds.
+pub(crate) fn session_config() -> Option<(Arc<ServerConfig>, TableLimits)> {
+    PREPARED.get().map(|prepared| (prepared.keys.server(), prepared.config.session_limits()))
+}
+
+/// Requests must be few and fast for so long before sessions are sent back; `None` for never.
+pub(crate) fn release_after() -> Option<Duration> {
+    config().map(|config| config.release_after).filter(|after| !after.is_zero())
+}

@@ -1,0 +1,56 @@
+//! What is due with time, and done by whichever thread comes along.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+
+use spillway_transport::Time;
+
+use crate::port::retry;
+use crate::wakes::Wakes;
+use crate::{links, looks, newcomers, release, sessions, switch, sys};
+
+/// When links were last looked at, in nanoseconds.
+static EXPIRED_AT: AtomicU64 = AtomicU64::new(0);
+/// While a peer has yet to authenticate, or links have yet to end, no wait is longer than this.
+const LOOKING_WAIT: Duration = Duration::from_secs(1);
+/// How often they are looked at.
+const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Whether a peer has yet to authenticate, to send the rest of a record, to be read on from, or to go.
+fn is_watching() -> bool {
+    newcomers::are_there() || switch::is_draining()
+}
+
+/// Whether [`look`] may have something to do.
+#[inline]
+pub(crate) fn is_due(now: Time) -> bool {
+    is_watching() || sessions::is_due(now) || looks::is_due(now) || retry::is_due(now)
+}
+
+/// No wait is to be longer than this.
+pub(crate) fn due_within() -> Option<Duration> {
+    let watching = is_watching().then_some(LOOKING_WAIT);
+    let due = [watching, sessions::due_within(), looks::due_within(), retry::due_within()];
+    due.into_iter().flatten().min()
+}
+
+/// Does what sessions owe, sends home who is to go, tries the link port again, looks at all links now and then, and ends
+/// those that were switched off. Call with no lock held.
+pub(crate) fn look(wakes: &mut Wakes) {
+    let now = sys::now();
+    if sessions::is_due(now) {
+        sessions::look(now, wakes);
+    }
+    if looks::is_due(now) {
+        release::look(now, wakes);
+    }
+    if retry::is_due(now) {
+        retry::look(now);
+    }
+    if now.since(Time(EXPIRED_AT.load(Ordering::Relaxed))) < EXPIRY_INTERVAL {
+        return;
+    }
+    EXPIRED_AT.store(now.as_nanos(), Ordering::Relaxed);
+    links::handle_timeouts(now, wakes);
+    switch::end_links(wakes);
+}
