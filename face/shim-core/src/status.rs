@@ -13,6 +13,8 @@ mod origin;
 pub(crate) mod own;
 mod page;
 pub(crate) mod reader;
+#[cfg(test)]
+mod test_holder;
 
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;

@@ -243,7 +243,7 @@ mod tests {
         assert!(!named.exists());
         // Of a living other process, which has not even written the first word.
         std::fs::write(&named, vec![0; layout::WORDS * 8]).unwrap();
-        let held = reader::tests::Holder::of(&named);
+        let held = super::super::test_holder::Holder::of(&named);
         assert!(matches!(claim("one", &directories), Claimed::Another(pid) if pid == held.pid()));
         drop(held);
         let Claimed::Page(page) = claim("one", &directories) else { panic!("its owner is gone") };
