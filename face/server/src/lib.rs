@@ -27,6 +27,7 @@
 //! `examples/replica.rs`.
 #![forbid(unsafe_code)]
 
+mod by_connection;
 mod event;
 mod link;
 mod links;

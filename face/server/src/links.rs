@@ -1,5 +1,6 @@
 //! A link port and its links.
 
+mod carriers;
 mod far;
 pub(crate) mod forwarding;
 mod release;
@@ -90,16 +91,14 @@ impl Links {
         let member = settings.threads.map(Member::join).transpose().map_err(failed)?;
         let listener = Listener::bind(address, settings.reuse_port || member.is_some()).map_err(failed)?;
         let address = listener.local_address().map_err(|error| BindError::Listen(address, error))?;
+        let thread = member.as_ref().map_or(0, |member| member.thread);
         Ok(Links {
             epoch: now,
             config: Arc::new(config),
             listener,
             address,
             // Links that were lost in this turn are in the table until the application has heard of them.
-            table: Table::new(
-                member.as_ref().map_or(0, |member| member.thread),
-                settings.links_max.saturating_add(ACCEPTED_PER_TURN),
-            ),
+            table: Table::new(thread, settings.links_max.saturating_add(ACCEPTED_PER_TURN)),
             links_max: settings.links_max,
             handshakes: VecDeque::new(),
             unauthenticated: Unauthenticated::new(settings.unauthenticated),
@@ -107,7 +106,7 @@ impl Links {
             touched: Vec::new(),
             lost: VecDeque::new(),
             room: VecDeque::new(),
-            carried: Carried::new(settings.sessions, u64::from_le_bytes(random)),
+            carried: Carried::new(thread, settings.sessions, u64::from_le_bytes(random)),
             placement: Placement::default(),
             // Any seed will do: it keeps sessions apart, not servers.
             releasing: settings.release.map(|release| Releasing::new(release, u64::from(address.port()))),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use spillway_batch::Control;
-use spillway_session::{Carrier, SessionHandle};
+use spillway_session::Carrier;
 use spillway_wire::session::SessionId;
 
 use crate::event::LinkId;
@@ -198,17 +198,3 @@ impl Drop for Member {
 
 /// Stands for the other threads' posts where a link is asked for.
 pub(super) const MAIL: LinkId = LinkId { thread: u32::MAX, slot: u32::MAX, generation: 0 };
-
-/// How a session is reached.
-#[derive(Debug)]
-pub(super) struct Reached {
-    pub(super) session: SessionHandle,
-    /// By a link of another thread.
-    pub(super) far: Option<Far>,
-}
-
-impl Reached {
-    pub(super) fn serial(&self) -> u64 {
-        self.far.as_ref().map_or(0, |far| far.ledger.serial)
-    }
-}

@@ -1,6 +1,6 @@
 //! Sessions: connections that outlive the links that carry them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -14,7 +14,8 @@ use spillway_transport::Time;
 use spillway_wire::session::{Opening, SessionId};
 
 use super::Links;
-use super::far::{Far, Reached};
+use super::carriers::Carriers;
+use super::far::Far;
 use crate::event::{Client, Event, LinkId, Name};
 use crate::threads::{CarrierName, What};
 
@@ -22,15 +23,15 @@ use crate::threads::{CarrierName, What};
 #[derive(Debug)]
 pub(super) struct Carried {
     port: Port<CarrierName>,
-    by_connection: HashMap<CarrierName, Reached>,
+    carriers: Carriers,
     /// Sessions whose clients never returned, which the application has yet to be told.
     ended: VecDeque<SessionHandle>,
 }
 
 impl Carried {
-    /// `random`: fresh random bits.
-    pub(super) fn new(limits: TableLimits, random: u64) -> Carried {
-        Carried { port: Port::new(limits, random), by_connection: HashMap::new(), ended: VecDeque::new() }
+    /// On the links of this thread, and perhaps of others. `random`: fresh random bits.
+    pub(super) fn new(thread: u32, limits: TableLimits, random: u64) -> Carried {
+        Carried { port: Port::new(limits, random), carriers: Carriers::new(thread), ended: VecDeque::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -40,11 +41,6 @@ impl Carried {
     /// Whether the session is here, or has ended not long ago.
     pub(super) fn knows(&self, session: SessionId) -> bool {
         self.port.knows(session)
-    }
-
-    /// The session that a connection carries.
-    fn session_on(&self, carrier: CarrierName) -> Option<SessionHandle> {
-        self.by_connection.get(&carrier).map(|reached| reached.session)
     }
 
     /// How many sessions helpers carry now.
@@ -72,27 +68,28 @@ impl Carried {
         self.port.carrier(session)
     }
 
-    pub(super) fn serial(&self, carrier: CarrierName) -> u64 {
-        self.by_connection.get(&carrier).map_or(0, Reached::serial)
+    /// Which of the uses of another thread's connection this is; 0 for our own.
+    pub(super) fn serial(&mut self, carrier: CarrierName) -> u64 {
+        self.carriers.far(carrier).map_or(0, |far| far.ledger.serial)
     }
 
     /// So many bytes that another thread has posted are dealt with.
-    pub(super) fn note_handled(&self, carrier: CarrierName, bytes: u64) {
-        if let Some(Reached { far: Some(far), .. }) = self.by_connection.get(&carrier) {
+    pub(super) fn note_handled(&mut self, carrier: CarrierName, bytes: u64) {
+        if let Some(far) = self.carriers.far(carrier) {
             far.ledger.handled.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
     /// A connection has room for what it carries again. Whether it carries a session.
     pub(super) fn has_room(&mut self, carrier: CarrierName) -> bool {
-        let session = self.session_on(carrier);
+        let session = self.carriers.session(carrier);
         session.into_iter().for_each(|session| self.port.has_room(session));
         session.is_some()
     }
 
     /// A connection is lost with its link. Whether it carried a session, which waits for another.
     pub(super) fn detach(&mut self, now: Time, carrier: CarrierName) -> bool {
-        let session = self.by_connection.remove(&carrier).map(|reached| reached.session);
+        let session = self.carriers.remove(carrier);
         if let Some(session) = session {
             self.port.detach(now, session, carrier);
         }
@@ -190,7 +187,7 @@ impl Links {
         let words = FirstWords { carrier, kind, client, opening };
         match self.carried.port.open(now, &self.config.ring, &words, role) {
             Opened::New { session, answer } => {
-                self.carried.by_connection.insert(carrier, Reached { session, far });
+                self.carried.carriers.insert(carrier, session, far);
                 self.on_carrier(carrier, serial, What::Say(answer));
                 Some(Event::Connected { client: Client(Name::Session(session)), address: client })
             }
@@ -198,7 +195,7 @@ impl Links {
                 if let Some(old) = replaced {
                     self.close_carrier(old);
                 }
-                self.carried.by_connection.insert(carrier, Reached { session, far });
+                self.carried.carriers.insert(carrier, session, far);
                 self.on_carrier(carrier, serial, What::Say(answer));
                 if is_accepted {
                     self.on_carrier(carrier, serial, What::Say(Control::Accepted));
@@ -225,7 +222,7 @@ impl Links {
         carrier: CarrierName,
         bytes: &'a [u8],
     ) -> Option<Event<'a>> {
-        let Some(session) = self.carried.session_on(carrier) else {
+        let Some(session) = self.carried.carriers.session(carrier) else {
             self.post_bytes(carrier, bytes);
             return None;
         };
@@ -247,7 +244,7 @@ impl Links {
         carrier: CarrierName,
         control: Control,
     ) -> Option<Event<'static>> {
-        let Some(session) = self.carried.session_on(carrier) else {
+        let Some(session) = self.carried.carriers.session(carrier) else {
             self.post_control(carrier, control);
             return None;
         };
@@ -269,7 +266,7 @@ impl Links {
     pub(super) fn refuse_session(&mut self, session: SessionHandle, reason: RefuseReason) {
         if let Some(carrier) = self.carried.port.refuse(session) {
             let serial = self.carried.serial(carrier);
-            self.carried.by_connection.remove(&carrier);
+            self.carried.carriers.remove(carrier);
             self.on_carrier(carrier, serial, What::Refuse(reason));
         }
     }
@@ -278,8 +275,8 @@ impl Links {
     pub(super) fn transmit_sessions(&mut self, now: Time) {
         while let Some((session, carrier)) = self.carried.port.poll_dirty() {
             let (link, id) = carrier;
-            let Carried { port, by_connection, .. } = &mut self.carried;
-            let is_over = if let Some(Reached { far: Some(far), .. }) = by_connection.get_mut(&carrier)
+            let Carried { port, carriers, .. } = &mut self.carried;
+            let is_over = if let Some(far) = carriers.far(carrier)
                 && let Some(member) = &mut self.member
             {
                 port.transmit(now, session, &mut member.by_post(far, carrier))
@@ -292,7 +289,7 @@ impl Links {
                 false
             };
             if is_over {
-                self.carried.by_connection.remove(&carrier);
+                self.carried.carriers.remove(carrier);
             }
         }
     }
@@ -300,7 +297,7 @@ impl Links {
     /// A connection carries its session no more.
     fn close_carrier(&mut self, carrier: CarrierName) {
         let serial = self.carried.serial(carrier);
-        self.carried.by_connection.remove(&carrier);
+        self.carried.carriers.remove(carrier);
         self.on_carrier(carrier, serial, What::Leave(CloseReason::Moved));
     }
 

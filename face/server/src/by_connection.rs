@@ -1,0 +1,72 @@
+//! Values by virtual connections of this thread's links.
+
+use spillway_batch::{Id, IdTable};
+
+use crate::event::LinkId;
+
+/// A look-up is three indexings, without a hash: it is made for each message.
+#[derive(Debug)]
+pub(crate) struct ByConnection<T> {
+    /// By slot of the link.
+    links: Vec<OnLink<T>>,
+}
+
+#[derive(Debug)]
+struct OnLink<T> {
+    /// Which of the slot's links this is about; 0 for none.
+    generation: u32,
+    values: IdTable<T>,
+}
+
+impl<T> Default for ByConnection<T> {
+    fn default() -> ByConnection<T> {
+        ByConnection { links: Vec::new() }
+    }
+}
+
+impl<T> ByConnection<T> {
+    /// Begins with an empty table for a link that is new in its slot: values of the one before are gone.
+    pub(crate) fn insert(&mut self, link: LinkId, id: Id, value: T) {
+        let slot = link.slot as usize;
+        if self.links.len() <= slot {
+            self.links.resize_with(slot + 1, || OnLink { generation: 0, values: IdTable::new() });
+        }
+        let on_link = &mut self.links[slot];
+        if on_link.generation != link.generation {
+            *on_link = OnLink { generation: link.generation, values: IdTable::new() };
+        }
+        on_link.values.insert(id, value);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, link: LinkId, id: Id) -> Option<&T> {
+        self.links.get(link.slot as usize).filter(|on| on.generation == link.generation)?.values.get(id)
+    }
+
+    pub(crate) fn remove(&mut self, link: LinkId, id: Id) -> Option<T> {
+        let on_link = self.links.get_mut(link.slot as usize)?;
+        if on_link.generation == link.generation { on_link.values.remove(id) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(slot: u32, generation: u32) -> LinkId {
+        LinkId { thread: 0, slot, generation }
+    }
+
+    #[test]
+    fn a_slot_with_another_link_has_nothing_of_the_one_before() {
+        let mut table = ByConnection::default();
+        assert_eq!(table.get(link(2, 1), Id(5)), None);
+        table.insert(link(2, 1), Id(5), 'a');
+        assert_eq!(table.get(link(2, 1), Id(5)), Some(&'a'));
+        assert_eq!((table.get(link(2, 1), Id(6)), table.get(link(1, 1), Id(5))), (None, None));
+        assert_eq!((table.get(link(2, 2), Id(5)).copied(), table.remove(link(2, 2), Id(5))), (None, None));
+        table.insert(link(2, 2), Id(6), 'b');
+        assert_eq!((table.get(link(2, 1), Id(5)).copied(), table.remove(link(2, 1), Id(5))), (None, None));
+        assert_eq!((table.remove(link(2, 2), Id(6)), table.get(link(2, 2), Id(6))), (Some('b'), None));
+    }
+}

@@ -1,0 +1,59 @@
+//! Which session a connection carries.
+
+use std::collections::HashMap;
+
+use spillway_session::SessionHandle;
+
+use super::far::Far;
+use crate::by_connection::ByConnection;
+use crate::threads::CarrierName;
+
+/// Sessions by what carries them.
+#[derive(Debug)]
+pub(super) struct Carriers {
+    thread: u32,
+    /// Sessions on this thread's links.
+    near: ByConnection<SessionHandle>,
+    /// Sessions on other threads' links, and how those are reached.
+    far: HashMap<CarrierName, (SessionHandle, Far)>,
+}
+
+impl Carriers {
+    /// For the sessions of this thread.
+    pub(super) fn new(thread: u32) -> Carriers {
+        Carriers { thread, near: ByConnection::default(), far: HashMap::new() }
+    }
+
+    /// The session is carried by this connection from now on, which may be another thread's.
+    pub(super) fn insert(&mut self, carrier: CarrierName, session: SessionHandle, far: Option<Far>) {
+        match far {
+            Some(far) => drop(self.far.insert(carrier, (session, far))),
+            None => self.near.insert(carrier.0, carrier.1, session),
+        }
+    }
+
+    /// The session that this connection carries.
+    #[inline]
+    pub(super) fn session(&self, (link, id): CarrierName) -> Option<SessionHandle> {
+        if link.thread == self.thread {
+            return self.near.get(link, id).copied();
+        }
+        self.far.get(&(link, id)).map(|(session, _)| *session)
+    }
+
+    /// How to reach a connection of another thread's link.
+    pub(super) fn far(&mut self, carrier: CarrierName) -> Option<&mut Far> {
+        if carrier.0.thread == self.thread {
+            return None;
+        }
+        self.far.get_mut(&carrier).map(|(_, far)| far)
+    }
+
+    /// The connection carries its session no more: which that was.
+    pub(super) fn remove(&mut self, (link, id): CarrierName) -> Option<SessionHandle> {
+        if link.thread == self.thread {
+            return self.near.remove(link, id);
+        }
+        self.far.remove(&(link, id)).map(|(session, _)| session)
+    }
+}
