@@ -129,6 +129,17 @@ pub(super) fn carried_by(samples: u64) -> u32 {
     }
 }
 
+/// Whether one rate is so much greater than the other that the other is at most so many percent of it, and chance does
+/// not explain it: three standard deviations, for counts that are random.
+pub(super) fn is_more(one: (u64, Duration), other: (u64, Duration), percent: u32) -> bool {
+    let ms = |time: Duration| time.as_millis().max(1);
+    // Both as if counted for as long as both together.
+    let (one_n, other_n) = (u128::from(one.0) * ms(other.1), u128::from(other.0) * ms(one.1));
+    let variance = u128::from(one.0) * ms(other.1).pow(2) + u128::from(other.0) * ms(one.1).pow(2);
+    let more = one_n.saturating_sub(other_n);
+    other_n * 100 <= one_n * u128::from(percent) && more.saturating_mul(more) > variance.saturating_mul(9)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,10 +4,10 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::comparison::{Compared, Comparison};
+use super::comparison::{Compared, Comparison, is_more};
 use super::member::{Carrier, Member};
 use super::notice::{BackOff, Notice, ReleasedBy};
-use super::trial::is_more;
+use super::stage::{Before, Stage};
 use super::{Activation, Verdict, view};
 use crate::word::Word;
 
@@ -17,81 +17,14 @@ const WORSE_LOOKS: u32 = 20;
 const EMPTY_LOOKS: u32 = 10;
 /// Calm looks in a row after which lateness is a new one: five seconds, by default.
 const CALM_LOOKS: u32 = 50;
-/// What the group is about.
+
+/// When a stage may lead to another.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Stage {
-    /// Watching; some may be helped.
-    Direct,
-    /// Late: a random time before the first move.
-    Jitter { until: Time },
-    /// Late, and none of this group goes first.
-    OthersFirst { until: Time },
-    /// A few have been sent. The comparison begins when they have arrived, or at `until`.
-    Canaries { until: Time },
-    /// They are compared with the others.
-    Comparing { until: Time, latest: Time },
-    /// A random time before the rest moves.
-    Spread { until: Time },
-    /// The rest moves.
-    Moving,
-    /// All have moved: is it better than before?
-    Trial { until: Time, prolonged: u32, level: Option<Duration> },
-    /// It is.
-    Helped,
-    /// A few have returned, and are compared with those that are helped.
-    Doubting { until: Time },
-}
-
-impl Stage {
-    pub fn name(self) -> &'static str {
-        match self {
-            Stage::Direct => "direct",
-            Stage::Jitter { .. } | Stage::OthersFirst { .. } => "late",
-            Stage::Canaries { .. } | Stage::Comparing { .. } | Stage::Spread { .. } => "comparing",
-            Stage::Moving => "moving",
-            Stage::Trial { .. } => "trial",
-            Stage::Helped => "helped",
-            Stage::Doubting { .. } => "doubting",
-        }
-    }
-
-    pub fn until(self) -> Option<Time> {
-        match self {
-            Stage::Jitter { until }
-            | Stage::OthersFirst { until }
-            | Stage::Canaries { until }
-            | Stage::Comparing { until, .. }
-            | Stage::Spread { until }
-            | Stage::Trial { until, .. }
-            | Stage::Doubting { until } => Some(until),
-            Stage::Direct | Stage::Moving | Stage::Helped => None,
-        }
-    }
-
-    /// The whole group is helped, or on its way.
-    pub fn is_for_all(self) -> bool {
-        matches!(self, Stage::Moving | Stage::Trial { .. } | Stage::Helped | Stage::Doubting { .. })
-    }
-
-    /// Whose latency counts now.
-    fn side(self) -> Carrier {
-        if self.is_for_all() { Carrier::Helped } else { Carrier::Direct }
-    }
-
-    fn is_on_trial(self) -> bool {
-        !matches!(self, Stage::Direct | Stage::Helped | Stage::Doubting { .. })
-    }
-}
-
-/// What the group looked like before it was helped.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Before {
-    pub p99: Option<Duration>,
-    pub high: Option<Duration>,
-    /// Replies while it was late, and the time they took; nothing if that was not measured.
-    pub replies: Option<(u64, Duration)>,
-    /// Replies in a window, when help was called.
-    pub per_window: u64,
+enum Moment {
+    /// The group was looked at.
+    Look,
+    /// What the stage waits for has come, or its time is over.
+    End,
 }
 
 impl Activation {
@@ -124,7 +57,7 @@ impl Activation {
             if !due && !arrived {
                 break;
             }
-            self.go_on(now);
+            self.change(now, Moment::End);
         }
     }
 
@@ -152,16 +85,39 @@ impl Activation {
         if self.word != Word::Auto {
             return;
         }
-        match self.stage {
-            Stage::Direct => {
-                self.watch_few(now);
-                self.watch(now);
-            }
-            Stage::Helped => self.watch_helped(now),
-            _ => {}
+        self.change(now, Moment::Look);
+        if matches!(self.stage, Stage::Direct | Stage::Helped)
+            && let Some(next) = self.watch_calm(now)
+        {
+            self.stage = next;
         }
-        if matches!(self.stage, Stage::Direct | Stage::Helped) {
-            self.watch_calm(now);
+    }
+
+    fn change(&mut self, now: Time, moment: Moment) {
+        if let Some(next) = self.next(now, moment) {
+            self.stage = next;
+        }
+    }
+
+    /// Where the present stage leads at this moment, if anywhere: see the diagram of [`Stage`].
+    fn next(&mut self, now: Time, moment: Moment) -> Option<Stage> {
+        match (self.stage, moment) {
+            (Stage::Direct, Moment::Look) => {
+                self.watch_few(now);
+                self.watch(now)
+            }
+            (Stage::Helped, Moment::Look) => self.watch_helped(now),
+            (_, Moment::Look) | (Stage::Direct | Stage::Helped, Moment::End) => None,
+            (Stage::Jitter { .. }, Moment::End) => Some(self.begin_canaries(now)),
+            (Stage::OthersFirst { .. }, Moment::End) => Some(self.follow_others(now)),
+            (Stage::Canaries { .. }, Moment::End) => Some(self.begin_comparison(now)),
+            (Stage::Comparing { latest, .. }, Moment::End) => Some(self.compare(now, latest)),
+            (Stage::Spread { .. }, Moment::End) => Some(self.begin_rest(now)),
+            (Stage::Moving, Moment::End) => Some(self.begin_trial(now)),
+            (Stage::Trial { prolonged, level, .. }, Moment::End) => {
+                Some(self.judge_trial(now, prolonged, level))
+            }
+            (Stage::Doubting { .. }, Moment::End) => Some(self.judge_doubt(now)),
         }
     }
 
@@ -173,13 +129,13 @@ impl Activation {
         (self.seen, self.others) = (of(side), of(other));
     }
 
-    fn watch(&mut self, now: Time) {
+    fn watch(&mut self, now: Time) -> Option<Stage> {
         if self.is_moving() {
             self.late_looks = 0; // returning takes its own time
         }
         let (members, helped) = (self.members.count(), self.members.helped());
         if members == helped && members > 0 && !self.is_moving() {
-            self.stage = Stage::Helped; // the others have left, or the server has asked for it
+            return Some(Stage::Helped); // the others have left, or the server has asked for it
         } else if self.late_looks < self.settings.late_looks || self.memory.is_barred(now) {
             // Nothing is to be done, or not yet.
         } else if !self.available {
@@ -188,16 +144,17 @@ impl Activation {
             }
         } else {
             self.memory.called(now, &self.settings);
-            self.stage = Stage::Jitter { until: now + self.random.time(self.settings.jitter) };
+            return Some(Stage::Jitter { until: now + self.random.time(self.settings.jitter) });
         }
+        None
     }
 
     /// Help that is worse than what was before it, by latency and by throughput, is given up, however long it was of use.
-    fn watch_helped(&mut self, now: Time) {
+    fn watch_helped(&mut self, now: Time) -> Option<Stage> {
         let is_empty = self.members.helped() == 0 && self.members.count() > 0;
         self.empty_looks = if is_empty { self.empty_looks + 1 } else { 0 };
         if self.empty_looks >= EMPTY_LOOKS {
-            return self.nobody_takes(now); // all were lost, and none is taken again
+            return Some(self.nobody_takes(now)); // all were lost, and none is taken again
         }
         let is_worse = self.before.is_some_and(|before| {
             let slower = self.seen.high > before.high.map(|high| high + high / 4);
@@ -209,20 +166,19 @@ impl Activation {
         self.worse_looks = if self.seen.is_late() && is_worse { self.worse_looks + 1 } else { 0 };
         if self.worse_looks >= WORSE_LOOKS {
             let before = self.before.and_then(|before| before.p99);
-            self.back_off(now, BackOff::NoCure { before, after: self.seen.figures.p99 });
-        } else {
-            self.consider_doubt(now);
+            return Some(self.back_off(now, BackOff::NoCure { before, after: self.seen.figures.p99 }));
         }
+        self.consider_doubt(now)
     }
 
     /// Back by itself: after a long calm with little load.
-    fn watch_calm(&mut self, now: Time) {
+    fn watch_calm(&mut self, now: Time) -> Option<Stage> {
         if self.members.helped() == 0 && matches!(self.stage, Stage::Direct) {
             self.helped_since = None; // those that were have left
         }
         let Some(helped_since) = self.helped_since.filter(|_| !self.server_asked) else {
             self.calm_since = None;
-            return;
+            return None;
         };
         let is_little = self.before.is_some_and(|before| {
             let percent = u64::from(self.settings.calm_percent);
@@ -231,86 +187,82 @@ impl Activation {
         let is_idle = self.seen.is_idle() && self.others.is_idle();
         if !(self.seen.is_calm() && self.others.is_calm() && (is_little || is_idle)) {
             self.calm_since = None;
-            return;
+            return None;
         }
         let lasted = now.since(*self.calm_since.get_or_insert(now));
         let needed = self.memory.calm_needed(&self.settings);
-        if lasted >= needed && now.since(helped_since) >= self.settings.stay_min {
-            self.release(now, ReleasedBy::Calm(lasted));
-            self.want_return(now);
+        if lasted < needed || now.since(helped_since) < self.settings.stay_min {
+            return None;
         }
+        let next = self.release(now, ReleasedBy::Calm(lasted));
+        self.want_return(now);
+        Some(next)
     }
 
-    pub(super) fn release(&mut self, now: Time, by: ReleasedBy) {
+    pub(super) fn release(&mut self, now: Time, by: ReleasedBy) -> Stage {
         self.notice(Notice::Released { by, helped: self.members.helped() });
         self.counters.releases += 1;
         self.memory.returned(now);
         self.calm_since = None;
         self.server_asked = false;
-        self.begin_direct();
+        self.begin_direct()
     }
 
-    fn begin_direct(&mut self) {
-        self.stage = Stage::Direct;
+    fn begin_direct(&mut self) -> Stage {
         self.comparison = None;
         (self.late_looks, self.worse_looks) = (0, 0);
         (self.doubtful_looks, self.doubts) = (0, 0);
         self.want_direct_to_stay();
+        Stage::Direct
     }
 
-    /// The present stage has come to its end.
-    fn go_on(&mut self, now: Time) {
-        match self.stage {
-            Stage::Jitter { .. } => self.begin_canaries(now),
-            Stage::OthersFirst { .. } => {
-                if self.memory.is_wary(&self.settings) {
-                    self.memory.pass(now, &self.settings, &mut self.random);
-                    self.begin_direct();
-                } else if self.has_eased(now) {
-                    self.memory.calmed(now);
-                    self.begin_direct();
-                } else {
-                    self.remember_before(None);
-                    self.stage = Stage::Spread { until: now + self.spread(self.settings.spread) };
-                }
-            }
-            Stage::Canaries { .. } => {
-                self.comparison = Some(Comparison::new(now));
-                let compare = self.settings.compare;
-                self.stage = Stage::Comparing { until: now + compare, latest: now + compare * 4 };
-            }
-            Stage::Comparing { latest, .. } => self.compare(now, latest),
-            Stage::Spread { .. } => self.begin_rest(now),
-            Stage::Moving => self.begin_trial(now),
-            Stage::Trial { prolonged, level, .. } => self.judge_trial(now, prolonged, level),
-            Stage::Doubting { .. } => self.judge_doubt(now),
-            Stage::Direct | Stage::Helped => {}
+    /// None of this group went first: whether the others have made it better.
+    fn follow_others(&mut self, now: Time) -> Stage {
+        if self.memory.is_wary(&self.settings) {
+            self.memory.pass(now, &self.settings, &mut self.random);
+            self.begin_direct()
+        } else if self.has_eased(now) {
+            self.memory.calmed(now);
+            self.begin_direct()
+        } else {
+            self.remember_before(None);
+            self.begin_spread(now)
         }
     }
 
+    fn begin_comparison(&mut self, now: Time) -> Stage {
+        self.comparison = Some(Comparison::new(now));
+        let compare = self.settings.compare;
+        Stage::Comparing { until: now + compare, latest: now + compare * 4 }
+    }
+
+    fn begin_spread(&mut self, now: Time) -> Stage {
+        Stage::Spread { until: now + self.spread(self.settings.spread) }
+    }
+
     /// A share of the group; of one that is too small for that one member, by chance.
-    fn begin_canaries(&mut self, now: Time) {
+    fn begin_canaries(&mut self, now: Time) -> Stage {
         let (members, helped, figures) = (self.members.count(), self.members.helped(), self.seen.figures);
         let percent = self.settings.canary_percent;
         let canaries = self.share(members - helped, percent);
         self.remember_before(None);
         if percent == 100 && !self.memory.is_wary(&self.settings) {
-            self.stage = Stage::Spread { until: now };
+            Stage::Spread { until: now }
         } else if helped > 0 && u64::from(helped) * 100 >= u64::from(members) * u64::from(percent) {
-            self.stage = Stage::Canaries { until: now }; // enough are helped already to compare with
+            Stage::Canaries { until: now } // enough are helped already to compare with
         } else if canaries == 0 {
             self.notice(Notice::OthersFirst { members, figures });
-            self.stage = Stage::OthersFirst { until: now + self.settings.compare };
+            Stage::OthersFirst { until: now + self.settings.compare }
         } else {
             self.notice(Notice::CanariesMove { canaries, members, figures });
             self.counters.canaries += 1;
             self.send_canaries(now, canaries, Carrier::Helped);
             // Whoever waits for an answer of a server that is late must not wait for ever.
-            self.stage = Stage::Canaries { until: now + self.settings.compare / 2 };
+            Stage::Canaries { until: now + self.settings.compare / 2 }
         }
     }
 
-    fn compare(&mut self, now: Time, latest: Time) {
+    fn compare(&mut self, now: Time, latest: Time) -> Stage {
         let Some(comparison) = self.comparison.take() else { return self.begin_direct() };
         let compared = comparison.judge(now, &self.members, self.settings.sla);
         let Compared { permille, helped, direct, .. } = compared;
@@ -318,38 +270,38 @@ impl Activation {
         if self.members.helped() == 0 {
             if now < latest && self.is_moving() {
                 self.comparison = Some(comparison);
-                self.stage = Stage::Comparing { until: now + self.settings.compare / 4, latest };
+                Stage::Comparing { until: now + self.settings.compare / 4, latest }
             } else if !self.is_moving() {
-                self.nobody_takes(now);
+                self.nobody_takes(now)
             } else if comparison.answered_direct() > 0 {
-                self.back_off(now, BackOff::Worse { permille, helped, direct });
+                self.back_off(now, BackOff::Worse { permille, helped, direct })
             } else if self.memory.is_wary(&self.settings) {
-                self.back_off(now, BackOff::NotBetter { permille, helped, direct });
+                self.back_off(now, BackOff::NotBetter { permille, helped, direct })
             } else {
                 // The server answers nobody.
                 self.remember_before(Some((comparison.replies, now.since(comparison.began))));
-                self.stage = Stage::Spread { until: now + self.spread(self.settings.spread) };
+                self.begin_spread(now)
             }
         } else if compared.is_worse {
-            self.back_off(now, BackOff::Worse { permille, helped, direct });
+            self.back_off(now, BackOff::Worse { permille, helped, direct })
         } else if !all_are_helped && compared.is_calm && !self.memory.is_at_the_edge(now) {
-            self.calm_again(now);
+            self.calm_again(now)
         } else if !all_are_helped && self.memory.is_wary(&self.settings) && !compared.is_better {
-            self.back_off(now, BackOff::NotBetter { permille, helped, direct });
+            self.back_off(now, BackOff::NotBetter { permille, helped, direct })
         } else {
             self.remember_before(Some((comparison.replies, now.since(comparison.began))));
-            self.stage = Stage::Spread { until: now + self.spread(self.settings.spread) };
+            self.begin_spread(now)
         }
     }
 
     /// No helper took anybody.
-    pub(super) fn nobody_takes(&mut self, now: Time) {
+    pub(super) fn nobody_takes(&mut self, now: Time) -> Stage {
         let retry_in = self.memory.refused(now, &self.settings, &mut self.random);
         self.notice(Notice::NoHelpers { retry_in: Some(retry_in) });
-        self.begin_direct();
+        self.begin_direct()
     }
 
-    fn begin_rest(&mut self, now: Time) {
+    fn begin_rest(&mut self, now: Time) -> Stage {
         let (members, helped) = (self.members.count(), self.members.helped());
         if !self.available || (helped < members && self.has_eased(now)) {
             return self.calm_again(now);
@@ -359,7 +311,7 @@ impl Activation {
         self.counters.activations += 1;
         self.comparison = None;
         self.notice(Notice::RestMoves { moving, members, figures });
-        self.stage = Stage::Moving;
+        Stage::Moving
     }
 
     /// It is late no more, and can be believed to stay so.
@@ -368,21 +320,22 @@ impl Activation {
     }
 
     /// The others stay direct.
-    fn calm_again(&mut self, now: Time) {
+    fn calm_again(&mut self, now: Time) -> Stage {
         self.notice(Notice::CalmAgain { helped: self.members.helped(), members: self.members.count() });
         self.memory.calmed(now);
-        self.begin_direct();
+        self.begin_direct()
     }
 
     /// All come back, and the group remembers.
-    pub(super) fn back_off(&mut self, now: Time, why: BackOff) {
+    pub(super) fn back_off(&mut self, now: Time, why: BackOff) -> Stage {
         let all_had_moved = matches!(why, BackOff::NoCure { .. } | BackOff::NotBetter { .. });
         let lasts = self.memory.fail(now, all_had_moved, &self.settings, &mut self.random);
         self.counters.back_offs += 1;
-        self.begin_direct();
+        let next = self.begin_direct();
         let returning = self.want_return(now);
         let failures = self.memory.failures();
         self.notice(Notice::BacksOff { why, returning, lasts, failures });
+        next
     }
 
     fn remember_before(&mut self, replies: Option<(u64, Duration)>) {
@@ -404,9 +357,9 @@ impl Activation {
             Carrier::Helped => {
                 (standing.wanted, standing.not_before) = (Carrier::Direct, Time::ZERO);
                 if self.seen.is_late() && self.stage.is_on_trial() {
-                    self.back_off(now, BackOff::ServerRefuses);
+                    self.stage = self.back_off(now, BackOff::ServerRefuses);
                 } else if self.server_asked || !matches!(self.stage, Stage::Direct) {
-                    self.release(now, ReleasedBy::Server);
+                    self.stage = self.release(now, ReleasedBy::Server);
                 }
             }
             Carrier::Direct if self.available => {
@@ -433,7 +386,7 @@ impl Activation {
                 self.want_all(now, Carrier::Helped)
             }
             Word::Off => {
-                self.begin_direct();
+                self.stage = self.begin_direct();
                 self.want_all(now, Carrier::Direct)
             }
             Word::Auto => 0,

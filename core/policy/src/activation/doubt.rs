@@ -7,9 +7,10 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::course::Stage;
+use super::comparison::Comparison;
 use super::member::Carrier;
 use super::notice::{Notice, ReleasedBy};
+use super::stage::Stage;
 use super::{Activation, Verdict};
 
 /// Late looks in a row before a doubt: three seconds, by default.
@@ -20,23 +21,24 @@ const DOUBT_COMPARES: u32 = 4;
 const DOUBT_COMPARES_MAX: u32 = 16;
 
 impl Activation {
-    pub(super) fn consider_doubt(&mut self, now: Time) {
+    pub(super) fn consider_doubt(&mut self, now: Time) -> Option<Stage> {
         self.doubtful_looks = if self.seen.is_late() { self.doubtful_looks + 1 } else { 0 };
         if self.doubtful_looks < DOUBT_LOOKS || !self.memory.may_doubt(now) || self.is_beyond_direct() {
-            return;
+            return None;
         }
         self.doubtful_looks = 0;
         let helped = self.members.helped();
         let percent = self.settings.canary_percent.saturating_mul(1 << self.doubts.min(7));
         let sent = self.share(helped, percent);
         self.doubts += 1;
-        if sent > 0 {
-            self.notice(Notice::Doubts { sent, helped, figures: self.seen.figures });
-            self.counters.doubts += 1;
-            self.comparison = Some(super::Comparison::new(now));
-            self.send_canaries(now, sent, Carrier::Direct);
-            self.stage = Stage::Doubting { until: now + self.settings.compare * DOUBT_COMPARES };
+        if sent == 0 {
+            return None;
         }
+        self.notice(Notice::Doubts { sent, helped, figures: self.seen.figures });
+        self.counters.doubts += 1;
+        self.comparison = Some(Comparison::new(now));
+        self.send_canaries(now, sent, Carrier::Direct);
+        Some(Stage::Doubting { until: now + self.settings.compare * DOUBT_COMPARES })
     }
 
     /// Better than before, but late all the same: perhaps what was before has passed.
@@ -50,7 +52,7 @@ impl Activation {
         self.doubtful_looks = if is_worse { self.doubtful_looks + 1 } else { 0 };
         if self.doubtful_looks >= DOUBT_LOOKS {
             let (helped, direct) = (self.others.high, self.seen.high);
-            self.leave_helpers(now, helped, direct);
+            self.stage = self.leave_helpers(now, helped, direct);
         }
     }
 
@@ -66,34 +68,34 @@ impl Activation {
     }
 
     /// All return when those that did are within the SLA and the others are not; otherwise those go to helpers again.
-    pub(super) fn judge_doubt(&mut self, now: Time) {
+    pub(super) fn judge_doubt(&mut self, now: Time) -> Stage {
         let Some(comparison) = self.comparison.take() else { return self.end_doubt(now) };
         let compared = comparison.judge(now, &self.members, self.settings.sla);
         let compare = self.settings.compare;
         if !compared.is_known && now.since(comparison.began) < compare * DOUBT_COMPARES_MAX {
             self.comparison = Some(comparison);
-            self.stage = Stage::Doubting { until: now + compare };
-            return;
+            return Stage::Doubting { until: now + compare };
         }
         self.memory.doubted(now, &self.settings, &mut self.random);
         if compared.is_calm && (compared.is_helped_late || self.members.helped() == 0) {
             let (helped, direct) = (compared.helped, compared.direct);
-            self.leave_helpers(now, helped, direct);
+            self.leave_helpers(now, helped, direct)
         } else {
-            self.end_doubt(now);
+            self.end_doubt(now)
         }
     }
 
     /// They made it worse: not again soon.
-    fn leave_helpers(&mut self, now: Time, helped: Option<Duration>, direct: Option<Duration>) {
+    fn leave_helpers(&mut self, now: Time, helped: Option<Duration>, direct: Option<Duration>) -> Stage {
         self.memory.fail(now, false, &self.settings, &mut self.random);
-        self.release(now, ReleasedBy::Doubt { helped, direct });
+        let next = self.release(now, ReleasedBy::Doubt { helped, direct });
         self.want_return(now);
+        next
     }
 
-    fn end_doubt(&mut self, now: Time) {
-        self.stage = Stage::Helped;
+    fn end_doubt(&mut self, now: Time) -> Stage {
         self.doubts = 0;
         self.want_all(now, Carrier::Helped);
+        Stage::Helped
     }
 }

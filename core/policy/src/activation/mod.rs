@@ -15,6 +15,7 @@ mod memory;
 mod moves;
 mod notice;
 mod settings;
+mod stage;
 mod trial;
 mod view;
 
@@ -29,9 +30,9 @@ pub use notice::{BackOff, Counters, Figures, Notice, ReleasedBy};
 pub use settings::{ActivationSettings, OutOfBounds};
 
 use self::comparison::Comparison;
-use self::course::{Before, Stage};
 use self::member::Members;
 use self::memory::Memory;
+use self::stage::{Before, Stage};
 use self::view::{Verdict, View, Windows, view};
 use crate::limiter::Limiter;
 use crate::word::{Standing, Word};

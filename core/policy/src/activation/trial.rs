@@ -4,8 +4,9 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::course::{Before, Stage};
+use super::comparison::is_more;
 use super::notice::{BackOff, Notice};
+use super::stage::{Before, Stage};
 use super::{Activation, Verdict};
 use crate::word::Word;
 
@@ -13,22 +14,21 @@ use crate::word::Word;
 const PROLONGED_MAX: u32 = 5;
 
 impl Activation {
-    pub(super) fn begin_trial(&mut self, now: Time) {
+    pub(super) fn begin_trial(&mut self, now: Time) -> Stage {
         if self.members.helped() == 0 {
             return self.nobody_takes(now);
         }
         self.windows.clear();
-        self.stage = Stage::Trial { until: now + self.settings.trial, prolonged: 0, level: None };
+        Stage::Trial { until: now + self.settings.trial, prolonged: 0, level: None }
     }
 
     /// Whether help was of use: within the SLA, or clearly faster than before, or clearly more replies.
-    pub(super) fn judge_trial(&mut self, now: Time, prolonged: u32, level: Option<Duration>) {
+    pub(super) fn judge_trial(&mut self, now: Time, prolonged: u32, level: Option<Duration>) -> Stage {
         self.see(now);
         let figures = self.seen.figures;
         let (helped, members) = (self.members.helped(), self.members.count());
         if self.word != Word::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
-            self.stage = Stage::Helped; // not all could move: there is nothing to be said of it
-            return;
+            return Stage::Helped; // not all could move: there is nothing to be said of it
         }
         let before = self.before.unwrap_or(Before { p99: None, high: None, replies: None, per_window: 0 });
         let length = self.windows.length();
@@ -40,9 +40,9 @@ impl Activation {
         let is_within = matches!(self.seen.verdict, Verdict::Calm | Verdict::Easing);
         if self.seen.verdict == Verdict::Unknown && prolonged < PROLONGED_MAX {
             let (until, prolonged) = (now + self.settings.window, prolonged + 1);
-            self.stage = Stage::Trial { until, prolonged, level: figures.p50 };
+            Stage::Trial { until, prolonged, level: figures.p50 }
         } else if self.seen.verdict == Verdict::Unknown && figures.waiting == 0 {
-            self.stage = Stage::Helped; // too little is asked to say anything
+            Stage::Helped // too little is asked to say anything
         } else if is_within || is_faster || has_more {
             self.memory.cured();
             self.counters.cures += 1;
@@ -56,26 +56,15 @@ impl Activation {
                 replies_per_s_before: per_s(count, time),
                 replies_per_s_after: per_s(figures.replies, length),
             });
-            self.stage = Stage::Helped;
             if !is_within {
                 self.doubt_soon();
             }
+            Stage::Helped
         } else if level.is_none() || (is_falling && prolonged < PROLONGED_MAX) {
             let prolonged = prolonged + 1;
-            self.stage = Stage::Trial { until: now + self.settings.window, prolonged, level: figures.p50 };
+            Stage::Trial { until: now + self.settings.window, prolonged, level: figures.p50 }
         } else {
-            self.back_off(now, BackOff::NoCure { before: before.p99, after: figures.p99 });
+            self.back_off(now, BackOff::NoCure { before: before.p99, after: figures.p99 })
         }
     }
-}
-
-/// Whether one rate is so much greater than the other that the other is at most so many percent of it, and chance does
-/// not explain it: three standard deviations, for counts that are random.
-pub(super) fn is_more(one: (u64, Duration), other: (u64, Duration), percent: u32) -> bool {
-    let ms = |time: Duration| time.as_millis().max(1);
-    // Both as if counted for as long as both together.
-    let (one_n, other_n) = (u128::from(one.0) * ms(other.1), u128::from(other.0) * ms(one.1));
-    let variance = u128::from(one.0) * ms(other.1).pow(2) + u128::from(other.0) * ms(one.1).pow(2);
-    let more = one_n.saturating_sub(other_n);
-    other_n * 100 <= one_n * u128::from(percent) && more.saturating_mul(more) > variance.saturating_mul(9)
 }
