@@ -419,7 +419,7 @@ pub(crate) fn end_drained(all_of_them: bool, wakes: &mut Wakes) -> usize {
 /// The process ends: all peers hear of it. Links whose lock another thread holds for too long end with the process.
 pub(crate) fn end_all(patience: &Patience) {
     // Not by `all`, which waits for a lock.
-    for link in (0..LINKS_MAX as u32).map_while(get) {
+    for link in (0..LINKS_MAX as u32).filter_map(get) {
         if let Some(mut inner) = patience.lock(&link.inner) {
             inner.end_with_process(patience);
         }
