@@ -26,6 +26,7 @@ mod identity;
 mod incoming;
 mod last;
 mod memory;
+mod opened;
 mod outgoing;
 mod port;
 mod routes;
@@ -41,9 +42,10 @@ pub use driver::{
     SessionSettings,
 };
 pub use expired::Expired;
+pub use opened::{Opened, Order};
 pub use port::{Heard, Placement, Port};
 pub use routes::{Attempt, Pace, Routes};
 pub use slots::SessionHandle;
 pub use stream::{Carrier, StreamEvent, StreamLimits};
-pub use table::{FirstWords, Opened, SessionInfo, Sessions, TableLimits};
+pub use table::{FirstWords, SessionInfo, Sessions, TableLimits};
 pub use vigil::{Doubt, Patience, Vigil};

@@ -21,9 +21,10 @@ use spillway_wire::{CloseReason, Control};
 use self::owing::Owing;
 pub use self::placement::Placement;
 use crate::expired::Expired;
+use crate::opened::Opened;
 use crate::slots::SessionHandle;
 use crate::stream::{Carrier, StreamEvent};
-use crate::table::{FirstWords, Opened, SessionInfo, Sessions, TableLimits};
+use crate::table::{FirstWords, SessionInfo, Sessions, TableLimits};
 
 /// What a control message of a session means to the driver.
 #[derive(Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
 
 use crate::identity::Identity;
 use crate::last::Last;
+use crate::opened::Opened;
 use crate::slots::{Identified, Place, Places, SessionHandle};
 use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits};
 
@@ -61,42 +62,6 @@ pub struct SessionInfo<C> {
     pub bytes_sent: u64,
     /// Of these, bytes that the client is not known to have; they are in memory.
     pub bytes_kept: usize,
-}
-
-/// What becomes of a session's first words on a carrier.
-#[derive(Debug)]
-pub enum Opened<C> {
-    /// A session that the application is to [accept](Sessions::accept) or [refuse](Sessions::refuse): say `answer`
-    /// on its carrier at once.
-    New {
-        /// Which.
-        session: SessionHandle,
-        /// What to say.
-        answer: Control,
-    },
-    /// It goes on, on this carrier: say `answer` there.
-    Resumed {
-        /// Which.
-        session: SessionHandle,
-        /// What to say.
-        answer: Control,
-        /// Say *accepted* after that.
-        is_accepted: bool,
-        /// The application may write again, as of [`StreamEvent::Room`]: the client has more than it had acknowledged.
-        room: bool,
-        /// The carrier it had: pass over what still comes of it, and close it.
-        replaced: Option<C>,
-    },
-    /// Both ends have closed it, and its client has not heard the end: say `answer` on its carrier, then *close* with this
-    /// reason. The carrier is nobody's.
-    Over {
-        /// What to say.
-        answer: Control,
-        /// Why the session was closed.
-        reason: CloseReason,
-    },
-    /// Say *refused* on this carrier.
-    Refused(RefuseReason),
 }
 
 /// A server's table of sessions. `C` names a carrier: a link and a virtual connection on it.

@@ -23,9 +23,7 @@ use crate::wakes::Wakes;
 use crate::{listeners, lock, status, sys};
 
 pub(crate) use calls::{accept, close, consumed, each_connection, finish, link_of, refuse, send};
-pub(crate) use carriers::{
-    Next, Words, control, data, detach, end_with_server, is_carried_by, open, transmit,
-};
+pub(crate) use carriers::{Next, control, data, detach, end_with_server, is_carried_by, open, transmit};
 pub(crate) use expiry::{due_within, is_due, look};
 pub(crate) use homing::{Order, carried_by, misplaced, return_home};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use spillway_batch::Control;
+use spillway_batch::{Control, Role};
 use spillway_policy::Word;
-use spillway_session::{Placement, SessionHandle};
+use spillway_session::Placement;
 
 use super::Links;
 use crate::threads::{CarrierName, What};
@@ -31,12 +31,10 @@ impl Links {
         misplaced.len()
     }
 
-    /// A session has come to a carrier, and is accepted there.
-    pub(super) fn greet(&mut self, session: SessionHandle) {
-        if let Some(drain) = self.carried.drains(session, self.placement)
-            && let Some(carrier) = self.carried.carrier(session)
-        {
-            self.say_on(carrier, drain);
+    /// A session is accepted on a carrier, of a link of this role.
+    pub(super) fn greet(&mut self, role: Role, carrier: CarrierName, serial: u64) {
+        if let Some(drain) = self.placement.drains(role) {
+            self.on_carrier(carrier, serial, What::Say(drain));
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use spillway_batch::{CloseReason, ConsumedTooMuch, Control, Info, Kind, RefuseReason, Role};
 use spillway_session::{
-    Expired, FirstWords, Heard, OnServerLink, Opened, Placement, Port, SessionHandle, StreamEvent,
+    Expired, FirstWords, Heard, OnServerLink, Opened, Order, Placement, Port, SessionHandle, StreamEvent,
     TableLimits,
 };
 use spillway_transport::Time;
@@ -56,11 +56,6 @@ impl Carried {
     /// The carriers of this number of helped sessions that are to return, and what to say there.
     pub(super) fn return_home(&mut self, count: usize) -> Vec<(SessionHandle, CarrierName, Control)> {
         self.port.return_home(count)
-    }
-
-    /// What to say on a session's carrier, if that is the wrong one.
-    pub(super) fn drains(&self, session: SessionHandle, placement: Placement) -> Option<Control> {
-        self.port.drains(session, placement)
     }
 
     /// What carries a session now.
@@ -185,34 +180,31 @@ impl Links {
     ) -> Option<Event<'static>> {
         let serial = far.as_ref().map_or(0, |far| far.ledger.serial);
         let words = FirstWords { carrier, kind, client, opening };
-        match self.carried.port.open(now, &self.config.ring, &words, role) {
-            Opened::New { session, answer } => {
-                self.carried.carriers.insert(carrier, session, far);
-                self.on_carrier(carrier, serial, What::Say(answer));
-                Some(Event::Connected { client: Client(Name::Session(session)), address: client })
+        let opened = self.carried.port.open(now, &self.config.ring, &words, role);
+        let event = match &opened {
+            Opened::New { session, .. } => {
+                self.carried.carriers.insert(carrier, *session, far);
+                Some(Event::Connected { client: Client(Name::Session(*session)), address: client })
             }
-            Opened::Resumed { session, answer, is_accepted, room, replaced } => {
-                if let Some(old) = replaced {
-                    self.close_carrier(old);
-                }
-                self.carried.carriers.insert(carrier, session, far);
-                self.on_carrier(carrier, serial, What::Say(answer));
-                if is_accepted {
+            Opened::Resumed { session, room, replaced, .. } => {
+                replaced.iter().for_each(|old| self.close_carrier(*old));
+                self.carried.carriers.insert(carrier, *session, far);
+                room.then_some(Event::Room { client: Client(Name::Session(*session)) })
+            }
+            Opened::Over { .. } | Opened::Refused(_) => None,
+        };
+        for order in opened.orders() {
+            match order {
+                Order::Say(control) => self.on_carrier(carrier, serial, What::Say(control)),
+                Order::Accept => {
                     self.on_carrier(carrier, serial, What::Say(Control::Accepted));
-                    self.greet(session);
+                    self.greet(role, carrier, serial);
                 }
-                room.then_some(Event::Room { client: Client(Name::Session(session)) })
-            }
-            Opened::Over { answer, reason } => {
-                self.on_carrier(carrier, serial, What::Say(answer));
-                self.on_carrier(carrier, serial, What::Leave(reason));
-                None
-            }
-            Opened::Refused(reason) => {
-                self.on_carrier(carrier, serial, What::Refuse(reason));
-                None
+                Order::Close(reason) => self.on_carrier(carrier, serial, What::Leave(reason)),
+                Order::Refuse(reason) => self.on_carrier(carrier, serial, What::Refuse(reason)),
             }
         }
+        event
     }
 
     /// Bytes came on a connection that carries a session, or has carried one.
@@ -259,7 +251,9 @@ impl Links {
         if let Some(carrier) = self.carried.port.accept(session) {
             let serial = self.carried.serial(carrier);
             self.on_carrier(carrier, serial, What::Say(Control::Accepted));
-            self.greet(session);
+            if let Some(role) = self.carried.port.role(session) {
+                self.greet(role, carrier, serial);
+            }
         }
     }
 

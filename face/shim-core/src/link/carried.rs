@@ -1,13 +1,13 @@
 //! Sessions that a link carries.
 
 use spillway_batch::{CloseReason, Control, Id};
-use spillway_session::{FirstWords, OnServerLink};
+use spillway_session::{FirstWords, OnServerLink, Order};
 use spillway_transport::Time;
 
 use super::{Inner, Named};
 use crate::carrier_name::{CarrierName, Name};
 use crate::ready;
-use crate::sessions::{self, Next, Words};
+use crate::sessions::{self, Next};
 use crate::wakes::Wakes;
 use crate::{looks, prepared, standing, status, sys};
 
@@ -17,33 +17,33 @@ impl Inner {
         let (_, id) = words.carrier;
         let Some((config, limits)) = prepared::session_config() else { return };
         let Some(role) = self.end.as_ref().and_then(|end| end.role()) else { return };
-        match sessions::open(&config.ring, limits, (&words, role), self.local, wakes) {
-            Words::New(name, answer) => {
-                looks::begin();
-                self.name(id, Named::Session(name));
-                self.say(id, answer);
-            }
-            Words::Resumed { name, answer, is_accepted, connection, raised } => {
-                self.name(id, Named::Session(name));
-                self.say(id, answer);
-                if is_accepted {
+        let (words, opened) = sessions::open(&config.ring, limits, (&words, role), self.local, wakes);
+        if words.is_new {
+            looks::begin();
+        }
+        if let Some(name) = words.name {
+            self.name(id, Named::Session(name));
+        }
+        for order in opened.orders() {
+            match order {
+                Order::Say(control) => self.say(id, control),
+                Order::Accept => {
                     self.accept(id);
                     self.send_away(id);
                 }
-                self.carry(id, name);
-                self.raised.extend(raised);
-                if let Some(set) = connection.and_then(|connection| ready::get(connection.source.set())) {
-                    self.adopt(set);
+                Order::Close(reason) => self.say(id, Control::Close(reason)),
+                Order::Refuse(reason) => {
+                    status::connection_refused(reason);
+                    self.refuse(id, reason);
                 }
             }
-            Words::Over(answer, reason) => {
-                self.say(id, answer);
-                self.say(id, Control::Close(reason));
-            }
-            Words::Refused(reason) => {
-                status::connection_refused(reason);
-                self.refuse(id, reason);
-            }
+        }
+        if let Some(name) = words.name.filter(|_| !words.is_new) {
+            self.carry(id, name);
+        }
+        self.raised.extend(words.raised);
+        if let Some(set) = words.connection.and_then(|connection| ready::get(connection.source.set())) {
+            self.adopt(set);
         }
     }
 

@@ -17,22 +17,19 @@ use crate::status::{self, Counter};
 use crate::sys;
 use crate::wakes::Wakes;
 
-/// What becomes of a session's first words.
-pub(crate) enum Words {
-    /// It waits to be accepted.
-    New(Name, Control),
-    /// It goes on.
-    Resumed {
-        name: Name,
-        answer: Control,
-        is_accepted: bool,
-        connection: Option<&'static Connection>,
-        /// The connection whose sets are to be told that it has room again.
-        raised: Option<u32>,
-    },
-    /// Its client is told once more how it ended.
-    Over(Control, CloseReason),
-    Refused(RefuseReason),
+/// What becomes of a session's first words, besides what is to be said.
+pub(crate) struct Words {
+    /// The session that the carrier has from now on.
+    pub(crate) name: Option<Name>,
+    pub(crate) is_new: bool,
+    /// The application's end of a session that goes on.
+    pub(crate) connection: Option<&'static Connection>,
+    /// The connection whose sets are to be told that it has room again.
+    pub(crate) raised: Option<u32>,
+}
+
+impl Words {
+    const NOTHING: Words = Words { name: None, is_new: false, connection: None, raised: None };
 }
 
 /// What a message of a session leaves to do on the link that it came by.
@@ -52,10 +49,10 @@ pub(crate) fn open(
     (words, role): (&FirstWords<CarrierName>, Role),
     local: Option<SocketAddr>,
     wakes: &mut Wakes,
-) -> Words {
+) -> (Words, Opened<CarrierName>) {
     let shards = limits.sessions_max.min(SHARDS);
     if shards == 0 {
-        return Words::Refused(RefuseReason::Unavailable);
+        return (Words::NOTHING, Opened::Refused(RefuseReason::Unavailable));
     }
     let (sessions_max, memory_bytes_max) = (limits.sessions_max / shards, limits.memory_bytes_max / shards);
     let limits = TableLimits { sessions_max, memory_bytes_max, ..limits };
@@ -63,16 +60,20 @@ pub(crate) fn open(
     let mut guard = shard(index);
     let shard = guard.get_or_insert_with(|| Shard::new(limits));
     let now = sys::now();
-    match shard.port.open(now, ring, words, role) {
-        Opened::New { session, answer } => match shard.begin(index, session, words, local, wakes) {
-            Ok(()) => Words::New(Name { shard: index, slot: session.slot() }, answer),
+    let opened = shard.port.open(now, ring, words, role);
+    let noted = match opened {
+        Opened::New { session, .. } => match shard.begin(index, session, words, local, wakes) {
+            Ok(()) => {
+                let name = Some(Name { shard: index, slot: session.slot() });
+                Words { name, is_new: true, ..Words::NOTHING }
+            }
             Err(reason) => {
                 // There may be room, or a listener, when the client tries again.
                 shard.port.take_back(session);
-                Words::Refused(reason)
+                return (Words::NOTHING, Opened::Refused(reason));
             }
         },
-        Opened::Resumed { session, answer, is_accepted, room, replaced } => {
+        Opened::Resumed { session, room, replaced, .. } => {
             status::count(Counter::SessionsResumed);
             let name = Name { shard: index, slot: session.slot() };
             if let Some(replaced) = replaced {
@@ -83,11 +84,11 @@ pub(crate) fn open(
                 status::connection_moved(connection, words.carrier);
             }
             let raised = if room { shard.tell(now, session.slot(), StreamEvent::Room) } else { None };
-            Words::Resumed { name, answer, is_accepted, connection, raised }
+            Words { name: Some(name), is_new: false, connection, raised }
         }
-        Opened::Over { answer, reason } => Words::Over(answer, reason),
-        Opened::Refused(reason) => Words::Refused(reason),
-    }
+        Opened::Over { .. } | Opened::Refused(_) => Words::NOTHING,
+    };
+    (noted, opened)
 }
 
 impl Shard {
