@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use spillway_auth::{Prover, prove};
 use spillway_batch::{CloseReason, Control, Id, Kind, LinkError, RefuseReason, Scratch, ServerEvent};
-use spillway_session::{FirstWords, Heard, Opened, SessionHandle, StreamEvent};
+use spillway_session::{FirstWords, Heard, Opened, Order, SessionHandle, StreamEvent};
 use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::preamble::PROOF_BYTES;
 use spillway_wire::session::{Opening, Position, Resumed};
 
 use super::app::App;
 use super::canary::Canary;
-use super::server::{Known, Link, Server, altered};
+use super::server::{Known, Link, Server, accept, altered};
 use crate::attackers::is_attacker;
 use crate::names::client_key;
 
@@ -92,43 +92,37 @@ impl Server {
         if kind == Kind::Reconnect && self.plants(Canary::FalseGone, 4) {
             return link.end.refuse(id, RefuseReason::Gone);
         }
-        match self.port.open(now, &self.config.ring, &words, role) {
-            Opened::New { session, answer } => {
-                if let Control::Resumed(answer) = &answer {
+        let opened = self.port.open(now, &self.config.ring, &words, role);
+        match opened {
+            Opened::New { session, ref answer } => {
+                if let Control::Resumed(answer) = answer {
                     self.books.borrow_mut().server_begins(opening.session, answer);
                     if self.canary == Some(Canary::AcceptStale) {
                         self.answers.insert(opening.session, *answer);
                     }
                 }
                 link.carried.insert(id.0, session);
-                link.end.say(id, answer);
                 let app = App::new(opening.session, self.rude_in_1000, &mut self.rng);
                 self.known.insert(session, Known { id: opening.session, app: Some(app) });
                 self.busy.insert(session);
             }
-            Opened::Resumed { session, answer, is_accepted, room, replaced } => {
-                if let Control::Resumed(answer) = &answer {
+            Opened::Resumed { session, ref answer, room, replaced, .. } => {
+                if let Control::Resumed(answer) = answer {
                     self.books.borrow_mut().server_resumes(opening.session, answer);
                 }
                 link.carried.insert(id.0, session);
-                link.end.say(id, answer);
-                if is_accepted {
-                    link.end.accept(id);
-                }
                 self.moved.extend(replaced);
                 if room && self.canary != Some(Canary::ForgetRoom) {
                     self.may_write(session);
                 }
             }
             Opened::Over { .. } if self.canary == Some(Canary::ForgetLast) => {
-                link.end.refuse(id, RefuseReason::Gone);
+                return link.end.refuse(id, RefuseReason::Gone);
             }
-            Opened::Over { answer, reason } => {
-                if let Control::Resumed(answer) = &answer {
+            Opened::Over { ref answer, .. } => {
+                if let Control::Resumed(answer) = answer {
                     self.books.borrow_mut().server_repeats_end(opening.session, answer);
                 }
-                link.end.say(id, answer);
-                link.end.close(id, reason);
             }
             Opened::Refused(RefuseReason::Gone) => {
                 self.books.borrow_mut().server_says_gone(now, opening.session);
@@ -139,7 +133,6 @@ impl Server {
                     link.end.say(id, false_over(&opening));
                     return link.end.close(id, CloseReason::Normal);
                 }
-                link.end.refuse(id, RefuseReason::Gone);
             }
             Opened::Refused(reason) => {
                 if reason == RefuseReason::Stale
@@ -149,7 +142,14 @@ impl Server {
                     let answer = Resumed { epoch: opening.epoch, ..*answer };
                     self.books.borrow_mut().server_resumes(opening.session, &answer);
                 }
-                link.end.refuse(id, reason);
+            }
+        }
+        for order in opened.orders() {
+            match order {
+                Order::Say(control) => link.end.say(id, control),
+                Order::Accept => accept(link, id, self.placement),
+                Order::Close(reason) => link.end.close(id, reason),
+                Order::Refuse(reason) => link.end.refuse(id, reason),
             }
         }
     }

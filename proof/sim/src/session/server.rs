@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{CloseReason, Control, Fresh, Id, ServerConfig, ServerLink, Unauthenticated};
-use spillway_session::{Expired, OnServerLink, Port, SessionHandle, TableLimits};
+use spillway_session::{Expired, OnServerLink, Placement, Port, SessionHandle, TableLimits};
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 use spillway_wire::session::{Resumed, SessionId};
 
@@ -38,6 +38,8 @@ pub(crate) struct Server {
     /// Links that have something to send.
     pub(super) dirty: BTreeSet<Conn>,
     pub(super) port: Port<CarrierName>,
+    /// Where its sessions are to be.
+    pub(super) placement: Placement,
     /// All sessions that the port knows, and those that are over since the last transmission.
     pub(super) known: BTreeMap<SessionHandle, Known>,
     /// Sessions that are over and yet to be forgotten.
@@ -92,6 +94,7 @@ impl Server {
             read_timeouts: BTreeSet::new(),
             dirty: BTreeSet::new(),
             port,
+            placement: Placement::default(),
             known: BTreeMap::new(),
             over: Vec::new(),
             busy: BTreeSet::new(),
@@ -174,7 +177,7 @@ impl Server {
             && let Some((conn, id)) = self.port.accept(session)
             && let Some(link) = self.links.get_mut(&conn)
         {
-            link.end.accept(id);
+            accept(link, id, self.placement);
             self.dirty.insert(conn);
         }
         let part = app.reads(&mut self.rng);
@@ -224,6 +227,30 @@ impl Server {
                     self.port.close(now, session, CloseReason::Normal);
                 }
                 !closes
+            }
+        }
+    }
+
+    // What its operator does.
+
+    /// Sessions are to be there from now on: those that are elsewhere are sent away.
+    pub(crate) fn place(&mut self, placement: Placement) {
+        self.placement = placement;
+        let misplaced = self.port.misplaced(placement);
+        self.say_all(misplaced);
+    }
+
+    /// This number of helped sessions is to come back.
+    pub(crate) fn call_home(&mut self, count: usize) {
+        let home = self.port.return_home(count);
+        self.say_all(home);
+    }
+
+    fn say_all(&mut self, words: Vec<(SessionHandle, CarrierName, Control)>) {
+        for (_, (conn, id), control) in words {
+            if let Some(link) = self.links.get_mut(&conn) {
+                link.end.say(id, control);
+                self.dirty.insert(conn);
             }
         }
     }
@@ -319,6 +346,14 @@ impl Server {
             self.forget(now, session, true);
         }
         self.port.handle_timeout(now);
+    }
+}
+
+/// The application has accepted the session on this connection.
+pub(super) fn accept(link: &mut Link, id: Id, placement: Placement) {
+    link.end.accept(id);
+    if let Some(drain) = link.end.role().and_then(|role| placement.drains(role)) {
+        link.end.say(id, drain);
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use spillway_policy::Word;
 use spillway_relay::Relay;
+use spillway_session::Placement;
 use spillway_transport::Time;
 
 use super::books::{Books, Shared};
@@ -27,8 +29,9 @@ use crate::storm::Stormy;
 const CLIENTS: HostId = 1;
 const FIRST_HELPER: HostId = 2;
 
-// What happens to the world itself: a fault, or from these numbers on, by host.
+// What happens to the world itself: a fault, something that the server's operator does, or from these numbers on, by host.
 const FAULT: u64 = 0;
+const OPERATOR: u64 = 1;
 const RESTART: u64 = 1_000;
 const WAKE_UP: u64 = 2_000;
 
@@ -53,6 +56,8 @@ pub struct World {
     /// Planted at the server.
     canary: Option<Canary>,
     rng: Rng,
+    /// Where the server's operator says where sessions are to be: what is drawn for that.
+    operator: Option<Rng>,
     storm: bool,
     pub(crate) faults: u64,
 }
@@ -110,8 +115,12 @@ impl World {
             (0..nodes.len()).filter(|host| *host != CLIENTS).for_each(|host| network.draw_clock(host));
         }
         nodes.extend(attackers);
+        let mut of_operator = Rng::new(seed.rotate_left(32) ^ 1);
+        let operator = (canary.is_none() && of_operator.chance(1, 3)).then_some(of_operator);
         let asleep = BTreeSet::new();
-        let mut world = World { nodes, asleep, network, books, rng, climate, canary, storm: true, faults: 0 };
+        let (storm, faults) = (true, 0);
+        let mut world =
+            World { nodes, asleep, network, books, rng, climate, canary, operator, storm, faults };
         world.start(SERVER);
         helpers.for_each(|host| world.start(host));
         world.network.turn_soon(CLIENTS);
@@ -120,6 +129,9 @@ impl World {
         }
         if world.climate.faults != Faults::None {
             world.network.after(Duration::from_millis(1), Happening::World(FAULT));
+        }
+        if world.operator.is_some() {
+            world.network.after(Duration::from_millis(2), Happening::World(OPERATOR));
         }
         world
     }
@@ -247,6 +259,23 @@ impl World {
         self.network.after(Duration::from_nanos(next), Happening::World(FAULT));
     }
 
+    /// The server's operator wants sessions elsewhere, or leaves it to them; or some are to come back.
+    fn operate(&mut self) {
+        let Some(rng) = self.operator.as_mut().filter(|_| self.storm) else { return };
+        let within = Duration::from_nanos(rng.scale(100_000, 500_000_000));
+        let word = rng.pick(&[Word::On, Word::Off, Word::Auto]);
+        let home = rng.chance(1, 2).then(|| rng.scale(1, 20) as usize);
+        let next = Duration::from_nanos(rng.scale(2_000_000, 1_000_000_000));
+        if let Node::Server(server) = &mut self.nodes[SERVER] {
+            match home {
+                Some(count) => server.call_home(count),
+                None => server.place(Placement::new(word, within)),
+            }
+            self.network.turn_soon(SERVER);
+        }
+        self.network.after(next, Happening::World(OPERATOR));
+    }
+
     /// The hosts fall into two groups, one of which does not hear the other; or neither hears the other.
     fn divide(&mut self) {
         let both_ways = self.rng.chance(1, 3);
@@ -325,6 +354,7 @@ impl Stormy for World {
         match self.network.pop() {
             None => return false,
             Some(Happening::World(FAULT)) => self.fault(),
+            Some(Happening::World(OPERATOR)) => self.operate(),
             Some(Happening::World(what)) if what >= WAKE_UP => self.wake_up((what - WAKE_UP) as HostId),
             Some(Happening::World(restart)) => self.start((restart - RESTART) as HostId),
             Some(what) => {
@@ -363,6 +393,7 @@ impl Stormy for World {
         for host in 0..self.nodes.len() {
             match &mut self.nodes[host] {
                 Node::Clients(clients) => clients.calm_down(now),
+                Node::Server(server) if self.operator.is_some() => server.place(Placement::default()),
                 Node::Copyist(copyist) => copyist.calm_down(),
                 Node::Attackers(attackers) => attackers.calm_down(),
                 _ => continue,
