@@ -16,18 +16,21 @@ use std::time::Instant;
 
 use spillway_auth::KeyRing;
 use spillway_batch::{Encryption, Scratch, ServerConfig, Unauthenticated};
-use spillway_session::Placement;
+use spillway_session::{Placement, Port, SessionHandle};
 use spillway_transport::Time;
 
+use self::carriers::Carriers;
 use self::far::Member;
 use self::release::Releasing;
-use self::sessions::Carried;
-use self::turn::ACCEPTED_PER_TURN;
 use crate::event::{Client, LinkId};
 use crate::link::Link;
 use crate::listener::Listener;
 use crate::settings::{BindError, Settings};
 use crate::table::Table;
+use crate::threads::CarrierName;
+
+/// Links accepted in one turn, so that those there are already do not wait for a crowd.
+const ACCEPTED_PER_TURN: usize = 64;
 
 /// A link port and the links that were opened to it. See the crate's documentation for the order of calls.
 #[derive(Debug)]
@@ -50,7 +53,11 @@ pub struct Links {
     lost: VecDeque<LinkId>,
     /// Connections that have room again.
     room: VecDeque<Client>,
-    carried: Carried,
+    sessions: Port<CarrierName>,
+    /// What carries them: connections of this thread's links, and perhaps of others'.
+    carriers: Carriers,
+    /// Sessions whose clients never returned, which the application has yet to be told.
+    ended: VecDeque<SessionHandle>,
     /// Where its sessions are to be.
     placement: Placement,
     /// When they are sent back, if it is this end that decides.
@@ -106,7 +113,9 @@ impl Links {
             touched: Vec::new(),
             lost: VecDeque::new(),
             room: VecDeque::new(),
-            carried: Carried::new(thread, settings.sessions, u64::from_le_bytes(random)),
+            sessions: Port::new(settings.sessions, u64::from_le_bytes(random)),
+            carriers: Carriers::new(thread),
+            ended: VecDeque::new(),
             placement: Placement::default(),
             // Any seed will do: it keeps sessions apart, not servers.
             releasing: settings.release.map(|release| Releasing::new(release, u64::from(address.port()))),

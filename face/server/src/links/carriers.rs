@@ -1,6 +1,7 @@
 //! Which session a connection carries.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 use spillway_session::SessionHandle;
 
@@ -47,6 +48,18 @@ impl Carriers {
             return None;
         }
         self.far.get_mut(&carrier).map(|(_, far)| far)
+    }
+
+    /// Which of the uses of another thread's connection this is; 0 for our own.
+    pub(super) fn serial(&mut self, carrier: CarrierName) -> u64 {
+        self.far(carrier).map_or(0, |far| far.ledger.serial)
+    }
+
+    /// So many bytes that another thread has posted are dealt with.
+    pub(super) fn note_handled(&mut self, carrier: CarrierName, bytes: u64) {
+        if let Some(far) = self.far(carrier) {
+            far.ledger.handled.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     /// The connection carries its session no more: which that was.

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use spillway_batch::{Control, Role};
 use spillway_policy::Word;
+use spillway_policy::release::{ReleaseCounters, ReleaseNotice};
 use spillway_session::Placement;
+use spillway_transport::Time;
 
 use super::Links;
+use super::release::Releasing;
 use crate::threads::{CarrierName, What};
 
 impl Links {
@@ -23,8 +26,36 @@ impl Links {
         self.send_elsewhere(Placement::new(Word::Off, within))
     }
 
+    /// A decision on sending sessions back, for the log. Ask after [`handle_timeout`](Self::handle_timeout).
+    #[must_use]
+    pub fn poll_release_notice(&mut self) -> Option<ReleaseNotice> {
+        self.releasing.as_mut()?.poll_notice()
+    }
+
+    /// What came of [`Settings::release`](crate::Settings::release) since the beginning.
+    pub fn release_counters(&self) -> ReleaseCounters {
+        self.releasing.as_ref().map_or_else(ReleaseCounters::default, Releasing::counters)
+    }
+
+    /// Nothing while there are no sessions.
+    pub(super) fn release_at(&self) -> Option<Time> {
+        self.releasing.as_ref().filter(|_| !self.sessions.is_empty()).map(Releasing::poll_timeout)
+    }
+
+    pub(super) fn release_timeout(&mut self, now: Time) {
+        if self.release_at().is_none_or(|at| at > now) {
+            return;
+        }
+        let Some(releasing) = &mut self.releasing else { return };
+        let helped = self.sessions.carried_by(Role::Helper);
+        let home = releasing.handle_timeout(now, self.placement.word(), helped);
+        for (_, carrier, drain) in self.sessions.return_home(home) {
+            self.say_on(carrier, drain);
+        }
+    }
+
     fn send_elsewhere(&mut self, placement: Placement) -> usize {
-        let misplaced = self.carried.misplaced(placement);
+        let misplaced = self.sessions.misplaced(placement);
         for (_, carrier, drain) in &misplaced {
             self.say_on(*carrier, *drain);
         }
@@ -39,7 +70,7 @@ impl Links {
     }
 
     pub(super) fn say_on(&mut self, carrier: CarrierName, control: Control) {
-        let serial = self.carried.serial(carrier);
+        let serial = self.carriers.serial(carrier);
         self.on_carrier(carrier, serial, What::Say(control));
     }
 }

@@ -9,15 +9,12 @@ use spillway_batch::{CloseReason, Id, LinkError, ServerLink};
 use spillway_transport::Time;
 use spillway_wire::preamble::{Verdict, Welcome};
 
-use super::Links;
 use super::far::{MAIL, Member};
+use super::{ACCEPTED_PER_TURN, Links};
 use crate::event::{Client, Event, LinkEnd, LinkId, Name};
 use crate::link::Link;
 use crate::listener::Accepted;
 use crate::watch::{Interest, LISTENER, MAILBOX, join, split};
-
-/// Links accepted in one turn, so that those there are already do not wait for a crowd.
-pub(super) const ACCEPTED_PER_TURN: usize = 64;
 
 /// More than a peer sends before it has our answer.
 const FIRST_BYTES: usize = 512;
@@ -188,7 +185,9 @@ impl Links {
     /// turn.
     pub fn flush(&mut self, now: Instant) {
         let time = self.time(now);
-        self.count_turn(time);
+        if let Some(releasing) = &mut self.releasing {
+            releasing.count_turn(time);
+        }
         self.transmit_sessions(time);
         self.hand_over();
         for index in 0..self.touched.len() {
@@ -211,7 +210,7 @@ impl Links {
 
     pub(super) fn collect_room(&mut self, link: LinkId) {
         while let Some(id) = self.table.get_mut(link).and_then(|entry| entry.end.poll_room()) {
-            if !self.carried.has_room((link, id)) && !self.pass_waiting((link, id)) {
+            if !self.carrier_has_room((link, id)) && !self.pass_waiting((link, id)) {
                 self.room.push_back(Client(Name::Plain(link, id)));
             }
         }
@@ -223,7 +222,7 @@ impl Links {
             let ids: Vec<Id> = entry.end.ids().collect();
             entry.lose(why);
             let mut orphans = std::mem::take(&mut entry.orphans);
-            orphans.retain(|id| !self.carried.detach(self.latest, (link, *id)) && !self.holds((link, *id)));
+            orphans.retain(|id| !self.carrier_lost(self.latest, (link, *id)) && !self.holds((link, *id)));
             if let Some(entry) = self.table.get_mut(link) {
                 entry.orphans = orphans;
             }
@@ -240,8 +239,9 @@ impl Links {
         if let Some(client) = self.room.pop_front() {
             return Some(Event::Room { client });
         }
-        if let Some(event) = self.carried.poll_ended() {
-            return Some(event);
+        if let Some(session) = self.ended.pop_front() {
+            let client = Client(Name::Session(session));
+            return Some(Event::Closed { client, reason: CloseReason::Reset });
         }
         let link = *self.lost.front()?;
         if let Some(id) = self.table.get_mut(link).and_then(|entry| entry.orphans.pop()) {
@@ -258,15 +258,17 @@ impl Links {
     /// something is left to do: an event to ask for, or a batch to flush.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let is_busy = self.carried.is_busy() || self.member.as_ref().is_some_and(Member::is_busy);
-        if is_busy || !(self.room.is_empty() && self.lost.is_empty() && self.touched.is_empty()) {
+        let is_busy = self.sessions.is_dirty() || self.member.as_ref().is_some_and(Member::is_busy);
+        let is_idle =
+            self.room.is_empty() && self.lost.is_empty() && self.touched.is_empty() && self.ended.is_empty();
+        if is_busy || !is_idle {
             return Some(self.epoch);
         }
         let handshake = self.handshakes.front().map(|(deadline, _)| *deadline);
         let read_timeouts =
             self.read_timeouts.iter().filter_map(|link| self.table.get(*link)?.end.poll_read_timeout());
         let reading = read_timeouts.min().map(|at| self.instant(at));
-        let sessions = self.carried.poll_timeout().map(|at| self.instant(at));
+        let sessions = self.sessions.poll_timeout().map(|at| self.instant(at));
         let release = self.release_at().map(|at| self.instant(at));
         [handshake, reading, sessions, release, self.listener.poll_timeout()].into_iter().flatten().min()
     }

@@ -53,7 +53,11 @@ impl Links {
                 Event::Connected { client: client(id), address }
             }
             ServerEvent::Data { id, bytes } => {
-                self.count_plain_request(now, link);
+                if let Some(releasing) = &mut self.releasing
+                    && let Some(role) = self.table.get(link).and_then(|entry| entry.end.role())
+                {
+                    releasing.count_request(now, role);
+                }
                 Event::Data { client: client(id), bytes }
             }
             ServerEvent::Session { id, kind, client, opening } => {
@@ -103,7 +107,7 @@ impl Links {
     pub fn compose(&mut self, client: Client, reply: &[u8]) -> usize {
         match client.0 {
             Name::Plain(link, id) => self.with(link, |entry| entry.end.compose(id, reply)).unwrap_or(0),
-            Name::Session(session) => self.carried.compose(session, reply),
+            Name::Session(session) => self.sessions.write(session, reply),
         }
     }
 
@@ -115,7 +119,7 @@ impl Links {
     pub fn consumed(&mut self, client: Client, bytes: usize) -> Result<(), ConsumedTooMuch> {
         match client.0 {
             Name::Plain(link, id) => self.with(link, |entry| entry.end.consumed(id, bytes)).unwrap_or(Ok(())),
-            Name::Session(session) => self.carried.consumed(session, bytes),
+            Name::Session(session) => self.sessions.consumed(session, bytes),
         }
     }
 
@@ -125,7 +129,7 @@ impl Links {
             Name::Plain(link, id) => {
                 self.with(link, |entry| entry.end.finish(id));
             }
-            Name::Session(session) => self.carried.finish(session),
+            Name::Session(session) => self.sessions.finish(session),
         }
     }
 
@@ -136,7 +140,7 @@ impl Links {
             Name::Plain(link, id) => {
                 self.with(link, |entry| entry.end.close(id, reason));
             }
-            Name::Session(session) => self.carried.close(self.latest, session, reason),
+            Name::Session(session) => self.sessions.close(self.latest, session, reason),
         }
     }
 
@@ -144,7 +148,15 @@ impl Links {
     pub fn info(&self, client: Client) -> Option<Info> {
         match client.0 {
             Name::Plain(link, id) => self.table.get(link)?.end.info(id),
-            Name::Session(session) => self.carried.info(session),
+            Name::Session(session) => {
+                let info = self.sessions.info(session)?;
+                Some(Info {
+                    client: self.sessions.client(session)?,
+                    role: self.sessions.role(session)?,
+                    bytes_received: info.bytes_received,
+                    bytes_sent: info.bytes_sent,
+                })
+            }
         }
     }
 
@@ -160,13 +172,13 @@ impl Links {
     pub fn link(&self, client: Client) -> Option<LinkId> {
         match client.0 {
             Name::Plain(link, _) => Some(link),
-            Name::Session(session) => self.carried.link(session),
+            Name::Session(session) => self.sessions.carrier(session).map(|(link, _)| link),
         }
     }
 
     /// How many sessions there are, those that wait for their clients, or linger, included.
     pub fn sessions(&self) -> usize {
-        self.carried.len()
+        self.sessions.len()
     }
 
     /// What a link has done so far.

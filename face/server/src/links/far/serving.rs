@@ -13,13 +13,13 @@ impl Links {
     /// Whether this thread may begin the session that these first words speak of. The directory names it then.
     pub(in crate::links) fn claims(&mut self, kind: Kind, session: SessionId) -> bool {
         let Some(member) = &mut self.member else { return true };
-        if kind != Kind::Connect || self.carried.knows(session) {
+        if kind != Kind::Connect || self.sessions.knows(session) {
             return true;
         }
         // Sessions that have been forgotten meanwhile leave the directory, two for each one that comes.
         for _ in 0..2 {
             if let Some(claimed) = member.claims.pop_front() {
-                if self.carried.knows(claimed) {
+                if self.sessions.knows(claimed) {
                     member.claims.push_back(claimed);
                 } else {
                     member.threads.release(claimed, member.thread);
@@ -36,7 +36,7 @@ impl Links {
     /// First words have been looked at: whether they began a session or not, the directory is right.
     pub(in crate::links) fn settle_claim(&mut self, session: SessionId) {
         if let Some(member) = &mut self.member
-            && !self.carried.knows(session)
+            && !self.sessions.knows(session)
         {
             member.threads.release(session, member.thread);
             if member.claims.back() == Some(&session) {
@@ -101,7 +101,7 @@ impl Links {
                     member.run.push_back(Item::Other(post));
                 }
                 What::Room => {
-                    self.carried.has_room(post.carrier);
+                    self.carrier_has_room(post.carrier);
                 }
                 What::Send(_) | What::Say(_) | What::Refuse(_) | What::Leave(_) => self.serve_post(post),
             }
@@ -127,18 +127,18 @@ impl Links {
             *input = rest;
             let event = match item {
                 Item::Bytes(carrier, _) => {
-                    self.carried.note_handled(carrier, bytes.len() as u64);
+                    self.carriers.note_handled(carrier, bytes.len() as u64);
                     self.session_data(now, carrier, bytes)
                 }
                 Item::Other(Post { carrier, what: What::Heard(control), .. }) => {
-                    self.carried.note_handled(carrier, CONTROL_BYTES);
+                    self.carriers.note_handled(carrier, CONTROL_BYTES);
                     self.session_control(now, carrier, control)
                 }
                 Item::Other(Post { carrier, what: What::Words(words), .. }) => {
                     self.posted_words(now, carrier, *words)
                 }
                 Item::Other(Post { carrier, .. }) => {
-                    self.carried.detach(now, carrier);
+                    self.carrier_lost(now, carrier);
                     None
                 }
             };
