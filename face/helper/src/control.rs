@@ -5,14 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
-use spillway_daemon::Manager;
+use serde_json::{Value, json};
+use spillway_daemon::{Answers, Manager};
 pub use spillway_daemon::{AskError, Said};
+use spillway_metrics::Exposition;
 use spillway_policy::Word;
 use tracing::{error, info};
 
 use crate::config::HelperConfig;
 use crate::connections::Connections;
+use crate::health::health;
+use crate::looks::Looks;
+use crate::metrics::render;
+use crate::page;
+use crate::rates::Rates;
 use crate::running::Running;
 use crate::status::HelperStatus;
 
@@ -84,13 +90,15 @@ pub(crate) struct Control {
     /// One change at a time.
     source: Mutex<Option<Source>>,
     manager: Manager,
+    /// For rates on the page.
+    looks: Looks,
 }
 
 impl Control {
     pub(crate) fn new(running: Arc<Running>, source: Option<Source>) -> Control {
         // Programs that embed a helper have their own word with their manager.
         let manager = if source.is_some() { Manager::from_environment() } else { Manager::default() };
-        Control { running, source: Mutex::new(source), manager }
+        Control { running, source: Mutex::new(source), manager, looks: Looks::default() }
     }
 
     pub(crate) fn running(&self) -> &Running {
@@ -99,23 +107,6 @@ impl Control {
 
     pub(crate) fn manager(&self) -> &Manager {
         &self.manager
-    }
-
-    /// The document that answers a request's line.
-    pub(crate) fn answer(&self, line: &str) -> String {
-        spillway_daemon::answer(line, |request| match request {
-            Request::Status {} => Ok(json!(self.running.status())),
-            Request::Connections { service, limit } => {
-                self.connections(&service, limit).map(|all| json!(all))
-            }
-            Request::Reload {} => self.reload().map(|changed| json!(changed)),
-            Request::Drain { target, deadline_ms } => {
-                self.drain(&target, deadline_ms).map(|what| json!(what))
-            }
-            Request::Relief { service, word, lasts_ms } => {
-                self.say(&service, &word, lasts_ms).map(|said| json!(said))
-            }
-        })
     }
 
     /// Reads the configuration again and puts it in force. On an error the one before stays, and the error is told
@@ -199,6 +190,47 @@ impl Control {
     /// A line for the service manager.
     pub(crate) fn summary(&self) -> String {
         self.running.status().summary()
+    }
+}
+
+impl Answers for Control {
+    type Request = Request;
+    const NOT_A_REQUEST: &'static str = "not a request";
+    const HAS_PAGE: bool = true;
+
+    fn answer(&self, request: Request) -> Result<Value, String> {
+        match request {
+            Request::Status {} => Ok(json!(self.running.status())),
+            Request::Connections { service, limit } => {
+                self.connections(&service, limit).map(|all| json!(all))
+            }
+            Request::Reload {} => self.reload().map(|changed| json!(changed)),
+            Request::Drain { target, deadline_ms } => {
+                self.drain(&target, deadline_ms).map(|what| json!(what))
+            }
+            Request::Relief { service, word, lasts_ms } => {
+                self.say(&service, &word, lasts_ms).map(|said| json!(said))
+            }
+        }
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        let (status, parts) = self.running.look();
+        render(out, &status, &parts);
+    }
+
+    fn status_json(&self) -> String {
+        self.running.status().to_json()
+    }
+
+    fn health(&self) -> Result<(), String> {
+        health(&self.running.status())
+    }
+
+    fn page(&self) -> String {
+        let status = Arc::new(self.running.status());
+        let rates = self.looks.since(&status).and_then(|before| Rates::between(&before, &status));
+        page::html(&status, rates.as_ref())
     }
 }
 

@@ -1,13 +1,12 @@
 //! A running helper.
 
 use std::convert::Infallible;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use spillway_daemon::{AdminServer, Bounds, ThreadWatch, refusal};
-use spillway_metrics::HttpServer;
+use spillway_daemon::{ControlPorts, ServedPorts, ThreadWatch};
 use spillway_net::{Clock, Context, Remote};
 use tracing::{info, warn};
 
@@ -19,7 +18,6 @@ use crate::log::{Log, Names};
 use crate::relaying::Relaying;
 use crate::running::{Running, Settings, warn_of_useless_settings};
 use crate::status::HelperStatus;
-use crate::web::Web;
 
 /// How long taking registrations away may hold up the end. Those that are left go when their time is over.
 const REGISTRATIONS_END: Duration = Duration::from_millis(1500);
@@ -29,8 +27,7 @@ pub struct Helper {
     control: Arc<Control>,
     watch: ThreadWatch,
     threads: Vec<JoinHandle<()>>,
-    admin: Option<AdminServer>,
-    http: Option<HttpServer>,
+    ports: Option<ServedPorts>,
 }
 
 impl Helper {
@@ -55,14 +52,7 @@ impl Helper {
         let plan = Places::default().plan(&config, threads.count, &net)?;
         let relay = relay_config(&config, &plan.places, &threads);
         relay.check().map_err(StartError::Relay)?;
-        let admin = config.socket.as_deref().map(AdminServer::bind).transpose();
-        let admin = admin
-            .map_err(|error| StartError::Socket { path: config.socket.clone().unwrap_or_default(), error })?;
-
-        let metrics = config
-            .metrics
-            .map(|address| HttpServer::bind(address).map_err(|error| StartError::Metrics { address, error }));
-        let metrics = metrics.transpose()?;
+        let ports = ControlPorts::bind(config.socket.as_deref(), config.metrics).map_err(StartError::Port)?;
 
         warn_of_useless_settings(&config);
         if config.engine == Engine::Auto {
@@ -89,14 +79,15 @@ impl Helper {
         let settings = Settings { config, places: plan.places };
         let running = Arc::new(Running::new(remotes, threads, names, settings, watch.clone()));
         let control = Arc::new(Control::new(running, source));
-        let mut helper = Helper { control, watch, threads: Vec::new(), admin, http: None };
+        let mut helper = Helper { control, watch, threads: Vec::new(), ports: None };
         for (thread, context) in contexts.into_iter().enumerate() {
             let core = helper.running().threads.cores.get(thread).copied();
             helper.threads.push(spawn(thread, core, context, &helper.watch)?);
         }
-        helper.serve_admin()?;
+        let ports = ports.serve(&helper.control).map_err(StartError::Host)?;
+        ports.metrics_address().iter().for_each(tell_metrics);
+        helper.ports = Some(ports);
         helper.running().registrars.put_in_force(&helper.running().settings().config);
-        helper.http = metrics.map(|listener| helper.serve_metrics(listener)).transpose()?;
         Ok(helper)
     }
 
@@ -124,7 +115,7 @@ impl Helper {
 
     /// Where metrics are served.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(HttpServer::address)
+        self.ports.as_ref().and_then(ServedPorts::metrics_address)
     }
 
     /// Stops taking clients and lets those that are there finish what is in flight, until the deadline. See
@@ -172,8 +163,7 @@ impl Helper {
 
     fn end(&mut self) {
         self.running().registrars.withdraw_all();
-        self.admin = None;
-        self.http = None;
+        self.ports = None;
         self.running().remotes.iter().for_each(Remote::stop);
         for thread in self.threads.drain(..) {
             // What became of it is known to the watch.
@@ -181,31 +171,18 @@ impl Helper {
         }
         self.running().registrars.wait(REGISTRATIONS_END);
     }
-
-    fn serve_admin(&self) -> Result<(), StartError> {
-        let Some(admin) = &self.admin else { return Ok(()) };
-        let control = Arc::clone(&self.control);
-        let answer = move |line: &str| control.answer(line);
-        admin.serve(Bounds::default(), answer, refusal).map_err(StartError::Host)
-    }
-
-    fn serve_metrics(&self, listener: TcpListener) -> Result<HttpServer, StartError> {
-        let control = Arc::clone(&self.control);
-        let web = Web::new(move || control.running().look());
-        let server = HttpServer::serve(listener, move |request| web.answer(request));
-        let server = server.map_err(StartError::Host)?;
-        let address = server.address();
-        info!("metrics and status page at http://{address}/");
-        if !address.ip().is_loopback() {
-            warn!("whoever reaches {address} can read addresses and figures there: it asks for no password");
-        }
-        Ok(server)
-    }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+fn tell_metrics(address: &SocketAddr) {
+    info!("metrics and status page at http://{address}/");
+    if !address.ip().is_loopback() {
+        warn!("whoever reaches {address} can read addresses and figures there: it asks for no password");
     }
 }
 

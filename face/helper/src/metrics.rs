@@ -1,6 +1,6 @@
 //! What a helper tells Prometheus.
 
-use spillway_metrics::{Exposition, Family, Metric, process};
+use spillway_metrics::{Exposition, Family, Metric};
 use spillway_relay::ServiceStatus;
 
 use crate::distribution::Distribution;
@@ -227,7 +227,7 @@ const STRAYS: Metric = Metric::counter(
     "Frames of connections that are not known any more, passed over.",
 );
 
-/// Everything that is told, besides [`process::METRICS`].
+/// Everything that is told, besides [those of the process](spillway_metrics::process::METRICS).
 pub const METRICS: &[Metric] = &[
     BUILD,
     DRAINING,
@@ -278,10 +278,8 @@ pub const METRICS: &[Metric] = &[
     STRAYS,
 ];
 
-/// What each network thread answered, under its number; `status` is the sum of it. `started`: seconds since the
-/// epoch.
-pub(crate) fn render(status: &HelperStatus, parts: &[(usize, Part)], started: f64) -> String {
-    let mut out = Exposition::new();
+/// What each network thread answered, under its number; `status` is the sum of it.
+pub(crate) fn render(out: &mut Exposition, status: &HelperStatus, parts: &[(usize, Part)]) {
     out.family(&BUILD).sample(&[&status.version], 1.0);
     out.family(&DRAINING).sample(&[], f64::from(u8::from(status.draining)));
     out.family(&CONTEXTS).count(&[], status.threads as u64);
@@ -299,21 +297,19 @@ pub(crate) fn render(status: &HelperStatus, parts: &[(usize, Part)], started: f6
     each(&PAUSED, |part| part.status.paused as f64);
     each(&NOTICES, |part| part.status.notices_dropped as f64);
     each(&FULL, |part| f64::from(u8::from(part.status.load.full)));
-    render_load(&mut out, &contexts);
+    render_load(out, &contexts);
     let mut services: Vec<(&str, &str, &ServiceStatus)> = Vec::new();
     for (context, part) in &contexts {
         services.extend(part.status.services.iter().map(|service| (&*service.name, &**context, service)));
     }
     // Of one service all contexts follow each other.
     services.sort_by_key(|(name, _, _)| *name);
-    render_links(&mut out, &services);
-    render_registrations(&mut out, status);
-    render_clients(&mut out, &services);
-    render_traffic(&mut out, &services);
-    render_batches(&mut out, status);
-    render_trouble(&mut out, &services);
-    process::expose(&mut out, started);
-    out.into_text()
+    render_links(out, &services);
+    render_registrations(out, status);
+    render_clients(out, &services);
+    render_traffic(out, &services);
+    render_batches(out, status);
+    render_trouble(out, &services);
 }
 
 fn render_load(out: &mut Exposition, contexts: &[(String, &Part)]) {

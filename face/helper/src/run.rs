@@ -47,6 +47,10 @@ struct Running {
 }
 
 impl Service for Running {
+    fn clients_on_failure(&self) -> &'static str {
+        "clients go elsewhere"
+    }
+
     fn status_line(&self) -> String {
         self.helper.status().to_string()
     }
@@ -79,22 +83,32 @@ impl Service for Running {
 
 #[cfg(test)]
 mod tests {
+    use spillway_daemon::SignalEvent;
+
     use super::*;
     use crate::config;
     use crate::health::health;
 
     #[test]
-    fn a_thread_that_panics_ends_the_process() {
-        let service = config::Service::new("cache", spillway_ports::free_address());
-        let service = config::Service { listen: vec![([127, 0, 0, 1], 0).into()], ..service };
-        let config = HelperConfig { threads: 2, ..HelperConfig::new(vec![service]) };
-        let main = MainThread::without_signals();
-        let watch = main.watch().clone();
-        let helper = Helper::start_as(config, None, watch.clone()).unwrap();
-        let control = Arc::clone(helper.control());
-        assert!(control.running().remotes[1].run(|_, _, _| panic!("injected")).is_ok());
-        assert_eq!(run_on(main, helper), ExitCode::FAILURE);
-        let why = health(&control.running().status()).unwrap_err();
-        assert!(why.contains("thread net-1 panicked: injected"), "{why}");
+    fn a_thread_that_panics_ends_the_process_also_while_it_drains() {
+        for is_draining in [false, true] {
+            let service = config::Service::new("cache", spillway_ports::free_address());
+            let service = config::Service { listen: vec![([127, 0, 0, 1], 0).into()], ..service };
+            let config = HelperConfig { threads: 2, ..HelperConfig::new(vec![service]) };
+            let main = MainThread::without_signals();
+            let watch = main.watch().clone();
+            let helper = Helper::start_as(config, None, watch.clone()).unwrap();
+            let control = Arc::clone(helper.control());
+            if is_draining {
+                main.signal(SignalEvent::Terminate);
+            }
+            assert!(control.running().remotes[1].run(|_, _, _| panic!("injected")).is_ok());
+            while watch.failure().is_none() {
+                std::thread::yield_now();
+            }
+            assert_eq!(run_on(main, helper), ExitCode::FAILURE);
+            let why = health(&control.running().status()).unwrap_err();
+            assert!(why.contains("thread net-1 panicked: injected"), "{why}");
+        }
     }
 }

@@ -3,14 +3,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use spillway_daemon::ThreadWatch;
+use spillway_daemon::{ThreadWatch, raise_open_files};
 use spillway_metrics::process::thread_cpu;
 use spillway_net::Remote;
 use spillway_policy::Word;
 
 use crate::config::HelperConfig;
 use crate::contexts::{Threads, clients_max};
-use crate::descriptors::raise_limit;
 use crate::listeners::{Places, Sort};
 use crate::log::Names;
 use crate::registering::Registrars;
@@ -23,6 +22,9 @@ pub const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a thread may take to say what it does: it answers between two turns.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Descriptors beyond clients: links, listeners, epoll sets, files.
+const OTHER_FILES: u64 = 256;
 
 /// A helper's threads, and the settings in force.
 pub struct Running {
@@ -150,7 +152,7 @@ impl Running {
 
 /// Says what in the settings will not do what it looks like.
 pub fn warn_of_useless_settings(config: &HelperConfig) {
-    if let Some(allowed) = raise_limit(config.max_connections) {
+    if let Some(allowed) = raise_open_files(u64::from(config.max_connections) + OTHER_FILES) {
         warn!(
             "this process may open {allowed} files, which is too few for {} clients: raise the hard limit \
              (ulimit -Hn, LimitNOFILE=) or lower --max-connections",

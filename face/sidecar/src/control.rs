@@ -4,11 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
-use spillway_daemon::{AskError, Said};
+use serde_json::{Value, json};
+use spillway_daemon::{Answers, AskError, Said};
+use spillway_metrics::Exposition;
 use spillway_policy::Word;
 use tracing::info;
 
+use crate::metrics::render;
 use crate::shared::Shared;
 use crate::status::SidecarStatus;
 
@@ -33,14 +35,30 @@ pub(crate) enum Request {
     },
 }
 
-/// The document that answers a request's line.
-pub(crate) fn answer(line: &str, shared: &Shared) -> String {
-    spillway_daemon::answer(line, |request| match request {
-        Request::Status {} => Ok(json!(shared.status())),
-        Request::Relief { service, word, lasts_ms } => {
-            say(shared, &service, &word, lasts_ms).map(|said| json!(said))
+impl Answers for Shared {
+    type Request = Request;
+    const NOT_A_REQUEST: &'static str = "not a request to a sidecar";
+
+    fn answer(&self, request: Request) -> Result<Value, String> {
+        match request {
+            Request::Status {} => Ok(json!(self.status())),
+            Request::Relief { service, word, lasts_ms } => {
+                say(self, &service, &word, lasts_ms).map(|said| json!(said))
+            }
         }
-    })
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        render(out, self);
+    }
+
+    fn status_json(&self) -> String {
+        self.status().to_json()
+    }
+
+    fn health(&self) -> Result<(), String> {
+        self.check_health()
+    }
 }
 
 fn say(shared: &Shared, service: &str, word: &str, lasts_ms: Option<u64>) -> Result<Said, String> {

@@ -13,7 +13,6 @@
 mod carriers;
 mod control;
 mod counters;
-mod descriptors;
 mod latency;
 mod losses;
 mod mailbox;
@@ -31,7 +30,6 @@ mod status;
 mod table;
 mod timers;
 mod waiting;
-mod web;
 mod worker;
 
 pub use control::query;

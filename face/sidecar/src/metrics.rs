@@ -1,6 +1,6 @@
 //! What a sidecar tells Prometheus.
 
-use spillway_metrics::{Exposition, Metric, process};
+use spillway_metrics::{Exposition, Metric};
 
 use crate::counters::Counters;
 use crate::latency::{BOUNDS_US, Total};
@@ -145,8 +145,7 @@ pub const METRICS: &[Metric] = &[
     LOG_DROPPED,
 ];
 
-pub(crate) fn render(shared: &Shared, started: f64) -> String {
-    let mut out = Exposition::new();
+pub(crate) fn render(out: &mut Exposition, shared: &Shared) {
     let status = shared.status();
     out.family(&BUILD).sample(&[env!("CARGO_PKG_VERSION")], 1.0);
     out.family(&DRAINING).count(&[], u64::from(status.draining));
@@ -177,11 +176,9 @@ pub(crate) fn render(shared: &Shared, started: f64) -> String {
     out.family(&REPLY_BYTES).count(&[], status.reply_bytes);
     out.family(&REPLIES).count(&[], status.replies);
     out.family(&UNMEASURED).count(&[], status.replies_unmeasured);
-    latencies(&mut out, shared, &status);
+    latencies(out, shared, &status);
     out.family(&CPU).sample(&[], shared.sum(|counters: &Counters| counters.cpu_ns.value()) as f64 / 1e9);
     out.family(&LOG_DROPPED).count(&[], status.log_lines_dropped);
-    process::expose(&mut out, started);
-    out.into_text()
 }
 
 fn latencies(out: &mut Exposition, shared: &Shared, status: &SidecarStatus) {

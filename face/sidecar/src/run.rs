@@ -42,6 +42,10 @@ impl Running {
 }
 
 impl Service for Running {
+    fn clients_on_failure(&self) -> &'static str {
+        "clients notice"
+    }
+
     fn status_line(&self) -> String {
         self.sidecar.status().to_string()
     }

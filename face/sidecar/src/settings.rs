@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use spillway_batch::{AddressRange, Encryption};
 use spillway_client::Key;
+use spillway_daemon::PortError;
 use spillway_discovery::{EtcdAccess, Source};
 use spillway_policy::{ASKED_DEFAULT, Word};
 use spillway_requests::Protocol;
@@ -165,20 +166,8 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
-    /// The admin socket cannot be made.
-    Socket {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// The metrics port cannot be listened on.
-    Metrics {
-        /// Which.
-        address: SocketAddr,
-        /// Why.
-        error: io::Error,
-    },
+    /// The admin socket cannot be made, or the metrics port cannot be listened on.
+    Port(PortError),
     /// The host has no descriptors or threads left.
     Host(io::Error),
 }
@@ -198,10 +187,10 @@ impl fmt::Display for StartError {
                 write!(f, "cannot listen on {listen}: another program does, or there is a file")
             }
             StartError::Listen { listen, error } => write!(f, "cannot listen on {listen}: {error}"),
-            StartError::Socket { path, error } => {
+            StartError::Port(PortError::Socket { path, error }) => {
                 write!(f, "cannot make the admin socket {}: {error}", path.display())
             }
-            StartError::Metrics { address, error } => {
+            StartError::Port(PortError::Metrics { address, error }) => {
                 write!(f, "cannot listen on {address} for metrics: {error}")
             }
             StartError::Host(error) => write!(f, "the host has no descriptors or threads left: {error}"),

@@ -88,7 +88,7 @@ impl Shared {
     ///
     /// # Errors
     /// They are not: why.
-    pub(crate) fn health(&self) -> Result<(), String> {
+    pub(crate) fn check_health(&self) -> Result<(), String> {
         if let Some(failure) = self.watch.failure() {
             return Err(failure.to_owned());
         }

@@ -6,20 +6,24 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use spillway_daemon::{AdminServer, Bounds, SocketFile, ThreadWatch, refusal};
+use spillway_daemon::{ControlPorts, ServedPorts, SocketFile, ThreadWatch};
 use spillway_discovery::Watcher;
-use spillway_metrics::HttpServer;
 use tracing::{info, warn};
 
 use crate::mailbox::{Mailbox, Message};
 use crate::part::Part;
 use crate::settings::{Listen, Settings, StartError};
 use crate::shared::Shared;
+use crate::socket;
 use crate::status::SidecarStatus;
 use crate::worker::{Start, Worker};
-use crate::{control, descriptors, socket, web};
+
+/// Descriptors of a local connection: its socket, its session's link and epoll set.
+const FILES_EACH: u64 = 3;
+/// Descriptors for sessions that change links, listeners, epoll sets, files.
+const OTHER_FILES: u64 = 128;
 
 /// A running sidecar. Ends when dropped, without regard for its clients; see [`Sidecar::drain`].
 pub struct Sidecar {
@@ -27,9 +31,7 @@ pub struct Sidecar {
     threads: Vec<JoinHandle<()>>,
     /// Their files are removed with them.
     files: Vec<SocketFile>,
-    /// Its file is removed with it.
-    _admin: Option<AdminServer>,
-    http: Option<HttpServer>,
+    ports: Option<ServedPorts>,
 }
 
 impl Sidecar {
@@ -47,7 +49,7 @@ impl Sidecar {
     /// As [`start`](Self::start); `watch` is told of each network thread's end.
     pub(crate) fn start_as(mut settings: Settings, watch: ThreadWatch) -> Result<Sidecar, StartError> {
         settings.check()?;
-        if let Some(connections) = descriptors::raise_limit(settings.max_connections) {
+        if let Some(connections) = raise_open_files(settings.max_connections) {
             warn!(
                 connections,
                 wanted = settings.max_connections,
@@ -55,15 +57,8 @@ impl Sidecar {
             );
             settings.max_connections = connections;
         }
-        let admin = settings.socket.as_deref().map(AdminServer::bind).transpose();
-        let admin = admin.map_err(|error| StartError::Socket {
-            path: settings.socket.clone().unwrap_or_default(),
-            error,
-        })?;
-        let http = settings
-            .metrics
-            .map(|address| HttpServer::bind(address).map_err(|error| StartError::Metrics { address, error }));
-        let http = http.transpose()?;
+        let ports =
+            ControlPorts::bind(settings.socket.as_deref(), settings.metrics).map_err(StartError::Port)?;
         let Bound { listeners, listen, files } = Bound::bind(&settings.listen)?;
 
         let settings = Arc::new(settings);
@@ -74,10 +69,9 @@ impl Sidecar {
         let mailboxes = (0..settings.threads).map(|_| Mailbox::new().map(Arc::new));
         let mailboxes: Vec<Arc<Mailbox>> = mailboxes.collect::<io::Result<_>>().map_err(StartError::Host)?;
         let shared = Shared::new(settings, listen, parts, mailboxes, watch);
-        let mut sidecar =
-            Sidecar { shared: Arc::new(shared), threads: Vec::new(), files, _admin: None, http: None };
+        let mut sidecar = Sidecar { shared: Arc::new(shared), threads: Vec::new(), files, ports: None };
         sidecar.start_threads(&listeners).map_err(StartError::Host)?;
-        sidecar.serve(admin, http).map_err(StartError::Host)?;
+        sidecar.ports = Some(ports.serve(&sidecar.shared).map_err(StartError::Host)?);
         for listen in sidecar.shared.listen() {
             info!(server = %sidecar.shared.settings().server, "listening on {listen}");
         }
@@ -108,22 +102,6 @@ impl Sidecar {
         Ok(())
     }
 
-    fn serve(&mut self, admin: Option<AdminServer>, http: Option<std::net::TcpListener>) -> io::Result<()> {
-        if let Some(admin) = &admin {
-            let shared = Arc::clone(&self.shared);
-            let answer = move |line: &str| control::answer(line, &shared);
-            admin.serve(Bounds::default(), answer, refusal)?;
-        }
-        self._admin = admin;
-        if let Some(listener) = http {
-            let shared = Arc::clone(&self.shared);
-            let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-            self.http =
-                Some(HttpServer::serve(listener, move |request| web::answer(request, &shared, started))?);
-        }
-        Ok(())
-    }
-
     /// What it is doing.
     pub fn status(&self) -> SidecarStatus {
         self.shared.status()
@@ -143,7 +121,7 @@ impl Sidecar {
 
     /// Where it serves metrics, if it does.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(HttpServer::address)
+        self.ports.as_ref().and_then(ServedPorts::metrics_address)
     }
 
     /// Network threads that have not ended.
@@ -175,6 +153,14 @@ impl Drop for Sidecar {
             let _ = thread.join();
         }
     }
+}
+
+/// Raises the limit on open files for so many connections. Some: there are descriptors for fewer.
+fn raise_open_files(connections: u32) -> Option<u32> {
+    let needed = u64::from(connections) * FILES_EACH + OTHER_FILES;
+    let allowed = spillway_daemon::raise_open_files(needed)?;
+    let connections = u32::try_from(allowed.saturating_sub(OTHER_FILES) / FILES_EACH).unwrap_or(u32::MAX);
+    Some(connections.max(1))
 }
 
 /// Sockets that listen.
@@ -235,7 +221,7 @@ mod tests {
         ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
         assert_eq!(sidecar.running(), 1);
         let failure = "thread sidecar-1 panicked: injected";
-        assert_eq!((sidecar.failure(), sidecar.shared.health()), (Some(failure), Err(failure.into())));
+        assert_eq!((sidecar.failure(), sidecar.shared.check_health()), (Some(failure), Err(failure.into())));
     }
 
     #[test]

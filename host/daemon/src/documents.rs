@@ -10,8 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// The document that answers a request's line; `handle` makes the answer, or says why there is none.
-pub fn answer<R: DeserializeOwned>(line: &str, handle: impl FnOnce(R) -> Result<Value, String>) -> String {
-    let request = serde_json::from_str(line).map_err(|error| format!("not a request: {error}"));
+/// `unknown` says what a line is that is no `R`.
+pub fn answer<R: DeserializeOwned>(
+    line: &str,
+    unknown: &str,
+    handle: impl FnOnce(R) -> Result<Value, String>,
+) -> String {
+    let request = serde_json::from_str(line).map_err(|error| format!("{unknown}: {error}"));
     match request.and_then(handle) {
         Ok(document) => text(&json!({ "ok": document })),
         Err(why) => refusal(&why),
@@ -99,6 +104,20 @@ pub fn ask_for<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_answered_or_refused() {
+        let answer = |line: &str| {
+            answer(
+                line,
+                "no number",
+                |number: u32| if number == 0 { Err("not 0".into()) } else { Ok(json!(number)) },
+            )
+        };
+        assert_eq!(answer("7"), "{\n  \"ok\": 7\n}\n");
+        assert_eq!(answer("0"), "{\n  \"error\": \"not 0\"\n}\n");
+        assert!(answer("seven").contains("no number: expected"));
+    }
 
     #[test]
     fn a_daemon_that_is_not_there_is_told_from_one_that_does_not_answer() {

@@ -3,7 +3,8 @@
 //! - [`Signals`]: SIGTERM and SIGINT, SIGHUP, SIGUSR1 as events
 //! - [`Manager`]: what a service manager is told (`sd_notify`), and its watchdog
 //! - [`AdminServer`], [`ask`]: requests and answers on a UNIX socket for owner and group
-//! - [`ask_for`], [`answer`]: those requests and answers as JSON
+//! - [`ask_for`]: those requests and answers as JSON
+//! - [`ControlPorts`]: admin socket and HTTP port, where a daemon's [`Answers`] are served
 //! - [`SocketFile`]: a UNIX socket's file, made with care and removed again
 //! - [`Log`]: lines for standard error, written by a thread of their own that nothing waits for
 //! - [`MainThread`], [`Service`]: what the main thread does until the process is told to go
@@ -11,18 +12,22 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod descriptors;
 mod documents;
 mod log;
 mod manager;
+mod ports;
 mod service;
 mod signals;
 mod socket_file;
 mod threads;
 
 pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, ask};
-pub use documents::{AskError, Said, answer, ask_for, refusal};
+pub use descriptors::raise_open_files;
+pub use documents::{AskError, Said, ask_for};
 pub use log::{Log, flush_log, log_lines_dropped, say};
 pub use manager::Manager;
+pub use ports::{Answers, ControlPorts, PortError, ServedPorts};
 pub use service::{MainThread, Service};
 pub use signals::{SignalEvent, Signals};
 pub use socket_file::SocketFile;

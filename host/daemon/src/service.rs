@@ -2,7 +2,7 @@
 
 use std::io;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use tracing::{error, info, warn};
@@ -14,6 +14,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// What a daemon does, as its main thread sees it.
 pub trait Service {
+    /// What clients do when the process ends on a failure, for the log: "clients go elsewhere".
+    fn clients_on_failure(&self) -> &'static str;
+
     /// A line for people who send SIGUSR1.
     fn status_line(&self) -> String;
 
@@ -39,6 +42,7 @@ enum Wake {
 
 /// The main thread's ears: made before any other thread, so that none misses a signal.
 pub struct MainThread {
+    wake: Sender<Wake>,
     wakes: Receiver<Wake>,
     watch: ThreadWatch,
     /// Nothing where nobody sends signals.
@@ -51,19 +55,25 @@ impl MainThread {
     /// # Errors
     /// The host has no descriptors or threads left.
     pub fn new() -> io::Result<MainThread> {
-        let (wake, wakes) = channel();
-        let ended = wake.clone();
-        let signals = Signals::watch(move |event| wake.send(Wake::Signal(event)).is_ok())?;
-        let watch = ThreadWatch::new(move || drop(ended.send(Wake::Ended)));
-        watch.watch_panics();
-        Ok(MainThread { wakes, watch, _signals: Some(signals) })
+        let mut main = MainThread::without_signals();
+        let wake = main.wake.clone();
+        main._signals = Some(Signals::watch(move |event| wake.send(Wake::Signal(event)).is_ok())?);
+        main.watch.watch_panics();
+        Ok(main)
     }
 
     /// Listens to no signals: for a process that has other main threads, as tests have.
     pub fn without_signals() -> MainThread {
         let (wake, wakes) = channel();
-        let watch = ThreadWatch::new(move || drop(wake.send(Wake::Ended)));
-        MainThread { wakes, watch, _signals: None }
+        let ended = wake.clone();
+        let watch = ThreadWatch::new(move || drop(ended.send(Wake::Ended)));
+        MainThread { wake, wakes, watch, _signals: None }
+    }
+
+    /// As if a signal had come.
+    pub fn signal(&self, event: SignalEvent) {
+        // Does not fail: the other end is in this struct.
+        let _ = self.wake.send(Wake::Signal(event));
     }
 
     /// Whom the service's threads are to be started with.
@@ -84,8 +94,9 @@ impl MainThread {
                 None => {}
                 Some(Wake::Ended) => {
                     if let Some(failure) = self.watch.failure() {
+                        let clients = service.clients_on_failure();
                         error!(
-                            "{failure}; ending, so that clients go elsewhere and the service manager starts it again"
+                            "{failure}; ending, so that {clients} and the service manager starts it again"
                         );
                         manager.stopping(failure);
                         return ExitCode::FAILURE;
@@ -128,5 +139,73 @@ impl MainThread {
             return self.wakes.recv().ok();
         };
         self.wakes.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts what it is told, and is drained when it has been looked at so often.
+    struct Fake {
+        looks: u32,
+        reloads: u32,
+        drains: u32,
+    }
+
+    impl Fake {
+        fn new(looks: u32) -> Fake {
+            Fake { looks, reloads: 0, drains: 0 }
+        }
+    }
+
+    impl Service for Fake {
+        fn clients_on_failure(&self) -> &'static str {
+            "the test sees it"
+        }
+
+        fn status_line(&self) -> String {
+            String::new()
+        }
+
+        fn reload(&mut self) {
+            self.reloads += 1;
+        }
+
+        fn drain(&mut self) {
+            self.drains += 1;
+        }
+
+        fn is_over(&mut self) -> bool {
+            self.looks -= 1;
+            self.looks == 0
+        }
+
+        fn is_alive(&mut self, _: Duration) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_drain_is_waited_for_and_a_second_signal_ends_it() {
+        let run = |events: &[SignalEvent], looks| {
+            let (main, mut fake) = (MainThread::without_signals(), Fake::new(looks));
+            events.iter().for_each(|event| main.signal(*event));
+            let code = main.run(&mut fake, &Manager::default());
+            (code, fake.reloads, fake.drains)
+        };
+        let (reload, terminate) = (SignalEvent::Reload, SignalEvent::Terminate);
+        assert_eq!(run(&[reload, reload, terminate], 3), (ExitCode::SUCCESS, 2, 1));
+        assert_eq!(run(&[terminate, terminate], u32::MAX), (ExitCode::SUCCESS, 0, 1));
+    }
+
+    #[test]
+    fn a_failure_ends_the_process_also_while_it_drains() {
+        for events in [&[][..], &[SignalEvent::Terminate]] {
+            let main = MainThread::without_signals();
+            events.iter().for_each(|event| main.signal(*event));
+            let _failing = main.watch().spawn("broken", || Err("injected")).unwrap();
+            assert_eq!(main.run(&mut Fake::new(u32::MAX), &Manager::default()), ExitCode::FAILURE);
+        }
     }
 }

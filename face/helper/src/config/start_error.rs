@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
+use spillway_daemon::PortError;
 use spillway_net::BindError;
 use spillway_relay::ConfigError;
 
@@ -37,20 +37,8 @@ pub enum StartError {
     Bind(BindError),
     /// More listening addresses than there are places for.
     Listeners,
-    /// Metrics cannot be served there.
-    Metrics {
-        /// Where.
-        address: SocketAddr,
-        /// The host's error.
-        error: io::Error,
-    },
-    /// The admin socket cannot be made.
-    Socket {
-        /// Its path.
-        path: PathBuf,
-        /// The host's error.
-        error: io::Error,
-    },
+    /// Metrics cannot be served, or the admin socket cannot be made.
+    Port(PortError),
     /// A network thread does not answer.
     Silent,
     /// The host gave no random bytes, no thread or no descriptor.
@@ -90,13 +78,13 @@ impl fmt::Display for StartError {
             StartError::Listeners => {
                 f.write_str("more listening addresses than a helper can have: use fewer")
             }
-            StartError::Metrics { address, error } => {
+            StartError::Port(PortError::Metrics { address, error }) => {
                 write!(
                     f,
                     "cannot serve metrics at {address}: {error}; give another address (--metrics, metrics)"
                 )
             }
-            StartError::Socket { path, error } => {
+            StartError::Port(PortError::Socket { path, error }) => {
                 write!(f, "cannot serve status at {}: {error}", path.display())?;
                 match error.kind() {
                     io::ErrorKind::AddrInUse => f.write_str(

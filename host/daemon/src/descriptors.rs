@@ -1,14 +1,10 @@
-//! The limit on file descriptors: every client needs one.
+//! The limit on file descriptors: every client needs one or more.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors beyond clients: links, listeners, epoll sets, files.
-const OTHERS: u64 = 256;
-
-/// Raises the soft limit to what is needed, as far as the hard one allows. Some tells how many are allowed where
-/// that is not enough.
-pub fn raise_limit(connections: u32) -> Option<u64> {
-    let needed = u64::from(connections) + OTHERS;
+/// Raises the soft limit to what is needed, as far as the hard one allows. Returns how many are allowed where that is not
+/// enough.
+pub fn raise_open_files(needed: u64) -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let current = limit.current.unwrap_or(u64::MAX);
     if current >= needed {
