@@ -32,7 +32,7 @@ pub(crate) fn frames(mut run: &[u8]) -> impl Iterator<Item = (Header, &[u8])> + 
     })
 }
 
-/// What [`Ends::incoming_run`] finds.
+/// What [`Ends::incoming_run`](crate::ends::Ends::incoming_run) finds.
 pub(crate) enum Taken<'a> {
     /// Whole frames, counted as received.
     Run(&'a [u8]),

@@ -34,8 +34,10 @@ fn run() -> Result<(), Box<dyn Error>> {
     let routes = vec![link_port(server, &key)?, link_port(helper, &key)?];
 
     let mut session = BlockingSession::open(routes, SessionSettings::default())?;
-    for route in [0, 1, 0] {
+    measure(&mut session, count)?;
+    for route in [1, 0] {
         session.move_to(route)?;
+        measure(&mut session, 1)?; // takes until the session is there
         measure(&mut session, count)?;
     }
     Ok(session.close()?)

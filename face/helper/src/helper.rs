@@ -161,7 +161,8 @@ impl Helper {
         self.end();
     }
 
-    fn end(&mut self) {
+    /// As [`stop`](Self::stop); to do it again changes nothing.
+    pub(crate) fn end(&mut self) {
         self.running().registrars.withdraw_all();
         self.ports = None;
         self.running().remotes.iter().for_each(Remote::stop);

@@ -35,9 +35,7 @@ pub fn run(config: HelperConfig, source: Source) -> Result<ExitCode, StartError>
 fn run_on(main: MainThread, helper: Helper) -> ExitCode {
     let control = Arc::clone(helper.control());
     let mut running = Running { helper, ends_at: None };
-    let code = main.run(&mut running, control.manager());
-    running.helper.stop();
-    code
+    main.run(&mut running, control.manager())
 }
 
 struct Running {
@@ -74,6 +72,10 @@ impl Service for Running {
             *ends_at = (*ends_at).min(Instant::now() + LINKS_CLOSE);
         }
         self.helper.is_disconnected() || Instant::now() >= *ends_at
+    }
+
+    fn stop(&mut self) {
+        self.helper.end();
     }
 
     fn is_alive(&mut self, within: Duration) -> bool {

@@ -1,4 +1,4 @@
-//! Client library, helper and echo server together.
+//! Moving clients, helper and echo server together.
 
 mod support;
 

@@ -66,6 +66,10 @@ impl Service for Running {
         self.sidecar.running() == 0
     }
 
+    fn stop(&mut self) {
+        self.sidecar.end();
+    }
+
     /// Whether every network thread has made turns since the last time, or has ended because it is drained.
     fn is_alive(&mut self, _: Duration) -> bool {
         let turns = self.sidecar.turns();
@@ -85,6 +89,7 @@ fn make_turns(is_draining: bool, before: &[Option<u64>], now: &[Option<u64>]) ->
 #[cfg(test)]
 mod tests {
     use spillway_client::Key;
+    use spillway_daemon::SignalEvent;
 
     use super::*;
 
@@ -107,7 +112,7 @@ mod tests {
             let _failing = main.watch().spawn("broken", || Err("injected")).unwrap();
             let mut running = Running::new(sidecar, Duration::from_secs(600));
             if is_draining {
-                running.drain();
+                main.signal(SignalEvent::Terminate);
             }
             assert_eq!(main.run(&mut running, &Manager::default()), ExitCode::FAILURE);
         }

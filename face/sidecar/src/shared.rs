@@ -70,10 +70,9 @@ impl Shared {
         self.mailboxes.iter().for_each(|mailbox| mailbox.put(message()));
     }
 
-    /// No more connections are taken; those that are there end within this time.
-    pub(crate) fn drain(&self, within: Duration) {
+    /// No more connections are taken.
+    pub(crate) fn begin_drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
-        self.put_all(|| Message::Drain(within));
     }
 
     pub(crate) fn parts(&self) -> &[Arc<Part>] {

@@ -115,8 +115,18 @@ impl Sidecar {
     /// Takes no more connections. Those that are there end when they are idle, or by a reset after this time; then the
     /// threads end.
     pub fn drain(&mut self, within: Duration) {
+        self.shared.begin_drain();
         self.files.clear();
-        self.shared.drain(within);
+        self.shared.put_all(|| Message::Drain(within));
+    }
+
+    /// Ends at once, without regard for its clients. To do it again changes nothing.
+    pub(crate) fn end(&mut self) {
+        self.shared.put_all(|| Message::End);
+        for thread in self.threads.drain(..) {
+            // What became of it is known to the watch.
+            let _ = thread.join();
+        }
     }
 
     /// Where it serves metrics, if it does.
@@ -147,11 +157,7 @@ impl Sidecar {
 
 impl Drop for Sidecar {
     fn drop(&mut self) {
-        self.shared.put_all(|| Message::End);
-        for thread in self.threads.drain(..) {
-            // What became of it is known to the watch.
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 

@@ -29,6 +29,9 @@ pub trait Service {
     /// Whether a service that was told to [`drain`](Self::drain) has nothing left to wait for.
     fn is_over(&mut self) -> bool;
 
+    /// Ends at once, and waits for its threads: whether one has failed until then is looked at after this.
+    fn stop(&mut self);
+
     /// Whether every thread has done something within this time. Asked once in each interval of the watchdog.
     fn is_alive(&mut self, within: Duration) -> bool;
 }
@@ -99,6 +102,7 @@ impl MainThread {
                             "{failure}; ending, so that {clients} and the service manager starts it again"
                         );
                         manager.stopping(failure);
+                        service.stop();
                         return ExitCode::FAILURE;
                     }
                 }
@@ -106,6 +110,7 @@ impl MainThread {
                 Some(Wake::Signal(SignalEvent::Reload)) => service.reload(),
                 Some(Wake::Signal(SignalEvent::Terminate)) if is_draining => {
                     warn!("told a second time to go: ending at once");
+                    service.stop();
                     return ExitCode::SUCCESS;
                 }
                 Some(Wake::Signal(SignalEvent::Terminate)) => {
@@ -126,6 +131,7 @@ impl MainThread {
             }
             if is_draining && service.is_over() {
                 info!("drained: ending");
+                service.stop();
                 // A thread that fails just now has no clients either.
                 return if self.watch.failure().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
             }
@@ -163,6 +169,8 @@ mod tests {
         fn clients_on_failure(&self) -> &'static str {
             "the test sees it"
         }
+
+        fn stop(&mut self) {}
 
         fn status_line(&self) -> String {
             String::new()

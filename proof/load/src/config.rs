@@ -80,7 +80,7 @@ pub enum Fill {
     Skip,
 }
 
-/// Helpers that connections can be moved to by the client library.
+/// Helpers that connections can be moved to between two requests.
 #[derive(Clone, Debug, Default)]
 pub struct Helpers {
     /// Their link ports; connections are spread over them in turn.

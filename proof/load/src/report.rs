@@ -56,7 +56,7 @@ pub struct Bin {
     pub unsent: u64,
     /// By plain connections.
     pub direct: Carried,
-    /// Through a helper, by the client library. (A *raw* helper port looks like a direct connection.)
+    /// Through a helper, over a link. (A *raw* helper port looks like a direct connection.)
     pub helped: Carried,
     /// The generator's own fault: actual − intended send time where the connection was idle, in µs.
     pub lag_us: Histogram,
@@ -175,7 +175,7 @@ pub struct Summary {
 pub enum Target {
     /// The server's ordinary port.
     Direct,
-    /// A helper, by the client library.
+    /// A helper, over a link.
     Helper,
 }
 

@@ -139,7 +139,7 @@ pub fn wake(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
-/// Marks a plain connection's socket in the epoll set, in the way the client library marks its own.
+/// Marks a plain connection's socket in the epoll set, in the way moving clients mark their own.
 fn token(index: usize) -> EventData {
     EventData::new_u64((index as u64) << 2 | Slot::Direct as u64)
 }
@@ -154,7 +154,7 @@ pub(crate) struct Worker<P> {
     server: SocketAddr,
     /// Helpers' link ports; empty when connections are plain.
     targets: Vec<LinkTarget>,
-    /// Connections of the client library that were used this turn and must be asked what they want.
+    /// Moving clients that were used this turn and must be asked what they want.
     touched: Vec<u32>,
     connections: Vec<Connection>,
     /// Of connections that go to helpers by themselves; empty where none do.

@@ -1,4 +1,4 @@
-//! Moves by the client library: there and back, refused, and cut.
+//! Moves between two requests: there and back, refused, and cut.
 
 mod common;
 

@@ -6,8 +6,8 @@ use spillway_transport::Time;
 
 use super::member::Carrier;
 
-/// What the group is about. It goes from one stage to another in [`Activation::next`](super::Activation), and by the word of
-/// the operator or the server: to *helped* or *direct* from anywhere.
+/// What the group is about. Where a stage leads is in `course.rs`, in one function; besides, the operator's override leads from
+/// anywhere to *helped* or *direct*, the server's *drain* to *direct*, and a long calm from *helped* to *direct*.
 ///
 /// ```text
 ///            late            ┌─ none of ours ─▶ others first ─┐ still late
@@ -15,8 +15,11 @@ use super::member::Carrier;
 ///    ▲ ▲                     └─▶ canaries ─▶ comparing ────▶ spread ─▶ moving ─▶ trial ─▶ helped ◀─▶ doubting
 ///    │ │                                        │              │         │         │        │            │
 ///    │ └────── worse, no better, or calm again ─┴──────────────┴─────────┴─────────┘        │            │
-///    └────────────────────── calm for long, worse than before, nobody left, direct is better ┴────────────┘
+///    └──────────────────────────────────── worse than before, nobody left, direct is better ┴────────────┘
 /// ```
+///
+/// Not drawn: *direct* leads to *helped* when all are helped already; *jitter* to *spread* where all are canaries; *others first*
+/// to *direct* when it is late no more, or earlier attempts have failed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
     /// Watching; some may be helped.

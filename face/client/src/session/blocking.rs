@@ -37,7 +37,8 @@ impl BlockingSession {
         &mut self.session
     }
 
-    /// Moves to one of its link ports, by the index they were given in. What it carries meanwhile waits for nothing.
+    /// Moves to one of its link ports, by the index they were given in. Replies wait until it is attached there; a move to where
+    /// it is begins a new carrier, too.
     pub fn move_to(&mut self, route: usize) -> io::Result<()> {
         self.session.move_to(Instant::now(), route)
     }

@@ -29,7 +29,7 @@ pub(crate) enum Link {
     },
     /// Open: plain TCP, for runs without helpers.
     Plain(OwnedFd),
-    /// The client library's, for runs with helpers.
+    /// A moving client, for runs with helpers.
     Library {
         /// Everything of it, direct or helped.
         connection: Box<spillway_moving_client::Connection>,

@@ -1,4 +1,4 @@
-//! Connections of the client library: opened direct, moved to a helper and back.
+//! Moving clients: opened direct, moved to a helper and back.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
