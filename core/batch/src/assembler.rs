@@ -219,7 +219,7 @@ impl Assembler {
     /// Gives a spent buffer back for reuse.
     pub fn recycle(&mut self, mut chunk: Chunk) {
         chunk.clear();
-        if self.spare.is_none() && chunk.capacity() <= self.spare_bytes_max {
+        if self.spare.is_none() && (1..=self.spare_bytes_max).contains(&chunk.capacity()) {
             self.spare = Some(chunk);
         }
     }

@@ -1,171 +1,140 @@
 //! One virtual connection, as one end of a link sees it.
 
-use alloc::boxed::Box;
+mod incoming;
+mod outgoing;
+
 use core::net::SocketAddr;
 
 use spillway_wire::CloseReason;
 
-use crate::error::ConsumedTooMuch;
-use crate::kept::Kept;
-use crate::taken::Taking;
-
-/// Credit is restated after this many bytes were consumed (or half the window, if that is less): at most one
-/// *credit* per connection per 64 KB.
-const RESTATE_BYTES: u64 = 64 * 1024;
+pub(crate) use self::incoming::Incoming;
+pub(crate) use self::outgoing::Outgoing;
 
 /// Both directions and who has closed.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
-    pub(crate) closed_here: bool,
-    pub(crate) closed_there: bool,
-    /// At a server's end: the client's address.
-    pub(crate) client: Option<SocketAddr>,
-    /// It carries a session, which keeps to credit and offsets itself.
-    pub(crate) is_carrier: bool,
+    closed: Closed,
     /// The peer broke a rule: nothing more is delivered, and this is what we say when the application closes.
-    pub(crate) broken: Option<CloseReason>,
+    broken: Option<CloseReason>,
+    /// At a server's end: the client's address.
+    client: Option<SocketAddr>,
+    /// It carries a session, which keeps to credit and offsets itself.
+    is_carrier: bool,
 }
 
-/// Bytes that we send.
-#[derive(Clone, Debug)]
-pub(crate) struct Outgoing {
-    /// Stream offset: bytes sent so far.
-    pub(crate) sent: u64,
-    /// Stream offset up to which the peer lets us send.
-    limit: u64,
-    pub(crate) finished: bool,
-    /// Somebody was told that there is no room and waits to hear that there is.
-    pub(crate) wants_room: bool,
-    /// It waits for the link's pending bytes to go, not only for credit.
-    pub(crate) blocked: bool,
-    /// What the client's TCP has not acknowledged, where the helper tells of that.
-    pub(crate) kept: Option<Box<Kept>>,
+/// Who has closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closed {
+    Nobody,
+    Here,
+    There,
+    /// The id is free.
+    Both,
 }
 
-/// Bytes that we receive.
-#[derive(Clone, Debug)]
-pub(crate) struct Incoming {
-    /// Stream offset: bytes received so far.
-    pub(crate) received: u64,
-    /// Stream offset up to which the application has taken them.
-    consumed: u64,
-    /// Stream offset up to which we told the peer that it may send.
-    limit: u64,
-    window: u64,
-    pub(crate) finished: bool,
-    /// Where the helper is told what was taken.
-    pub(crate) taking: Option<Taking>,
+/// What an end's own closing leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClosedHere {
+    /// What the peer is told.
+    pub(crate) reason: CloseReason,
+    /// Both ends have closed, so that the id is free.
+    pub(crate) is_over: bool,
+}
+
+/// What the peer's closing leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClosedThere {
+    /// Bytes passed until now: the application has to hear of it.
+    pub(crate) was_open: bool,
+    /// Both ends have closed, so that the id is free.
+    pub(crate) is_over: bool,
 }
 
 impl Connection {
     /// `limit`: how much the peer lets us send at first. `window`: how much we let it send.
     pub(crate) fn new(limit: u64, window: u32) -> Connection {
-        let window = u64::from(window);
-        Connection {
-            outgoing: Outgoing {
-                sent: 0,
-                limit,
-                finished: false,
-                wants_room: false,
-                blocked: false,
-                kept: None,
-            },
-            incoming: Incoming {
-                received: 0,
-                consumed: 0,
-                limit: window,
-                window,
-                finished: false,
-                taking: None,
-            },
-            closed_here: false,
-            closed_there: false,
-            client: None,
-            is_carrier: false,
-            broken: None,
-        }
+        Connection::with(Outgoing::new(limit), Incoming::new(u64::from(window)))
     }
 
     /// One that carries a session.
     pub(crate) fn carrier() -> Connection {
-        let mut connection = Connection::new(u64::MAX, 0);
-        connection.incoming.limit = u64::MAX;
-        connection.is_carrier = true;
-        connection
+        Connection { is_carrier: true, ..Connection::with(Outgoing::new(u64::MAX), Incoming::unlimited()) }
+    }
+
+    fn with(outgoing: Outgoing, incoming: Incoming) -> Connection {
+        Connection {
+            outgoing,
+            incoming,
+            closed: Closed::Nobody,
+            broken: None,
+            client: None,
+            is_carrier: false,
+        }
+    }
+
+    /// The same of this client.
+    pub(crate) fn of(self, client: SocketAddr) -> Connection {
+        Connection { client: Some(client), ..self }
+    }
+
+    pub(crate) fn client(&self) -> Option<SocketAddr> {
+        self.client
+    }
+
+    pub(crate) fn is_carrier(&self) -> bool {
+        self.is_carrier
     }
 
     /// Whether bytes still pass.
     pub(crate) fn is_open(&self) -> bool {
-        !self.closed_here && !self.closed_there && self.broken.is_none()
+        self.closed == Closed::Nobody && self.broken.is_none()
     }
 
-    /// Whether both ends have closed, so that the id is free.
-    pub(crate) fn is_over(&self) -> bool {
-        self.closed_here && self.closed_there
-    }
-}
-
-impl Outgoing {
-    /// Bytes that credit allows now, and the bound of what is kept.
-    pub(crate) fn credit(&self) -> usize {
-        let credit = usize::try_from(self.limit.saturating_sub(self.sent)).unwrap_or(usize::MAX);
-        self.kept.as_ref().map_or(credit, |kept| credit.min(kept.room()))
+    /// Whether we may still send.
+    pub(crate) fn may_send(&self) -> bool {
+        self.is_open() && !self.outgoing.is_finished()
     }
 
-    /// These bytes were given to the link.
-    pub(crate) fn sent(&mut self, bytes: &[u8]) {
-        self.sent += bytes.len() as u64;
-        if let Some(kept) = &mut self.kept {
-            kept.push(bytes);
-        }
+    /// Whether the peer still hears what we say of the connection.
+    pub(crate) fn is_heard(&self) -> bool {
+        !self.is_closed_here() && self.broken.is_none()
     }
 
-    /// The peer restates its absolute limit. Returns whether it is higher than before: a lower one is an old one, and
-    /// changes nothing.
-    pub(crate) fn raise_limit(&mut self, limit: u64) -> bool {
-        let is_higher = limit > self.limit;
-        self.limit = self.limit.max(limit);
-        is_higher
-    }
-}
-
-impl Incoming {
-    /// Bytes received that the application has not taken.
-    pub(crate) fn unconsumed(&self) -> u64 {
-        self.received - self.consumed
+    fn is_closed_here(&self) -> bool {
+        matches!(self.closed, Closed::Here | Closed::Both)
     }
 
-    /// Whether `bytes` more keep within the credit we gave, and if so counts them.
-    pub(crate) fn receive(&mut self, bytes: usize) -> bool {
-        match self.received.checked_add(bytes as u64) {
-            Some(received) if received <= self.limit => {
-                self.received = received;
-                true
-            }
-            _ => false,
-        }
+    pub(crate) fn is_closed_there(&self) -> bool {
+        matches!(self.closed, Closed::There | Closed::Both)
     }
 
-    /// The peer may be further ahead from now on; never less far.
-    pub(crate) fn widen(&mut self, window: u32) {
-        self.window = self.window.max(u64::from(window));
+    /// Whether what the client's TCP acknowledges matters: after our own close the rest is kept until the helper closes too.
+    pub(crate) fn hears_acknowledgements(&self) -> bool {
+        self.is_open() || (self.outgoing.is_keeping() && self.broken.is_none())
     }
 
-    /// The application has taken `bytes`. Returns the new limit when it is time to tell the peer.
-    pub(crate) fn consume(&mut self, bytes: usize) -> Result<Option<u64>, ConsumedTooMuch> {
-        let unconsumed = self.unconsumed();
-        if bytes as u64 > unconsumed {
-            return Err(ConsumedTooMuch { bytes, unconsumed });
-        }
-        self.consumed += bytes as u64;
-        let limit = self.consumed.saturating_add(self.window);
-        if self.finished || limit - self.limit < RESTATE_BYTES.min(self.window / 2).max(1) {
-            return Ok(None);
-        }
-        self.limit = limit;
-        Ok(Some(limit))
+    /// The peer broke a rule.
+    pub(crate) fn break_off(&mut self, reason: CloseReason) {
+        self.broken = Some(reason);
+    }
+
+    /// The application closes. None: it has closed already.
+    pub(crate) fn close(&mut self, reason: CloseReason) -> Option<ClosedHere> {
+        self.closed = match self.closed {
+            Closed::Nobody => Closed::Here,
+            Closed::There => Closed::Both,
+            Closed::Here | Closed::Both => return None,
+        };
+        Some(ClosedHere { reason: self.broken.unwrap_or(reason), is_over: self.closed == Closed::Both })
+    }
+
+    /// The peer closes.
+    pub(crate) fn closed_there(&mut self) -> ClosedThere {
+        let was_open = self.is_open();
+        self.closed = if self.is_closed_here() { Closed::Both } else { Closed::There };
+        ClosedThere { was_open, is_over: self.closed == Closed::Both }
     }
 }
 
@@ -174,48 +143,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credit_is_restated_once_per_64_kilobytes() {
-        let mut connection = Connection::new(0, 256 * 1024);
-        assert!(connection.incoming.receive(256 * 1024));
-        assert!(!connection.incoming.receive(1), "one byte over the credit");
-        assert_eq!(connection.incoming.consume(65_535), Ok(None));
-        assert_eq!(connection.incoming.consume(1), Ok(Some(65_536 + 256 * 1024)));
-        assert_eq!(connection.incoming.consume(65_535), Ok(None));
-        assert!(connection.incoming.receive(65_536));
-        assert!(!connection.incoming.receive(1));
+    fn an_id_is_free_when_both_have_closed() {
+        let mut ours = Connection::new(0, 0);
+        let closed = ClosedHere { reason: CloseReason::Normal, is_over: false };
+        assert_eq!(ours.close(CloseReason::Normal), Some(closed));
+        assert_eq!(ours.close(CloseReason::Normal), None, "once is enough");
+        assert_eq!(ours.closed_there(), ClosedThere { was_open: false, is_over: true });
+
+        let mut theirs = Connection::new(0, 0);
+        assert_eq!(theirs.closed_there(), ClosedThere { was_open: true, is_over: false });
+        assert_eq!(theirs.closed_there(), ClosedThere { was_open: false, is_over: false });
+        let closed = ClosedHere { reason: CloseReason::Normal, is_over: true };
+        assert_eq!(theirs.close(CloseReason::Normal), Some(closed));
     }
 
     #[test]
-    fn a_small_window_is_restated_by_halves() {
-        let mut connection = Connection::new(0, 10);
-        assert!(connection.incoming.receive(10));
-        assert_eq!(connection.incoming.consume(4), Ok(None));
-        assert_eq!(connection.incoming.consume(1), Ok(Some(15)));
-    }
-
-    #[test]
-    fn more_than_was_received_is_an_error_and_gives_no_credit() {
-        let mut incoming = Connection::new(0, 10).incoming;
-        assert!(incoming.receive(6));
-        assert_eq!(incoming.consume(2), Ok(None));
-        assert_eq!(incoming.consume(5), Err(ConsumedTooMuch { bytes: 5, unconsumed: 4 }));
-        assert_eq!(incoming.consume(usize::MAX), Err(ConsumedTooMuch { bytes: usize::MAX, unconsumed: 4 }));
-        assert!(incoming.receive(4) && !incoming.receive(1), "the limit is what it was");
-        assert_eq!(incoming.consume(8), Ok(Some(20)), "and the count goes on");
-    }
-
-    #[test]
-    fn limits_only_rise_and_reach_the_end_of_numbers() {
-        let mut outgoing = Connection::new(10, 0).outgoing;
-        outgoing.sent = 4;
-        outgoing.raise_limit(7);
-        assert_eq!(outgoing.credit(), 6);
-        outgoing.raise_limit(u64::MAX);
-        assert_eq!(outgoing.credit() as u64, u64::MAX - 4);
-        let mut incoming = Connection::new(0, u32::MAX).incoming;
-        (incoming.received, incoming.consumed, incoming.limit) = (u64::MAX - 1, u64::MAX - 9, u64::MAX);
-        assert!(incoming.receive(1));
-        assert!(!incoming.receive(1));
-        assert_eq!(incoming.consume(5), Ok(None));
+    fn who_broke_a_rule_is_told_which() {
+        let mut connection = Connection::new(0, 0);
+        connection.break_off(CloseReason::OverCredit);
+        assert!(!connection.is_open() && !connection.is_heard());
+        let closed = ClosedHere { reason: CloseReason::OverCredit, is_over: false };
+        assert_eq!(connection.close(CloseReason::Normal), Some(closed));
     }
 }

@@ -1,6 +1,5 @@
 //! What both ends of a link have in common: the table of virtual connections, what comes in, what goes out.
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -9,10 +8,9 @@ use spillway_wire::session::Acknowledge;
 use spillway_wire::{CloseReason, Control, HEADER_BYTES, Header, Id, Kind};
 
 use crate::batching::Batching;
-use crate::connection::{Connection, Outgoing};
+use crate::connection::Connection;
 use crate::error::ConsumedTooMuch;
 use crate::id_table::IdTable;
-use crate::kept::Kept;
 use crate::limits::LinkCounters;
 use crate::receiving::Receiving;
 use crate::run::{Front, Taken, front};
@@ -89,7 +87,7 @@ impl Ends {
     }
 
     pub(crate) fn is_carrier(&self, id: Id) -> bool {
-        self.get(id).is_some_and(|connection| connection.is_carrier)
+        self.get(id).is_some_and(Connection::is_carrier)
     }
 
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut Connection> {
@@ -118,16 +116,15 @@ impl Ends {
         let Some(connection) = self.connections.get_mut(id) else {
             return 0;
         };
-        if !connection.is_open() || connection.outgoing.finished {
+        if !connection.may_send() {
             return 0;
         }
         let credit = connection.outgoing.credit();
         let taken = bytes.len().min(credit).min(free);
         if taken < bytes.len() {
             self.stalls += 1;
-            connection.outgoing.wants_room = true;
-            if taken < credit && !connection.outgoing.blocked {
-                connection.outgoing.blocked = true;
+            connection.outgoing.want_room();
+            if taken < credit && connection.outgoing.block() {
                 self.blocked.push(id);
             }
         }
@@ -141,9 +138,7 @@ impl Ends {
     pub(crate) fn room(&self, id: Id) -> usize {
         let free = self.batching.free();
         match self.get(id) {
-            Some(connection) if connection.is_open() && !connection.outgoing.finished => {
-                connection.outgoing.credit().min(free)
-            }
+            Some(connection) if connection.may_send() => connection.outgoing.credit().min(free),
             _ => 0,
         }
     }
@@ -153,16 +148,15 @@ impl Ends {
         while let Some(id) = self.room.pop_front() {
             let room = self.room(id);
             let Some(connection) = self.get_mut(id) else { continue };
-            if !connection.outgoing.wants_room {
+            if !connection.outgoing.wants_room() {
                 continue;
             }
             if room > 0 {
-                connection.outgoing.wants_room = false;
+                connection.outgoing.told_of_room();
                 return Some(id);
             }
             // Credit came while too much waits for transmission: the next batch taken is the moment.
-            if connection.outgoing.credit() > 0 && !connection.outgoing.blocked {
-                connection.outgoing.blocked = true;
+            if connection.outgoing.credit() > 0 && connection.outgoing.block() {
                 self.blocked.push(id);
             }
         }
@@ -177,7 +171,7 @@ impl Ends {
     /// `poll_room` is to name the connection when its credit rises.
     pub(crate) fn want_room(&mut self, id: Id) {
         if let Some(connection) = self.get_mut(id) {
-            connection.outgoing.wants_room = true;
+            connection.outgoing.want_room();
         }
     }
 
@@ -202,27 +196,22 @@ impl Ends {
 
     pub(crate) fn finish(&mut self, id: Id) {
         let Some(connection) = self.get_mut(id) else { return };
-        if connection.outgoing.finished || !connection.is_open() {
+        if !connection.may_send() {
             return;
         }
-        connection.outgoing.finished = true;
-        let offset = connection.outgoing.sent;
+        let offset = connection.outgoing.finish();
         self.batching.control(id, Control::Finish(offset));
     }
 
     /// Whether the connection is over, and its id free, with this.
     pub(crate) fn close(&mut self, id: Id, reason: CloseReason) -> bool {
         let Some(connection) = self.get_mut(id) else { return false };
-        if connection.closed_here {
-            return false;
-        }
-        connection.closed_here = true;
-        let (over, reason) = (connection.is_over(), connection.broken.unwrap_or(reason));
-        self.batching.control(id, Control::Close(reason));
-        if over {
+        let Some(closed) = connection.close(reason) else { return false };
+        self.batching.control(id, Control::Close(closed.reason));
+        if closed.is_over {
             self.remove(id);
         }
-        over
+        closed.is_over
     }
 
     /// A batch, if one is due by the policy.
@@ -243,7 +232,7 @@ impl Ends {
     fn unblock(&mut self) {
         for id in core::mem::take(&mut self.blocked) {
             if let Some(connection) = self.get_mut(id) {
-                connection.outgoing.blocked = false;
+                connection.outgoing.unblock();
                 self.room.push_back(id);
             }
         }
@@ -270,13 +259,10 @@ impl Ends {
         if !connection.is_open() {
             return Incoming::PassOver;
         }
-        if connection.incoming.finished {
-            return break_rule(connection, CloseReason::Protocol);
+        if let Err(reason) = connection.incoming.receive(bytes) {
+            return break_rule(connection, reason);
         }
-        if !connection.incoming.receive(bytes) {
-            return break_rule(connection, CloseReason::OverCredit);
-        }
-        let is_carrier = connection.is_carrier;
+        let is_carrier = connection.is_carrier();
         self.relayed(bytes, last);
         if is_carrier { Incoming::Carry } else { Incoming::Deliver }
     }
@@ -286,8 +272,7 @@ impl Ends {
             self.strays += 1;
             return;
         };
-        // A limit that is repeated, or an older one, changes nothing.
-        if connection.outgoing.raise_limit(limit) && connection.outgoing.wants_room {
+        if connection.outgoing.raise_limit(limit) {
             self.room.push_back(id);
         }
     }
@@ -298,18 +283,14 @@ impl Ends {
             self.strays += 1;
             return Incoming::PassOver;
         };
-        // After our own close the rest is kept until the helper closes too.
-        let is_kept =
-            connection.is_open() || (connection.outgoing.kept.is_some() && connection.broken.is_none());
-        if bytes_max == 0 || !is_kept {
+        if bytes_max == 0 || !connection.hears_acknowledgements() {
             return Incoming::PassOver;
         }
-        let Outgoing { sent, wants_room, kept, .. } = &mut connection.outgoing;
-        let kept = kept.get_or_insert_with(|| Box::new(Kept::new(*sent, bytes_max)));
-        if kept.acknowledge(through).is_err() {
+        connection.outgoing.keep(bytes_max);
+        if connection.outgoing.acknowledged(through).is_err() {
             return break_rule(connection, CloseReason::Protocol);
         }
-        if *wants_room {
+        if connection.outgoing.wants_room() {
             self.room.push_back(id);
         }
         Incoming::PassOver
@@ -320,14 +301,13 @@ impl Ends {
             self.strays += 1;
             return Incoming::PassOver;
         };
-        if !connection.is_open() || connection.incoming.finished {
+        if !connection.is_open() || connection.incoming.is_finished() {
             return Incoming::PassOver;
         }
-        if connection.incoming.received != offset {
-            return break_rule(connection, CloseReason::Protocol);
+        match connection.incoming.finish(offset) {
+            Ok(()) => Incoming::Deliver,
+            Err(reason) => break_rule(connection, reason),
         }
-        connection.incoming.finished = true;
-        Incoming::Deliver
     }
 
     /// Something came that has no place on a connection of this sort.
@@ -348,12 +328,11 @@ impl Ends {
             self.strays += 1;
             return Incoming::PassOver;
         };
-        let tell = connection.is_open();
-        connection.closed_there = true;
-        if connection.is_over() {
+        let closed = connection.closed_there();
+        if closed.is_over {
             self.remove(id);
         }
-        if tell { Incoming::Deliver } else { Incoming::PassOver }
+        if closed.was_open { Incoming::Deliver } else { Incoming::PassOver }
     }
 
     /// Takes the data frames at the front of `input` that the application may have as they are. Between frames only.
@@ -387,9 +366,8 @@ impl Ends {
         let Some(connection) = self.get_mut(header.id) else { return false };
         let may = header.kind == Kind::Request
             && connection.is_open()
-            && !connection.is_carrier
-            && !connection.incoming.finished
-            && connection.incoming.receive(bytes);
+            && !connection.is_carrier()
+            && connection.incoming.receive(bytes).is_ok();
         if may && bytes > 0 {
             self.relayed(bytes, !header.more);
             self.owe(header.id);
@@ -401,9 +379,7 @@ impl Ends {
 
     /// Something of this connection was taken.
     pub(crate) fn owe(&mut self, id: Id) {
-        if let Some(taking) = self.get_mut(id).and_then(|connection| connection.incoming.taking.as_mut())
-            && taking.owe()
-        {
+        if self.get_mut(id).is_some_and(|connection| connection.incoming.owe()) {
             self.owed.push(id);
         }
     }
@@ -413,10 +389,9 @@ impl Ends {
         while let Some(id) = self.owed.pop() {
             let Some(connection) = self.get_mut(id) else { continue };
             let is_open = connection.is_open();
-            let (received, finish_received) = (connection.incoming.received, connection.incoming.finished);
-            let Some(taking) = &mut connection.incoming.taking else { continue };
-            if taking.pay() && is_open {
-                let told = Acknowledge { received, finish_received, answer: false };
+            if let Some(told) = connection.incoming.pay()
+                && is_open
+            {
                 self.batching.control(id, Control::Acknowledge(told));
             }
         }
@@ -424,14 +399,11 @@ impl Ends {
 
     /// What a server says that it has taken. `None`: it cannot have.
     pub(crate) fn incoming_taken(&self, id: Id, told: Acknowledge) -> Option<u64> {
-        let outgoing = &self.get(id)?.outgoing;
-        let is_possible = told.received <= outgoing.sent
-            && (!told.finish_received || (outgoing.finished && told.received == outgoing.sent));
-        is_possible.then_some(told.received)
+        self.get(id)?.outgoing.can_be_taken(told).then_some(told.received)
     }
 }
 
 fn break_rule(connection: &mut Connection, reason: CloseReason) -> Incoming {
-    connection.broken = Some(reason);
+    connection.break_off(reason);
     Incoming::Broken(reason)
 }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use spillway_transport::Time;
 use spillway_wire::{HEADER_BYTES, Header, Kind};
 
+use crate::connection::Connection;
 use crate::error::LinkError;
 use crate::event::ServerEvent;
 use crate::run::{Taken, frames};
@@ -66,11 +67,7 @@ impl ServerLink {
     pub fn compose_run(&mut self, run: &[u8], rest: &mut Vec<u8>) {
         for (header, payload) in frames(run) {
             let id = header.id;
-            if !self
-                .ends
-                .get(id)
-                .is_some_and(|connection| connection.is_open() && !connection.outgoing.finished)
-            {
+            if !self.ends.get(id).is_some_and(Connection::may_send) {
                 continue;
             }
             let taken = self.compose(id, payload);

@@ -45,7 +45,6 @@ mod records;
 mod round_trips;
 mod run;
 mod server;
-mod taken;
 pub mod unauthenticated;
 
 pub mod policy;

@@ -102,8 +102,7 @@ impl OpenerLink {
     /// closed, until we do. Said first of a connection that was not [opened](Self::open_kept) so, it asks the server to
     /// keep replies from now on. To an old server nothing is said.
     pub fn acknowledge(&mut self, id: Id, through: u64) {
-        let is_heard = |connection: &Connection| !connection.closed_here && connection.broken.is_none();
-        if self.carries_sessions() && self.ends.get(id).is_some_and(is_heard) {
+        if self.carries_sessions() && self.ends.get(id).is_some_and(Connection::is_heard) {
             self.say_acknowledged(id, through);
         }
     }

@@ -19,13 +19,11 @@ use crate::ends::{Ends, Incoming};
 use crate::error::LinkError;
 use crate::event::ServerEvent;
 use crate::handshake::{Accepted, Accepting};
-use crate::kept::Kept;
 use crate::limits::{CLIENT_SPARE_BYTES_MAX, CONTROL_BYTES_MAX, Limits, LinkCounters};
 use crate::overhead::Allowance;
 use crate::policy::{Fixed, Policy};
 use crate::records::{Encryption, Scratch};
 use crate::run::Taken;
-use crate::taken::Taking;
 
 /// What a server's link port accepts.
 #[derive(Clone, Debug, Default)]
@@ -385,10 +383,11 @@ impl ServerLink {
                 let mut connection = Connection::new(credit, limits.window_bytes);
                 if self.keep_next == Some(id) {
                     if limits.kept_bytes_max > 0 {
-                        connection.outgoing.kept = Some(Box::new(Kept::new(0, limits.kept_bytes_max)));
+                        connection.outgoing.keep(limits.kept_bytes_max);
                     }
-                    connection.incoming.taking =
-                        (version >= REQUESTS_ACKNOWLEDGED_SINCE).then(Taking::default);
+                    if version >= REQUESTS_ACKNOWLEDGED_SINCE {
+                        connection.incoming.tell_what_is_taken();
+                    }
                 }
                 (connection, ServerEvent::Connect { id, client, server })
             }
@@ -417,7 +416,7 @@ impl ServerLink {
             self.ends.batching.control(id, Control::Refused(RefuseReason::Forbidden));
             return Ok(ServerEvent::Forbidden { client, why });
         }
-        self.ends.insert(id, Connection { client: Some(client), ..connection });
+        self.ends.insert(id, connection.of(client));
         Ok(event)
     }
 

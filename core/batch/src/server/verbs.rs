@@ -11,7 +11,7 @@ use crate::kept::Unacknowledged;
 impl ServerLink {
     /// Tells the client that the application accepted its connection.
     pub fn accept(&mut self, id: Id) {
-        if self.ends.get(id).is_some_and(|connection| !connection.closed_there) {
+        if self.ends.get(id).is_some_and(|connection| !connection.is_closed_there()) {
             self.ends.batching.control(id, Control::Accepted);
         }
     }
@@ -84,17 +84,17 @@ impl ServerLink {
         let connection = self.ends.get(id)?;
         let Stage::Established { role, .. } = self.stage else { return None };
         Some(Info {
-            client: connection.client?,
+            client: connection.client()?,
             role,
-            bytes_received: connection.incoming.received,
-            bytes_sent: connection.outgoing.sent,
+            bytes_received: connection.incoming.offset(),
+            bytes_sent: connection.outgoing.offset(),
         })
     }
 
     /// Replies that the client of a plain connection may not have, where its helper tells of its TCP's
     /// acknowledgements. They are given up when the connection or the link ends.
     pub fn unacknowledged(&self, id: Id) -> Option<Unacknowledged<'_>> {
-        Some(self.ends.get(id)?.outgoing.kept.as_ref()?.all())
+        self.ends.get(id)?.outgoing.kept()
     }
 
     /// Whether bytes still pass: neither end has closed, and no rule was broken.
