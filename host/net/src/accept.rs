@@ -48,7 +48,7 @@ impl<A: Application> Context<A> {
                             // A peer's first bytes are often there already. The application hears of them before it
                             // hears of the next peer: it may have to choose between peers that speak and silent ones.
                             if let Some(connection) = self.sockets.table.find(conn) {
-                                connection.readable = true;
+                                connection.note_readable();
                                 self.read(conn);
                             }
                         }

@@ -1,77 +1,73 @@
-//! One connection: its socket and what is known about it.
+//! One connection: its socket, how far its life has come, and its two directions.
 
-use std::os::fd::OwnedFd;
+mod receiving;
+mod sending;
 
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
-use spillway_transport::LostReason;
+use rustix::net::sockopt;
+use spillway_transport::{Chunk, LostReason};
 
-use crate::outgoing::Outgoing;
+pub use self::receiving::Read;
+use self::receiving::Receiving;
+use self::sending::Sending;
+use crate::outgoing::{Flush, Pool};
 
-/// State of one connection. Fields are the driver's to change; methods keep what belongs together.
+/// One connection.
 #[derive(Debug)]
 pub struct Connection {
-    pub fd: OwnedFd,
-    /// A `connect` of ours is under way.
-    pub connecting: bool,
-
-    /// Bytes that may still be delivered.
-    pub granted: u64,
-    /// Bytes delivered.
-    pub received: u64,
-    /// There may be something to read. Edge-triggered events are told once, so this is our memory of them.
-    pub readable: bool,
-    /// The kernel has seen the peer's end; it lies after the bytes that are still to be read.
-    pub hung_up: bool,
-    /// The kernel reported urgent data, at which a read stops short: only "nothing there" is to be believed.
-    pub urgent: bool,
-    /// The peer's end was read.
-    pub peer_finished: bool,
-    /// Waits in the list of connections to read without an event.
-    pub in_ready: bool,
-
-    pub out: Outgoing,
-    /// Waits in the list of connections to flush at the end of the turn.
-    pub dirty: bool,
-    /// The kernel took no more and will tell when it does.
-    pub blocked: bool,
-    /// The application was told that there is no room.
-    pub wants_room: bool,
-    /// The application sends no more.
-    pub finishing: bool,
-    /// The kernel knows that we send no more.
-    pub shut: bool,
-    /// Bytes the kernel has taken.
-    pub sent: u64,
-
-    /// Somebody waits for acknowledgements.
-    pub watched: bool,
-    /// Waits in the list of connections whose acknowledgements are asked for.
-    pub in_watch: bool,
-    /// Bytes the peer's TCP has acknowledged, as last told.
-    pub acknowledged: u64,
-
-    /// Room is to be told.
-    pub note_room: bool,
-    /// The loss is to be told; the connection is dead already.
-    pub note_lost: Option<LostReason>,
+    fd: OwnedFd,
+    life: Life,
+    receiving: Receiving,
+    sending: Sending,
     /// Waits in the list of connections with something to tell.
-    pub in_notes: bool,
-    /// Sending failed for this reason. What the peer sent before is still read.
-    pub broken: Option<LostReason>,
+    in_notes: bool,
 }
 
-/// What a read found.
+/// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Read {
-    /// So many bytes, of which the last has this offset.
-    Data { length: usize, end: u64 },
-    /// The peer's end.
-    Finished,
-    /// The connection is dead.
-    Lost(LostReason),
-    /// Nothing that may be told now.
+enum Life {
+    /// A `connect` of ours is under way.
+    Connecting,
+    /// Bytes pass.
+    Open,
+    /// Sending failed for this reason. What the peer sent before is still read; then the loss is told.
+    Broken(LostReason),
+    /// Nothing passes any more. The loss is to be told, for this reason.
+    Dead(LostReason),
+}
+
+/// What follows from a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// Nothing was to be written, or nothing may be.
     Nothing,
+    /// The kernel took what it could.
+    Some {
+        /// The application is to hear that there is room.
+        has_room: bool,
+        /// Somebody waits for acknowledgements.
+        is_watched: bool,
+        /// Nothing is left to happen.
+        is_over: bool,
+    },
+    /// Sending failed. What the peer sent before is to be read.
+    Broken,
+    /// Sending failed, and there is nothing to be read.
+    Lost(LostReason),
+}
+
+/// What is to be told of a connection that waited in the list of those with something to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Nothing any more.
+    Nothing,
+    /// There is room.
+    Room,
+    /// It is lost.
+    Lost(LostReason),
 }
 
 impl Connection {
@@ -79,107 +75,233 @@ impl Connection {
     pub fn opened(fd: OwnedFd) -> Connection {
         Connection {
             fd,
-            connecting: false,
-            granted: 0,
-            received: 0,
-            readable: false,
-            hung_up: false,
-            urgent: false,
-            peer_finished: false,
-            in_ready: false,
-            out: Outgoing::default(),
-            dirty: false,
-            blocked: false,
-            wants_room: false,
-            finishing: false,
-            shut: false,
-            sent: 0,
-            watched: false,
-            in_watch: false,
-            acknowledged: 0,
-            note_room: false,
-            note_lost: None,
+            life: Life::Open,
+            receiving: Receiving::default(),
+            sending: Sending::default(),
             in_notes: false,
-            broken: None,
         }
     }
 
     /// A connection that is being opened.
     pub fn connecting(fd: OwnedFd) -> Connection {
-        Connection { connecting: true, ..Connection::opened(fd) }
+        Connection { life: Life::Connecting, ..Connection::opened(fd) }
+    }
+
+    /// Its socket.
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Forgets what waits to be sent. The socket is the caller's.
+    pub fn end(mut self, pool: &mut Pool) -> OwnedFd {
+        self.sending.clear(pool);
+        self.fd
+    }
+
+    /// Whether it is still being opened.
+    pub fn is_connecting(&self) -> bool {
+        self.life == Life::Connecting
+    }
+
+    /// Whether its loss is all that is left to tell.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.life, Life::Dead(_))
+    }
+
+    /// Its `connect` has succeeded. Whether something waits to be sent, be it the end.
+    pub fn established(&mut self) -> bool {
+        debug_assert!(self.is_connecting(), "a connection is established once");
+        self.life = Life::Open;
+        self.sending.has_something()
+    }
+
+    /// It is dead from now on. The first reason counts.
+    pub fn die(&mut self, reason: LostReason, pool: &mut Pool) {
+        self.sending.clear(pool);
+        if !self.is_dead() {
+            self.life = Life::Dead(reason);
+        }
+    }
+
+    /// Sending has failed. The first reason counts, and is returned.
+    fn break_off(&mut self, why: LostReason) -> LostReason {
+        match self.life {
+            Life::Broken(first) | Life::Dead(first) => first,
+            Life::Connecting | Life::Open => {
+                self.life = Life::Broken(why);
+                why
+            }
+        }
+    }
+
+    fn broken(&self) -> Option<LostReason> {
+        match self.life {
+            Life::Broken(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Takes in the kernel's events of an established connection. The reason of its loss, if nothing can be read any
+    /// more.
+    pub fn note_events(&mut self, flags: EventFlags) -> Option<LostReason> {
+        self.receiving.note_events(flags);
+        if flags.contains(EventFlags::ERR)
+            && let Ok(Err(error)) = sockopt::socket_error(&self.fd)
+        {
+            let reason = self.break_off(reason(error));
+            return self.receiving.is_finished().then_some(reason);
+        }
+        None
+    }
+
+    /// There may be something to read, though no event has told so.
+    pub fn note_readable(&mut self) {
+        self.receiving.note_readable();
+    }
+
+    /// The kernel takes more. Whether it took no more before.
+    pub fn unblock(&mut self) -> bool {
+        self.sending.unblock()
+    }
+
+    /// So many bytes more may be delivered.
+    pub fn grant(&mut self, bytes: u32) {
+        self.receiving.grant(bytes);
     }
 
     /// Whether reading could yield something that may be told.
     pub fn wants_read(&self) -> bool {
-        let live = !self.connecting && !self.peer_finished && self.note_lost.is_none();
-        live && self.readable && (self.granted > 0 || self.hung_up || self.broken.is_some())
+        match self.life {
+            Life::Connecting | Life::Dead(_) => false,
+            Life::Open => self.receiving.wants_read(),
+            Life::Broken(_) => self.receiving.wants_end(),
+        }
     }
 
-    /// Whether both directions have ended and the kernel has taken all of ours.
-    pub fn is_over(&self) -> bool {
-        self.peer_finished && self.shut && self.out.is_empty()
+    /// Whether it is to enter the list of connections to read without an event, where it is from now on.
+    pub fn enter_ready(&mut self) -> bool {
+        self.wants_read() && self.receiving.enter_ready()
+    }
+
+    /// It has left that list.
+    pub fn leave_ready(&mut self) {
+        self.receiving.leave_ready();
     }
 
     /// Reads once, at most what is granted.
     pub fn read(&mut self, buffer: &mut [u8]) -> Read {
-        let asked = usize::try_from(self.granted).unwrap_or(usize::MAX).min(buffer.len());
-        if asked == 0 {
-            return self.look_for_the_end();
-        }
-        match recv_once(&self.fd, &mut buffer[..asked], RecvFlags::DONTWAIT) {
-            Ok(0) => self.ended(),
-            Ok(length) => {
-                self.granted -= length as u64;
-                self.received += length as u64;
-                // A short read has emptied the queue, so the next byte is a new event, and another read would be
-                // in vain; unless the end is already there, or an urgent mark stopped the read.
-                self.readable = length == asked || self.hung_up || self.urgent || self.broken.is_some();
-                Read::Data { length, end: self.received }
-            }
-            Err(error) => self.not_read(error),
+        let broken = self.broken();
+        self.receiving.read(&self.fd, buffer, broken)
+    }
+
+    fn can_send(&self) -> bool {
+        matches!(self.life, Life::Connecting | Life::Open) && self.sending.is_open()
+    }
+
+    /// How many bytes it takes now, if `max` may wait.
+    pub fn room(&self, max: usize) -> usize {
+        if self.can_send() { self.sending.room(max) } else { 0 }
+    }
+
+    /// Takes as many bytes as there is room for, if `max` may wait.
+    pub fn send(&mut self, bytes: &[u8], max: usize, pool: &mut Pool) -> usize {
+        if self.can_send() { self.sending.send(bytes, max, pool) } else { 0 }
+    }
+
+    /// Takes a chunk, or hands it back where there is no room, if `max` may wait.
+    pub fn send_chunk(&mut self, chunk: Chunk, max: usize, pool: &mut Pool) -> Result<(), Chunk> {
+        if self.can_send() { self.sending.send_chunk(chunk, max, pool) } else { Err(chunk) }
+    }
+
+    /// The application is to hear when there is room again.
+    pub fn want_room(&mut self) {
+        if self.can_send() {
+            self.sending.want_room();
         }
     }
 
-    /// Without a grant nothing may be delivered, but an end without bytes before it is told.
-    fn look_for_the_end(&mut self) -> Read {
-        if let Some(reason) = self.broken {
-            return Read::Lost(reason);
+    /// The application sends no more. Whether that is news.
+    pub fn finish(&mut self) -> bool {
+        let is_news = self.can_send();
+        if is_news {
+            self.sending.finish();
         }
-        match recv_once(&self.fd, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
-            Ok(0) => self.ended(),
-            // The next grant makes us read.
-            Ok(_) => Read::Nothing,
-            Err(error) => self.not_read(error),
+        is_news
+    }
+
+    /// Bytes that wait for the kernel to take them.
+    pub fn queued(&self) -> usize {
+        self.sending.queued()
+    }
+
+    /// Bytes of memory that what waits takes.
+    pub fn held(&self) -> usize {
+        self.sending.held()
+    }
+
+    /// Whether it is to enter the list of connections to flush at the end of the turn, where it is from now on.
+    pub fn enter_dirty(&mut self) -> bool {
+        !self.is_connecting() && self.sending.enter_dirty()
+    }
+
+    /// Writes what waits, as it leaves that list. Room is told below `room_below` bytes.
+    pub fn flush(&mut self, pool: &mut Pool, room_below: usize) -> Flushed {
+        self.sending.leave_dirty();
+        if self.is_dead() || self.sending.is_blocked() {
+            return Flushed::Nothing;
+        }
+        let (end, has_room) = self.sending.flush(self.fd.as_fd(), pool, room_below);
+        if let Flush::Failed(error) = end {
+            let why = reason(error);
+            self.sending.clear(pool);
+            self.break_off(why);
+            self.receiving.note_readable();
+            return if self.receiving.is_finished() { Flushed::Lost(why) } else { Flushed::Broken };
+        }
+        Flushed::Some { has_room, is_watched: self.sending.is_watched(), is_over: self.is_over() }
+    }
+
+    /// Whether both directions have ended, the kernel has taken all of ours, and the peer has acknowledged it where that
+    /// is watched.
+    pub fn is_over(&self) -> bool {
+        self.receiving.is_finished() && self.sending.is_over()
+    }
+
+    /// Whether it is to enter the list of connections with something to tell, where it is from now on.
+    pub fn enter_notes(&mut self) -> bool {
+        !std::mem::replace(&mut self.in_notes, true)
+    }
+
+    /// What is to be told, as it leaves that list.
+    pub fn take_note(&mut self) -> Note {
+        self.in_notes = false;
+        let has_room = self.sending.take_room();
+        match self.life {
+            Life::Dead(reason) => Note::Lost(reason),
+            _ if has_room => Note::Room,
+            _ => Note::Nothing,
         }
     }
 
-    fn ended(&mut self) -> Read {
-        self.readable = false;
-        if let Some(reason) = self.broken {
-            return Read::Lost(reason);
-        }
-        self.peer_finished = true;
-        Read::Finished
+    /// Whether acknowledgements are told from now on.
+    pub fn watch(&mut self, on: bool) {
+        self.sending.watch(on);
     }
 
-    fn not_read(&mut self, error: Errno) -> Read {
-        if error == Errno::AGAIN {
-            self.readable = false;
-            self.urgent = false;
-            return self.broken.map_or(Read::Nothing, Read::Lost);
-        }
-        self.readable = false;
-        Read::Lost(self.broken.unwrap_or(reason(error)))
+    /// Whether it is to enter the list of connections whose acknowledgements are asked for, where it is from now on.
+    pub fn enter_watch(&mut self) -> bool {
+        self.sending.enter_watch()
     }
-}
 
-fn recv_once(fd: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
-    loop {
-        match recv(fd, &mut *buffer, flags) {
-            Err(Errno::INTR) => {}
-            // The second number is the length on the wire, which is the same for streams.
-            result => return result.map(|(count, _)| count),
-        }
+    /// Whether it is in that list.
+    pub fn is_in_watch(&self) -> bool {
+        self.sending.is_in_watch()
+    }
+
+    /// Asks the kernel what the peer has acknowledged, as it leaves that list. Some where there is something to tell.
+    pub fn ask_acknowledged(&mut self) -> Option<u64> {
+        let is_dead = self.is_dead();
+        self.sending.ask_acknowledged(&self.fd, is_dead)
     }
 }
 

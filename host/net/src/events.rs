@@ -6,7 +6,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 use spillway_transport::{Application, Conn, Event, LostReason};
 
-use crate::connection::{Read, reason};
+use crate::connection::{Connection, Note, Read, reason};
 use crate::context::Context;
 use crate::sockets::{WAKE_TOKEN, is_connecting, listener_of_questions};
 
@@ -32,10 +32,10 @@ impl<A: Application> Context<A> {
         }
         let conn = Conn { slot, generation };
         let Some(connection) = self.sockets.table.find(conn) else { return };
-        if connection.note_lost.is_some() {
+        if connection.is_dead() {
             return;
         }
-        if connection.connecting {
+        if connection.is_connecting() {
             return self.handle_connecting(conn, flags);
         }
         self.handle_open(conn, flags);
@@ -46,8 +46,8 @@ impl<A: Application> Context<A> {
             return;
         }
         let Some(connection) = self.sockets.table.find(conn) else { return };
-        let outcome = match sockopt::socket_error(&connection.fd) {
-            Ok(Ok(())) => rustix::net::getpeername(&connection.fd),
+        let outcome = match sockopt::socket_error(connection.fd()) {
+            Ok(Ok(())) => rustix::net::getpeername(connection.fd()),
             Ok(Err(error)) | Err(error) => Err(error),
         };
         let peer = match outcome {
@@ -55,10 +55,9 @@ impl<A: Application> Context<A> {
             Err(error) => return self.tell_lost(conn, reason(error)),
         };
         let Some(peer) = peer else { return self.tell_lost(conn, LostReason::Failed) };
-        connection.connecting = false;
-        let waiting = !connection.out.is_empty() || connection.finishing;
+        let has_something = connection.established();
         self.tell(conn, Event::Opened { peer, listener: None });
-        if waiting {
+        if has_something {
             self.sockets.mark_dirty(conn);
         }
         // The same event may tell of bytes, too, and is not repeated.
@@ -67,20 +66,10 @@ impl<A: Application> Context<A> {
 
     fn handle_open(&mut self, conn: Conn, flags: EventFlags) {
         let Some(connection) = self.sockets.table.find(conn) else { return };
-        let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-        connection.readable |= flags.intersects(EventFlags::IN | EventFlags::PRI | ends);
-        connection.hung_up |= flags.intersects(ends);
-        connection.urgent |= flags.contains(EventFlags::PRI);
-        if flags.contains(EventFlags::ERR)
-            && let Ok(Err(error)) = sockopt::socket_error(&connection.fd)
-        {
-            let reason = *connection.broken.get_or_insert(reason(error));
-            if connection.peer_finished {
-                return self.tell_lost(conn, reason);
-            }
+        if let Some(reason) = connection.note_events(flags) {
+            return self.tell_lost(conn, reason);
         }
-        if flags.contains(EventFlags::OUT) && connection.blocked {
-            connection.blocked = false;
+        if flags.contains(EventFlags::OUT) && connection.unblock() {
             self.sockets.mark_dirty(conn);
         }
         self.read(conn);
@@ -107,7 +96,7 @@ impl<A: Application> Context<A> {
         for _ in 0..self.sockets.ready.len() {
             let Some(conn) = self.sockets.ready.pop_front() else { return };
             if let Some(connection) = self.sockets.table.find(conn) {
-                connection.in_ready = false;
+                connection.leave_ready();
                 self.read(conn);
             }
         }
@@ -118,12 +107,10 @@ impl<A: Application> Context<A> {
         for _ in 0..self.sockets.notes.len() {
             let Some(conn) = self.sockets.notes.pop_front() else { return };
             let Some(connection) = self.sockets.table.find(conn) else { continue };
-            connection.in_notes = false;
-            let room = std::mem::take(&mut connection.note_room);
-            match connection.note_lost {
-                Some(reason) => self.tell_lost(conn, reason),
-                None if room && !connection.finishing => self.tell(conn, Event::Room),
-                None => {}
+            match connection.take_note() {
+                Note::Lost(reason) => self.tell_lost(conn, reason),
+                Note::Room => self.tell(conn, Event::Room),
+                Note::Nothing => {}
             }
         }
     }
@@ -138,7 +125,7 @@ impl<A: Application> Context<A> {
         }
         // One that is asked and still waits is due again later than now.
         while let Some(conn) = self.sockets.watch.pop(now) {
-            if let Some(through) = self.sockets.ask_acknowledged(conn) {
+            if let Some(through) = self.sockets.table.find(conn).and_then(Connection::ask_acknowledged) {
                 self.tell(conn, Event::Acknowledged { through });
             }
             self.sockets.watch_soon(conn);

@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
-use rustix::net::{Shutdown, sockopt};
+use rustix::net::sockopt;
 use spillway_parts::Delays;
 use spillway_transport::{Conn, LostReason, Time};
 
-use crate::connection::{Connection, reason};
+use crate::connection::{Connection, Flushed, reason};
 use crate::limiter::Limiter;
 use crate::listen::{ContextListeners, Listener};
-use crate::outgoing::{Flush, Pool};
+use crate::outgoing::Pool;
 use crate::questions::Questions;
-use crate::sys::{Epoll, unacknowledged};
+use crate::sys::Epoll;
 use crate::table::Table;
 use crate::{Config, Notice};
 
@@ -108,10 +108,10 @@ impl Sockets {
     /// Enters a socket into the table and an epoll set.
     pub(crate) fn register(&mut self, connection: Connection) -> io::Result<Conn> {
         let conn = self.table.next().ok_or(io::ErrorKind::OutOfMemory)?; // callers have made sure that there is room
-        let set = self.urgent.as_ref().filter(|_| connection.connecting).unwrap_or(&self.epoll);
-        if let Err(error) = set.add(&connection.fd, connection_token(conn), CONNECTION_EVENTS) {
+        let set = self.urgent.as_ref().filter(|_| connection.is_connecting()).unwrap_or(&self.epoll);
+        if let Err(error) = set.add(connection.fd(), connection_token(conn), CONNECTION_EVENTS) {
             // Not an orderly end, which would look like an answer.
-            close_with_reset(connection.fd);
+            close_with_reset(connection.end(&mut self.pool));
             return Err(error);
         }
         let entered = self.table.insert(connection);
@@ -145,11 +145,8 @@ impl Sockets {
     /// Has the connection flushed at the end of the turn.
     pub(crate) fn mark_dirty(&mut self, conn: Conn) {
         if let Some(connection) = self.table.find(conn)
-            && !connection.dirty
-            && !connection.blocked
-            && !connection.connecting
+            && connection.enter_dirty()
         {
-            connection.dirty = true;
             self.dirty.push(conn);
         }
     }
@@ -157,10 +154,8 @@ impl Sockets {
     /// Has the connection read without waiting for an event.
     pub(crate) fn mark_ready(&mut self, conn: Conn) {
         if let Some(connection) = self.table.find(conn)
-            && connection.wants_read()
-            && !connection.in_ready
+            && connection.enter_ready()
         {
-            connection.in_ready = true;
             self.ready.push_back(conn);
         }
     }
@@ -168,26 +163,23 @@ impl Sockets {
     /// Has the loss of a connection told at the next occasion. It is dead from now on.
     pub(crate) fn lose(&mut self, conn: Conn, reason: LostReason) {
         if let Some(connection) = self.table.find(conn) {
-            connection.out.clear(&mut self.pool);
-            connection.note_lost.get_or_insert(reason);
+            connection.die(reason, &mut self.pool);
             self.note(conn);
         }
     }
 
     fn note(&mut self, conn: Conn) {
         if let Some(connection) = self.table.find(conn)
-            && !connection.in_notes
+            && connection.enter_notes()
         {
-            connection.in_notes = true;
             self.notes.push_back(conn);
         }
     }
 
     /// Ends a connection with a reset, silently.
     pub(crate) fn reset(&mut self, conn: Conn) {
-        if let Some(mut connection) = self.table.remove(conn) {
-            connection.out.clear(&mut self.pool);
-            close_with_reset(connection.fd);
+        if let Some(connection) = self.table.remove(conn) {
+            close_with_reset(connection.end(&mut self.pool));
         }
     }
 
@@ -202,63 +194,33 @@ impl Sockets {
     }
 
     fn flush_connection(&mut self, conn: Conn) {
+        let room_below = self.config.queued_bytes_max / 2;
         let Some(connection) = self.table.find(conn) else { return };
-        connection.dirty = false;
-        if connection.note_lost.is_some() || connection.blocked {
-            return;
-        }
-        let (sent, end) = connection.out.flush(connection.fd.as_fd(), &mut self.pool);
-        connection.sent += sent as u64;
-        match end {
-            Flush::Failed(error) => {
-                connection.out.clear(&mut self.pool);
-                connection.broken.get_or_insert(reason(error));
-                // What the peer sent before it broke is read first; then the loss is told.
-                connection.readable = true;
-                let over = connection.peer_finished;
-                if over {
-                    self.lose(conn, reason(error))
-                } else {
-                    self.mark_ready(conn)
+        match connection.flush(&mut self.pool, room_below) {
+            Flushed::Nothing => {}
+            Flushed::Some { has_room, is_watched, is_over } => {
+                if has_room {
+                    self.note(conn);
                 }
-                return;
+                if is_watched {
+                    self.watch_soon(conn);
+                }
+                if is_over {
+                    self.finish_if_over(conn);
+                }
             }
-            Flush::Blocked => connection.blocked = true,
-            Flush::Empty if connection.finishing && !connection.shut => {
-                // Fails only where the connection is already broken, which reading tells.
-                let _ = rustix::net::shutdown(&connection.fd, Shutdown::Write);
-                connection.shut = true;
-            }
-            Flush::Empty => {}
-        }
-        let half = self.config.queued_bytes_max / 2;
-        let tell_room = connection.wants_room && sent > 0 && connection.out.len() <= half;
-        if tell_room {
-            connection.wants_room = false;
-            connection.note_room = true;
-        }
-        let (watched, over) = (connection.watched, connection.is_over());
-        if tell_room {
-            self.note(conn);
-        }
-        if watched {
-            self.watch_soon(conn);
-        }
-        if over {
-            self.finish_if_over(conn);
+            Flushed::Broken => self.mark_ready(conn),
+            Flushed::Lost(reason) => self.lose(conn, reason),
         }
     }
 
     /// Has the peer's acknowledgements asked for, if any are outstanding.
     pub(crate) fn watch_soon(&mut self, conn: Conn) {
         if let Some(connection) = self.table.find(conn)
-            && connection.watched
-            && !connection.in_watch
-            && connection.acknowledged < connection.sent
+            && connection.enter_watch()
         {
-            connection.in_watch = true;
             let table = &self.table;
-            let is_wanted = |conn: &Conn| table.look(*conn).is_some_and(|connection| connection.in_watch);
+            let is_wanted = |conn: &Conn| table.look(*conn).is_some_and(Connection::is_in_watch);
             self.watch.start(self.now, conn, is_wanted);
         }
     }
@@ -267,25 +229,9 @@ impl Sockets {
     pub(crate) fn finish_if_over(&mut self, conn: Conn) {
         if let Some(connection) = self.table.find(conn)
             && connection.is_over()
-            && !(connection.watched && connection.acknowledged < connection.sent)
         {
             self.lose(conn, LostReason::Closed);
         }
-    }
-
-    /// Asks the kernel about one watched connection. Some when there is something to tell.
-    pub(crate) fn ask_acknowledged(&mut self, conn: Conn) -> Option<u64> {
-        let connection = self.table.find(conn)?;
-        connection.in_watch = false;
-        if !connection.watched || connection.note_lost.is_some() {
-            return None;
-        }
-        let end = u64::from(connection.shut);
-        let outstanding = unacknowledged(&connection.fd).unwrap_or(0);
-        let through = (connection.sent + end).saturating_sub(outstanding).min(connection.sent);
-        let news = (through > connection.acknowledged).then_some(through);
-        connection.acknowledged = connection.acknowledged.max(through);
-        news
     }
 
     /// The next instant at which something is to be done without an event.
@@ -356,7 +302,7 @@ impl Sockets {
 
 /// Whether a connection is still being opened.
 pub(crate) fn is_connecting(table: &Table, conn: Conn) -> bool {
-    table.look(conn).is_some_and(|connection| connection.connecting)
+    table.look(conn).is_some_and(Connection::is_connecting)
 }
 
 /// Closes a socket so that the peer is reset.

@@ -7,16 +7,6 @@ use spillway_transport::{Chunk, Conn, Full, Time, Transport};
 use crate::connection::Connection;
 use crate::sockets::Sockets;
 
-impl Sockets {
-    fn sending(&mut self, conn: Conn) -> Option<&mut Connection> {
-        self.table.find(conn).filter(|connection| can_send(connection))
-    }
-}
-
-fn can_send(connection: &Connection) -> bool {
-    !connection.finishing && connection.note_lost.is_none() && connection.broken.is_none()
-}
-
 impl Transport for Sockets {
     fn connect(&mut self, now: Time, target: SocketAddr) -> Result<Conn, Full> {
         if self.table.is_full() {
@@ -41,44 +31,27 @@ impl Transport for Sockets {
     }
 
     fn room(&self, conn: Conn) -> usize {
-        match self.table.look(conn) {
-            Some(connection) if can_send(connection) => {
-                self.config.queued_bytes_max.saturating_sub(connection.out.len())
-            }
-            _ => 0,
-        }
+        self.table.look(conn).map_or(0, |connection| connection.room(self.config.queued_bytes_max))
     }
 
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
-        let limit = self.config.queued_bytes_max;
-        let Some(connection) = self.table.find(conn).filter(|connection| can_send(connection)) else {
-            return 0;
-        };
-        let taken = bytes.len().min(limit.saturating_sub(connection.out.len()));
-        connection.wants_room |= taken < bytes.len();
+        let Some(connection) = self.table.find(conn) else { return 0 };
+        let taken = connection.send(bytes, self.config.queued_bytes_max, &mut self.pool);
         if taken > 0 {
-            connection.out.gather(&bytes[..taken], &mut self.pool);
             self.mark_dirty(conn);
         }
         taken
     }
 
     fn want_room(&mut self, conn: Conn) {
-        if let Some(connection) = self.sending(conn) {
-            connection.wants_room = true;
+        if let Some(connection) = self.table.find(conn) {
+            connection.want_room();
         }
     }
 
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
-        let limit = self.config.queued_bytes_max;
-        let Some(connection) = self.table.find(conn).filter(|connection| can_send(connection)) else {
-            return Err(chunk);
-        };
-        if !connection.out.is_empty() && connection.out.len() + chunk.len() > limit {
-            connection.wants_room = true;
-            return Err(chunk);
-        }
-        connection.out.push(chunk, &mut self.pool);
+        let Some(connection) = self.table.find(conn) else { return Err(chunk) };
+        connection.send_chunk(chunk, self.config.queued_bytes_max, &mut self.pool)?;
         self.mark_dirty(conn);
         Ok(())
     }
@@ -88,11 +61,11 @@ impl Transport for Sockets {
     }
 
     fn queued(&self, conn: Conn) -> usize {
-        self.table.look(conn).map_or(0, |connection| connection.out.len())
+        self.table.look(conn).map_or(0, Connection::queued)
     }
 
     fn held(&self, conn: Conn) -> usize {
-        self.table.look(conn).map_or(0, |connection| connection.out.held())
+        self.table.look(conn).map_or(0, Connection::held)
     }
 
     fn held_by_all(&self) -> usize {
@@ -101,7 +74,7 @@ impl Transport for Sockets {
 
     fn grant(&mut self, conn: Conn, bytes: u32) {
         if let Some(connection) = self.table.find(conn) {
-            connection.granted = connection.granted.saturating_add(u64::from(bytes));
+            connection.grant(bytes);
             self.mark_ready(conn);
         }
     }
@@ -112,14 +85,13 @@ impl Transport for Sockets {
 
     fn watch_acknowledged(&mut self, conn: Conn, on: bool) {
         if let Some(connection) = self.table.find(conn) {
-            connection.watched = on;
+            connection.watch(on);
             self.watch_soon(conn);
         }
     }
 
     fn finish(&mut self, conn: Conn) {
-        if let Some(connection) = self.sending(conn) {
-            connection.finishing = true;
+        if self.table.find(conn).is_some_and(Connection::finish) {
             self.mark_dirty(conn);
         }
     }
