@@ -32,11 +32,13 @@ mod chunk;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod time;
+mod unsent;
 
 use core::net::SocketAddr;
 
 pub use chunk::Chunk;
 pub use time::Time;
+pub use unsent::Unsent;
 
 /// A connection of a transport. Slots are reused; the generation tells their users apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use spillway_batch::{CloseReason, Id, Scratch, ServerLink};
-use spillway_transport::{Chunk, Time};
+use spillway_transport::{Time, Unsent};
 
 use crate::event::LinkEnd;
 use crate::listener::Accepted;
@@ -19,7 +19,7 @@ pub(crate) struct Link {
     pub(crate) socket: OwnedFd,
     pub(crate) end: ServerLink,
     /// A batch of which the socket has not taken all.
-    unsent: Chunk,
+    unsent: Unsent,
     /// It is on the list of those with something to send.
     pub(crate) touched: bool,
     /// The link is on the list of those with a [read timeout](ServerLink::poll_read_timeout).
@@ -41,7 +41,7 @@ impl Link {
         Link {
             socket: accepted.socket,
             end,
-            unsent: Chunk::default(),
+            unsent: Unsent::default(),
             touched: false,
             has_read_timeout: false,
             authenticated: false,
@@ -158,22 +158,16 @@ impl Link {
 
     /// Gives the socket what it takes.
     pub(crate) fn push(&mut self, now: Time) -> io::Result<()> {
-        loop {
-            if self.unsent.is_empty() {
-                let Some(batch) = self.end.flush(now) else { return Ok(()) };
-                self.unsent = batch;
-            }
-            match send(&self.socket, self.unsent.as_slice(), SendFlags::NOSIGNAL) {
-                Ok(sent) => self.unsent.advance(sent),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
-            if self.unsent.is_empty() {
-                let spent = std::mem::take(&mut self.unsent);
-                self.end.recycle(spent);
-            }
-        }
+        let next = |spent| {
+            self.end.recycle(spent);
+            self.end.flush(now)
+        };
+        self.unsent.push(next, |bytes| match send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+            Ok(sent) => Ok(Some(sent)),
+            Err(Errno::INTR) => Ok(Some(0)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
+        })
     }
 
     /// It is gone: nothing more comes or goes, and its connections are orphans.

@@ -11,7 +11,7 @@ use spillway_batch::{
     CloseReason, Id, IdTable, Info, LinkError, RefuseReason, Role, ServerEvent, ServerLink,
 };
 use spillway_session::FirstWords;
-use spillway_transport::{Chunk, Time};
+use spillway_transport::{Time, Unsent};
 
 use crate::carrier_name::Name;
 use crate::connections::{self, Connection};
@@ -54,7 +54,7 @@ pub(crate) struct Inner {
     /// The rest of a record is awaited, or the link is not read for a time.
     has_read_timeout: bool,
     /// A batch of which the socket took only a part.
-    sending: Chunk,
+    unsent: Unsent,
     pub(crate) watched: Interest,
     /// Connections with data in the batch at hand, whose sets are told at its end. Kept for its allocation.
     raised: Vec<u32>,
@@ -142,7 +142,7 @@ impl Inner {
             batches_received: 0,
             received_at: None,
             has_read_timeout: false,
-            sending: Chunk::default(),
+            unsent: Unsent::default(),
             watched: Interest::INPUT,
             raised: Vec::new(),
         }
@@ -221,24 +221,25 @@ impl Inner {
     }
 
     /// Sends until nothing is left or the socket is full.
-    fn flush(&mut self, wakes: &mut Wakes) -> Result<(), Lost> {
+    fn push(&mut self) -> Result<(), Lost> {
         let Some(end) = &mut self.end else { return Ok(()) };
+        let next = |spent| {
+            end.recycle(spent);
+            end.flush(sys::now())
+        };
+        self.unsent.push(next, |bytes| match sys::send(self.fd, bytes) {
+            Ok(sent) => Ok(Some(sent)),
+            Err(libc::EINTR) => Ok(Some(0)),
+            Err(libc::EAGAIN) => Ok(None),
+            Err(error) => Err(Lost::Socket(error)),
+        })
+    }
+
+    /// Sends, and tells the application of room.
+    fn flush(&mut self, wakes: &mut Wakes) -> Result<(), Lost> {
+        let Some(end) = &self.end else { return Ok(()) };
         let batches_before = end.counters().batches_sent;
-        loop {
-            if self.sending.is_empty() {
-                end.recycle(core::mem::take(&mut self.sending));
-                match end.flush(sys::now()) {
-                    Some(batch) => self.sending = batch,
-                    None => break,
-                }
-            }
-            match sys::send(self.fd, self.sending.as_slice()) {
-                Ok(sent) => self.sending.advance(sent),
-                Err(libc::EAGAIN) => break,
-                Err(libc::EINTR) => {}
-                Err(error) => return Err(Lost::Socket(error)),
-            }
-        }
+        self.push()?;
         self.watch();
         if self.end.as_ref().is_some_and(|end| end.counters().batches_sent != batches_before) {
             self.tell_status();
@@ -253,7 +254,7 @@ impl Inner {
     /// Tells epoll when the socket is to be received from, or given more: after all that may change this.
     fn watch(&mut self) {
         let Some(end) = &self.end else { return };
-        let wanted = Interest { input: end.may_read(), room: !self.sending.is_empty() };
+        let wanted = Interest { input: end.may_read(), room: !self.unsent.is_empty() };
         if wanted != self.watched {
             self.watched = wanted;
             self.control(libc::EPOLL_CTL_MOD);
@@ -489,7 +490,7 @@ impl Inner {
     pub(crate) fn lose(&mut self, lost: Lost, wakes: &mut Wakes) {
         let Some(mut end) = self.end.take() else { return };
         self.wait_for_timeout(false);
-        if let (Lost::Broken(_), true) = (&lost, self.sending.is_empty())
+        if let (Lost::Broken(_), true) = (&lost, self.unsent.is_empty())
             && let Some(last) = end.flush(sys::now())
         {
             let _ = sys::send(self.fd, last.as_slice()); // tells the peer why, if it gets there

@@ -4,13 +4,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use spillway_batch::OpenerLink;
-use spillway_transport::{Chunk, Time};
+use spillway_transport::{Time, Unsent};
 
 use crate::socket;
 
 /// A batch of which the socket has not taken all.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox(Chunk);
+pub(crate) struct Outbox(Unsent);
 
 impl Outbox {
     pub(crate) fn is_empty(&self) -> bool {
@@ -30,20 +30,15 @@ impl Outbox {
         socket: &OwnedFd,
         mut fill: impl FnMut(&mut OpenerLink),
     ) -> io::Result<()> {
-        loop {
-            if self.0.is_empty() {
-                fill(link);
-                let Some(batch) = link.flush(now) else { return Ok(()) };
-                self.0 = batch;
-            }
-            match socket::send(socket, self.0.as_slice()) {
-                Ok(sent) => self.0.advance(sent),
-                Err(error) if socket::is_later(&error) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            if self.0.is_empty() {
-                link.recycle(std::mem::take(&mut self.0));
-            }
-        }
+        let next = |spent| {
+            link.recycle(spent);
+            fill(link);
+            link.flush(now)
+        };
+        self.0.push(next, |bytes| match socket::send(socket, bytes) {
+            Ok(sent) => Ok(Some(sent)),
+            Err(error) if socket::is_later(&error) => Ok(None),
+            Err(error) => Err(error),
+        })
     }
 }

@@ -69,19 +69,7 @@ impl Inner {
 
     /// Without telling the application of room, as `flush` does: that takes further locks.
     fn send_last(&mut self) {
-        let Some(end) = self.end.as_deref_mut() else { return };
-        loop {
-            if self.sending.is_empty() {
-                match end.flush(sys::now()) {
-                    Some(batch) => self.sending = batch,
-                    None => return,
-                }
-            }
-            match sys::send(self.fd, self.sending.as_slice()) {
-                Ok(sent) => self.sending.advance(sent),
-                Err(libc::EINTR) => {}
-                Err(_) => return,
-            }
-        }
+        // Whoever cannot be told is gone.
+        let _ = self.push();
     }
 }

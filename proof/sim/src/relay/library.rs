@@ -9,7 +9,7 @@ use spillway_batch::{
     CloseReason, Encryption, Fresh, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role,
     Scratch,
 };
-use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
+use spillway_transport::{Application, Conn, Event, Time, Transport, Unsent};
 
 use crate::network::AddressBook;
 use crate::oracle::Shared;
@@ -33,7 +33,7 @@ pub struct Library {
 struct Link {
     address: SocketAddr,
     end: OpenerLink,
-    unsent: Option<Chunk>,
+    unsent: Unsent,
     current: Option<(Id, Script)>,
     /// Virtual connections that it still means to open.
     left: u32,
@@ -94,8 +94,10 @@ impl Library {
         };
         let left = self.rng.range(1, 4) as u32; // small
         let end = OpenerLink::new(&config, now, fresh);
-        self.links
-            .insert(conn, Some(Link { address, end, unsent: None, current: None, left, finished: false }));
+        self.links.insert(
+            conn,
+            Some(Link { address, end, unsent: Unsent::default(), current: None, left, finished: false }),
+        );
     }
 
     fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
@@ -187,16 +189,12 @@ impl Library {
 impl Link {
     /// Whether everything is sent.
     fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) -> bool {
-        while let Some(mut chunk) = self.unsent.take().or_else(|| self.end.flush(now)) {
-            let taken = out.send(conn, chunk.as_slice());
-            chunk.advance(taken);
-            if !chunk.is_empty() {
-                self.unsent = Some(chunk);
-                return false;
-            }
-            self.end.recycle(chunk);
-        }
-        true
+        let next = |spent| {
+            self.end.recycle(spent);
+            self.end.flush(now)
+        };
+        self.unsent.push_to(next, |bytes| out.send(conn, bytes));
+        self.unsent.is_empty()
     }
 }
 

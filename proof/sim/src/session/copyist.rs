@@ -10,7 +10,7 @@ use spillway_batch::{
     CloseReason, Control, Encryption, Fresh, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink,
     PolicyKind, Role, Scratch,
 };
-use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
+use spillway_transport::{Application, Conn, Event, Time, Transport, Unsent};
 use spillway_wire::session::SessionId;
 
 use super::books::Shared;
@@ -37,7 +37,7 @@ pub(crate) struct Copyist {
 struct Link {
     conn: Conn,
     end: Option<OpenerLink>,
-    unsent: Option<Chunk>,
+    unsent: Unsent,
     said: VecDeque<Said>,
 }
 
@@ -75,7 +75,7 @@ impl Copyist {
             if !self.is_calm
                 && let Ok(conn) = out.connect(now, self.target)
             {
-                self.link = Some(Link { conn, end: None, unsent: None, said: VecDeque::new() });
+                self.link = Some(Link { conn, end: None, unsent: Unsent::default(), said: VecDeque::new() });
             }
             return;
         };
@@ -115,15 +115,11 @@ impl Copyist {
 
     fn transmit<T: Transport>(&mut self, now: Time, out: &mut T) {
         let Some(Link { conn, end: Some(end), unsent, .. }) = &mut self.link else { return };
-        while let Some(mut chunk) = unsent.take().or_else(|| end.flush(now)) {
-            let taken = out.send(*conn, chunk.as_slice());
-            chunk.advance(taken);
-            if !chunk.is_empty() {
-                *unsent = Some(chunk);
-                return;
-            }
-            end.recycle(chunk);
-        }
+        let next = |spent| {
+            end.recycle(spent);
+            end.flush(now)
+        };
+        unsent.push_to(next, |bytes| out.send(*conn, bytes));
     }
 
     fn data<T: Transport>(&mut self, now: Time, bytes: &[u8], out: &mut T) {

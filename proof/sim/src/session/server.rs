@@ -8,7 +8,7 @@ use std::time::Duration;
 use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{CloseReason, Control, Fresh, Id, ServerConfig, ServerLink, Unauthenticated};
 use spillway_session::{Expired, OnServerLink, Placement, Port, SessionHandle, TableLimits};
-use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
+use spillway_transport::{Application, Conn, Event, Time, Transport, Unsent};
 use spillway_wire::session::{Resumed, SessionId};
 
 use super::app::{App, End};
@@ -66,7 +66,7 @@ pub(super) struct Known {
 
 pub(super) struct Link {
     pub(super) end: ServerLink,
-    pub(super) unsent: Option<Chunk>,
+    pub(super) unsent: Unsent,
     /// Bytes that were read and may be granted again when the link may be read.
     pub(super) ungranted: u32,
     pub(super) carried: BTreeMap<u32, SessionHandle>,
@@ -130,8 +130,7 @@ impl Server {
 
     /// By the addresses of links' other ends, bytes that wait for them.
     pub(crate) fn pending(&self) -> impl Iterator<Item = (SocketAddr, usize)> + '_ {
-        let unsent = |link: &Link| link.unsent.as_ref().map_or(0, Chunk::len);
-        self.links.values().map(move |link| (link.end.peer(), link.end.pending() + unsent(link)))
+        self.links.values().map(move |link| (link.end.peer(), link.end.pending() + link.unsent.len()))
     }
 
     /// The program dies.
@@ -292,15 +291,11 @@ impl Server {
     fn transmit_links<T: Transport>(&mut self, now: Time, out: &mut T) {
         for conn in std::mem::take(&mut self.dirty) {
             let Some(link) = self.links.get_mut(&conn) else { continue };
-            while let Some(mut chunk) = link.unsent.take().or_else(|| link.end.flush(now)) {
-                let taken = out.send(conn, chunk.as_slice());
-                chunk.advance(taken);
-                if !chunk.is_empty() {
-                    link.unsent = Some(chunk);
-                    break;
-                }
-                link.end.recycle(chunk);
-            }
+            let next = |spent| {
+                link.end.recycle(spent);
+                link.end.flush(now)
+            };
+            link.unsent.push_to(next, |bytes| out.send(conn, bytes));
             if link.end.may_read() || self.canary == Some(Canary::ReadFlooders) {
                 out.grant(conn, std::mem::take(&mut link.ungranted));
             }
@@ -371,7 +366,10 @@ impl Application for Server {
             Event::Opened { peer, .. } => {
                 let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
                 let end = ServerLink::new(self.config.clone(), now, peer, self.local, fresh);
-                self.links.insert(conn, Link { end, unsent: None, ungranted: 0, carried: BTreeMap::new() });
+                self.links.insert(
+                    conn,
+                    Link { end, unsent: Unsent::default(), ungranted: 0, carried: BTreeMap::new() },
+                );
                 self.proving.insert(conn);
                 out.grant(conn, 64 << 10);
                 if let Some(victim) = self.unauthenticated.begin(now, peer.ip(), conn) {

@@ -10,7 +10,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use spillway_batch::{Acceptor, Control, Id};
-use spillway_transport::{Chunk, Time};
+use spillway_transport::{Time, Unsent};
 
 use crate::clients::backlog::Backlog;
 use crate::clients::leaving::Leaving;
@@ -45,7 +45,7 @@ pub(crate) struct LibraryClient {
     /// It sends no more, and this is acted on after what waits.
     has_ended: bool,
     /// What the transport had no room for.
-    unsent: Option<Chunk>,
+    unsent: Unsent,
     granted: usize,
     /// Waits for the server's link to drain.
     is_starved: bool,
@@ -83,7 +83,7 @@ impl LibraryClient {
             is_dirty: false,
             waiting: Backlog::default(),
             has_ended: false,
-            unsent: None,
+            unsent: Unsent::default(),
             granted: 0,
             is_starved: false,
             is_paused: false,

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use spillway_batch::Control;
-use spillway_transport::{Chunk, Conn, Time, Transport};
+use spillway_transport::{Conn, Time, Transport};
 
 use super::{CLIENT_ID, LibraryClient};
 use crate::clients::passage::{Passage, Step};
@@ -38,7 +38,7 @@ impl LibraryClient {
 
     /// Bytes that wait for it here.
     pub(crate) fn pending(&self) -> usize {
-        self.acceptor.pending() + self.unsent.as_ref().map_or(0, Chunk::len)
+        self.acceptor.pending() + self.unsent.len()
     }
 
     /// It has something to be sent at the end of the turn. False: that was known.
@@ -51,20 +51,15 @@ impl LibraryClient {
     /// Sends what waits, as far as there is room; the transport's `Room` says when there is more.
     pub(crate) fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, memory: &mut Memory, out: &mut T) {
         self.is_dirty = false;
-        if self.unsent.is_none() {
-            self.unsent = self.acceptor.flush();
-        }
-        while let Some(mut chunk) = self.unsent.take() {
-            let taken = out.send(conn, chunk.as_slice());
-            chunk.advance(taken);
+        let next = |spent| {
+            self.acceptor.recycle(spent);
+            self.acceptor.flush()
+        };
+        self.unsent.push_to(next, |bytes| {
+            let taken = out.send(conn, bytes);
             self.sent += taken as u64;
-            if !chunk.is_empty() {
-                self.unsent = Some(chunk);
-                break;
-            }
-            self.acceptor.recycle(chunk);
-            self.unsent = self.acceptor.flush();
-        }
+            taken
+        });
         self.note_unread(now, out.queued(conn));
         self.count(memory);
     }
@@ -87,7 +82,7 @@ impl LibraryClient {
     }
 
     fn held_for_it(&self) -> usize {
-        self.acceptor.held() + self.unsent.as_ref().map_or(0, Chunk::capacity)
+        self.acceptor.held() + self.unsent.capacity()
     }
 
     /// Brings the relay's memory up to date. What is kept for reuse while nothing waits is next to nothing.

@@ -134,7 +134,7 @@ impl LibraryClient {
         memory: &mut Memory,
         out: &mut T,
     ) {
-        if memory.is_scarce() && self.unsent.is_some() {
+        if memory.is_scarce() && !self.unsent.is_empty() {
             if !core::mem::replace(&mut self.is_paused, true) {
                 memory.count_pause();
             }
