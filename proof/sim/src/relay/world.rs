@@ -51,6 +51,8 @@ pub struct World {
     pub(crate) oracle: Shared,
     rng: Rng,
     climate: Climate,
+    /// By host: how many clients each helper had when it was last looked at.
+    clients_before: Vec<u32>,
     storm: bool,
     happened: u64,
     /// Faults that were made.
@@ -97,6 +99,7 @@ impl World {
             network,
             oracle,
             rng,
+            clients_before: vec![0; FIRST_HELPER + climate.helpers],
             climate,
             storm: true,
             happened: 0,
@@ -179,10 +182,12 @@ impl World {
 
     /// What must hold at every moment.
     fn check_bounds(&mut self) {
-        for node in &mut self.nodes {
+        for (node, before) in self.nodes.iter_mut().zip(&mut self.clients_before) {
             let Node::Helper(relay) = node else { continue };
-            // Some may have left in the same turn.
-            let has_been_full = relay.clients() * 2 >= self.climate.relay.clients_max;
+            // Some may have come, or left, in the same turn.
+            let clients = relay.clients();
+            let has_been_full = clients.max(*before) * 2 >= self.climate.relay.clients_max;
+            *before = clients;
             while let Some(notice) = relay.poll_notice() {
                 if let Notice::ClientCut { client, why: Cut::Memory(_), .. } = notice
                     && client.ip() == ip(RAW)
