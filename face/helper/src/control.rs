@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::{Answers, Manager};
 pub use spillway_daemon::{AskError, Said};
-use spillway_metrics::Exposition;
+use spillway_metrics::{Declared, Exposition};
 use spillway_policy::Word;
 use tracing::{error, info};
 
@@ -16,7 +16,7 @@ use crate::config::HelperConfig;
 use crate::connections::Connections;
 use crate::health::health;
 use crate::looks::Looks;
-use crate::metrics::render;
+use crate::metrics;
 use crate::page;
 use crate::rates::Rates;
 use crate::running::Running;
@@ -216,7 +216,7 @@ impl Answers for Control {
 
     fn metrics(&self, out: &mut Exposition) {
         let (status, parts) = self.running.look();
-        render(out, &status, &parts);
+        Declared::tell(&metrics::ALL, &metrics::Told::new(status, parts), out);
     }
 
     fn status_json(&self) -> String {

@@ -10,7 +10,7 @@ use spillway_metrics::Exposition;
 use spillway_policy::Word;
 use tracing::info;
 
-use crate::metrics::render;
+use crate::metrics;
 use crate::shared::Shared;
 use crate::status::SidecarStatus;
 
@@ -49,7 +49,7 @@ impl Answers for Shared {
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        render(out, self);
+        metrics::tell(self, out);
     }
 
     fn status_json(&self) -> String {

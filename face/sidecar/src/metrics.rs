@@ -1,6 +1,8 @@
-//! What a sidecar tells Prometheus.
+//! What a sidecar tells Prometheus: each metric with its samples.
 
-use spillway_metrics::{Exposition, Metric};
+use std::collections::BTreeMap;
+
+use spillway_metrics::{Declared, Exposition, Family, Metric};
 
 use crate::counters::Counters;
 use crate::latency::{BOUNDS_US, Total};
@@ -11,186 +13,194 @@ const NONE: &[&str] = &[];
 const REASON: &[&str] = &["reason"];
 const CARRIER: &[&str] = &["carrier"];
 
-const BUILD: Metric = Metric::gauge(
-    "spillway_sidecar_build_info",
-    &["version"],
-    "Always 1; the label says which version of the program runs.",
-);
-const DRAINING: Metric =
-    Metric::gauge("spillway_sidecar_draining", NONE, "Whether the sidecar has been told to go.");
-const CONNECTIONS: Metric = Metric::gauge(
-    "spillway_sidecar_connections",
-    CARRIER,
-    "Local connections now by what carries them: helper, direct, none.",
-);
-const CONNECTIONS_MAX: Metric = Metric::gauge(
-    "spillway_sidecar_connections_max",
-    NONE,
-    "Local connections that the sidecar may have at one time.",
-);
-const HELPERS: Metric = Metric::gauge("spillway_sidecar_helpers", NONE, "Helpers that are known.");
-const SLA: Metric = Metric::gauge("spillway_sidecar_sla_seconds", NONE, "The p99 of replies that is wanted.");
-const BUFFERED: Metric = Metric::gauge(
-    "spillway_sidecar_buffered_bytes",
-    NONE,
-    "Bytes of memory that hold what waits, of all connections.",
-);
-const SCARCE: Metric = Metric::gauge(
-    "spillway_sidecar_threads_scarce",
-    NONE,
-    "Threads on which memory is scarce: clients that do not read are paused.",
-);
-const PAUSED: Metric = Metric::counter(
-    "spillway_sidecar_connections_paused_total",
-    NONE,
-    "Local connections whose requests were not read because memory was scarce and they did not read their replies.",
-);
-const TAKEN: Metric =
-    Metric::counter("spillway_sidecar_connections_accepted_total", NONE, "Local connections taken.");
-const ANNOUNCED: Metric = Metric::counter(
-    "spillway_sidecar_connections_announced_total",
-    NONE,
-    "Local connections taken on the word of a load balancer (PROXY protocol).",
-);
-const REFUSED: Metric = Metric::counter(
-    "spillway_sidecar_connections_refused_total",
-    REASON,
-    "Local connections refused: full, memory, address, proxy, descriptors.",
-);
-const ENDED: Metric = Metric::counter(
-    "spillway_sidecar_connections_ended_total",
-    REASON,
-    "How local connections ended: in_order, client_reset, server_reset, refused, gone, no_carrier, shutdown, \
-     memory.",
-);
-const MOVES: Metric = Metric::counter(
-    "spillway_sidecar_moves_total",
-    REASON,
-    "How often sessions went on elsewhere: lost, drain, sent_away, relief.",
-);
-const LOST: Metric = Metric::counter(
-    "spillway_sidecar_carriers_lost_total",
-    REASON,
-    "Carriers lost, or that did not take a session: socket, closed, silent, link, refused, drain, asked.",
-);
-const REQUEST_BYTES: Metric =
-    Metric::counter("spillway_sidecar_request_bytes_total", NONE, "Bytes from local clients.");
-const REPLY_BYTES: Metric =
-    Metric::counter("spillway_sidecar_reply_bytes_total", NONE, "Bytes to local clients.");
-const REPLIES: Metric = Metric::counter(
-    "spillway_sidecar_replies_total",
-    NONE,
-    "Replies, as the configured protocol tells them apart.",
-);
-const UNMEASURED: Metric = Metric::counter(
-    "spillway_sidecar_replies_unmeasured_total",
-    NONE,
-    "Replies whose time says nothing about the server: the command may block, or the client did not read.",
-);
-const GAVE_UP: Metric = Metric::counter(
-    "spillway_sidecar_measuring_given_up_total",
-    REASON,
-    "Connections whose requests could not be followed any more; their bytes go on as before.",
-);
-const LATENCY: Metric = Metric::histogram(
-    "spillway_sidecar_reply_latency_seconds",
-    CARRIER,
-    "From a request's last byte to its reply's last byte, by what carried the reply: helper, direct.",
-);
-const P99: Metric = Metric::gauge(
-    "spillway_sidecar_reply_latency_p99_seconds",
-    CARRIER,
-    "The p99 of the last 10 to 20 seconds; 0 without replies.",
-);
-const DECISIONS: Metric = Metric::counter(
-    "spillway_sidecar_relief_decisions_total",
-    &["kind"],
-    "What relief has decided: activations, canaries, back_offs, cures, releases, words, orders_to_helpers, \
-     orders_to_server, orders_failed.",
-);
-const CPU: Metric =
-    Metric::counter("spillway_sidecar_cpu_seconds_total", NONE, "CPU time of the network threads.");
-const LOG_DROPPED: Metric = Metric::counter(
-    "spillway_sidecar_log_lines_dropped_total",
-    NONE,
-    "Log lines that could not be written, or not as fast as they came.",
-);
-
-/// All but those of the process.
-pub const METRICS: &[Metric] = &[
-    BUILD,
-    DRAINING,
-    CONNECTIONS,
-    CONNECTIONS_MAX,
-    HELPERS,
-    SLA,
-    BUFFERED,
-    SCARCE,
-    PAUSED,
-    TAKEN,
-    ANNOUNCED,
-    REFUSED,
-    ENDED,
-    MOVES,
-    LOST,
-    REQUEST_BYTES,
-    REPLY_BYTES,
-    REPLIES,
-    UNMEASURED,
-    GAVE_UP,
-    LATENCY,
-    P99,
-    DECISIONS,
-    CPU,
-    LOG_DROPPED,
-];
-
-pub(crate) fn render(out: &mut Exposition, shared: &Shared) {
-    let status = shared.status();
-    out.family(&BUILD).sample(&[env!("CARGO_PKG_VERSION")], 1.0);
-    out.family(&DRAINING).count(&[], u64::from(status.draining));
-    let mut connections = out.family(&CONNECTIONS);
-    connections.count(&["helper"], status.helped);
-    connections.count(&["direct"], status.direct);
-    connections.count(&["none"], status.waiting);
-    out.family(&CONNECTIONS_MAX).count(&[], status.max_connections.into());
-    out.family(&HELPERS).count(&[], status.helpers.len() as u64);
-    out.family(&SLA).sample(&[], status.sla_us as f64 / 1e6);
-    out.family(&BUFFERED).count(&[], status.buffered_bytes);
-    out.family(&SCARCE).count(&[], status.threads_scarce);
-    out.family(&PAUSED).count(&[], status.connections_paused);
-    out.family(&TAKEN).count(&[], status.taken);
-    out.family(&ANNOUNCED).count(&[], status.announced);
-    for (metric, counts) in [
-        (&REFUSED, &status.refused),
-        (&ENDED, &status.ended),
-        (&MOVES, &status.moves),
-        (&LOST, &status.carriers_lost),
-        (&GAVE_UP, &status.gave_up),
-        (&DECISIONS, &status.decisions),
-    ] {
-        let mut family = out.family(metric);
-        counts.iter().for_each(|(reason, count)| family.count(&[reason], *count));
-    }
-    out.family(&REQUEST_BYTES).count(&[], status.request_bytes);
-    out.family(&REPLY_BYTES).count(&[], status.reply_bytes);
-    out.family(&REPLIES).count(&[], status.replies);
-    out.family(&UNMEASURED).count(&[], status.replies_unmeasured);
-    latencies(out, shared, &status);
-    out.family(&CPU).sample(&[], shared.sum(|counters: &Counters| counters.cpu_ns.value()) as f64 / 1e9);
-    out.family(&LOG_DROPPED).count(&[], status.log_lines_dropped);
+/// What samples are taken from: one look at a sidecar.
+#[derive(Debug)]
+struct Told {
+    status: SidecarStatus,
+    /// Of replies that came direct, and by helpers.
+    direct: Total,
+    helped: Total,
+    /// Of all network threads.
+    cpu_ns: u64,
 }
 
-fn latencies(out: &mut Exposition, shared: &Shared, status: &SidecarStatus) {
+/// All but those of the process.
+pub const METRICS: &[Metric] = &Declared::metrics(&ALL);
+
+const ALL: [Declared<Told>; 25] = [
+    Declared::gauge(
+        "spillway_sidecar_build_info",
+        &["version"],
+        "Always 1; the label says which version of the program runs.",
+        |_, family| family.sample(&[env!("CARGO_PKG_VERSION")], 1.0),
+    ),
+    Declared::gauge(
+        "spillway_sidecar_draining",
+        NONE,
+        "Whether the sidecar has been told to go.",
+        |told, family| family.count(&[], told.status.draining.into()),
+    ),
+    Declared::gauge(
+        "spillway_sidecar_connections",
+        CARRIER,
+        "Local connections now by what carries them: helper, direct, none.",
+        |told, family| {
+            family.count(&["helper"], told.status.helped);
+            family.count(&["direct"], told.status.direct);
+            family.count(&["none"], told.status.waiting);
+        },
+    ),
+    Declared::gauge(
+        "spillway_sidecar_connections_max",
+        NONE,
+        "Local connections that the sidecar may have at one time.",
+        |told, family| family.count(&[], told.status.max_connections.into()),
+    ),
+    Declared::gauge("spillway_sidecar_helpers", NONE, "Helpers that are known.", |told, family| {
+        family.count(&[], told.status.helpers.len() as u64)
+    }),
+    Declared::gauge(
+        "spillway_sidecar_sla_seconds",
+        NONE,
+        "The p99 of replies that is wanted.",
+        |told, family| family.sample(&[], told.status.sla_us as f64 / 1e6),
+    ),
+    Declared::gauge(
+        "spillway_sidecar_buffered_bytes",
+        NONE,
+        "Bytes of memory that hold what waits, of all connections.",
+        |told, family| family.count(&[], told.status.buffered_bytes),
+    ),
+    Declared::gauge(
+        "spillway_sidecar_threads_scarce",
+        NONE,
+        "Threads on which memory is scarce: clients that do not read are paused.",
+        |told, family| family.count(&[], told.status.threads_scarce),
+    ),
+    Declared::counter(
+        "spillway_sidecar_connections_paused_total",
+        NONE,
+        "Local connections whose requests were not read because memory was scarce and they did not read their replies.",
+        |told, family| family.count(&[], told.status.connections_paused),
+    ),
+    Declared::counter(
+        "spillway_sidecar_connections_accepted_total",
+        NONE,
+        "Local connections taken.",
+        |told, family| family.count(&[], told.status.taken),
+    ),
+    Declared::counter(
+        "spillway_sidecar_connections_announced_total",
+        NONE,
+        "Local connections taken on the word of a load balancer (PROXY protocol).",
+        |told, family| family.count(&[], told.status.announced),
+    ),
+    Declared::counter(
+        "spillway_sidecar_connections_refused_total",
+        REASON,
+        "Local connections refused: full, memory, address, proxy, descriptors.",
+        |told, family| by_reason(family, &told.status.refused),
+    ),
+    Declared::counter(
+        "spillway_sidecar_connections_ended_total",
+        REASON,
+        "How local connections ended: in_order, client_reset, server_reset, refused, gone, no_carrier, shutdown, \
+     memory.",
+        |told, family| by_reason(family, &told.status.ended),
+    ),
+    Declared::counter(
+        "spillway_sidecar_moves_total",
+        REASON,
+        "How often sessions went on elsewhere: lost, drain, sent_away, relief.",
+        |told, family| by_reason(family, &told.status.moves),
+    ),
+    Declared::counter(
+        "spillway_sidecar_carriers_lost_total",
+        REASON,
+        "Carriers lost, or that did not take a session: socket, closed, silent, link, refused, drain, asked.",
+        |told, family| by_reason(family, &told.status.carriers_lost),
+    ),
+    Declared::counter(
+        "spillway_sidecar_request_bytes_total",
+        NONE,
+        "Bytes from local clients.",
+        |told, family| family.count(&[], told.status.request_bytes),
+    ),
+    Declared::counter(
+        "spillway_sidecar_reply_bytes_total",
+        NONE,
+        "Bytes to local clients.",
+        |told, family| family.count(&[], told.status.reply_bytes),
+    ),
+    Declared::counter(
+        "spillway_sidecar_replies_total",
+        NONE,
+        "Replies, as the configured protocol tells them apart.",
+        |told, family| family.count(&[], told.status.replies),
+    ),
+    Declared::counter(
+        "spillway_sidecar_replies_unmeasured_total",
+        NONE,
+        "Replies whose time says nothing about the server: the command may block, or the client did not read.",
+        |told, family| family.count(&[], told.status.replies_unmeasured),
+    ),
+    Declared::counter(
+        "spillway_sidecar_measuring_given_up_total",
+        REASON,
+        "Connections whose requests could not be followed any more; their bytes go on as before.",
+        |told, family| by_reason(family, &told.status.gave_up),
+    ),
+    Declared::histogram(
+        "spillway_sidecar_reply_latency_seconds",
+        CARRIER,
+        "From a request's last byte to its reply's last byte, by what carried the reply: helper, direct.",
+        |told, family| {
+            for (carrier, total) in [("direct", &told.direct), ("helper", &told.helped)] {
+                let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6);
+                family.histogram(&[carrier], bounds, &total.counts, total.sum_us as f64 / 1e6);
+            }
+        },
+    ),
+    Declared::gauge(
+        "spillway_sidecar_reply_latency_p99_seconds",
+        CARRIER,
+        "The p99 of the last 10 to 20 seconds; 0 without replies.",
+        |told, family| {
+            for (carrier, recent) in
+                [("direct", told.status.latency_direct), ("helper", told.status.latency_helped)]
+            {
+                family.sample(&[carrier], recent.p99_us as f64 / 1e6);
+            }
+        },
+    ),
+    Declared::counter(
+        "spillway_sidecar_relief_decisions_total",
+        &["kind"],
+        "What relief has decided: activations, canaries, back_offs, cures, releases, words, orders_to_helpers, \
+     orders_to_server, orders_failed.",
+        |told, family| by_reason(family, &told.status.decisions),
+    ),
+    Declared::counter(
+        "spillway_sidecar_cpu_seconds_total",
+        NONE,
+        "CPU time of the network threads.",
+        |told, family| family.sample(&[], told.cpu_ns as f64 / 1e9),
+    ),
+    Declared::counter(
+        "spillway_sidecar_log_lines_dropped_total",
+        NONE,
+        "Log lines that could not be written, or not as fast as they came.",
+        |told, family| family.count(&[], told.status.log_lines_dropped),
+    ),
+];
+
+pub(crate) fn tell(shared: &Shared, out: &mut Exposition) {
     let (mut direct, mut helped) = (Total::default(), Total::default());
     shared.parts().iter().for_each(|part| part.latencies.add_totals([&mut direct, &mut helped]));
-    let mut family = out.family(&LATENCY);
-    for (carrier, total) in [("direct", &direct), ("helper", &helped)] {
-        let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6);
-        family.histogram(&[carrier], bounds, &total.counts, total.sum_us as f64 / 1e6);
-    }
-    let mut family = out.family(&P99);
-    for (carrier, recent) in [("direct", status.latency_direct), ("helper", status.latency_helped)] {
-        family.sample(&[carrier], recent.p99_us as f64 / 1e6);
-    }
+    let cpu_ns = shared.sum(|counters: &Counters| counters.cpu_ns.value());
+    Declared::tell(&ALL, &Told { status: shared.status(), direct, helped, cpu_ns }, out);
+}
+
+fn by_reason(family: &mut Family<'_>, counts: &BTreeMap<String, u64>) {
+    counts.iter().for_each(|(reason, count)| family.count(&[reason], *count));
 }
