@@ -221,6 +221,7 @@ pub(crate) fn ready(set: &Set, wakes: &mut Wakes) {
             (Ok(()), Some((peer, local)), Ok(())) => {
                 let end = ServerLink::new(keys.server(), sys::now(), peer, local, Fresh::from_random(random));
                 links::opened(socket, peer, local, end, set, wakes);
+                switch::opened();
             }
             _ => sys::end_socket(socket),
         }

@@ -117,6 +117,11 @@ impl Shard {
         }
     }
 
+    /// Whether the application knows nothing of the session: it was closed before it was accepted, and its client hears so.
+    fn is_withdrawn(&self, slot: u32, session: SessionHandle) -> bool {
+        self.session(slot) == Some(session) && self.connection(slot).is_none()
+    }
+
     /// What the other end did, for the application.
     fn tell(&mut self, now: Time, slot: u32, event: StreamEvent) -> Option<u32> {
         let connection = self.connection(slot)?;

@@ -49,6 +49,13 @@ pub(crate) fn off(within_ms: u32) {
     links::settle(&mut wakes);
 }
 
+/// A link was opened. If the switch was turned off meanwhile, it has not seen this one, which ends like the others.
+pub(crate) fn opened() {
+    if is_off() {
+        DRAINING.store(true, Ordering::Release);
+    }
+}
+
 /// Takes links again, unless the link port is closed. Call with no lock held.
 pub(crate) fn on() {
     let mut off_after = lock(&OFF_AFTER);

@@ -49,7 +49,9 @@ impl Inner {
 
     pub(super) fn session_data(&mut self, now: Time, id: Id, bytes: &[u8], wakes: &mut Wakes) {
         if let Named::Session(name) = self.named(id) {
-            self.raised.extend(sessions::data(now, name, (self.index, id), bytes, wakes));
+            let (raised, next) = sessions::data(now, name, (self.index, id), bytes, wakes);
+            self.raised.extend(raised);
+            self.go_on(id, name, next);
         }
     }
 
@@ -57,6 +59,10 @@ impl Inner {
         let Named::Session(name) = self.named(id) else { return };
         let (raised, next) = sessions::control(now, name, (self.index, id), control);
         self.raised.extend(raised);
+        self.go_on(id, name, next);
+    }
+
+    fn go_on(&mut self, id: Id, name: Name, next: Next) {
         match next {
             Next::Nothing => {}
             Next::Carry => self.carry(id, name),

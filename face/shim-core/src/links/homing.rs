@@ -1,17 +1,23 @@
 //! Sessions that are to go elsewhere, over all links; and what links carry, by which that is decided.
 
+use std::collections::BTreeSet;
+
 use spillway_batch::Role;
 
-use super::{all, on_carrier};
+use super::{all, get, on_carrier};
 use crate::sessions::Order;
 use crate::wakes::Wakes;
 
-/// Says to clients of sessions where to go: how many they are.
+/// Says to clients of sessions where to go, at once: this thread may not come to its ready list for long. Returns how many
+/// they are.
 pub(crate) fn say_all(orders: Vec<Order>, wakes: &mut Wakes) -> usize {
     let count = orders.len();
+    let mut links = BTreeSet::new();
     for (carrier, name, control) in orders {
+        links.insert(carrier.0);
         on_carrier(carrier, name, wakes, |inner, id, _| inner.say(id, control));
     }
+    links.into_iter().filter_map(get).for_each(|link| link.lock().flush_or_lose(wakes));
     count
 }
 

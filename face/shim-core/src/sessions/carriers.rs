@@ -122,33 +122,39 @@ impl Shard {
     }
 }
 
-/// Bytes came. The connection whose sets are to be told.
+/// Bytes came. The connection whose sets are to be told, and what is left to do.
 pub(crate) fn data(
     now: Time,
     name: Name,
     carrier: CarrierName,
     bytes: &[u8],
     wakes: &mut Wakes,
-) -> Option<u32> {
+) -> (Option<u32>, Next) {
     let mut guard = shard(name.shard);
-    let shard = guard.as_mut()?;
-    let session = shard.session(name.slot)?;
+    let Some(shard) = guard.as_mut() else { return (None, Next::Nothing) };
+    let Some(session) = shard.session(name.slot) else { return (None, Next::Nothing) };
     match shard.port.handle_data(now, session, carrier, bytes.len()) {
-        Ok(false) => None,
+        Ok(false) => (None, Next::Nothing),
         Ok(true) => {
             expiry::note(shard.port.poll_timeout());
             // With the shard's lock held: another link may have the session next, and bytes for it.
-            let connection = shard.connection(name.slot)?;
+            let Some(connection) = shard.connection(name.slot) else { return (None, Next::Nothing) };
             if connection.deliver(bytes) {
                 // Not by a timer: bytes of many sessions come faster.
                 shard.end_overflowing(name.shard, wakes);
-                return (shard.session(name.slot) == Some(session)).then_some(connection.index);
+                let is_there = shard.session(name.slot) == Some(session);
+                return (is_there.then_some(connection.index), Next::Nothing);
             }
             let outcome = shard.port.consumed(session, bytes.len());
             debug_assert_eq!(outcome, Ok(()), "it was received just now");
-            None
+            (None, Next::Nothing)
         }
-        Err(event) => shard.tell(now, name.slot, event),
+        Err(event) => {
+            let raised = shard.tell(now, name.slot, event);
+            let next = if shard.is_withdrawn(name.slot, session) { Next::Carry } else { Next::Nothing };
+            expiry::note(shard.port.poll_timeout());
+            (raised, next)
+        }
     }
 }
 
@@ -159,6 +165,8 @@ pub(crate) fn control(now: Time, name: Name, carrier: CarrierName, control: &Con
     let Some(session) = shard.session(name.slot) else { return (None, Next::Nothing) };
     let Heard { event, gives, leaves } = shard.port.handle_control(now, session, carrier, control);
     let raised = event.and_then(|event| shard.tell(now, name.slot, event));
+    // To tell the application of an end may have closed the session.
+    let gives = gives || (event.is_some() && shard.is_withdrawn(name.slot, session));
     shard.vacate_if_over(name.slot, session);
     if gives {
         expiry::note(shard.port.poll_timeout());

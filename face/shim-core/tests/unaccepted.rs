@@ -1,0 +1,60 @@
+//! Sessions that wait to be accepted while the application does other things.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use spillway_auth::Key;
+use spillway_batch::Control;
+use spillway_session::{ClientSession, StreamLimits};
+use spillway_wire::session::{Acknowledge, SessionId};
+use support::driver::{Driver, Relayed};
+use support::inside;
+
+/// The next thing that the server says of the session besides what it has taken.
+fn next_control(helper: &mut Driver, id: spillway_batch::Id) -> Control {
+    loop {
+        match helper.next_relayed(id) {
+            Relayed::Control(Control::Acknowledge(_)) => {}
+            Relayed::Control(control) => return control,
+            Relayed::Data(_) => panic!("nobody has accepted the session, who could answer it"),
+        }
+    }
+}
+
+/// Ends the application's thread, however the test ends.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn one_that_breaks_a_rule_is_closed_at_once() {
+    let inside = inside::start();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // The application waits for events and never accepts.
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                inside.wait(64, 10);
+            }
+        });
+        let _ends = Ends(&is_done);
+        let mut helper = Driver::loopback(inside.link);
+        let client = SocketAddr::from(([127, 0, 0, 7], 4_321));
+        let mut session =
+            ClientSession::new(Key::loopback_only(), SessionId([7; 16]), StreamLimits::default());
+        let words = session.open(helper.now(), client, None);
+        let id = helper.link.open_relayed(words).unwrap();
+        assert!(matches!(next_control(&mut helper, id), Control::Resumed(_)));
+        // The server has written nothing that could be acknowledged.
+        let acknowledge = Acknowledge { received: 1_000, finish_received: false, answer: false };
+        helper.link.relay_control(id, Control::Acknowledge(acknowledge));
+        helper.flush();
+        assert!(matches!(next_control(&mut helper, id), Control::Close(_)));
+    });
+}
