@@ -122,7 +122,16 @@ impl Layout {
             hand_down_cpu(root)?;
             hand_down_cpu(&root.join(run))?;
         }
-        Ok(())
+        self.put_before_others(run)
+    }
+
+    /// Gives a run's group the largest weight there is. With the ordinary one all its hosts together count as much as a
+    /// single kernel thread, and wait for one that works for some milliseconds.
+    fn put_before_others(&self, run: &str) -> Result<(), LabError> {
+        match self {
+            Layout::V1 { cpu, .. } => write(&cpu.join(run).join("cpu.shares"), "262144"),
+            Layout::V2 { root } => write(&root.join(run).join("cpu.weight"), "10000"),
+        }
     }
 
     /// Makes the groups of one host.
