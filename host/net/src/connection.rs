@@ -6,7 +6,6 @@ mod sending;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::epoll::EventFlags;
-use rustix::io::Errno;
 use rustix::net::sockopt;
 use spillway_transport::{Chunk, LostReason};
 
@@ -14,6 +13,7 @@ pub use self::receiving::Read;
 use self::receiving::Receiving;
 use self::sending::Sending;
 use crate::outgoing::{Flush, Pool};
+use crate::reason::reason;
 
 /// One connection.
 #[derive(Debug)]
@@ -302,15 +302,5 @@ impl Connection {
     pub fn ask_acknowledged(&mut self) -> Option<u64> {
         let is_dead = self.is_dead();
         self.sending.ask_acknowledged(&self.fd, is_dead)
-    }
-}
-
-/// What an error of the host says about a connection.
-pub fn reason(error: Errno) -> LostReason {
-    match error {
-        Errno::CONNREFUSED => LostReason::Refused,
-        Errno::CONNRESET | Errno::PIPE => LostReason::Reset,
-        Errno::TIMEDOUT => LostReason::TimedOut,
-        _ => LostReason::Failed,
     }
 }

@@ -6,8 +6,9 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 use spillway_transport::{Application, Conn, Event, LostReason};
 
-use crate::connection::{Connection, Note, Read, reason};
+use crate::connection::{Connection, Note, Read};
 use crate::context::Context;
+use crate::reason::reason;
 use crate::sockets::{WAKE_TOKEN, is_connecting, listener_of_questions};
 
 /// Reads of one connection in a row, where each found less than a buffer full; then it is the others' turn.

@@ -25,6 +25,7 @@ mod limiter;
 mod listen;
 mod outgoing;
 mod questions;
+mod reason;
 mod remote;
 mod sockets;
 mod steering;

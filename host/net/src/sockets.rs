@@ -11,11 +11,12 @@ use rustix::net::sockopt;
 use spillway_parts::Delays;
 use spillway_transport::{Conn, LostReason, Time};
 
-use crate::connection::{Connection, Flushed, reason};
+use crate::connection::{Connection, Flushed};
 use crate::limiter::Limiter;
 use crate::listen::{ContextListeners, Listener};
 use crate::outgoing::Pool;
 use crate::questions::Questions;
+use crate::reason::reason;
 use crate::sys::Epoll;
 use crate::table::Table;
 use crate::{Config, Notice};

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use spillway_transport::LostReason;
 
-use super::reason;
+use crate::reason::reason;
 
 /// The direction from the peer to us.
 #[derive(Debug, Default)]
