@@ -43,7 +43,7 @@ fn a_short_file_has_the_defaults() {
 fn only_regular_files_of_a_configurations_length_are_read() {
     let read = |path: &Path| read_file(path, false).expect_err("not a configuration").to_string();
     assert!(read(Path::new("/dev/zero")).contains("is not a regular file"));
-    let directory = std::env::temp_dir().join(format!("spillway-config-{}", std::process::id()));
+    let directory = std::env::temp_dir().join(format!("spillway-config-files-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let (fifo, long) = (directory.join("fifo"), directory.join("long.toml"));
     rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
