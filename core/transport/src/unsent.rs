@@ -2,7 +2,7 @@
 
 use crate::Chunk;
 
-/// A chunk of which a socket has taken a part, if there is one. More come when all of it is gone.
+/// A chunk, if there is one, of which a socket may have taken a part. The next one comes when all of it is gone.
 #[derive(Debug, Default)]
 pub struct Unsent(Chunk);
 
@@ -25,11 +25,12 @@ impl Unsent {
     /// Gives a socket all there is, until it takes no more.
     ///
     /// `next` returns what comes after a chunk, which it gets back for reuse; at first that is an empty one. `send` returns
-    /// how many bytes the socket took; none: it takes no more for now.
+    /// how many bytes the socket took, and is asked again even after `Some(0)` (a signal came); `None` says that the socket
+    /// takes no more for now.
     ///
     /// # Errors
     /// Those of `send`. What was not sent stays here.
-    pub fn push<E>(
+    pub fn send_all<E>(
         &mut self,
         mut next: impl FnMut(Chunk) -> Option<Chunk>,
         mut send: impl FnMut(&[u8]) -> Result<Option<usize>, E>,
@@ -49,13 +50,13 @@ impl Unsent {
     }
 
     /// The same with a transport, whose `send` returns how many of these bytes it took.
-    pub fn push_to(
+    pub fn send_all_to(
         &mut self,
         next: impl FnMut(Chunk) -> Option<Chunk>,
         mut send: impl FnMut(&[u8]) -> usize,
     ) {
         let mut is_full = false;
-        let outcome = self.push(next, |bytes| {
+        let outcome = self.send_all(next, |bytes| {
             if is_full {
                 return Ok::<_, core::convert::Infallible>(None);
             }
@@ -90,7 +91,7 @@ mod tests {
             let (mut unsent, mut next, mut got) = (Unsent::default(), chunks(), Vec::new());
             for room in 0..30 {
                 let mut room = room % 5;
-                unsent.push_to(&mut next, |bytes| {
+                unsent.send_all_to(&mut next, |bytes| {
                     let taken = bytes.len().min(most).min(room);
                     room -= taken;
                     got.extend_from_slice(&bytes[..taken]);
@@ -108,7 +109,7 @@ mod tests {
     #[test]
     fn a_transport_that_took_less_is_not_asked_again() {
         let (mut unsent, mut calls) = (Unsent::default(), 0);
-        unsent.push_to(chunks(), |_| {
+        unsent.send_all_to(chunks(), |_| {
             calls += 1;
             2
         });
@@ -119,7 +120,7 @@ mod tests {
     fn what_a_broken_socket_did_not_take_stays() {
         let mut unsent = Unsent::default();
         let mut calls = 0;
-        let outcome = unsent.push(chunks(), |_| {
+        let outcome = unsent.send_all(chunks(), |_| {
             calls += 1;
             if calls == 1 { Ok(Some(4)) } else { Err("broken") }
         });

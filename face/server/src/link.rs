@@ -162,7 +162,7 @@ impl Link {
             self.end.recycle(spent);
             self.end.flush(now)
         };
-        self.unsent.push(next, |bytes| match send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+        self.unsent.send_all(next, |bytes| match send(&self.socket, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) => Ok(Some(sent)),
             Err(Errno::INTR) => Ok(Some(0)),
             Err(Errno::AGAIN) => Ok(None),

@@ -227,7 +227,7 @@ impl Inner {
             end.recycle(spent);
             end.flush(sys::now())
         };
-        self.unsent.push(next, |bytes| match sys::send(self.fd, bytes) {
+        self.unsent.send_all(next, |bytes| match sys::send(self.fd, bytes) {
             Ok(sent) => Ok(Some(sent)),
             Err(libc::EINTR) => Ok(Some(0)),
             Err(libc::EAGAIN) => Ok(None),

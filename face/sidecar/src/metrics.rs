@@ -195,10 +195,11 @@ const ALL: [Declared<Told>; 25] = [
 ];
 
 pub(crate) fn tell(shared: &Shared, out: &mut Exposition) {
+    let status = shared.status();
     let (mut direct, mut helped) = (Total::default(), Total::default());
     shared.parts().iter().for_each(|part| part.latencies.add_totals([&mut direct, &mut helped]));
     let cpu_ns = shared.sum(|counters: &Counters| counters.cpu_ns.value());
-    Declared::tell(&ALL, &Told { status: shared.status(), direct, helped, cpu_ns }, out);
+    Declared::tell(&ALL, &Told { status, direct, helped, cpu_ns }, out);
 }
 
 fn by_reason(family: &mut Family<'_>, counts: &BTreeMap<String, u64>) {

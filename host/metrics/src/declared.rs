@@ -2,7 +2,8 @@
 
 use crate::exposition::{Exposition, Family, Kind, Metric};
 
-/// A metric, and how its samples are taken from a snapshot of type `T`. A program's list of these is all that it tells.
+/// A metric, and how its samples are taken from a snapshot of type `T`. A program has a list of these, beside
+/// [those of every process](crate::process::METRICS).
 #[derive(Debug)]
 pub struct Declared<T> {
     metric: Metric,

@@ -42,10 +42,10 @@ enum Life {
 /// What follows from a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
-    /// Nothing was to be written, or nothing may be.
+    /// It is dead, or the kernel has yet to tell that it takes more.
     Nothing,
     /// The kernel took what it could.
-    Some {
+    Done {
         /// The application is to hear that there is room.
         has_room: bool,
         /// Somebody waits for acknowledgements.
@@ -93,7 +93,7 @@ impl Connection {
     }
 
     /// Forgets what waits to be sent. The socket is the caller's.
-    pub fn end(mut self, pool: &mut Pool) -> OwnedFd {
+    pub fn into_socket(mut self, pool: &mut Pool) -> OwnedFd {
         self.sending.clear(pool);
         self.fd
     }
@@ -115,7 +115,7 @@ impl Connection {
         self.sending.has_something()
     }
 
-    /// It is dead from now on. The first reason counts.
+    /// It is dead from now on. Of several deaths the first counts.
     pub fn die(&mut self, reason: LostReason, pool: &mut Pool) {
         self.sending.clear(pool);
         if !self.is_dead() {
@@ -174,7 +174,7 @@ impl Connection {
         match self.life {
             Life::Connecting | Life::Dead(_) => false,
             Life::Open => self.receiving.wants_read(),
-            Life::Broken(_) => self.receiving.wants_end(),
+            Life::Broken(_) => self.receiving.has_unread(),
         }
     }
 
@@ -254,11 +254,11 @@ impl Connection {
         if let Flush::Failed(error) = end {
             let why = reason(error);
             self.sending.clear(pool);
-            self.break_off(why);
+            let why = self.break_off(why);
             self.receiving.note_readable();
             return if self.receiving.is_finished() { Flushed::Lost(why) } else { Flushed::Broken };
         }
-        Flushed::Some { has_room, is_watched: self.sending.is_watched(), is_over: self.is_over() }
+        Flushed::Done { has_room, is_watched: self.sending.is_watched(), is_over: self.is_over() }
     }
 
     /// Whether both directions have ended, the kernel has taken all of ours, and the peer has acknowledged it where that

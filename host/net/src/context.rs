@@ -190,7 +190,7 @@ impl<A: Application> Context<A> {
     /// Frees the connection and tells why.
     pub(crate) fn tell_lost(&mut self, conn: Conn, reason: LostReason) {
         if let Some(connection) = self.sockets.table.remove(conn) {
-            drop(connection.end(&mut self.sockets.pool));
+            drop(connection.into_socket(&mut self.sockets.pool));
             self.tell(conn, Event::Lost(reason));
         }
     }

@@ -112,7 +112,7 @@ impl Sockets {
         let set = self.urgent.as_ref().filter(|_| connection.is_connecting()).unwrap_or(&self.epoll);
         if let Err(error) = set.add(connection.fd(), connection_token(conn), CONNECTION_EVENTS) {
             // Not an orderly end, which would look like an answer.
-            close_with_reset(connection.end(&mut self.pool));
+            close_with_reset(connection.into_socket(&mut self.pool));
             return Err(error);
         }
         let entered = self.table.insert(connection);
@@ -180,7 +180,7 @@ impl Sockets {
     /// Ends a connection with a reset, silently.
     pub(crate) fn reset(&mut self, conn: Conn) {
         if let Some(connection) = self.table.remove(conn) {
-            close_with_reset(connection.end(&mut self.pool));
+            close_with_reset(connection.into_socket(&mut self.pool));
         }
     }
 
@@ -199,7 +199,7 @@ impl Sockets {
         let Some(connection) = self.table.find(conn) else { return };
         match connection.flush(&mut self.pool, room_below) {
             Flushed::Nothing => {}
-            Flushed::Some { has_room, is_watched, is_over } => {
+            Flushed::Done { has_room, is_watched, is_over } => {
                 if has_room {
                     self.note(conn);
                 }

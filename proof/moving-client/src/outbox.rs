@@ -35,7 +35,7 @@ impl Outbox {
             fill(link);
             link.flush(now)
         };
-        self.0.push(next, |bytes| match socket::send(socket, bytes) {
+        self.0.send_all(next, |bytes| match socket::send(socket, bytes) {
             Ok(sent) => Ok(Some(sent)),
             Err(error) if socket::is_later(&error) => Ok(None),
             Err(error) => Err(error),

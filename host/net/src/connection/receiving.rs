@@ -70,11 +70,11 @@ impl Receiving {
 
     /// Whether bytes or an end may be told.
     pub(super) fn wants_read(&self) -> bool {
-        self.wants_end() && (self.granted > 0 || self.told.hung_up)
+        self.has_unread() && (self.granted > 0 || self.told.hung_up)
     }
 
-    /// Whether at least an end may be told.
-    pub(super) fn wants_end(&self) -> bool {
+    /// Whether there may be bytes or an end that were not read.
+    pub(super) fn has_unread(&self) -> bool {
         self.told.readable && !self.is_finished
     }
 

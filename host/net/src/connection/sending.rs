@@ -33,6 +33,8 @@ enum Room {
     Wanted,
     /// There is some, which is to be told.
     ToTell,
+    /// There was some, which is to be told; since then it was told that there is none.
+    ToTellAndWanted,
 }
 
 /// How far the end of our direction has come.
@@ -78,10 +80,10 @@ impl Sending {
 
     /// Whether the kernel has everything and the end, and the peer has acknowledged it where that is watched.
     pub(super) fn is_over(&self) -> bool {
-        self.end == End::Shut && self.out.is_empty() && !self.is_unacknowledged()
+        self.end == End::Shut && self.out.is_empty() && !self.awaits_acknowledgement()
     }
 
-    fn is_unacknowledged(&self) -> bool {
+    fn awaits_acknowledgement(&self) -> bool {
         self.acknowledgements.are_watched && self.acknowledgements.through < self.sent
     }
 
@@ -120,19 +122,22 @@ impl Sending {
         Ok(())
     }
 
-    /// Room that is to be told already is told once: who finds too little then asks again.
     pub(super) fn want_room(&mut self) {
-        if self.room == Room::NotWanted {
-            self.room = Room::Wanted;
-        }
+        self.room = match self.room {
+            Room::NotWanted | Room::Wanted => Room::Wanted,
+            Room::ToTell | Room::ToTellAndWanted => Room::ToTellAndWanted,
+        };
     }
 
     /// Whether the application is to hear of room now.
     pub(super) fn take_room(&mut self) -> bool {
-        let is_to_tell = self.room == Room::ToTell;
-        if is_to_tell {
-            self.room = Room::NotWanted;
-        }
+        let (room, is_to_tell) = match self.room {
+            Room::NotWanted => (Room::NotWanted, false),
+            Room::Wanted => (Room::Wanted, false),
+            Room::ToTell => (Room::NotWanted, true),
+            Room::ToTellAndWanted => (Room::Wanted, true),
+        };
+        self.room = room;
         is_to_tell && self.is_open()
     }
 
@@ -168,7 +173,8 @@ impl Sending {
             }
             Flush::Empty => {}
         }
-        let has_room = self.room == Room::Wanted && sent > 0 && self.out.len() <= room_below;
+        let is_wanted = matches!(self.room, Room::Wanted | Room::ToTellAndWanted);
+        let has_room = is_wanted && sent > 0 && self.out.len() <= room_below;
         if has_room {
             self.room = Room::ToTell;
         }
@@ -180,7 +186,7 @@ impl Sending {
     }
 
     pub(super) fn enter_watch(&mut self) -> bool {
-        self.is_unacknowledged() && !std::mem::replace(&mut self.acknowledgements.in_watch, true)
+        self.awaits_acknowledgement() && !std::mem::replace(&mut self.acknowledgements.in_watch, true)
     }
 
     pub(super) fn is_in_watch(&self) -> bool {

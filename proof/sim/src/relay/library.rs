@@ -193,7 +193,7 @@ impl Link {
             self.end.recycle(spent);
             self.end.flush(now)
         };
-        self.unsent.push_to(next, |bytes| out.send(conn, bytes));
+        self.unsent.send_all_to(next, |bytes| out.send(conn, bytes));
         self.unsent.is_empty()
     }
 }

@@ -119,7 +119,7 @@ impl Copyist {
             end.recycle(spent);
             end.flush(now)
         };
-        unsent.push_to(next, |bytes| out.send(*conn, bytes));
+        unsent.send_all_to(next, |bytes| out.send(*conn, bytes));
     }
 
     fn data<T: Transport>(&mut self, now: Time, bytes: &[u8], out: &mut T) {

@@ -295,7 +295,7 @@ impl Server {
                 link.end.recycle(spent);
                 link.end.flush(now)
             };
-            link.unsent.push_to(next, |bytes| out.send(conn, bytes));
+            link.unsent.send_all_to(next, |bytes| out.send(conn, bytes));
             if link.end.may_read() || self.canary == Some(Canary::ReadFlooders) {
                 out.grant(conn, std::mem::take(&mut link.ungranted));
             }

@@ -55,7 +55,7 @@ impl LibraryClient {
             self.acceptor.recycle(spent);
             self.acceptor.flush()
         };
-        self.unsent.push_to(next, |bytes| {
+        self.unsent.send_all_to(next, |bytes| {
             let taken = out.send(conn, bytes);
             self.sent += taken as u64;
             taken
