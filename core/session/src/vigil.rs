@@ -62,9 +62,14 @@ impl Vigil {
         Vigil { patience, smoothed: None, heard_at: now, awaits_since: None, has_asked: false, left: 0 }
     }
 
-    /// Another carrier is watched from now on.
-    pub fn restart(&mut self, now: Time) {
-        *self = Vigil { smoothed: self.smoothed, left: self.left, ..Vigil::new(self.patience, now) };
+    /// Another carrier is watched from now on. `attached_in`: how long its handshake took, which counts as its first
+    /// round trip, as TCP's own handshake does (RFC 6298 §2.2), if that gives it more time than the round trips of the
+    /// carrier before: a helper that many clients move to at once answers slowly for a while, and must not be left for
+    /// that.
+    pub fn restart(&mut self, now: Time, attached_in: Duration) {
+        let first = (attached_in, attached_in / 2);
+        let smoothed = self.smoothed.map(|before| core::cmp::max_by_key(before, first, until_doubt));
+        *self = Vigil { smoothed, left: self.left, ..Vigil::new(self.patience, now) };
     }
 
     /// Something came on the carrier. `awaits`: something is still awaited.
@@ -99,7 +104,7 @@ impl Vigil {
     /// How long an answer may take now.
     pub fn timeout(&self) -> Duration {
         let Patience { floor, ceiling, .. } = self.patience;
-        let once = self.smoothed.map_or(ceiling, |(mean, deviation)| (mean + deviation * 4).max(floor));
+        let once = self.smoothed.as_ref().map_or(ceiling, |smoothed| until_doubt(smoothed).max(floor));
         once.saturating_mul(1 << self.left.min(DOUBLINGS_MAX)).min(ceiling)
     }
 
@@ -131,6 +136,11 @@ impl Vigil {
             None => self.heard_at + self.patience.idle,
         }
     }
+}
+
+/// RFC 6298's RTO: mean and deviation of round trips.
+fn until_doubt((mean, deviation): &(Duration, Duration)) -> Duration {
+    *mean + *deviation * 4
 }
 
 #[cfg(test)]
@@ -199,8 +209,35 @@ mod tests {
     fn another_carrier_begins_with_what_was_measured() {
         let mut vigil = measured(1);
         vigil.awaits(at(60_000));
-        vigil.restart(at(60_200));
+        vigil.restart(at(60_200), MS);
         assert_eq!((vigil.timeout(), vigil.poll(at(60_300))), (100 * MS, None));
+    }
+
+    #[test]
+    fn a_carrier_whose_handshake_was_slow_gets_more_time() {
+        let mut vigil = measured(1);
+        vigil.restart(at(60_000), 100 * MS);
+        assert_eq!(vigil.timeout(), 300 * MS);
+        for round in 1..20 {
+            vigil.awaits(at(60_000 + round));
+            vigil.heard(at(60_001 + round), false);
+        }
+        assert_eq!(vigil.timeout(), 100 * MS, "round trips of this carrier count from now on");
+    }
+
+    #[test]
+    fn a_quick_handshake_does_not_shorten_what_was_measured() {
+        let mut vigil = measured(250);
+        let before = vigil.timeout();
+        vigil.restart(at(60_000), MS);
+        assert_eq!(vigil.timeout(), before);
+    }
+
+    #[test]
+    fn a_handshake_alone_measures_nothing() {
+        let mut vigil = Vigil::new(Patience::default(), at(0));
+        vigil.restart(at(2), 2 * MS);
+        assert_eq!(vigil.timeout(), 1000 * MS);
     }
 
     #[test]
@@ -208,13 +245,13 @@ mod tests {
         let mut vigil = measured(1);
         for (round, patience_ms) in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1000), (5, 1000)] {
             let begin = 60_000 + round * 10_000;
-            vigil.restart(at(begin));
+            vigil.restart(at(begin), MS);
             vigil.awaits(at(begin));
             assert_eq!(vigil.timeout(), patience_ms * MS);
             assert_eq!(vigil.poll(at(begin + u64::from(patience_ms) / 2)), Some(Doubt::Ask));
             assert_eq!(vigil.poll(at(begin + u64::from(patience_ms))), Some(Doubt::Leave));
         }
-        vigil.restart(at(200_000));
+        vigil.restart(at(200_000), MS);
         vigil.awaits(at(200_000));
         vigil.heard(at(200_001), false);
         assert_eq!(vigil.timeout(), 100 * MS);

@@ -1,6 +1,7 @@
 //! One carrier of a session: a link of its own to a link port, with one connection on it.
 
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use spillway_auth::Fresh;
 use spillway_batch::{Control, Id, Limits, LinkError, OpenerEvent, OpenerLink, Scratch};
@@ -35,6 +36,8 @@ pub(super) struct LinkCarrier {
     /// The host has been told to connect.
     is_opened: bool,
     line: Option<Line>,
+    /// When the link port was chosen.
+    chosen_at: Time,
     /// The server has to answer until then.
     deadline: Time,
 }
@@ -52,8 +55,9 @@ struct Line {
 }
 
 impl LinkCarrier {
-    pub(super) fn new(target: LinkTarget, deadline: Time) -> LinkCarrier {
-        LinkCarrier { target, is_opened: false, line: None, deadline }
+    /// A link port that is chosen now; its server has to answer within `timeout`.
+    pub(super) fn new(target: LinkTarget, now: Time, timeout: Duration) -> LinkCarrier {
+        LinkCarrier { target, is_opened: false, line: None, chosen_at: now, deadline: now + timeout }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -62,6 +66,11 @@ impl LinkCarrier {
 
     pub(super) fn deadline(&self) -> Time {
         self.deadline
+    }
+
+    /// The time since the link port was chosen.
+    pub(super) fn age(&self, now: Time) -> Duration {
+        now.since(self.chosen_at)
     }
 
     /// The host was told to connect.

@@ -305,7 +305,7 @@ impl<E> Driver<E> {
         }
         if let Some(target) = self.schedule.poll_target(now) {
             debug_assert!(self.carrier.is_none(), "another route is tried when the carrier was left");
-            self.carrier = Some(LinkCarrier::new(target, now + self.attach_timeout));
+            self.carrier = Some(LinkCarrier::new(target, now, self.attach_timeout));
         }
         self.look_after(now);
     }
@@ -359,10 +359,10 @@ impl<E> Driver<E> {
     fn note(&mut self, now: Time, event: ClientEvent) -> Result<(), CarrierLoss<E>> {
         match event {
             ClientEvent::Attached { room } => {
-                self.vigil.restart(now);
-                if let Some(address) = self.carrier.as_ref().map(LinkCarrier::address) {
-                    self.schedule.attached(address);
-                    self.events.push(SessionEvent::Moved(address));
+                if let Some(carrier) = &self.carrier {
+                    self.vigil.restart(now, carrier.age(now));
+                    self.schedule.attached(carrier.address());
+                    self.events.push(SessionEvent::Moved(carrier.address()));
                 }
                 if room {
                     self.tell_room();
@@ -449,7 +449,7 @@ impl<E> Driver<E> {
     /// Leaves a carrier on which no server has answered, because it is the session's turn to return to the server.
     fn leave_for_turn(&mut self, now: Time) {
         if let Some(carrier) = &self.carrier {
-            let silent = self.attach_timeout.saturating_sub(carrier.deadline().since(now));
+            let silent = carrier.age(now);
             self.leave(now, CarrierLoss::Silent(silent));
         }
     }
