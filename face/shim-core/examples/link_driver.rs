@@ -5,7 +5,7 @@
 //!
 //! `link_driver attach PLAIN LINK BATCH ROUNDS` sends rounds of batches to a server that runs already, for instance
 //! under `valgrind --tool=callgrind` with LD_PRELOAD and SPILLWAY_LINK set: two runs with different numbers of rounds
-//! tell instructions per GET, which do not depend on what else the machine does.
+//! give the instructions per GET, which do not depend on the machine's other load.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -137,8 +137,7 @@ fn helped(server: &Server, batch: usize) -> f64 {
     (server.cpu_ns() - before) as f64 / 1000.0 / gets_done as f64
 }
 
-/// As many clients, each with one GET outstanding, on one epoll loop: what a server sees of clients that do not
-/// know of each other.
+/// Measures this many clients, each with one GET outstanding, on one epoll loop: a server sees independent clients.
 fn plain(server: &Server, clients: usize) -> f64 {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a set can be made");
     let gets: Vec<_> = (0..clients).map(|number| format!("get {}\r\n", key(number))).collect();

@@ -13,31 +13,31 @@ use crate::table::{self, Entry};
 use crate::wakes::Wakes;
 use crate::{fork, links, listeners, names, port, prepared, real};
 
-/// Held while a blocking listener is looked at and accepted from, so that of several threads that see the same
-/// client none is left blocked in the kernel, where helped clients cannot wake it. Nobody waits for it: should its
-/// holder be blocked nevertheless, because another process took the client, the others go on.
+/// Held while a blocking listener is polled and accepted from: otherwise, of several threads that see the same
+/// client, all but one would block in the kernel, where helped clients cannot wake them. Threads only try this lock:
+/// should its holder block nevertheless, because another process took the client, the others go on.
 static REAL_ACCEPT: Mutex<()> = Mutex::new(());
 
-/// `accept4` on a listener. `flags` as of `accept4`.
+/// `accept4` on a listener, with the flags of `accept4`.
 ///
 /// # Safety
-/// As of `accept4`.
+/// Same as for `accept4`.
 pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
     let before = sys::errno();
     if prepared::is_wanted() && is_blocking(fd) {
-        // A server that does not poll its listener at all.
+        // A server that does not poll its listener.
         port::listener_awaited(fd);
     }
-    // SAFETY: the call as it came.
+    // SAFETY: passes the caller's arguments on unchanged.
     let pass = || unsafe { real::accept4(fd, out, length, flags) };
     if !matches!(table::entry(fd), Entry::Listener(_)) || !fork::is_owner() {
         return pass();
     }
-    // Where it is a real connection's turn and there is none, the listener may be a blocking one.
-    // A child between vfork and exec gets real ones only: what it accepts is a descriptor of its own.
+    // Also at a real connection's turn, if none waits: the listener may be a blocking one. A child between `vfork`
+    // and `exec` gets real connections only: its descriptors are not this process's.
     let may_be_virtual = listeners::has_queued() && fork::is_owner_process();
     if may_be_virtual && (listeners::virtual_turn() || !is_readable(fd)) {
-        // SAFETY: as of `accept4`.
+        // SAFETY: same as for `accept4`.
         if let Some(outcome) = unsafe { accept_virtual(fd, out, length, flags) } {
             return result(before, outcome);
         }
@@ -46,11 +46,11 @@ pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flag
         return pass();
     }
     let Some(stand_in) = listeners::noted(fd) else { return pass() };
-    // SAFETY: as of `accept4`.
+    // SAFETY: same as for `accept4`.
     result(before, unsafe { wait(fd, stand_in, out, length, flags) })
 }
 
-/// Waits for either kind of client.
+/// Waits for a direct or a helped client.
 unsafe fn wait(
     fd: c_int,
     stand_in: &'static Connection,
@@ -73,8 +73,8 @@ unsafe fn wait(
         match REAL_ACCEPT.try_lock() {
             Err(TryLockError::WouldBlock) => std::thread::yield_now(),
             _alone if is_readable(fd) => {
-                drop(blocked); // another thread receives from now on
-                // SAFETY: the call as it came.
+                drop(blocked); // another thread leads from now on
+                // SAFETY: passes the caller's arguments on unchanged.
                 let accepted = unsafe { real::accept4(fd, out, length, flags) };
                 return if accepted < 0 { Err(sys::errno()) } else { Ok(accepted) };
             }

@@ -1,4 +1,4 @@
-//! Socket addresses between Rust and C, and where helpers connect.
+//! Conversion of socket addresses between Rust and C, and the address of the link port.
 
 use core::mem::{size_of, zeroed};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -6,7 +6,7 @@ use core::ptr::copy_nonoverlapping;
 
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
-/// Where helpers connect.
+/// The address of the link port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkAddress {
     /// `None` for all addresses.
@@ -24,7 +24,7 @@ impl core::fmt::Display for LinkAddress {
     }
 }
 
-/// A C address with its length.
+/// The C form of an address, with its length.
 pub(crate) fn to_c(address: SocketAddr) -> (sockaddr_storage, socklen_t) {
     // SAFETY: all zeros is a valid sockaddr_storage.
     let mut storage: sockaddr_storage = unsafe { zeroed() };
@@ -55,7 +55,7 @@ pub(crate) fn to_c(address: SocketAddr) -> (sockaddr_storage, socklen_t) {
     (storage, length as socklen_t)
 }
 
-/// The Rust address, if it is one of IP.
+/// The Rust form of a C address; `None` if it is not an IP address.
 pub(crate) fn from_c(storage: &sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
@@ -75,7 +75,7 @@ pub(crate) fn from_c(storage: &sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// An address as a socket of this family shows it: IPv4 inside IPv6 where the family is IPv6.
+/// The address as a socket of this family reports it: IPv4-mapped for an IPv6 socket, and plain IPv4 for an IPv4 socket.
 pub(crate) fn in_family(address: SocketAddr, family: c_int) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) if family == libc::AF_INET6 => {
@@ -89,7 +89,7 @@ pub(crate) fn in_family(address: SocketAddr, family: c_int) -> SocketAddr {
     }
 }
 
-/// Fills the caller's buffer as `accept` and `getpeername` do: cut to its length, the full length reported.
+/// Fills the caller's buffer as `accept` and `getpeername` do: truncates to `*length`, and stores the full length.
 ///
 /// # Safety
 /// `out` is null or has `*length` writable bytes, and `length` is then valid.
@@ -125,7 +125,7 @@ mod tests {
     fn a_short_buffer_is_not_overrun() {
         let mut bytes = [0xaau8; 16];
         let mut length: socklen_t = 4;
-        // SAFETY: four bytes are offered of sixteen.
+        // SAFETY: the buffer has sixteen bytes, of which four are offered.
         unsafe { fill("10.0.0.1:7".parse().unwrap(), bytes.as_mut_ptr().cast(), &raw mut length) };
         assert_eq!(length, 16);
         assert_eq!(&bytes[4..], [0xaa; 12]);

@@ -1,9 +1,9 @@
-//! Where this library's memory comes from: the application's `malloc`, until the process ends.
+//! The source of this library's memory: the application's `malloc`, until the process ends.
 //!
 //! An application may call `exit` inside a signal handler, and the signal may have come while the thread was inside
-//! `malloc` or `free`. The thread then holds a lock of the heap that it never gives back, and would wait for itself if it
-//! allocated or freed anything more. So the thread that ends the process gets its memory from the kernel from then on,
-//! and nothing is freed any more, by any thread: the process is about to end.
+//! `malloc` or `free`. The thread then holds a lock of the heap that it never releases, and would deadlock if it
+//! allocated or freed anything more. So the thread that ends the process gets its memory from the kernel from then
+//! on, and no thread frees anything any more: the process is about to end.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -12,25 +12,25 @@ use std::alloc::System;
 
 use crate::sys::{self, call};
 
-/// Which thread ends the process: the address of its errno, which no other thread has; 0 for none.
+/// The thread that ends the process: the address of its errno, which differs between threads; 0 for none.
 static ENDING: AtomicUsize = AtomicUsize::new(0);
 
-/// The part that is free of the memory that the thread that ends the process has from the kernel. Used by it only.
+/// The unused part of the memory that the ending thread got from the kernel. Used by that thread only.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
-/// How much it has had from the kernel.
+/// Bytes that the ending thread has got from the kernel.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Taken from the kernel at once, at least.
+/// Least number of bytes of one request to the kernel.
 const PORTION_BYTES: usize = 1 << 20;
 
-/// Taken from the kernel in all. The last batches of all links are smaller; beyond it the heap is asked.
+/// Most bytes from the kernel in all. The last batches of all links are smaller; beyond it, memory comes from the heap.
 const BYTES_MAX: usize = 256 << 20;
 
 /// The allocator of the preload library.
 pub struct Allocator;
 
-/// The calling thread ends the process.
+/// Records that the calling thread ends the process.
 pub(crate) fn end() {
     ENDING.store(this_thread(), Ordering::Relaxed);
 }
@@ -39,8 +39,8 @@ fn this_thread() -> usize {
     sys::errno_address() as usize
 }
 
-/// Whether some thread ends the process. Memory that this thread got from the kernel reaches others by locks only, so that
-/// they see this, too.
+/// Whether some thread ends the process. Memory that it got from the kernel reaches other threads only through locks,
+/// so that a thread with such memory sees this, too.
 #[inline]
 fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed) != 0
@@ -74,7 +74,7 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         if !is_ending() {
-            // SAFETY: the caller's promises; nothing has come from elsewhere yet.
+            // SAFETY: the caller's promises; all memory is from `System` so far.
             unsafe { System.dealloc(memory, layout) };
         }
     }
@@ -82,11 +82,11 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if !is_ending() {
-            // SAFETY: the caller's promises; nothing has come from elsewhere yet.
+            // SAFETY: the caller's promises; all memory is from `System` so far.
             return unsafe { System.realloc(memory, layout, size) };
         }
-        // SAFETY: the caller promises that the new size is none that overflows, and that the old memory is as long as
-        // its layout says.
+        // SAFETY: the caller promises that the new size does not overflow, and that the old memory is as long as its
+        // layout says.
         unsafe {
             let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !new.is_null() {
@@ -137,11 +137,11 @@ fn map(bytes: usize) -> Result<usize, sys::Errno> {
 mod tests {
     use super::*;
 
-    /// All in one test: there is one end of a process.
+    /// One test for everything, because the state is the process's.
     #[test]
     fn the_thread_that_ends_the_process_has_memory_of_its_own() {
         let layout = |size, align| Layout::from_size_align(size, align).unwrap();
-        // SAFETY: layouts are as they were given, and memory is used within its size.
+        // SAFETY: each call gets the layout of its memory, and memory is used within its size.
         unsafe {
             let before = Allocator.alloc(layout(100, 8));
             before.write_bytes(7, 100);
@@ -167,7 +167,7 @@ mod tests {
                 let other = std::thread::spawn(move || Allocator.alloc(layout(2 << 20, 8)) as usize);
                 let other = other.join().unwrap();
                 assert_eq!(TAKEN.load(Ordering::Relaxed), taken, "others have theirs from the heap");
-                // More than there is for it.
+                // More than the bound on memory from the kernel.
                 let large = Allocator.alloc(layout(BYTES_MAX, 8));
                 (shrunk, [other as *mut u8, large])
             };

@@ -1,9 +1,9 @@
 //! Threads that wait for virtual connections outside epoll: blocked in `read`, `write` or `accept`, or in `poll`
 //! and `select`.
 //!
-//! Each sleeps in the kernel on its own real descriptors and an event counter that is written when one of its
-//! virtual connections changes. One of them, the leader, also receives for all from the links that no epoll set of
-//! the application's has. A leader that goes wakes another, which takes its place.
+//! Each sleeps in the kernel on its own real descriptors and an event counter that is written when one of its virtual
+//! connections changes. One thread, the leader, also receives for all of them from the links that are in no epoll set
+//! of the application. A leader that returns wakes another thread, which takes its place.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -17,12 +17,12 @@ use crate::waiters::{self, MANY, Slot};
 use crate::wakes::Wakes;
 use crate::{epoll, links, port, upkeep};
 
-/// Links in epoll sets of the application's are received from by its loops. In case none does, a blocked thread
-/// looks itself, after this time first, then after twice as long each time.
+/// The application's event loops receive from the links in its epoll sets. In case none does, a blocked thread
+/// receives, first after this time, then after twice as long each time.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// A blocked call, from its first look to its return.
+/// A blocked call, from its first check to its return.
 pub(crate) struct Blocked {
     waits_for: Vec<&'static Connection>,
     slot: Option<&'static Slot>,
@@ -31,8 +31,7 @@ pub(crate) struct Blocked {
 }
 
 impl Blocked {
-    /// Registers the calling thread: from now on a change of these connections wakes it. Look at them once more
-    /// after this.
+    /// Registers the calling thread: from now on a change of these connections wakes it. Check them once more after this.
     pub(crate) fn new(waits_for: Vec<&'static Connection>) -> Blocked {
         let slot = waiters::take();
         if let Some(slot) = slot {
@@ -41,13 +40,13 @@ impl Blocked {
         Blocked { waits_for, slot, leads: None, look: FIRST_LOOK }
     }
 
-    /// For a call that does not wait, but receives if nobody else does.
+    /// For a call that does not wait, but receives if no other thread does.
     pub(crate) fn passing() -> Blocked {
         Blocked { waits_for: Vec::new(), slot: None, leads: None, look: FIRST_LOOK }
     }
 
-    /// Sleeps until one of `descriptors`, whose answers are filled in, or one of the connections may have changed,
-    /// or the time is over; for less, and in vain, now and then.
+    /// Sleeps until one of `descriptors`, whose answers are filled in, or one of the connections may have changed, or
+    /// the time is over. May also return early without a change.
     pub(crate) fn sleep(
         &mut self,
         descriptors: &mut Vec<pollfd>,
@@ -116,7 +115,7 @@ impl Drop for Blocked {
         if let Some(slot) = self.slot {
             slot.end(&self.waits_for);
         }
-        // Somebody has to lead: also when whoever was woken for that goes without having done so.
+        // A thread has to lead, also if one that was woken for that returns without having led.
         if (self.leads.is_some() || self.slot.is_some())
             && port::own_set().is_some_and(|set| set.leader.load(Ordering::SeqCst) == 0)
         {
@@ -127,7 +126,7 @@ impl Drop for Blocked {
     }
 }
 
-/// Becomes the one that receives from the links in our own set, if there is such a set and nobody does.
+/// Makes the calling thread the leader, which receives from the links in the library's own set, if that has none.
 fn lead(slot: Option<&Slot>) -> Option<&'static Set> {
     let set = port::own_set()?;
     let me = slot.map_or(MANY, Slot::number);

@@ -13,7 +13,7 @@ use crate::nonblocking::{is_nonblocking, receive_once};
 use crate::sys::{self, Errno};
 use crate::wakes::Wakes;
 
-/// Goes on with a read that has taken `taken` bytes and is to wait for the first, or for all (MSG_WAITALL).
+/// Continues a read that has taken `taken` bytes and waits for the first byte, or for all bytes (MSG_WAITALL).
 ///
 /// # Safety
 /// `parts` describe writable memory.
@@ -47,7 +47,7 @@ pub(crate) unsafe fn receive_rest(
     Ok(taken)
 }
 
-/// Sends everything: less only when the connection ends or the time is over.
+/// Sends everything; less only if the connection ends or the timeout passes.
 ///
 /// # Safety
 /// `parts` describe readable memory.
@@ -97,15 +97,15 @@ fn after(parts: &[iovec], bytes: usize) -> Vec<iovec> {
     rest.filter(|part| part.iov_len > 0).collect()
 }
 
-/// A call that waits.
+/// The state of a call that waits.
 struct Wait {
     since: Time,
     blocked: Blocked,
 }
 
 impl Wait {
-    /// Returns when one of `bits` may be there; at once when called first. EAGAIN when the time is over, 0 for
-    /// never.
+    /// Returns when one of `bits` may be set; at once when called first. EAGAIN after `timeout_ms`, of which 0 means
+    /// no timeout.
     fn go_on(
         wait: &mut Option<Wait>,
         connection: &'static Connection,
@@ -117,7 +117,7 @@ impl Wait {
             Some(wait) => wait,
             None => {
                 *wait = Some(Wait { since: sys::now(), blocked: Blocked::new(vec![connection]) });
-                return Ok(()); // look once more, now that changes are told
+                return Ok(()); // check once more, because changes wake this thread from here on
             }
         };
         let left = match timeout_ms {

@@ -1,11 +1,11 @@
-//! How links and sessions name each other.
+//! Names by which links and sessions refer to each other.
 
 use spillway_batch::Id;
 
-/// What carries a session: a link, and a virtual connection on it.
+/// A session's carrier: the index of a link, and the id of a virtual connection on it.
 pub(crate) type CarrierName = (u32, Id);
 
-/// Names a session's place. It may be another session's by now: that one has another carrier, and another connection.
+/// Names a session's place, which another session may have taken meanwhile: that one has another carrier and connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) shard: u8,

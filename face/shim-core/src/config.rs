@@ -1,6 +1,6 @@
-//! What `spillway run` tells the shim, by the environment.
+//! Configuration that `spillway run` passes to the preload library in the environment.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 use core::net::SocketAddr;
 use core::time::Duration;
 
@@ -13,81 +13,85 @@ use crate::environment::variable;
 use crate::rotation;
 use crate::status::reader::directories;
 
-/// Where the link port is: `HOST:PORT`, or `:PORT` for all addresses.
+/// The link port: `HOST:PORT`, or `:PORT` for all addresses.
 pub const LINK: &CStr = c"SPILLWAY_LINK";
-/// Key files of helpers, one a line.
+/// Key files of helpers, one per line.
 pub const KEYS: &CStr = c"SPILLWAY_KEYS";
-/// Key files of library clients, one a line.
+/// Key files of library clients, one per line.
 pub const CLIENT_KEYS: &CStr = c"SPILLWAY_CLIENT_KEYS";
 /// Ranges of client addresses that helpers may carry, separated by commas.
 pub const ALLOW_CLIENTS: &CStr = c"SPILLWAY_ALLOW_CLIENTS";
 /// The application's port to serve; the first that it polls when this is not set.
 pub const PORT: &CStr = c"SPILLWAY_PORT";
-/// How many sessions there may be at once.
+/// The greatest number of sessions at once.
 pub const SESSIONS_MAX: &CStr = c"SPILLWAY_SESSIONS_MAX";
-/// Bytes of memory that all sessions may hold.
+/// Bytes of memory that all sessions together may hold.
 pub const SESSIONS_MEMORY: &CStr = c"SPILLWAY_SESSIONS_MEMORY";
-/// After so many milliseconds with few and fast requests helped sessions are sent back; 0 for never.
+/// Milliseconds of low load after which helped sessions are sent back to the server's port; 0 for never.
 pub const RELEASE_AFTER: &CStr = c"SPILLWAY_RELEASE_AFTER_MS";
 /// `1`: end the server rather than run it without help.
 pub const REQUIRE: &CStr = c"SPILLWAY_REQUIRE";
 /// `1`: refuse links that would not be encrypted.
 pub const REQUIRE_ENCRYPTION: &CStr = c"SPILLWAY_REQUIRE_ENCRYPTION";
-/// Names one start by `spillway run`: all its processes have the same.
+/// Identifies one start by `spillway run`; all processes of the start have the same value.
 pub const LAUNCH: &CStr = c"SPILLWAY_LAUNCH";
-/// `1`: the shim does nothing at all.
+/// The process id of the program that `spillway run` became.
+pub const STARTED: &CStr = c"SPILLWAY_STARTED";
+/// `1`: the preload library does nothing.
 pub const OFF: &CStr = c"SPILLWAY_OFF";
 
 /// Bytes of each connection that may be received and not yet read.
 const WINDOW_BYTES: u32 = 64 * 1024;
 
-/// Sessions at once where nothing else is said. Each keeps at most 256 KiB for its client, and as much as a connection
-/// may have unread.
+/// Default of [`SESSIONS_MAX`]. Each session keeps at most 256 KiB for its client, and as many unread bytes as a
+/// connection.
 pub const SESSIONS_MAX_DEFAULT: usize = 65_536;
 
-/// As of [`SESSIONS_MEMORY`] where nothing else is said.
+/// Default of [`SESSIONS_MEMORY`], in bytes.
 pub const SESSIONS_MEMORY_DEFAULT: usize = 256 << 20;
-/// The least: sixteen tables share it, and less would end sessions that hold no more than one may.
+/// Least value of [`SESSIONS_MEMORY`]: 16 tables share it, and less would end sessions that keep within their own bound.
 pub const SESSIONS_MEMORY_MIN: usize = 16 << 20;
 
-/// As of [`RELEASE_AFTER`] where nothing else is said, in milliseconds.
+/// Default of [`RELEASE_AFTER`], in milliseconds.
 pub const RELEASE_AFTER_DEFAULT_MS: u32 = 10_000;
 
 /// The configuration of one server process.
 #[derive(Debug)]
 pub struct Config {
-    /// Where helpers connect.
+    /// The address of the link port.
     pub link: LinkAddress,
     /// Keys of helpers and clients.
     pub ring: KeyRing,
-    /// The files that they came from.
+    /// The files that the keys were read from.
     pub key_files: Vec<(Role, String)>,
     /// Client addresses that may be carried; `None` for the usual private ranges.
     pub allow: Option<Vec<AddressRange>>,
     /// The application's port to serve.
     pub port: Option<u16>,
-    /// Sessions at once; 0 for none.
+    /// The greatest number of sessions at once; 0 for none.
     pub sessions_max: usize,
-    /// Bytes of memory that they may hold together.
+    /// Bytes of memory that all sessions together may hold.
     pub sessions_memory: usize,
-    /// Requests must be few and fast for so long before helped sessions are sent back; zero for never.
+    /// How long the load must be low before helped sessions are sent back; zero for never.
     pub release_after: Duration,
-    /// Rather no server than one without help.
+    /// Whether to end the server rather than run it without help.
     pub require: bool,
     /// Whether links are encrypted.
     pub encryption: Encryption,
-    /// Which start by `spillway run` this process came of.
+    /// Identifies the start by `spillway run` of this process; see [`LAUNCH`].
     pub launch: Option<String>,
-    /// Where the status page may be made.
+    /// The process that `spillway run` became, if that has loaded this library.
+    pub started: Option<c_int>,
+    /// Directories in which the status page may be created.
     pub status_directories: Vec<String>,
 }
 
-/// The shim cannot do what it was asked to.
+/// The configuration is invalid.
 #[derive(Debug)]
 pub struct ConfigError {
     /// What is wrong and what to do.
     pub what: String,
-    /// Rather no server than one without help.
+    /// Whether to end the server rather than run it without help.
     pub require: bool,
 }
 
@@ -108,8 +112,8 @@ impl Config {
     }
 }
 
-/// Reads the environment and the key files, while the process may still have the rights to. `None` when the shim
-/// is not wanted.
+/// Reads the environment and the key files, before the process drops the rights to read them. `None` if the library
+/// is switched off or no link port is configured.
 pub fn from_environment() -> Result<Option<Config>, ConfigError> {
     let is_on = |name| variable(name).is_some_and(|value| value == "1");
     if is_on(OFF) {
@@ -173,16 +177,17 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         require,
         encryption,
         launch,
+        started: variable(STARTED).and_then(|id| id.parse().ok()),
         status_directories,
     })
 }
 
-/// A launch is part of a file name.
+/// Whether a launch's id may become part of a file name.
 fn is_launch(id: &str) -> bool {
     (1..=32).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Reads `HOST:PORT` or `:PORT`. Without a key, only a loopback host will do.
+/// Reads `HOST:PORT` or `:PORT`. Without a key, only a loopback host is accepted. The error says what to do.
 pub fn link_address(text: &str, has_key: bool) -> Result<LinkAddress, String> {
     let malformed = || format!("the link address {text} is not HOST:PORT (an IP address) or :PORT");
     let link = match text.strip_prefix(':') {
@@ -209,7 +214,7 @@ fn ranges(text: &str) -> Result<Vec<AddressRange>, String> {
         .collect()
 }
 
-/// The version of the C library that this process runs with: 2 and 36.
+/// The version of the C library that this process runs with, such as 2 and 36.
 pub fn glibc_version() -> Option<(u32, u32)> {
     // SAFETY: returns a constant string of the library.
     let text = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };

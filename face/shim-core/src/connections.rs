@@ -1,7 +1,7 @@
 //! Virtual connections, as the application's side sees them.
 //!
-//! They live in chunks that are never given back, so that a thread that races with `close` finds a connection,
-//! perhaps another one, but never freed memory.
+//! They live in chunks that are never freed, so that a thread that races with `close` finds a connection, perhaps a
+//! later one, but never freed memory.
 
 use core::net::SocketAddr;
 use core::ptr::null_mut;
@@ -16,7 +16,7 @@ use crate::source::Source;
 use crate::sys::Errno;
 use crate::table::{self, Entry};
 
-/// The link of a connection that came by none.
+/// The link of a connection that no link has brought.
 pub(crate) const NO_LINK: u32 = u32::MAX;
 
 /// Readiness as epoll reports it. The kernel gives each of the first two a second name.
@@ -26,12 +26,12 @@ pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
 pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
 pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 
-/// Connections at once, over all links.
+/// Most connections at once, over all links.
 const CONNECTIONS_MAX: usize = CHUNKS * CHUNK;
 const CHUNK: usize = 256;
 const CHUNKS: usize = 4096;
 
-/// A receive buffer that grew beyond this is given back when it is empty: idle connections cost little.
+/// An empty receive buffer keeps at most this capacity, so that idle connections cost little.
 const IDLE_BUFFER_BYTES: usize = 4 * 1024;
 
 /// Consumed bytes are reported to the link in portions of this size, because that takes the link's lock.
@@ -45,21 +45,21 @@ struct Pool {
     made: usize,
 }
 
-/// One virtual connection; or, with no link, what stands for a listening socket in a ready list.
+/// One virtual connection; or, with no link, an alias, or the stand-in of a listening socket in a ready list.
 ///
-/// What each request touches comes first, in two cache lines: readiness in one, bytes in the other.
+/// The fields that each request uses come first, in two cache lines: readiness in one, bytes in the other.
 #[repr(C, align(64))]
 pub(crate) struct Connection {
     pub(crate) source: Source,
     pub(crate) index: u32,
-    /// The link it came by and its id there; constant from connect until the application closes it.
+    /// The link that brought it and its id there; constant from connect until the application closes it.
     pub(crate) link: AtomicU32,
     pub(crate) id: AtomicU32,
-    /// Threads that are blocked for its sake: see `waiters`.
+    /// Threads that are blocked on it: see `waiters`.
     pub(crate) waiters: AtomicU32,
-    /// Status flags as F_GETFL tells them, O_NONBLOCK among them.
+    /// Status flags as F_GETFL returns them, including O_NONBLOCK.
     pub(crate) status: AtomicI32,
-    /// The client closed: nothing can be sent any more.
+    /// The client has closed: nothing can be sent any more.
     pub(crate) closed_by_peer: AtomicBool,
     /// `shutdown` for writing was called.
     pub(crate) finished: AtomicBool,
@@ -69,11 +69,11 @@ pub(crate) struct Connection {
 #[repr(C)]
 pub(crate) struct Inner {
     received: Vec<u8>,
-    /// How much of `received` the application has read.
+    /// Length of the part of `received` that the application has read.
     read: usize,
     /// Bytes read and not yet reported to the link.
     unreported: u32,
-    /// Nothing follows what is received.
+    /// Nothing follows the received bytes.
     pub(crate) ended: bool,
     /// The next read fails with ECONNRESET, once.
     pub(crate) reset: bool,
@@ -81,27 +81,27 @@ pub(crate) struct Inner {
     pub(crate) deaf: bool,
     /// Close with a reset (SO_LINGER with a time of zero).
     pub(crate) abort: bool,
-    /// Descriptors that name it.
+    /// Number of descriptors that refer to it.
     pub(crate) references: u32,
     pub(crate) client: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
-    /// Socket options that were set on it, or that its listener had.
+    /// Socket options that were set on it or are inherited from its listener.
     pub(crate) options: Options,
 }
 
-/// What a read does besides copying.
+/// Variants of a read.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Reading {
-    /// The bytes stay.
+    /// The bytes stay in the buffer (MSG_PEEK).
     pub(crate) peek: bool,
     /// The bytes are dropped, not copied (MSG_TRUNC).
     pub(crate) discard: bool,
 }
 
-/// What a read took.
+/// The outcome of a read.
 pub(crate) struct Read {
     pub(crate) bytes: usize,
-    /// So many bytes are to be reported to the link as consumed.
+    /// Bytes to report to the link as consumed.
     pub(crate) report: usize,
 }
 
@@ -124,8 +124,8 @@ impl Connection {
         lock(&self.inner)
     }
 
-    /// Bytes from the client. The link has checked them against the window, which bounds the buffer. `false`:
-    /// nobody will read them.
+    /// Appends bytes from the client. The link has checked them against the window, which bounds the buffer. `false`:
+    /// the application reads no more, so the bytes are dropped.
     pub(crate) fn deliver(&self, bytes: &[u8]) -> bool {
         let mut inner = self.lock();
         if inner.deaf || inner.ended {
@@ -137,14 +137,14 @@ impl Connection {
         true
     }
 
-    /// The client sends no more.
+    /// Records that the client sends no more.
     pub(crate) fn end(&self) {
         let mut inner = self.lock();
         inner.ended = true;
         self.source.raise(IN | RDHUP | self.hang_up(true));
     }
 
-    /// The client has closed, or its link is lost. Call with the link's lock held.
+    /// Records that the client has closed, or that its link is lost. Call with the link's lock held.
     pub(crate) fn hear_close(&self, reset: bool) {
         self.source.can_send(true);
         let mut inner = self.lock();
@@ -154,18 +154,18 @@ impl Connection {
         self.source.raise(IN | RDHUP | if reset { ERR | HUP } else { self.hang_up(true) });
     }
 
-    /// Drops what the application has not read.
+    /// Drops the bytes that the application has not read.
     pub(crate) fn discard(&self) {
         let mut inner = self.lock();
         (inner.received, inner.read) = (Vec::new(), 0);
     }
 
-    /// HUP stands for both directions ended.
+    /// HUP if both directions have ended.
     fn hang_up(&self, ended: bool) -> u32 {
         if ended && self.finished.load(Ordering::Relaxed) { HUP } else { 0 }
     }
 
-    /// `shutdown`: whether the link has to be told that we send no more.
+    /// `shutdown`. Returns whether the link must be told that the application sends no more.
     pub(crate) fn shut_down(&self, reading: bool, writing: bool) -> bool {
         let mut inner = self.lock();
         if reading {
@@ -178,14 +178,14 @@ impl Connection {
         first
     }
 
-    /// Copies received bytes out. `Err(EAGAIN)` when there are none yet, `Err(EBADF)` when `fd` names it no more:
-    /// another thread has closed it, and it may be another client's by now.
+    /// Copies received bytes out. `Err(EAGAIN)` if none have arrived, `Err(EBADF)` if `fd` no longer refers to the
+    /// connection: another thread has closed it, and the place may be another client's.
     ///
     /// # Safety
     /// `parts` describe writable memory.
     #[inline]
     pub(crate) unsafe fn read(&self, fd: c_int, parts: &[iovec], how: Reading) -> Result<Read, Errno> {
-        // Whatever a read could find raises IN first. Most servers read until there is nothing more.
+        // Everything that a read can find raises IN first. Most servers read until nothing is left.
         if self.source.own_state() & IN == 0 {
             return Err(libc::EAGAIN);
         }
@@ -197,7 +197,7 @@ impl Connection {
         unsafe { inner.read(&self.source, parts, how) }
     }
 
-    /// Whether the descriptor names this connection. Stays so while the connection's lock is held.
+    /// Whether the descriptor refers to this connection. Does not change while the connection's lock is held.
     pub(crate) fn is_named(&self, fd: c_int) -> bool {
         table::entry(fd) == Entry::Connection(self.index)
     }
@@ -222,7 +222,7 @@ impl Connection {
         inner.received.len() - inner.read
     }
 
-    /// Ready for its first life or the next.
+    /// Resets the place for its next use.
     fn renew(&self) {
         *self.lock() = Inner::new();
         self.source.renew();
@@ -303,7 +303,7 @@ impl Inner {
     }
 }
 
-/// A fresh connection that nothing names yet; `None` when there are too many.
+/// A fresh connection to which nothing refers yet; `None` if there are too many.
 pub(crate) fn take() -> Option<&'static Connection> {
     let mut pool = lock(&POOL);
     if pool.free.is_empty() {
@@ -325,7 +325,7 @@ pub(crate) fn take() -> Option<&'static Connection> {
     Some(connection)
 }
 
-/// Nothing names the connection any more.
+/// Frees a connection to which nothing refers any more.
 pub(crate) fn give_back(connection: &Connection) {
     {
         let mut inner = connection.lock();
@@ -334,7 +334,6 @@ pub(crate) fn give_back(connection: &Connection) {
     lock(&POOL).free.push(connection.index);
 }
 
-/// The connection with this index.
 pub(crate) fn get(index: u32) -> Option<&'static Connection> {
     let index = index as usize;
     let chunk = CONNECTIONS.get(index / CHUNK)?.load(Ordering::Acquire);
@@ -342,13 +341,13 @@ pub(crate) fn get(index: u32) -> Option<&'static Connection> {
     (!chunk.is_null()).then(|| unsafe { &(&*chunk)[index % CHUNK] })
 }
 
-/// All connections ever made.
+/// All places ever made, used or free.
 pub(crate) fn all() -> impl Iterator<Item = &'static Connection> {
     let made = lock(&POOL).made as u32;
     (0..made).filter_map(get)
 }
 
-/// What a descriptor names, if it is a virtual connection of this process.
+/// The virtual connection of this process that a descriptor refers to.
 pub(crate) fn of_descriptor(fd: c_int) -> Option<&'static Connection> {
     match table::entry(fd) {
         Entry::Connection(index) if crate::fork::is_owner() => get(index),
@@ -360,8 +359,8 @@ pub(crate) fn of_descriptor(fd: c_int) -> Option<&'static Connection> {
     }
 }
 
-/// What a descriptor names that waits and wakes in our books: a virtual connection, or what stands for the accept
-/// queue of a listening socket.
+/// The object behind a descriptor whose readiness this library tracks: a virtual connection, or the stand-in for the
+/// accept queue of a listening socket.
 pub(crate) fn of_pollable(fd: c_int) -> Option<&'static Connection> {
     match table::entry(fd) {
         Entry::Connection(index) | Entry::Listener(index) if crate::fork::is_owner() => get(index),
@@ -373,7 +372,7 @@ pub(crate) fn of_pollable(fd: c_int) -> Option<&'static Connection> {
 mod tests {
     use super::*;
 
-    /// A number that no descriptor of this process has.
+    /// Gives the connection a descriptor number that this process does not use.
     fn named(connection: &Connection) -> c_int {
         let fd = 1_000_000 + connection.index as c_int;
         assert!(table::note(fd, Entry::Connection(connection.index)));
@@ -434,7 +433,7 @@ mod tests {
         give_back(connection);
     }
 
-    /// The prototype let a slow reader steal the bytes of whoever came after.
+    /// A slow reader must not take the bytes of the next client in the same place.
     #[test]
     fn a_reader_that_lost_its_descriptor_takes_nothing_from_the_next_client() {
         let connection = take().unwrap();

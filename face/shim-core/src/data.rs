@@ -11,7 +11,7 @@ use crate::{blocking, links, real};
 /// Parts of one call; Linux's UIO_MAXIOV.
 const PARTS_MAX: usize = 1024;
 
-/// The C result of a call; errno only when it failed.
+/// The C return value of a call; sets errno only if the call failed.
 #[inline]
 pub(crate) fn result(outcome: Result<usize, Errno>) -> ssize_t {
     match outcome {
@@ -23,13 +23,13 @@ pub(crate) fn result(outcome: Result<usize, Errno>) -> ssize_t {
     }
 }
 
-/// `read`, `recv` and what comes down to them.
+/// `read`, `recv` and equivalent calls.
 ///
 /// # Safety
-/// As of `recv`.
+/// Same as for `recv`.
 pub unsafe fn receive(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> ssize_t {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came, on a descriptor that is a socket or reads as one.
+        // SAFETY: passes the caller's arguments on unchanged, to a descriptor that is a socket or reads as one.
         return unsafe {
             if flags == 0 { real::read(fd, buffer, count) } else { real::recv(fd, buffer, count, flags) }
         };
@@ -42,10 +42,10 @@ pub unsafe fn receive(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int
 /// `readv`.
 ///
 /// # Safety
-/// As of `readv`.
+/// Same as for `readv`.
 pub unsafe fn receive_vector(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::readv(fd, parts, count) };
     };
     // SAFETY: the caller vouches for the parts.
@@ -54,15 +54,15 @@ pub unsafe fn receive_vector(fd: c_int, parts: *const iovec, count: c_int) -> ss
     result(parts.and_then(|parts| unsafe { receive_parts(fd, connection, parts, 0) }))
 }
 
-/// `recvmsg`: no ancillary data, no address.
+/// `recvmsg`, without ancillary data and address.
 ///
 /// # Safety
-/// As of `recvmsg`.
+/// Same as for `recvmsg`.
 pub unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let connection = connections::of_descriptor(fd);
     // SAFETY: the caller vouches for the message.
     let (Some(connection), Some(header)) = (connection, unsafe { message.as_mut() }) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::recvmsg(fd, message, flags) };
     };
     (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
@@ -72,10 +72,10 @@ pub unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> 
     result(parts.and_then(|parts| unsafe { receive_parts(fd, connection, parts, flags) }))
 }
 
-/// `recvfrom`: a stream names no address.
+/// `recvfrom`; a stream returns no address.
 ///
 /// # Safety
-/// As of `recvfrom`.
+/// Same as for `recvfrom`.
 pub unsafe fn receive_from(
     fd: c_int,
     buffer: *mut c_void,
@@ -85,7 +85,7 @@ pub unsafe fn receive_from(
     from_length: *mut socklen_t,
 ) -> ssize_t {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::recvfrom(fd, buffer, count, flags, from, from_length) };
     };
     // SAFETY: the caller vouches for the pointer.
@@ -97,13 +97,13 @@ pub unsafe fn receive_from(
     result(unsafe { receive_parts(fd, connection, &[part], flags) })
 }
 
-/// `write`, `send` and what comes down to them.
+/// `write`, `send` and equivalent calls.
 ///
 /// # Safety
-/// As of `send`.
+/// Same as for `send`.
 pub unsafe fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> ssize_t {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe {
             if flags == 0 { real::write(fd, buffer, count) } else { real::send(fd, buffer, count, flags) }
         };
@@ -116,10 +116,10 @@ pub unsafe fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int)
 /// `writev`.
 ///
 /// # Safety
-/// As of `writev`.
+/// Same as for `writev`.
 pub unsafe fn send_vector(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::writev(fd, parts, count) };
     };
     // SAFETY: the caller vouches for the parts.
@@ -131,12 +131,12 @@ pub unsafe fn send_vector(fd: c_int, parts: *const iovec, count: c_int) -> ssize
 /// `sendmsg`.
 ///
 /// # Safety
-/// As of `sendmsg`.
+/// Same as for `sendmsg`.
 pub unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let connection = connections::of_descriptor(fd);
     // SAFETY: the caller vouches for the message.
     let (Some(connection), Some(header)) = (connection, unsafe { message.as_ref() }) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::sendmsg(fd, message, flags) };
     };
     // SAFETY: the caller vouches for the parts.
@@ -196,10 +196,10 @@ unsafe fn send_parts(
     outcome
 }
 
-/// `sendto`: a stream ignores the address.
+/// `sendto`; a stream ignores the address.
 ///
 /// # Safety
-/// As of `sendto`.
+/// Same as for `sendto`.
 pub unsafe fn send_to(
     fd: c_int,
     buffer: *const c_void,
@@ -209,9 +209,9 @@ pub unsafe fn send_to(
     to_length: socklen_t,
 ) -> ssize_t {
     if connections::of_descriptor(fd).is_none() {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::sendto(fd, buffer, count, flags, to, to_length) };
     }
-    // SAFETY: as of `send`.
+    // SAFETY: same as for `send`.
     unsafe { send(fd, buffer, count, flags) }
 }

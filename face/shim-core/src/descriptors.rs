@@ -1,4 +1,4 @@
-//! Listening, accepting, closing, duplicating, and what else is done to a descriptor.
+//! Listening, closing, duplicating, and other calls on descriptors.
 
 use core::sync::atomic::Ordering;
 
@@ -15,9 +15,9 @@ use crate::{fork, links, listeners, options, port, prepared, real, waiters};
 /// `listen`: notes TCP listeners.
 ///
 /// # Safety
-/// As of `listen`.
+/// Same as for `listen`.
 pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
-    // SAFETY: the call as it came.
+    // SAFETY: passes the caller's arguments on unchanged.
     let outcome = unsafe { real::listen(fd, backlog) };
     if outcome == 0 && prepared::is_configured() {
         let before = sys::errno();
@@ -30,15 +30,15 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
 /// `close` of a noted descriptor.
 ///
 /// # Safety
-/// As of `close`.
+/// Same as for `close`.
 pub unsafe fn close(fd: c_int) -> c_int {
     let before = sys::errno();
     if !fork::is_owner_process() {
-        // SAFETY: the call as it came; in a child the table is nobody's any more.
+        // SAFETY: passes the caller's arguments on unchanged; a child does not use the table.
         return unsafe { real::close(fd) };
     }
     match release(fd) {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         Ok(()) => match unsafe { real::close(fd) } {
             0 => result(before, Ok(0)),
             failed => failed,
@@ -47,7 +47,7 @@ pub unsafe fn close(fd: c_int) -> c_int {
     }
 }
 
-/// What a descriptor's close means for us; the number itself stays open.
+/// Closes a descriptor in this library's tables; the number itself stays open.
 fn release(fd: c_int) -> Result<(), Errno> {
     let mut wakes = Wakes::default();
     match table::entry(fd) {
@@ -57,13 +57,13 @@ fn release(fd: c_int) -> Result<(), Errno> {
             let Some(connection) = connections::get(index) else { return Err(libc::EBADF) };
             let mut inner = connection.lock();
             if table::entry(fd) != Entry::Connection(index) {
-                return Err(libc::EBADF); // another thread was faster
+                return Err(libc::EBADF); // another thread has closed it
             }
             table::note(fd, Entry::Real);
             inner.references = inner.references.saturating_sub(1);
             let (last, abort) = (inner.references == 0, inner.abort);
             drop(inner);
-            waiters::wake(connection, &mut wakes); // those blocked in it hear of the end
+            waiters::wake(connection, &mut wakes); // wakes threads that are blocked on it
             if last {
                 source::forget(connection);
                 links::close(connection, abort, &mut wakes);
@@ -91,7 +91,7 @@ fn release(fd: c_int) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `dup`, `F_DUPFD` and `F_DUPFD_CLOEXEC`: `duplicate` does it in the kernel.
+/// `dup`, `F_DUPFD` and `F_DUPFD_CLOEXEC`. `duplicate` makes the kernel's duplicate.
 ///
 /// # Safety
 /// `duplicate` is libc's own function on `fd`.
@@ -107,12 +107,12 @@ pub unsafe fn duplicate(fd: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     new
 }
 
-/// `dup2` and `dup3`: closes `to` in our books first.
+/// `dup2` and `dup3`. Closes `to` in this library's tables first.
 ///
 /// # Safety
 /// `duplicate` is libc's own function from `fd` to `to`.
 pub unsafe fn duplicate_to(fd: c_int, to: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
-    // Without effect where the kernel would do nothing either.
+    // Without effect on the tables where the kernel's call has none.
     // SAFETY: F_GETFD takes no argument.
     if fd == to || !fork::is_owner_process() || unsafe { real::fcntl(fd, libc::F_GETFD, 0) } < 0 {
         return duplicate();
@@ -134,7 +134,7 @@ pub unsafe fn duplicate_to(fd: c_int, to: c_int, duplicate: impl FnOnce() -> c_i
     new
 }
 
-/// A new descriptor of this process names the same as another.
+/// Records that a new descriptor refers to the same object as `fd`.
 fn name_too(fd: c_int, new: c_int) {
     match table::entry(fd) {
         Entry::Connection(index) => {
@@ -158,10 +158,10 @@ fn name_too(fd: c_int, new: c_int) {
 /// `shutdown`.
 ///
 /// # Safety
-/// As of `shutdown`.
+/// Same as for `shutdown`.
 pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::shutdown(fd, how) };
     };
     let before = sys::errno();
@@ -180,15 +180,15 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     result(before, Ok(0))
 }
 
-/// `fcntl`: flags of virtual connections are their own, because their descriptors share one socket.
+/// `fcntl`. Each virtual connection has its own status flags, because the descriptors share one socket.
 ///
 /// # Safety
-/// As of `fcntl`, with the one argument that a command may have.
+/// Same as for `fcntl`; `argument` is the command's argument, if it has one.
 pub unsafe fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the call as it came.
+    // SAFETY: passes the caller's arguments on unchanged.
     let pass = || unsafe { real::fcntl(fd, command, argument) };
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-        // SAFETY: that is what the call does.
+        // SAFETY: `pass` duplicates `fd`, because the command is F_DUPFD or F_DUPFD_CLOEXEC.
         return unsafe { duplicate(fd, pass) };
     }
     let Some(connection) = connections::of_descriptor(fd) else { return pass() };
@@ -205,14 +205,14 @@ pub unsafe fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
 /// `ioctl`: FIONREAD and FIONBIO.
 ///
 /// # Safety
-/// As of `ioctl`, with the one argument that a request may have.
+/// Same as for `ioctl`; `argument` is the request's argument, if it has one.
 pub unsafe fn device_control(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::ioctl(fd, request, argument) };
     };
     let value = core::ptr::with_exposed_provenance_mut::<c_int>(argument);
-    // Others may come without an argument: FIOCLEX does.
+    // Other requests may have no argument, such as FIOCLEX.
     if value.is_null() && matches!(request, libc::FIONREAD | libc::FIONBIO) {
         sys::set_errno(libc::EFAULT);
         return -1;
@@ -229,19 +229,19 @@ pub unsafe fn device_control(fd: c_int, request: c_ulong, argument: usize) -> c_
             connection.set_nonblocking(unsafe { value.read() } != 0);
             0
         }
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         _ => unsafe { real::ioctl(fd, request, argument) },
     }
 }
 
-/// `close_range`, which daemons use to close whatever they were left: what is ours stays open.
+/// `close_range`, by which daemons close inherited descriptors. This library's own descriptors stay open.
 ///
 /// # Safety
-/// As of `close_range`.
+/// Same as for `close_range`.
 pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     const CLOSE_ON_EXEC: c_int = 4; // CLOSE_RANGE_CLOEXEC
     if flags & CLOSE_ON_EXEC != 0 || first > last || !fork::is_owner_process() {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { in_kernel(first, last, flags) };
     }
     let before = sys::errno();
@@ -253,7 +253,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
             continue;
         }
         let own = fd as u32;
-        // SAFETY: a part of what was asked for.
+        // SAFETY: a part of the range that the caller asked to close.
         if own > begin && unsafe { in_kernel(begin, own - 1, flags) } != 0 {
             return -1;
         }
@@ -266,7 +266,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     unsafe { in_kernel(begin, last, flags) }
 }
 
-/// By number: libc has had the name since 2.34 only.
+/// Calls by number: glibc has the function from 2.34 on only.
 unsafe fn in_kernel(first: u32, last: u32, flags: c_int) -> c_int {
     // SAFETY: the caller vouches for closing these.
     unsafe { sys::raw(libc::SYS_close_range, &[first as usize, last as usize, flags as usize]) as c_int }

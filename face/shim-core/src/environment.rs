@@ -2,9 +2,9 @@
 
 use core::ffi::CStr;
 
-/// The value of a variable. In a server, before the application's code runs: it may change the environment whenever it likes.
+/// The value of a variable. A server must call this before the application's code, which may change the environment, runs.
 pub(crate) fn variable(name: &CStr) -> Option<String> {
-    // SAFETY: nobody changes the environment meanwhile: neither a server so early, nor Spillway's own commands.
+    // SAFETY: the environment does not change: a server's code does not run yet, and Spillway's commands do not change it.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;

@@ -1,7 +1,7 @@
 //! Epoll with virtual connections.
 //!
-//! While something virtual is ready, waiting costs no system call; but the kernel is looked at every few calls, or
-//! when that was too long ago, so that direct connections and new batches wait microseconds, not for ever.
+//! While something virtual is ready, waiting costs no system call; but the kernel is polled every few calls, or when
+//! the last poll was too long ago, so that direct connections and new batches wait microseconds only.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -16,7 +16,7 @@ use crate::tag::Tag;
 use crate::wakes::Wakes;
 use crate::{fork, links, listeners, orders, port, prepared, real, sys, threads, upkeep};
 
-/// How long, and in which way, the application waits.
+/// The function that the application called, with its timeout.
 #[derive(Clone, Copy)]
 pub enum Wait {
     /// `epoll_wait`; milliseconds, negative for ever.
@@ -28,7 +28,7 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// `None`: for ever.
+    /// The timeout; `None` for ever.
     ///
     /// # Safety
     /// A pointer to a time is null or valid.
@@ -43,9 +43,9 @@ impl Wait {
     /// libc's own function, with the application's timeout.
     ///
     /// # Safety
-    /// As of the C function.
+    /// Same as for the C function.
     unsafe fn real(self, fd: c_int, events: *mut epoll_event, max: c_int) -> c_int {
-        // SAFETY: the caller vouches for everything.
+        // SAFETY: the caller vouches for all arguments.
         unsafe {
             match self {
                 Wait::Plain(ms) => real::epoll_wait(fd, events, max, ms),
@@ -55,10 +55,10 @@ impl Wait {
         }
     }
 
-    /// libc's own function, with another timeout. Rounded up to milliseconds where that is its unit.
+    /// libc's own function, with another timeout, which is rounded up to milliseconds where that is the unit.
     ///
     /// # Safety
-    /// As of the C function.
+    /// Same as for the C function.
     unsafe fn real_for(self, fd: c_int, events: &mut [epoll_event], timeout: Option<Duration>) -> c_int {
         let max = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
         let events = events.as_mut_ptr();
@@ -79,7 +79,7 @@ impl Wait {
     }
 }
 
-/// `epoll_create` and its kin: notes the set, unless a forked child makes it.
+/// `epoll_create` and `epoll_create1`: notes the set, unless a forked child makes it.
 pub fn created(fd: c_int) -> c_int {
     if fd >= 0 && prepared::is_configured() && fork::is_owner_process() {
         let errno = sys::errno();
@@ -89,10 +89,10 @@ pub fn created(fd: c_int) -> c_int {
     fd
 }
 
-/// `epoll_wait` and its kin on a set.
+/// `epoll_wait`, `epoll_pwait` and `epoll_pwait2` on a set.
 ///
 /// # Safety
-/// As of the C functions.
+/// Same as for the C functions.
 pub unsafe fn wait(fd: c_int, events: *mut epoll_event, max: c_int, how: Wait) -> c_int {
     let set = match table::entry(fd) {
         Entry::Set(index) if fork::is_owner() => ready::get(index),
@@ -100,18 +100,18 @@ pub unsafe fn wait(fd: c_int, events: *mut epoll_event, max: c_int, how: Wait) -
     };
     let room = usize::try_from(max).unwrap_or(0);
     let Some(set) = set.filter(|_| room > 0 && !events.is_null()) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { how.real(fd, events, max) };
     };
     threads::runs_loop();
     let errno = sys::errno();
     if !set.active.load(Ordering::Acquire) {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         let count = unsafe { how.real(fd, events, max) };
         if count <= 0 || !set.active.load(Ordering::Acquire) {
             return count;
         }
-        // Activated meanwhile: there may be events of ours among them.
+        // The set was activated meanwhile: events of this library's descriptors may be among them.
         // SAFETY: the kernel filled the first `count`.
         let filled = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
         let mut wakes = Wakes::default();
@@ -123,7 +123,7 @@ pub unsafe fn wait(fd: c_int, events: *mut epoll_event, max: c_int, how: Wait) -
     }
     // SAFETY: the caller vouches for `max` events; `epoll_event` has no invalid bit patterns.
     let events = unsafe { core::slice::from_raw_parts_mut(events, room) };
-    // SAFETY: as of the C function.
+    // SAFETY: same as for the C function.
     let count = unsafe { wait_active(set, fd, events, how) };
     if count >= 0 {
         sys::set_errno(errno);
@@ -144,7 +144,7 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
         if set.has_ready() {
             if turns.is_look_due(now) {
                 links::flush_deferred(&mut wakes);
-                // SAFETY: as of the C function.
+                // SAFETY: same as for the C function.
                 let seen = unsafe { how.real_for(fd, events, Some(Duration::ZERO)) };
                 count = take_ours(set, &mut events[..usize::try_from(seen).unwrap_or(0)], &mut wakes);
                 now = sys::now();
@@ -165,7 +165,7 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
         if !set.fall_asleep() {
             continue;
         }
-        // SAFETY: as of the C function.
+        // SAFETY: same as for the C function.
         let seen = unsafe { how.real_for(fd, events, left) };
         set.wake_up();
         if seen < 0 {
@@ -217,7 +217,7 @@ fn time_left(timeout: Option<Duration>, deadline: &mut Option<Time>) -> Option<O
     Some(upkeep::due_within().into_iter().chain(left).min())
 }
 
-/// Receives, in a set of our own, what has come in.
+/// Receives what has arrived in the library's own set.
 pub(crate) fn receive(set: &Set, wakes: &mut Wakes) {
     let mut events = [epoll_event { events: 0, u64: 0 }; 16];
     let seen = sys::epoll_ready(set.fd.load(Ordering::Relaxed), &mut events).unwrap_or(0);
@@ -228,7 +228,7 @@ pub(crate) fn receive(set: &Set, wakes: &mut Wakes) {
     }
 }
 
-/// Handles events that are ours, moves the application's to the front, and returns how many those are.
+/// Handles the events of this library's descriptors, moves the application's to the front, and returns their number.
 fn take_ours(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize {
     let mut kept = 0;
     for position in 0..events.len() {
@@ -251,7 +251,7 @@ fn take_ours(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize 
 /// `epoll_ctl` where the set or the descriptor is noted.
 ///
 /// # Safety
-/// As of the C function.
+/// Same as for the C function.
 pub unsafe fn control(fd: c_int, operation: c_int, member: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: the caller vouches for the pointer; a null one is only allowed where it is not read.
     let (events, data) = unsafe { event.as_ref() }.map_or((0, 0), |event| (event.events, event.u64));
@@ -269,7 +269,7 @@ pub unsafe fn control(fd: c_int, operation: c_int, member: c_int, event: *mut ep
     if let Some(outcome) = outcome {
         return sys::result(errno, outcome.map(|()| 0));
     }
-    // SAFETY: the call as it came.
+    // SAFETY: passes the caller's arguments on unchanged.
     let result = unsafe { real::epoll_ctl(fd, operation, member, event) };
     if let (0, Some(set)) = (result, set) {
         follow_listener(set, operation, member, events, data);
@@ -299,7 +299,7 @@ fn control_virtual(
     result
 }
 
-/// What the application does with its listener, its stand-in does in the ready list.
+/// Applies the application's call on its listener to the stand-in in the ready list.
 fn follow_listener(set: &Set, operation: c_int, member: c_int, events: u32, data: u64) {
     let stand_in = match operation {
         libc::EPOLL_CTL_ADD => listeners::polled(member),

@@ -5,7 +5,7 @@ use libc::c_int;
 /// The kernel's error number.
 pub(crate) type Errno = c_int;
 
-/// Where the calling thread's errno is: no other thread has it there.
+/// The address of the calling thread's errno; each thread has its own.
 #[inline]
 pub(crate) fn errno_address() -> *mut Errno {
     // SAFETY: a function without arguments that always returns.

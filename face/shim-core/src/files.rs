@@ -1,4 +1,4 @@
-//! Calls that move bytes inside the kernel, where virtual connections are not.
+//! Calls that move bytes inside the kernel, which does not know virtual connections.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,17 +7,17 @@ use libc::{c_int, c_uint, loff_t, off_t, ssize_t};
 use crate::sys::{self, Errno};
 use crate::{connections, data, log, real};
 
-/// Bytes of a file read at once.
+/// Bytes of a file that are read at a time.
 const PORTION_BYTES: usize = 64 * 1024;
 
-/// `sendfile`, to a virtual connection: the file is read and sent. From one it fails with EINVAL, as from any
-/// socket.
+/// `sendfile`. To a virtual connection: reads the file and sends the bytes. From one it fails with EINVAL, as from
+/// any socket.
 ///
 /// # Safety
-/// As of the C function.
+/// Same as for the C function.
 pub unsafe fn send_file(out: c_int, file: c_int, offset: *mut off_t, count: usize) -> ssize_t {
     if connections::of_descriptor(out).is_none() {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::sendfile(out, file, offset, count) };
     }
     // SAFETY: the caller vouches for the offset.
@@ -44,7 +44,7 @@ unsafe fn copy(out: c_int, file: c_int, offset: *mut off_t, count: usize) -> Res
                 break;
             }
         };
-        // SAFETY: the buffer is ours.
+        // SAFETY: the buffer is this function's.
         let went = unsafe { data::send(out, buffer.as_ptr().cast(), length, 0) };
         let Ok(went) = usize::try_from(went) else {
             outcome = Err(sys::errno());
@@ -62,11 +62,11 @@ unsafe fn copy(out: c_int, file: c_int, offset: *mut off_t, count: usize) -> Res
     if sent > 0 { Ok(sent) } else { outcome.map(|()| 0) }
 }
 
-/// `splice`, which virtual connections refuse with EINVAL: programs that use it have another way for sockets that
-/// cannot.
+/// `splice`. Virtual connections refuse it with EINVAL, upon which programs use other calls, as for every socket
+/// without `splice`.
 ///
 /// # Safety
-/// As of the C function.
+/// Same as for the C function.
 pub unsafe fn splice(
     from: c_int,
     from_offset: *mut loff_t,
@@ -76,7 +76,7 @@ pub unsafe fn splice(
     flags: c_uint,
 ) -> ssize_t {
     if connections::of_descriptor(from).is_none() && connections::of_descriptor(to).is_none() {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::splice(from, from_offset, to, to_offset, count, flags) };
     }
     static TOLD: AtomicBool = AtomicBool::new(false);

@@ -1,13 +1,13 @@
 //! Which process owns the links, across `fork` and `vfork`.
 //!
 //! A forked child must never emit frames on its parent's links, and its copies of the parent's sockets must not keep
-//! those alive: when the parent ends a link, or dies, the peer has to hear of it although the child lives on. So once
-//! the link port is claimed, a child closes its copies as soon as `fork` returns in it, and every call is passed on to
-//! libc there. A fork before that, as daemons do, changes nothing: the child may claim the port.
+//! those alive: when the parent ends a link, or dies, the peer must notice although the child lives on. So once the
+//! link port is claimed, a child closes its copies before `fork` returns in it, and passes every call on to libc. A
+//! fork before that, as daemons do, changes nothing: the child may claim the port.
 //!
-//! Two marks tell the processes apart. A page that the kernel wipes in children (`MADV_WIPEONFORK`) costs one load to
-//! look at. It is not wiped between `vfork` and `exec`, where the child runs in our memory: there only the process id
-//! differs.
+//! Two marks tell the processes apart. A page that the kernel wipes in children (`MADV_WIPEONFORK`) is checked with
+//! one load. It is not wiped between `vfork` and `exec`, where the child runs in the parent's memory: there only the
+//! process id differs.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
@@ -15,15 +15,15 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use crate::sys;
 use crate::table::{self, Entry};
 
-/// Holds 1 in the process that made it, or that adopted it before the port was claimed, and 0 in its children.
+/// Holds 1 in the process that made it, or that adopted it before the port was claimed, and 0 in that process's children.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 /// The process that the page belongs to; 0 without a page.
 static OWNER: AtomicI32 = AtomicI32::new(0);
-/// The link port is, or was, this process's or its parent's.
+/// Whether this process or its parent has claimed the link port.
 static CLAIMED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process may act for the links: it is no child that was forked after the link port was claimed. Also
-/// true between `vfork` and `exec`: see [`is_owner_process`].
+/// Whether this process may act for the links: it was not forked after the link port was claimed. Also true between
+/// `vfork` and `exec`: see [`is_owner_process`].
 #[inline]
 pub fn is_owner() -> bool {
     is_unforked() || !CLAIMED.load(Ordering::Acquire)
@@ -36,20 +36,20 @@ fn is_unforked() -> bool {
     page.is_null() || unsafe { &*page }.load(Ordering::Relaxed) == 1
 }
 
-/// As [`is_owner`], and false between `vfork` and `exec`: such a child has descriptors of its own but our tables, so
-/// nothing that makes or closes a descriptor there may be noted. Costs a system call.
+/// Like [`is_owner`], but false between `vfork` and `exec`: such a child has its own descriptors but shares these
+/// tables, so a descriptor that it makes or closes must not be noted. Costs a system call.
 pub(crate) fn is_owner_process() -> bool {
     if !is_unforked() {
         if CLAIMED.load(Ordering::Acquire) {
             return false;
         }
-        adopt(); // forked by a system call of its own, so that `in_child` was not run
+        adopt(); // forked without libc's `fork`, so `in_child` did not run
     }
     let owner = OWNER.load(Ordering::Relaxed);
     owner == 0 || owner == sys::process_id()
 }
 
-/// The memory is this process's from now on.
+/// Makes the page belong to this process.
 fn adopt() {
     let page = PAGE.load(Ordering::Acquire);
     if !page.is_null() {
@@ -59,7 +59,7 @@ fn adopt() {
     }
 }
 
-/// A forked child uses a helped connection of its parent's. Says so, once.
+/// Logs, once, that a forked child uses a helped connection of its parent.
 #[cold]
 pub(crate) fn tell_inert() {
     static TOLD: AtomicBool = AtomicBool::new(false);
@@ -70,7 +70,7 @@ pub(crate) fn tell_inert() {
     }
 }
 
-/// Makes the marks, before the application runs. Where the kernel cannot, [`claim`] fails later.
+/// Sets up both marks, before the application runs. If the kernel cannot wipe pages, [`claim`] fails later.
 pub(crate) fn prepare() {
     if !PAGE.load(Ordering::Acquire).is_null() {
         return;
@@ -79,7 +79,7 @@ pub(crate) fn prepare() {
         PAGE.store(page, Ordering::Release);
         adopt();
         let before = sys::errno();
-        // SAFETY: the handler stays loaded as long as the process runs: nobody unloads a preloaded library.
+        // SAFETY: the handler stays loaded as long as the process runs: a preloaded library is never unloaded.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         sys::set_errno(before);
     }
@@ -106,7 +106,7 @@ fn wiped_page() -> Result<*mut AtomicU32, sys::Errno> {
     if failed { Err(error) } else { Ok(page.cast::<AtomicU32>()) }
 }
 
-/// The link port is this process's: from here on, children are inert.
+/// Claims the link port for this process: children that it forks from here on are inert.
 pub(crate) fn claim() -> Result<(), sys::Errno> {
     if PAGE.load(Ordering::Acquire).is_null() {
         return Err(libc::ENOSYS); // older than Linux 4.14
@@ -115,8 +115,8 @@ pub(crate) fn claim() -> Result<(), sys::Errno> {
     Ok(())
 }
 
-/// Runs in a child before `fork` returns there. Other threads of the parent may have held any lock, so this makes only
-/// system calls and looks at atomics.
+/// Runs in a child before `fork` returns there. Other threads of the parent may have held any lock, so this uses only
+/// system calls and atomics.
 extern "C" fn in_child() {
     if !CLAIMED.load(Ordering::Acquire) {
         return adopt();

@@ -1,25 +1,25 @@
-//! What the preload shim does inside somebody's server.
+//! What the preload library does inside a server process.
 //!
-//! The `shim` crate exports the C names; each asks [`table::is_real`], one atomic load, and passes real
-//! descriptors on to libc. Everything else comes here:
+//! The `shim` crate exports the C names. Each tests [`table::is_real`], one atomic load, and passes calls on real
+//! descriptors to libc. All other calls come here:
 //!
 //! - [`start`]: configuration from the environment, key files, libc's own functions
-//! - [`epoll`]: virtual events returned without a system call, the kernel looked at often enough
+//! - [`epoll`]: returns virtual events without a system call, and polls the kernel often enough
 //! - [`data`], [`several`], [`files`]: reading and writing virtual connections
 //! - [`accept`], [`descriptors`]: listening, accepting, closing, duplicating, flags
 //! - [`names`], [`options`]: addresses and socket options
 //! - [`poll`], [`select`]: with virtual connections among real descriptors
 //! - [`raw`]: system calls by number; io_uring is refused
-//! - [`finish`]: the process ends, and helped clients hear of it
-//! - [`allocator`]: the application's heap, but not while the process ends
+//! - [`finish`]: closes helped connections when the process ends
+//! - [`allocator`]: the application's heap; memory from the kernel for the thread that ends the process
 //! - [`turns`]: how long direct connections wait behind virtual ones
-//! - [`status`]: what the server does, in shared memory; its off switch, and the operator's word on relief
+//! - [`status`]: the status page in shared memory, its off switch, and the operator's override of relief
 //!
 //! Beneath them: links (one lock each), connections, epoll sets with their ready lists, blocked threads, and the
-//! accept queue. Locks are taken in the order switch or release, link, accept queue, connection, memberships, set, blocked
-//! threads. Nothing here panics on what the kernel, a peer or the application does; errno changes only as the named
-//! function's result; our own I/O on links uses raw system calls, because libc's names are ours in this process. Key
-//! files and status pages are read by std, whose `close` comes back to us as one of a real descriptor: no lock.
+//! accept queue. Locks are taken in the order switch or release, link, accept queue, connection, memberships, set,
+//! blocked threads. Nothing here panics on what the kernel, a peer or the application does; errno changes only as the
+//! result of a called function; I/O on links uses raw system calls, because this library defines libc's names. Key
+//! files and status pages are read by std, whose `close` reaches this library with a real descriptor: no lock.
 
 mod address;
 mod blocked;
@@ -92,7 +92,7 @@ pub fn start() {
     }
 }
 
-/// Whether the application has yet to wait for the listener that helped clients are to come by.
+/// Whether the application has not yet waited for the listener that is to accept helped clients.
 #[inline]
 pub fn is_listener_awaited() -> bool {
     prepared::is_wanted()
@@ -104,7 +104,7 @@ pub fn finish() {
     status::finish();
 }
 
-/// A poisoned lock is taken as it is: nothing here panics with a lock held, and the application must go on. Keeps
+/// Takes a poisoned lock as it is: nothing here panics with a lock held, and the application must go on. Preserves
 /// errno, which waiting for another thread changes, so that calls that succeed need not.
 #[inline]
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,4 +1,4 @@
-//! One link: what comes in and goes out, and its end. All with the link's lock held.
+//! One link: receiving, sending, and its end. All with the link's lock held.
 
 mod carried;
 mod ending;
@@ -27,10 +27,10 @@ use crate::tag::Tag;
 use crate::wakes::Wakes;
 use crate::{link_places, looks, threads};
 
-/// Replies that reach this size go at once, whoever else is still to answer.
+/// Replies of this many bytes are sent at once, even if other clients have yet to be answered.
 const FLUSH_BYTES: usize = 64 * 1024;
 
-/// One link's state. Vacant places wait for the next link.
+/// The state of one link, or of a vacant place.
 pub(crate) struct Inner {
     pub(crate) index: u32,
     pub(crate) fd: c_int,
@@ -38,38 +38,38 @@ pub(crate) struct Inner {
     pub(crate) end: Option<Box<ServerLink>>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
-    /// What the peer means by its ids; none for [`Named::Nobody`].
+    /// What the peer's ids refer to; ids of [`Named::Nobody`] are left out.
     named: IdTable<Named>,
     /// The epoll set whose threads receive from it.
     pub(crate) set: u32,
-    /// That set holds one of its connections; at first it is the one that the link port is in.
+    /// Whether that set holds one of the link's connections; at first, `set` is the link port's.
     pub(crate) adopted: bool,
     stage: Stage,
-    /// Tells this link from others that had its place before.
+    /// Distinguishes this link from earlier ones in its place.
     serial: u64,
-    /// Looks at the socket that found messages.
+    /// Number of receives that found messages.
     batches_received: u64,
-    /// When the first of the messages came whose replies have yet to go.
+    /// When the first of the messages arrived whose replies have yet to be sent.
     received_at: Option<Time>,
-    /// The rest of a record is awaited, or the link is not read for a time.
+    /// Whether the rest of a record is awaited, or reading is paused.
     has_read_timeout: bool,
-    /// A batch of which the socket took only a part.
+    /// The rest of a batch of which the socket took only a part.
     unsent: Unsent,
     pub(crate) watched: Interest,
-    /// Connections with data in the batch at hand, whose sets are told at its end. Kept for its allocation.
+    /// Connections with data in the current batch, whose sets are informed at its end. Kept for its allocation.
     raised: Vec<u32>,
 }
 
-/// How far the peer's authentication is.
+/// Progress of the peer's authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Silent,
-    /// It has named an accepted key and has yet to prove it.
+    /// It has named an accepted key, which it has yet to prove.
     NamedKey,
     Established,
 }
 
-/// What the peer means by an id.
+/// What an id of the peer refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Named {
     /// Nothing, or something that the application has closed.
@@ -81,7 +81,7 @@ pub(crate) enum Named {
     Session(Name),
 }
 
-/// Why a link is gone.
+/// Why a link ended.
 pub(crate) enum Lost {
     Ended,
     Unserved,
@@ -110,16 +110,16 @@ impl core::fmt::Display for Lost {
 /// What a link's socket is watched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interest {
-    /// The peer's bytes are read: see [`ServerLink::may_read`].
+    /// Whether the peer's bytes are read: see [`ServerLink::may_read`].
     pub(crate) input: bool,
-    /// The socket is full and epoll tells when it is not.
+    /// Whether epoll has to report room, because the socket is full.
     pub(crate) room: bool,
 }
 
 impl Interest {
     pub(crate) const INPUT: Interest = Interest { input: true, room: false };
 
-    /// As epoll has it.
+    /// The events in epoll's form.
     pub(crate) fn events(self) -> u32 {
         let of = |wanted: bool, event: libc::c_int| if wanted { event as u32 } else { 0 };
         of(self.input, libc::EPOLLIN) | of(self.room, libc::EPOLLOUT)
@@ -198,14 +198,14 @@ impl Inner {
         }
     }
 
-    /// Puts sending off until the thread's ready list is empty, if it has one.
+    /// Leaves sending to the thread's next flush, after its ready list is empty; sends at once if there is none.
     pub(crate) fn send_soon(&mut self, wakes: &mut Wakes) {
         if self.end.as_ref().is_some_and(|end| end.pending() > 0) && !threads::defer(self.index) {
             self.flush_or_lose(wakes);
         }
     }
 
-    /// As [`send_soon`](Self::send_soon), but a large batch goes at once.
+    /// Like [`send_soon`](Self::send_soon), but sends a large batch at once.
     pub(crate) fn send_in_time(&mut self, wakes: &mut Wakes) {
         if self.end.as_ref().is_some_and(|end| end.pending() >= FLUSH_BYTES) {
             self.flush_or_lose(wakes);
@@ -235,7 +235,7 @@ impl Inner {
         })
     }
 
-    /// Sends, and tells the application of room.
+    /// Sends, and informs connections that have room again.
     fn flush(&mut self, wakes: &mut Wakes) -> Result<(), Lost> {
         let Some(end) = &self.end else { return Ok(()) };
         let batches_before = end.counters().batches_sent;
@@ -251,7 +251,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Tells epoll when the socket is to be received from, or given more: after all that may change this.
+    /// Updates the events that the socket is watched for. Call after all that may change them.
     fn watch(&mut self) {
         let Some(end) = &self.end else { return };
         let wanted = Interest { input: end.may_read(), room: !self.unsent.is_empty() };
@@ -283,10 +283,10 @@ impl Inner {
         }
     }
 
-    /// One receive: what is left makes epoll report the socket again.
+    /// Receives once; epoll reports the socket again if bytes are left.
     fn receive(&mut self, buffers: &mut Buffers, wakes: &mut Wakes) -> Result<(), Lost> {
         let Buffers { received, scratch } = buffers;
-        // `flush` or `handle_timeout` goes on with it.
+        // Reading is paused; `flush` or `handle_timeout` resumes it.
         if !self.end.as_ref().is_some_and(|end| end.may_read()) {
             return Ok(());
         }
@@ -326,7 +326,7 @@ impl Inner {
         outcome
     }
 
-    /// After an input or a timeout.
+    /// Updates the socket's watch and the read timeout, after an input or a timeout.
     fn note_reading(&mut self) {
         self.watch();
         self.wait_for_timeout(self.end.as_ref().is_some_and(|end| end.has_read_timeout()));
@@ -338,8 +338,7 @@ impl Inner {
         }
     }
 
-    /// Ends the link when the peer has not authenticated in time, or the rest of a record does not come; reads on when it was
-    /// not read for a time.
+    /// Ends the link if the peer has not authenticated, or sent the rest of a record, in time; resumes paused reading.
     pub(crate) fn handle_timeout(&mut self, now: Time, wakes: &mut Wakes) {
         match self.end.as_mut().map(|end| end.handle_timeout(now)) {
             Some(Ok(())) => self.note_reading(),
@@ -348,14 +347,14 @@ impl Inner {
         }
     }
 
-    /// Once a batch: what passed, for readers of the status page.
+    /// Updates the link's figures on the status page, once a batch.
     fn tell_status(&self) {
         if let Some(end) = &self.end {
             status::link_turn(self.index, &end.counters(), self.batches_received, end.connections());
         }
     }
 
-    /// Tells what each connection that the application has not closed is doing.
+    /// Calls `tell` with the traffic of each connection that the application has not closed.
     pub(crate) fn each_connection(&self, tell: &mut impl FnMut(u32, Info)) {
         let Some(end) = &self.end else { return };
         for (id, named) in self.named.iter() {
@@ -446,7 +445,7 @@ impl Inner {
     fn hear_close(&mut self, id: Id, reason: CloseReason, wakes: &mut Wakes) {
         let Some(connection) = self.connection(id) else { return };
         if listeners::withdraw(connection) {
-            // Nobody has seen it yet.
+            // The application has not accepted it.
             status::connection_ended(connection);
             self.name(id, Named::Nobody);
             if let Some(end) = &mut self.end {
@@ -459,7 +458,7 @@ impl Inner {
         notify(connection, wakes);
     }
 
-    /// A set holds something that this link carries: it moves there, unless another set's threads look after it.
+    /// A set holds a connection that this link carries: moves the link there, unless another set's threads serve it.
     pub(crate) fn adopt(&mut self, set: &Set) {
         if !self.adopted {
             self.adopted = true;
@@ -467,7 +466,7 @@ impl Inner {
         }
     }
 
-    /// Tells epoll about the socket in the set that it belongs to.
+    /// Applies an epoll operation to the socket, in the set that it belongs to.
     fn control(&self, operation: c_int) -> bool {
         let Some(set) = ready::get(self.set) else { return false };
         let (fd, tag) = (set.fd.load(Ordering::Relaxed), Tag::Link(self.index).value());
@@ -486,14 +485,14 @@ impl Inner {
         }
     }
 
-    /// The link is gone, and with it all its connections.
+    /// Ends the link, and with it all its connections.
     pub(crate) fn lose(&mut self, lost: Lost, wakes: &mut Wakes) {
         let Some(mut end) = self.end.take() else { return };
         self.wait_for_timeout(false);
         if let (Lost::Broken(_), true) = (&lost, self.unsent.is_empty())
             && let Some(last) = end.flush(sys::now())
         {
-            let _ = sys::send(self.fd, last.as_slice()); // tells the peer why, if it gets there
+            let _ = sys::send(self.fd, last.as_slice()); // tells the peer why, if the socket takes it
         }
         let established = self.stage == Stage::Established;
         if !established {
@@ -505,9 +504,9 @@ impl Inner {
         let held: Vec<&'static Connection> =
             self.named.iter().filter_map(|(id, _)| self.connection(id)).collect();
         if let Some(peer) = self.peer {
-            // A library client that goes is no news.
+            // A peer that closes an unused link is not logged.
             if !established && matches!(lost, Lost::Ended) {
-                // Counted, and no news: a health check looks whether the port is open.
+                // Counted, but not logged: health checks open the port and close at once.
             } else if !established {
                 log::knock(format_args!("link of {peer} refused: {lost}"));
             } else if !matches!(lost, Lost::Ended) || !held.is_empty() || sessions > 0 {
@@ -520,7 +519,7 @@ impl Inner {
                 log::line(format_args!("link of {peer} lost, with {count} connections{sessions}: {lost}"));
             }
         }
-        // Explicitly: a forked child may hold the same socket, and keep it in the set.
+        // Explicitly, because a forked child may hold the same socket, which would keep it in the set.
         self.control(libc::EPOLL_CTL_DEL);
         table::note(self.fd, Entry::Real);
         sys::end_socket(self.fd);
@@ -538,7 +537,7 @@ impl Inner {
     }
 }
 
-/// Why a link did not come about.
+/// The counter for a link that was not established.
 fn refusal(lost: &Lost) -> Counter {
     match lost {
         Lost::Broken(LinkError::UnknownKey { .. } | LinkError::WrongProof) => Counter::LinkKey,

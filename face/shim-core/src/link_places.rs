@@ -1,4 +1,4 @@
-//! Places of links: which are free.
+//! The free places of links.
 
 use std::sync::Mutex;
 
@@ -11,14 +11,13 @@ struct Places {
     made: u32,
 }
 
-/// A place for a link.
 pub(crate) enum Place {
-    /// It was another link's before.
+    /// Another link had it before.
     Used(u32),
     New(u32),
 }
 
-/// Takes a free place; there are so many at most.
+/// Takes a free place; `None` if `max` places were made and none is free.
 pub(crate) fn take(max: usize) -> Option<Place> {
     let mut places = lock(&PLACES);
     if let Some(index) = places.free.pop() {
@@ -32,12 +31,12 @@ pub(crate) fn take(max: usize) -> Option<Place> {
     Some(Place::New(index))
 }
 
-/// A link's place is free.
+/// Frees a link's place.
 pub(crate) fn give_back(index: u32) {
     lock(&PLACES).free.push(index);
 }
 
-/// How many places were ever taken.
+/// Number of places ever made.
 pub(crate) fn made() -> u32 {
     lock(&PLACES).made
 }

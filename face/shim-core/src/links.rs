@@ -1,4 +1,4 @@
-//! Links: real sockets whose batches are virtual connections, one lock each.
+//! Links: real sockets that carry the batches of virtual connections. Each has a lock.
 
 mod homing;
 
@@ -27,7 +27,7 @@ use crate::{lock, log, newcomers, sessions, threads};
 
 pub(crate) use homing::{Traffic, say_all, traffic};
 
-/// Links at once: helpers' and library clients'.
+/// Most links at once, of helpers and library clients.
 const LINKS_MAX: usize = 4096;
 
 static LINKS: [AtomicPtr<Link>; LINKS_MAX] = [const { AtomicPtr::new(null_mut()) }; LINKS_MAX];
@@ -46,7 +46,7 @@ impl Link {
     }
 }
 
-/// A link's socket was accepted in the set that the link port is in.
+/// Begins a link whose socket was accepted; `set` is the set that the link port is in.
 pub(crate) fn opened(
     fd: c_int,
     peer: SocketAddr,
@@ -80,7 +80,7 @@ pub(crate) fn opened(
         return;
     }
     let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-    // A host that lost power says nothing, and the sessions that it carried would wait for ever.
+    // Keep-alive: a host that lost power closes nothing, and the sessions that it carried would wait for ever.
     let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
     for (option, value) in [(libc::TCP_KEEPIDLE, 30), (libc::TCP_KEEPINTVL, 10), (libc::TCP_KEEPCNT, 3)] {
         let _ = sys::set_option(fd, libc::IPPROTO_TCP, option, value);
@@ -89,8 +89,8 @@ pub(crate) fn opened(
     *inner = Inner::begun((link.index, serial), fd, end, (peer, local), set.index);
     status::link_began(link.index, peer);
     let victim = newcomers::begin(peer.ip(), (link.index, serial));
-    // A peer with a key names it in its first packet, and is told from silent strangers before the next link is
-    // accepted.
+    // A peer with a key names it in its first packet, and is distinguished from silent strangers before the next link
+    // is accepted.
     let mut buffer = set.borrow_buffer();
     inner.receive_or_lose(&mut buffer, wakes);
     set.return_buffer(buffer);
@@ -129,7 +129,7 @@ fn all() -> impl Iterator<Item = &'static Link> {
     (0..link_places::made()).filter_map(get)
 }
 
-/// Epoll says that a link's socket is ready.
+/// Flushes and receives. Called when epoll reports a link's socket.
 pub(crate) fn ready(index: u32, set: &Set, events: u32, wakes: &mut Wakes) {
     let Some(link) = get(index) else { return };
     let mut inner = link.lock();
@@ -143,7 +143,7 @@ pub(crate) fn ready(index: u32, set: &Set, events: u32, wakes: &mut Wakes) {
     }
 }
 
-/// A blocked thread looks after a link, because nobody else may.
+/// Flushes and receives in a blocked thread, because no other thread may serve the link.
 pub(crate) fn attend(index: u32, wakes: &mut Wakes) {
     let Some(link) = get(index) else { return };
     let mut inner = link.lock();
@@ -155,18 +155,18 @@ pub(crate) fn attend(index: u32, wakes: &mut Wakes) {
     inner.flush_or_lose(wakes);
 }
 
-/// As [`attend`], for all links of these connections.
+/// Like [`attend`], for all links of these connections.
 pub(crate) fn attend_all(connections: &[&'static Connection], wakes: &mut Wakes) {
     for index in of_all(connections) {
         attend(index, wakes);
     }
 }
 
-/// Links that some connections came by and that are in another set than `own`.
+/// Links of some connections that are in another set than `own`.
 #[derive(Default)]
 pub(crate) struct Outside {
     pub(crate) any: bool,
-    /// Those that no thread waits for in its epoll set: index, socket, and what for.
+    /// Links for whose epoll set no thread waits: index, socket, and the events that it is watched for.
     pub(crate) unattended: Vec<(u32, c_int, Interest)>,
 }
 
@@ -196,7 +196,7 @@ fn of_all(connections: &[&'static Connection]) -> Vec<u32> {
     links
 }
 
-/// The link by which a connection is reached now.
+/// The link that carries a connection now.
 fn link_of(connection: &Connection) -> Option<u32> {
     if sessions::is_carried(connection) {
         return sessions::link_of(connection);
@@ -204,7 +204,7 @@ fn link_of(connection: &Connection) -> Option<u32> {
     Some(connection.link.load(Ordering::Relaxed)).filter(|&link| link != NO_LINK)
 }
 
-/// Sends what this thread has put off.
+/// Sends what this thread has deferred.
 pub(crate) fn flush_deferred(wakes: &mut Wakes) {
     while let Some(index) = threads::take_deferred() {
         if let Some(link) = get(index) {
@@ -213,7 +213,7 @@ pub(crate) fn flush_deferred(wakes: &mut Wakes) {
     }
 }
 
-/// Sends replies on a connection: the length taken, or EAGAIN.
+/// Sends replies on a connection. Returns the length taken, or EAGAIN.
 ///
 /// # Safety
 /// `parts` describe readable memory.
@@ -233,13 +233,13 @@ pub(crate) unsafe fn send(
     let link = get(connection.link.load(Ordering::Relaxed)).ok_or(libc::EPIPE)?;
     let mut inner = link.lock();
     if !connection.is_named(fd) {
-        return Err(libc::EBADF); // closed by another thread; it may be another client's by now
+        return Err(libc::EBADF); // closed by another thread; the place may be another client's
     }
     let (id, end) = inner.of(connection).ok_or(libc::EPIPE)?;
     // SAFETY: the caller vouches for the parts.
     let (taken, wanted) = unsafe { put(parts, |bytes| end.compose(id, bytes)) };
     if taken < wanted {
-        // Before anything is flushed: room that comes with it raises the bit again.
+        // Before the flush: room that comes with it sets the bit again.
         connection.source.can_send(false);
     }
     inner.send_in_time(wakes);
@@ -273,7 +273,7 @@ pub(crate) fn accept(connection: &Connection, wakes: &mut Wakes) {
     with(connection, wakes, |end, id| end.accept(id));
 }
 
-/// Nobody will accept the connection: it has been taken out of the queue.
+/// Refuses a connection that was taken out of the accept queue.
 pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
     if sessions::is_carried(connection) {
         return sessions::refuse(connection, wakes);
@@ -287,7 +287,7 @@ pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
     inner.send_soon(wakes);
 }
 
-/// The application has closed the connection: no delivery can meet it after this.
+/// The application has closed the connection: nothing is delivered to it after this.
 pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
     if sessions::is_carried(connection) {
         return sessions::close(connection, abort, wakes);
@@ -310,7 +310,7 @@ fn with(connection: &Connection, wakes: &mut Wakes, act: impl FnOnce(&mut Server
     }
 }
 
-/// A set holds a connection of the link: its threads receive from the link from now on, unless others do already.
+/// A set holds a connection of the link: its threads receive from the link from now on, unless another set's do.
 pub(crate) fn adopt(connection: &Connection, set: &Set) {
     let Some(link) = link_of(connection).and_then(get) else { return };
     let mut inner = link.lock();
@@ -319,9 +319,9 @@ pub(crate) fn adopt(connection: &Connection, set: &Set) {
     }
 }
 
-// Sessions, called with no lock held.
+// For sessions; called with no lock held.
 
-/// Acts on what carries a session, unless it carries another one, or nothing, by now.
+/// Acts on a session's carrier, unless it carries another session, or none, by now.
 fn on_carrier(
     (link, id): CarrierName,
     name: Name,
@@ -336,12 +336,12 @@ fn on_carrier(
     }
 }
 
-/// Gives a link what one of its sessions has for it.
+/// Gives a carrier what its session has to send.
 pub(crate) fn carry(carrier: CarrierName, name: Name, wakes: &mut Wakes) {
     on_carrier(carrier, name, wakes, |inner, id, _| inner.carry(id, name));
 }
 
-/// The application has accepted a session.
+/// The application has accepted a session: tells its client, by this carrier.
 pub(crate) fn accept_carrier(carrier: CarrierName, name: Name, wakes: &mut Wakes) {
     on_carrier(carrier, name, wakes, |inner, id, _| {
         inner.accept(id);
@@ -349,7 +349,7 @@ pub(crate) fn accept_carrier(carrier: CarrierName, name: Name, wakes: &mut Wakes
     });
 }
 
-/// Nobody will accept a session.
+/// Refuses a session that was taken out of the accept queue.
 pub(crate) fn refuse_carrier(carrier: CarrierName, name: Name, reason: RefuseReason, wakes: &mut Wakes) {
     on_carrier(carrier, name, wakes, |inner, id, _| {
         inner.name(id, Named::Nobody);
@@ -357,19 +357,19 @@ pub(crate) fn refuse_carrier(carrier: CarrierName, name: Name, reason: RefuseRea
     });
 }
 
-/// What carried a session does so no more.
+/// Closes a carrier that no longer carries its session.
 fn leave_carrier(carrier: CarrierName, name: Name, wakes: &mut Wakes) {
     on_carrier(carrier, name, wakes, |inner, id, wakes| {
-        // The place may be another link's by now, and the same session's again.
+        // The place may be another link's by now, and carry the same session again.
         if !sessions::is_carried_by(name, carrier) {
             inner.leave(id);
-            // Whoever says so may be about to sleep.
+            // Sent at once: the calling thread may be about to sleep.
             inner.flush_or_lose(wakes);
         }
     });
 }
 
-/// A set is closed: its links move to `home`, where they were accepted, or end if that is gone too.
+/// A set is closed: moves its links to `home`, where they were accepted, or ends them if that is closed, too.
 pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
     for link in all() {
         let mut inner = link.lock();
@@ -378,8 +378,8 @@ pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
             match home {
                 Some(home) => inner.move_to(home),
                 None => {
-                    // Most servers do this on their way to `exit`. No new link can come, so that clients that wait
-                    // for the server would wait in vain.
+                    // Most servers do this on their way to `exit`. No new link can come, so clients that wait for the
+                    // server would wait in vain.
                     inner.end_with_loop(wakes);
                 }
             }
@@ -387,7 +387,7 @@ pub(crate) fn leave(set: &Set, home: Option<&Set>, wakes: &mut Wakes) {
     }
 }
 
-/// Asks the peers of all links to move their connections away: how many links that are.
+/// Asks the peers of all links to move their connections away. Returns the number of links.
 pub(crate) fn drain(within_ms: u32, wakes: &mut Wakes) -> usize {
     let mut count = 0;
     for link in all() {
@@ -401,7 +401,7 @@ pub(crate) fn drain(within_ms: u32, wakes: &mut Wakes) -> usize {
     count
 }
 
-/// Ends links that carry nothing, or all of them: how many are left.
+/// Ends links that carry nothing, or all of them. Returns how many are left.
 pub(crate) fn end_drained(all_of_them: bool, wakes: &mut Wakes) -> usize {
     let mut left = 0;
     for link in all() {
@@ -416,9 +416,9 @@ pub(crate) fn end_drained(all_of_them: bool, wakes: &mut Wakes) -> usize {
     left
 }
 
-/// The process ends: all peers hear of it. Links whose lock another thread holds for too long end with the process.
+/// Closes all links, because the process ends. A link whose lock another thread holds for too long ends with the process.
 pub(crate) fn end_all(patience: &Patience) {
-    // Not by `all`, which waits for a lock.
+    // Not by `all`, which waits for a lock without limit.
     for link in (0..LINKS_MAX as u32).filter_map(get) {
         if let Some(mut inner) = patience.lock(&link.inner) {
             inner.end_with_process(patience);
@@ -426,23 +426,20 @@ pub(crate) fn end_all(patience: &Patience) {
     }
 }
 
-/// Tells what each virtual connection that the application has not closed is doing.
+/// Calls `tell` with the traffic of each virtual connection that the application has not closed.
 pub(crate) fn each_connection(mut tell: impl FnMut(u32, Info)) {
     all().for_each(|link| link.lock().each_connection(&mut tell));
     sessions::each_connection(&mut tell);
 }
 
-/// Ends links whose peers did not authenticate in time, or whose time is over, and reads on from those that were not read
-/// for a time.
+/// Ends links whose peers did not authenticate, or send the rest of a record, in time, and resumes paused reading.
 pub(crate) fn handle_timeouts(now: Time, wakes: &mut Wakes) {
     for link in all() {
         link.lock().handle_timeout(now, wakes);
     }
 }
 
-// What is said once no lock is held.
-
-/// Does what is left to do once no lock is held: has links leave sessions to others, and wakes sleeping sets.
+/// Does the work that was left until no lock is held: closes carriers without their session, and wakes sleeping sets.
 #[inline]
 pub(crate) fn settle(wakes: &mut Wakes) {
     if !wakes.is_empty() {

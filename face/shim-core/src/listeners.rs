@@ -16,10 +16,10 @@ use crate::table::{self, Entry};
 use crate::wakes::Wakes;
 use crate::{address, fork, lock, prepared, virtual_descriptor};
 
-/// Virtual connections of one family that wait to be accepted. A move of all clients at once must fit.
+/// Most virtual connections of one family that wait to be accepted. A move of all clients at once must fit.
 const QUEUE_MAX: usize = 16 * 1024;
 
-/// Every so many virtual connections accepted, a real one has the first turn.
+/// One accept of this many prefers a real connection.
 const REAL_TURN: u32 = 8;
 
 static STATE: Mutex<State> = Mutex::new(State {
@@ -29,17 +29,17 @@ static STATE: Mutex<State> = Mutex::new(State {
     next: 0,
 });
 
-/// Length of the queues, so that an empty one is seen without the lock.
+/// Number of queued connections, so that empty queues are seen without the lock.
 static QUEUED: AtomicUsize = AtomicUsize::new(0);
 static TURNS: AtomicU32 = AtomicU32::new(0);
 
 struct State {
     listeners: Vec<Listener>,
-    /// Clients with IPv4 and with IPv6 addresses, as connections.
+    /// Indexes of queued connections, of clients with IPv4 and with IPv6 addresses.
     queues: [VecDeque<u32>; 2],
-    /// The port that helped clients want. All listeners of it serve them in turn, as with SO_REUSEPORT.
+    /// The port that helped clients connect to. All its listeners serve them in turn, as with SO_REUSEPORT.
     served: Option<u16>,
-    /// Where the search for the next begins.
+    /// Where the search for the next listener begins.
     next: usize,
 }
 
@@ -47,21 +47,21 @@ struct State {
 #[derive(Clone, Copy)]
 struct Listener {
     fd: c_int,
-    /// The entry that stands for it in a ready list.
+    /// Index of the connection that stands for it in a ready list.
     stand_in: u32,
     family: c_int,
     address: SocketAddr,
-    /// Virtual connections are accepted from it.
+    /// Whether virtual connections are accepted from it.
     serves: bool,
 }
 
-/// What became of a virtual connection that wants to be accepted.
+/// The outcome of offering a virtual connection to the application.
 pub(crate) enum Offer {
     Queued,
     Refused(RefuseReason),
 }
 
-/// What stands for a listener in our books.
+/// The stand-in of a noted listener.
 pub(crate) fn noted(fd: c_int) -> Option<&'static Connection> {
     match table::entry(fd) {
         Entry::Listener(index) => connections::get(index),
@@ -69,8 +69,8 @@ pub(crate) fn noted(fd: c_int) -> Option<&'static Connection> {
     }
 }
 
-/// As [`noted`], for a descriptor that the application begins to wait for: it may be a listener that this process
-/// did not make itself, as with socket activation.
+/// Like [`noted`], for a descriptor that the application begins to wait for: notes a listener that this process did
+/// not make itself, as with socket activation.
 pub(crate) fn polled(fd: c_int) -> Option<&'static Connection> {
     let is_new = table::is_real(fd)
         && prepared::is_wanted()
@@ -78,7 +78,7 @@ pub(crate) fn polled(fd: c_int) -> Option<&'static Connection> {
     if is_new { listening(fd) } else { noted(fd) }
 }
 
-/// The application listens on a socket. Notes it when it is a TCP one, unless a forked child made it.
+/// Notes a socket on which the application listens, if it is a TCP one and no forked child made it. Returns its stand-in.
 pub(crate) fn listening(fd: c_int) -> Option<&'static Connection> {
     if let Some(stand_in) = noted(fd) {
         return Some(stand_in);
@@ -108,7 +108,7 @@ pub(crate) fn listening(fd: c_int) -> Option<&'static Connection> {
     Some(stand_in)
 }
 
-/// Another descriptor names the listener.
+/// Records another descriptor of the listener.
 pub(crate) fn named_too(fd: c_int, new: c_int) {
     let mut state = lock(&STATE);
     if let Some(listener) = state.listeners.iter().find(|listener| listener.fd == fd).copied()
@@ -118,12 +118,12 @@ pub(crate) fn named_too(fd: c_int, new: c_int) {
     }
 }
 
-/// The port that a noted listener has.
+/// The port of a noted listener.
 pub(crate) fn port_of(fd: c_int) -> Option<u16> {
     lock(&STATE).listeners.iter().find(|listener| listener.fd == fd).map(|listener| listener.address.port())
 }
 
-/// Virtual connections are accepted from listeners of this port from now on.
+/// From now on, virtual connections are accepted from listeners of this port.
 pub(crate) fn serve(port: u16) {
     let mut state = lock(&STATE);
     state.served = Some(port);
@@ -134,7 +134,7 @@ pub(crate) fn serve(port: u16) {
         .for_each(|one| one.serves = true);
 }
 
-/// The port whose listeners virtual connections are accepted from.
+/// The port whose listeners accept virtual connections.
 pub(crate) fn served() -> Option<u16> {
     lock(&STATE).served
 }
@@ -144,8 +144,8 @@ pub(crate) fn is_served(fd: c_int) -> bool {
     lock(&STATE).listeners.iter().any(|listener| listener.fd == fd && listener.serves)
 }
 
-/// The application closes a descriptor of a listening socket. When no listener of the served port is left, whoever
-/// waits to be accepted is returned, to be refused.
+/// The application closes a descriptor of a listening socket. When no listener of the served port is left, returns
+/// the connections that wait to be accepted, which must be refused.
 #[must_use]
 pub(crate) fn closed(fd: c_int, stand_in: u32) -> Vec<&'static Connection> {
     let mut state = lock(&STATE);
@@ -163,7 +163,7 @@ pub(crate) fn closed(fd: c_int, stand_in: u32) -> Vec<&'static Connection> {
     orphans.into_iter().flatten().filter_map(connections::get).collect()
 }
 
-/// A virtual connection of this client wants to be accepted.
+/// Queues a client's virtual connection to be accepted.
 pub(crate) fn offer(connection: &Connection, client: SocketAddr, wakes: &mut Wakes) -> Offer {
     let mut state = lock(&STATE);
     let queue = usize::from(client.is_ipv6());
@@ -202,13 +202,13 @@ pub(crate) fn has_queued() -> bool {
     QUEUED.load(Ordering::Acquire) > 0
 }
 
-/// Whether it is a virtual connection's turn to be accepted, rather than a real one's.
+/// Whether this accept prefers a virtual connection to a real one.
 pub(crate) fn virtual_turn() -> bool {
     TURNS.fetch_add(1, Ordering::Relaxed) % REAL_TURN != REAL_TURN - 1
 }
 
-/// Accepts the next virtual connection from this listener as a descriptor. `Ok(None)` when none waits; with
-/// EMFILE and the like it goes on waiting.
+/// Accepts the next virtual connection from this listener as a descriptor. `Ok(None)` if none waits; after an error,
+/// such as EMFILE, it still waits.
 pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'static Connection)>, Errno> {
     let mut state = lock(&STATE);
     let Some(listener) = state.listeners.iter().find(|one| one.fd == fd && one.serves).copied() else {
@@ -232,7 +232,7 @@ pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'
     let mut inner = connection.lock();
     inner.references = 1;
     let client = inner.client.map(|client| address::in_family(client, listener.family));
-    // What the kernel would name: the address that was connected to, with the listener's port.
+    // As the kernel reports it: the address that was connected to, with the listener's port.
     let local = inner.local.filter(|_| listener.address.ip().is_unspecified()).unwrap_or(listener.address);
     let local = SocketAddr::new(local.ip(), listener.address.port());
     (inner.client, inner.local) = (client, Some(address::in_family(local, listener.family)));
@@ -242,7 +242,7 @@ pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'
 }
 
 impl State {
-    /// Whether clients of this queue are accepted from the listener: of their own family, where there is one.
+    /// Whether the listener accepts clients of this queue: of the other family only if that has no listener of its own.
     fn suits(&self, listener: &Listener, queue: usize) -> bool {
         let family = [libc::AF_INET, libc::AF_INET6][queue];
         listener.serves
@@ -250,7 +250,7 @@ impl State {
                 || !self.listeners.iter().any(|other| other.serves && other.family == family))
     }
 
-    /// What stands for the listener whose turn it is: of those that are waited for, if any is.
+    /// The stand-in of the next listener in turn, preferably of one that the application waits for.
     fn next_listener(&mut self, queue: usize) -> Option<u32> {
         let count = self.listeners.len();
         let suitable: Vec<usize> = (0..count)
@@ -267,7 +267,7 @@ impl State {
         Some(self.listeners[position].stand_in)
     }
 
-    /// What stands for a listener is ready as long as somebody waits for it.
+    /// Updates the listeners' stand-ins, which are ready while a connection waits for their listener.
     fn queue_changed(&mut self) {
         let waiting = self.queues.each_ref().map(VecDeque::len);
         QUEUED.store(waiting[0] + waiting[1], Ordering::Release);

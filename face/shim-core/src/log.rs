@@ -1,9 +1,9 @@
-//! One line per decision on standard error, never more than a few each second, by one write that does not wait.
+//! One line per decision on standard error, at most a few each second, each by one write that does not wait.
 //!
-//! The server's threads log while they hold locks that its direct clients need, too, so a reader that has stopped reading
-//! the log must not stop them: a line for which there is no room at once is dropped and counted. Nothing is written to a
-//! descriptor 2 that is another file than when the library was loaded: a server that closes its standard error opens its
-//! next file or connection under that number.
+//! The server's threads log while they hold locks that direct clients need, too, so a reader of the log that has
+//! stopped must not stop them: a line for which there is no room at once is dropped and counted. Nothing is written
+//! if descriptor 2 is another file than when the library was loaded: a server that closes its standard error opens
+//! its next file or connection under that number.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,40 +15,40 @@ use crate::{standard_error, sys};
 /// Lines within one second; more are dropped.
 const LINES_PER_SECOND: u64 = 20;
 
-/// Lines within one second about peers that have not authenticated: whoever knocks on the link port must not be
-/// able to hide what else happens.
+/// Lines within one second about peers that have not authenticated: strangers at the link port must not be able to
+/// crowd out other lines.
 const KNOCKS_PER_SECOND: u64 = 5;
 
-/// A longer line is cut.
+/// The longest line in bytes; longer ones are cut.
 const LINE_BYTES_MAX: usize = 512;
 
-/// The line that tells of dropped ones, and a line.
+/// Bytes of one write: a line that reports dropped lines, and another line.
 const WRITE_BYTES_MAX: usize = LINE_BYTES_MAX + 64;
 
-/// Attempts to write while another thread does, which takes microseconds.
+/// Attempts to write while another thread writes, which takes microseconds.
 const TURNS_MAX: u32 = 1000;
 
 /// The second, times 2^20, plus the lines written in it.
 static BUDGET: AtomicU64 = AtomicU64::new(0);
 static KNOCK_BUDGET: AtomicU64 = AtomicU64::new(0);
 
-/// A thread is writing.
+/// Whether a thread is writing.
 static WRITING: AtomicBool = AtomicBool::new(false);
 
-/// Lines that were not written, and those of them that the log tells of.
+/// Lines that were not written, and how many of them the log has reported.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static TOLD: AtomicU64 = AtomicU64::new(0);
 
-/// What is written at once.
+/// The text of one write.
 struct Text {
     bytes: [u8; WRITE_BYTES_MAX],
     length: usize,
-    /// The last byte that may be used is before this one; one is for the line's end.
+    /// The end of the current line's room in `bytes`; the last byte is for the line end.
     end: usize,
 }
 
 impl Text {
-    /// An empty one, or one that ends the line before.
+    /// An empty text, or one that begins with a line end to terminate the previous line.
     fn new(ends_line: bool) -> Text {
         let mut bytes = [0; WRITE_BYTES_MAX];
         bytes[0] = b'\n';
@@ -87,7 +87,7 @@ pub(crate) fn line(arguments: fmt::Arguments<'_>) {
     }
 }
 
-/// As [`line`], about a peer that has not authenticated.
+/// Like [`line`], about a peer that has not authenticated.
 pub(crate) fn knock(arguments: fmt::Arguments<'_>) {
     if may_write(&KNOCK_BUDGET, KNOCKS_PER_SECOND) {
         always(arguments);
@@ -105,7 +105,7 @@ fn may_write(budget: &AtomicU64, max: u64) -> bool {
     budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok()
 }
 
-/// Writes the line whatever was written before: for the last words of a process.
+/// Writes the line even if too many were written this second: for the last lines of a process.
 pub(crate) fn always(arguments: fmt::Arguments<'_>) {
     let Some(_turn) = Turn::take() else { return count_dropped() };
     let mut text = Text::new(standard_error::is_torn());
@@ -127,17 +127,17 @@ fn count_dropped() {
     own::count(Counter::LogLinesDropped);
 }
 
-/// Lines that were not written so far.
+/// The number of lines that were not written.
 pub(crate) fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// The one thread that writes.
+/// Exists while one thread writes, so that no other does.
 struct Turn;
 
 impl Turn {
-    /// `None` where another thread does not come to an end: in a child that was forked while a thread was writing, it
-    /// never does.
+    /// `None` if another thread does not finish: in a child that was forked while a thread was writing, that thread
+    /// does not exist.
     fn take() -> Option<Turn> {
         for _ in 0..TURNS_MAX {
             if !WRITING.swap(true, Ordering::Acquire) {
@@ -155,7 +155,7 @@ impl Drop for Turn {
     }
 }
 
-/// An error number as people know it.
+/// An error number as readable text.
 pub(crate) struct Reason(pub(crate) sys::Errno);
 
 impl fmt::Display for Reason {

@@ -5,16 +5,16 @@ use libc::{c_int, sockaddr, socklen_t};
 use crate::connections::{self, Connection};
 use crate::{address, real};
 
-/// `getpeername`: the client.
+/// `getpeername`: the client's address.
 ///
 /// # Safety
-/// As of `getpeername`.
+/// Same as for `getpeername`.
 pub unsafe fn peer_name(fd: c_int, out: *mut sockaddr, length: *mut socklen_t) -> c_int {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::getpeername(fd, out, length) };
     };
-    // SAFETY: as of `getpeername`.
+    // SAFETY: same as for `getpeername`.
     unsafe { fill_client(connection, out, length) };
     0
 }
@@ -22,24 +22,24 @@ pub unsafe fn peer_name(fd: c_int, out: *mut sockaddr, length: *mut socklen_t) -
 /// `getsockname`: the server's address as the client knows it.
 ///
 /// # Safety
-/// As of `getsockname`.
+/// Same as for `getsockname`.
 pub unsafe fn socket_name(fd: c_int, out: *mut sockaddr, length: *mut socklen_t) -> c_int {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::getsockname(fd, out, length) };
     };
     let local = connection.lock().local;
     if let Some(local) = local {
-        // SAFETY: as of `getsockname`.
+        // SAFETY: same as for `getsockname`.
         unsafe { address::fill(local, out, length) };
     }
     0
 }
 
-/// Where an accepted connection's client address goes.
+/// Stores the client's address for `accept` and `getpeername`.
 ///
 /// # Safety
-/// As of `accept`.
+/// Same as for `accept`.
 pub(crate) unsafe fn fill_client(connection: &Connection, out: *mut sockaddr, length: *mut socklen_t) {
     let client = connection.lock().client;
     if let Some(client) = client {

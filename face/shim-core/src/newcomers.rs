@@ -12,19 +12,18 @@ use crate::{lock, sys};
 /// Links that have yet to authenticate, whatever their age: strangers must not use up the server's descriptors.
 const YOUNG_MAX: usize = 256;
 
-/// A link whose peer has yet to authenticate: its place, and a serial number that no other link ever has.
+/// A link whose peer has yet to authenticate: its index, and a serial number that no other link ever has.
 pub(crate) type Newcomer = (u32, u64);
 
-/// Links whose peers have not authenticated yet, by place and serial number. Locked with a link's lock held, never the
-/// other way round.
+/// Links whose peers have yet to authenticate. Locked with a link's lock held, never the other way round.
 static UNAUTHENTICATED: Mutex<Unauthenticated<Newcomer>> =
     Mutex::new(Unauthenticated::new(Bounds { young: YOUNG_MAX, ..Bounds::DEFAULT }));
-/// How many those are.
+/// The number of these links.
 static HANDSHAKES: AtomicU32 = AtomicU32::new(0);
-/// Links on which the rest of a record is awaited, or that are not read for a time.
+/// The number of links with a read timeout: the rest of a record is awaited, or reading is paused.
 static READ_TIMEOUTS: AtomicU32 = AtomicU32::new(0);
 
-/// A handshake begins. Returns the one that has to end for it.
+/// Begins a handshake. Returns a link that must end to make room for it, if there are too many.
 pub(crate) fn begin(peer: IpAddr, newcomer: Newcomer) -> Option<Newcomer> {
     let mut unauthenticated = lock(&UNAUTHENTICATED);
     let victim = unauthenticated.begin(sys::now(), peer, newcomer);
@@ -32,19 +31,19 @@ pub(crate) fn begin(peer: IpAddr, newcomer: Newcomer) -> Option<Newcomer> {
     victim
 }
 
-/// The peer of a link has named an accepted key, and has yet to prove it.
+/// The peer of a link has named an accepted key, which it has yet to prove.
 pub(crate) fn named_key(newcomer: Newcomer) {
     lock(&UNAUTHENTICATED).named_key(newcomer);
 }
 
-/// A peer has authenticated, or went before it did.
+/// A peer has authenticated, or its link has ended before.
 pub(crate) fn authenticated_or_gone(newcomer: Newcomer) {
     let mut unauthenticated = lock(&UNAUTHENTICATED);
     unauthenticated.end(newcomer);
     HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most YOUNG_MAX
 }
 
-/// A link has a read timeout from now on, or no more.
+/// Counts a link that begins (`has_one`) or ceases to have a read timeout.
 pub(crate) fn wait_for_read_timeout(has_one: bool) {
     if has_one {
         READ_TIMEOUTS.fetch_add(1, Ordering::Relaxed);
@@ -53,7 +52,7 @@ pub(crate) fn wait_for_read_timeout(has_one: bool) {
     }
 }
 
-/// Whether a peer has yet to authenticate, to send the rest of a record, or to be read on from.
+/// Whether any link has a handshake or a read timeout to wait for.
 pub(crate) fn are_there() -> bool {
     HANDSHAKES.load(Ordering::Relaxed) > 0 || READ_TIMEOUTS.load(Ordering::Relaxed) > 0
 }

@@ -1,4 +1,4 @@
-//! Reading what has come, without waiting.
+//! Reads what has arrived, without waiting.
 
 use libc::{c_int, iovec};
 
@@ -7,13 +7,13 @@ use crate::links;
 use crate::sys::Errno;
 use crate::wakes::Wakes;
 
-/// Whether a call with these flags is not to wait.
+/// Whether a call with these flags must not wait.
 #[inline]
 pub(crate) fn is_nonblocking(connection: &Connection, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking()
 }
 
-/// Takes what there is: EAGAIN for nothing.
+/// Reads what has arrived; EAGAIN if nothing has.
 ///
 /// # Safety
 /// `parts` describe writable memory.

@@ -1,18 +1,17 @@
-//! What an application has set on a virtual connection.
+//! Socket options that the application has set on a virtual connection.
 
 use libc::c_int;
 
-/// Options kept for one connection. Those beyond are validated, and read as before.
+/// Options kept for one connection; further ones are validated and not kept.
 const OPTIONS_MAX: usize = 32;
 
-/// A longer value is not kept.
+/// The longest value that is kept, in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 64;
 
-/// What was set on one connection.
 #[derive(Default)]
 pub(crate) struct Options {
     kept: Vec<Kept>,
-    /// The listener that it was accepted from; its options are inherited, as by a real connection.
+    /// The listener that accepted the connection; its options are inherited, as by a real connection.
     listener: Option<c_int>,
     /// `SO_RCVTIMEO` and `SO_SNDTIMEO` in milliseconds; 0 waits for ever.
     pub(crate) receive_timeout_ms: u64,
@@ -31,12 +30,11 @@ impl Options {
         Options { listener: Some(listener), ..Options::default() }
     }
 
-    /// The listener that it was accepted from.
     pub(crate) fn listener(&self) -> Option<c_int> {
         self.listener
     }
 
-    /// What was set of this.
+    /// The value that was set for this option.
     pub(crate) fn kept(&self, level: c_int, name: c_int) -> Option<&[u8]> {
         let kept = self.kept.iter().find(|kept| (kept.level, kept.name) == (level, name))?;
         Some(&kept.value[..usize::from(kept.length)])

@@ -1,7 +1,7 @@
 //! Socket options of virtual connections.
 //!
-//! Their descriptors share one socket, so what is set on one is kept with it. A socket that nobody else sees is
-//! asked whether an option is valid and what it reads as afterwards: the kernel doubles buffer sizes, for instance.
+//! Their descriptors share one socket, so options are kept for each connection. A private trial socket tells whether
+//! an option is valid and how it reads afterwards: the kernel doubles buffer sizes, for instance.
 
 use core::mem::size_of;
 use core::sync::atomic::Ordering;
@@ -15,10 +15,10 @@ use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::{lock, real};
 
-/// One socket for each family that options are tried on.
+/// One trial socket for each address family.
 static TRIALS: Mutex<[c_int; 2]> = Mutex::new([-1; 2]);
 
-/// Options that a connection has of its listener.
+/// Whether a connection inherits this option from its listener.
 fn is_inherited(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => matches!(
@@ -33,10 +33,10 @@ fn is_inherited(level: c_int, name: c_int) -> bool {
     }
 }
 
-/// `getsockopt`. Errors come with reads, so SO_ERROR is 0 unless a reset waits to be read.
+/// `getsockopt`. Reads report errors, so SO_ERROR is 0 unless a reset has not been read yet.
 ///
 /// # Safety
-/// As of `getsockopt`.
+/// Same as for `getsockopt`.
 pub unsafe fn option(
     fd: c_int,
     level: c_int,
@@ -45,7 +45,7 @@ pub unsafe fn option(
     length: *mut socklen_t,
 ) -> c_int {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::getsockopt(fd, level, name, value, length) };
     };
     if value.is_null() || length.is_null() {
@@ -67,7 +67,7 @@ pub unsafe fn option(
         is_inherited(level, name) && matches!(table::entry(listener), Entry::Listener(_))
     });
     drop(inner);
-    // SAFETY: the call as it came, on a socket of the same kind.
+    // SAFETY: passes the caller's arguments on unchanged, to a socket of the same kind.
     let outcome = unsafe { real::getsockopt(listener.unwrap_or(fd), level, name, value, length) };
     // SAFETY: as above; the state is the first byte of the structure.
     if outcome == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) && unsafe { *length } > 0 {
@@ -95,7 +95,7 @@ unsafe fn answer(bytes: &[u8], value: *mut c_void, length: *mut socklen_t) -> c_
 /// `setsockopt`.
 ///
 /// # Safety
-/// As of `setsockopt`.
+/// Same as for `setsockopt`.
 pub unsafe fn set_option(
     fd: c_int,
     level: c_int,
@@ -104,7 +104,7 @@ pub unsafe fn set_option(
     length: socklen_t,
 ) -> c_int {
     let Some(connection) = connections::of_descriptor(fd) else {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::setsockopt(fd, level, name, value, length) };
     };
     let before = sys::errno();
@@ -121,7 +121,7 @@ unsafe fn set_virtual(
     value: *const c_void,
     length: socklen_t,
 ) -> Result<(), Errno> {
-    // Zero-copy sending tells of its end by an error queue that virtual connections do not have.
+    // Zero-copy sending reports completion on an error queue, which virtual connections do not have.
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
         return Err(libc::EOPNOTSUPP);
     }
@@ -136,11 +136,11 @@ unsafe fn set_virtual(
             table::note(socket, Entry::Own);
             *trial = socket;
         }
-        // SAFETY: the call as it came, on a socket of the same kind.
+        // SAFETY: passes the caller's arguments on unchanged, to a socket of the same kind.
         if unsafe { real::setsockopt(*trial, level, name, value, length) } != 0 {
             return Err(sys::errno());
         }
-        // SAFETY: `kept` has the length that is said.
+        // SAFETY: `kept` has `kept_length` bytes.
         let read =
             unsafe { real::getsockopt(*trial, level, name, kept.as_mut_ptr().cast(), &raw mut kept_length) };
         if read != 0 {
@@ -152,7 +152,7 @@ unsafe fn set_virtual(
         inner.options.keep(level, name, &kept[..(kept_length as usize).min(VALUE_BYTES_MAX)]);
     }
     if level == libc::SOL_SOCKET {
-        // The kernel has taken these values, so that they are there and of their kind.
+        // The kernel has accepted these values, so they have the right size and type.
         match name {
             libc::SO_LINGER if length as usize >= size_of::<libc::linger>() => {
                 // SAFETY: the caller vouches for `length` bytes.
@@ -175,13 +175,13 @@ unsafe fn set_virtual(
     Ok(())
 }
 
-/// A time of 0 waits for ever, so that a very short one is a millisecond.
+/// Converts to milliseconds, rounded up: a very short time must not become 0, which waits for ever.
 fn milliseconds(time: libc::timeval) -> u64 {
     let micros = u64::try_from(time.tv_usec).unwrap_or(0);
     u64::try_from(time.tv_sec).unwrap_or(0).saturating_mul(1000).saturating_add(micros.div_ceil(1000))
 }
 
-/// `fcntl(F_SETFL)`: what the kernel lets be changed of a socket's flags.
+/// `fcntl(F_SETFL)`: changes those flags that the kernel lets a program change on a socket.
 pub(crate) fn set_status(connection: &Connection, flags: c_int) {
     const CHANGEABLE: c_int =
         libc::O_NONBLOCK | libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;

@@ -1,19 +1,19 @@
-//! What readers of the status page ask for. Only the server's own user may write to it.
+//! Requests by readers of the status page. Only the server's own user may write to the page.
 
 use crate::status::{self, Request, own};
 use crate::{fork, links, relief, switch};
 
-/// Epoll says that somebody asks for something.
+/// Handles requests. Called when epoll reports the page's watch.
 pub(crate) fn ready() {
     own::take_watch();
     look();
 }
 
-/// Carries out what a reader asks for, if one does. Call with no lock held.
+/// Carries out a reader's request, if there is one. Call with no lock held.
 pub(crate) fn look() {
     let Some(asked) = own::asked().filter(|_| fork::is_owner()) else { return };
     match asked.request() {
-        // What each connection has received and sent.
+        // Writes the bytes received and sent of each connection to the page.
         Some(Request::Refresh) => links::each_connection(status::connection_traffic),
         Some(Request::Off { within_ms }) => switch::off(within_ms),
         Some(Request::On) => switch::on(),

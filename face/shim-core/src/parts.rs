@@ -1,15 +1,15 @@
-//! What the application sends in one call, in one part or several.
+//! The bytes that the application sends in one call, in one part or several.
 
 use core::mem::MaybeUninit;
 
 use libc::iovec;
 
-/// Replies up to this size are gathered before they are composed: a server writes a small one in several parts, and
-/// each costs more to compose than to copy.
+/// Replies of at most this many bytes are gathered before they are composed: a server may write a small one in
+/// several parts, and each part costs more to compose than to copy.
 const GATHER_BYTES: usize = 512;
 
-/// Gives the parts to `take`, which takes a prefix of each and returns its length, as far as there is room: bytes
-/// taken, and bytes tried.
+/// Gives the parts to `take`, which takes a prefix and returns its length, until a part is not taken whole. Returns
+/// the number of bytes taken, and of bytes tried.
 ///
 /// # Safety
 /// `parts` describe readable memory.
@@ -37,7 +37,7 @@ pub(crate) unsafe fn put(parts: &[iovec], mut take: impl FnMut(&[u8]) -> usize) 
     (taken, wanted)
 }
 
-/// The parts' bytes in one piece, if they are few.
+/// The parts' bytes in one piece, if they fit.
 ///
 /// # Safety
 /// `parts` describe readable memory.

@@ -7,10 +7,10 @@ use spillway_transport::Time;
 
 use crate::sys;
 
-/// How long locks are tried for, all together.
+/// The time for which locks are tried, all together.
 const LOCKS_MAX: Duration = Duration::from_millis(50);
 
-/// Until when locks are tried for.
+/// The time until which locks are tried.
 pub(crate) struct Patience(Time);
 
 impl Patience {
@@ -18,7 +18,7 @@ impl Patience {
         Patience(sys::now() + LOCKS_MAX)
     }
 
-    /// The lock, unless it is held for too long.
+    /// Locks the mutex; `None` if another thread holds it for too long.
     pub(crate) fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
         loop {
             match mutex.try_lock() {

@@ -10,7 +10,7 @@ use crate::sys::{self, Errno};
 use crate::wakes::Wakes;
 use crate::{links, port, prepared, real, table, threads};
 
-/// How the application calls it.
+/// The function that the application called.
 #[derive(Clone, Copy)]
 pub enum Wait {
     /// `poll`; milliseconds, negative for ever.
@@ -19,14 +19,14 @@ pub enum Wait {
     Masked(*const timespec, *const sigset_t),
 }
 
-/// `poll` and `ppoll`. Whatever this thread has put off is sent first: it may sleep here.
+/// `poll` and `ppoll`. First sends what this thread has deferred, because it may sleep here.
 ///
 /// # Safety
-/// As of the C functions.
+/// Same as for the C functions.
 pub unsafe fn poll(descriptors: *mut pollfd, count: nfds_t, how: Wait) -> c_int {
     flush();
     let length = usize::try_from(count).unwrap_or(usize::MAX);
-    // SAFETY: as of the C functions.
+    // SAFETY: same as for the C functions.
     unsafe {
         if !descriptors.is_null() && length < table::DESCRIPTORS_MAX {
             let descriptors = core::slice::from_raw_parts_mut(descriptors, length);
@@ -56,7 +56,7 @@ impl Wait {
     }
 }
 
-/// Sends what this thread has put off.
+/// Sends what this thread has deferred.
 pub(crate) fn flush() {
     if threads::has_deferred() && crate::fork::is_owner() {
         let before = sys::errno();
@@ -67,8 +67,7 @@ pub(crate) fn flush() {
     }
 }
 
-/// Whether any of these is virtual, or a listener that helped clients may come by. Opens the link port for such a
-/// one.
+/// Whether any of these is virtual, or a listener for helped clients. Opens the link port for such a listener.
 pub(crate) fn is_ours(descriptors: &[pollfd]) -> bool {
     if prepared::is_wanted() {
         for one in descriptors.iter().filter(|one| one.fd >= 0) {
@@ -78,7 +77,7 @@ pub(crate) fn is_ours(descriptors: &[pollfd]) -> bool {
     descriptors.iter().any(|one| !table::is_real(one.fd) && connections::of_pollable(one.fd).is_some())
 }
 
-/// The answers filled in: how many are not empty.
+/// Waits and fills in the answers. Returns the number of descriptors with events.
 pub(crate) fn poll_mixed(
     descriptors: &mut [pollfd],
     timeout: Option<Duration>,
@@ -86,12 +85,12 @@ pub(crate) fn poll_mixed(
 ) -> Result<usize, Errno> {
     let virtuals: Vec<Option<&'static Connection>> =
         descriptors.iter().map(|one| connections::of_pollable(one.fd)).collect();
-    // Replies of a loop over many clients go together; a thread that looks after one must not keep its back.
+    // A loop over many clients sends its replies together; a thread that serves one client must not defer its replies.
     let is_loop = virtuals.iter().flatten().nth(1).is_some();
     if is_loop {
         threads::runs_loop();
     }
-    // In the kernel's copy, virtual ones are passed over.
+    // The kernel skips virtual connections, which have a negative number in its copy.
     let kernels = |(one, of): (&pollfd, &Option<&Connection>)| match (of, table::entry(one.fd)) {
         (Some(_), table::Entry::Connection(_)) => pollfd { fd: -1, ..*one },
         _ => pollfd { revents: 0, ..*one },
@@ -104,13 +103,13 @@ pub(crate) fn poll_mixed(
         let left = timeout.map(|timeout| timeout.saturating_sub(sys::now().since(began)));
         let may_wait = !is_ready && left != Some(Duration::ZERO);
         match &mut blocked {
-            // Look once more, now that changes are told.
+            // Check once more, because changes wake this thread from here on.
             None if may_wait => {
                 blocked = Some(Blocked::new(virtuals.iter().flatten().copied().collect()));
                 continue;
             }
             Some(blocked) if may_wait => blocked.sleep(&mut kernel, left, mask)?,
-            // Real descriptors, and the next batch, also have their turn when virtual ones are always ready.
+            // Real descriptors, and the next batch, get their turn even if virtual ones are always ready.
             _ => Blocked::passing().sleep(&mut kernel, Some(Duration::ZERO), mask)?,
         }
         let mut ready = 0;
@@ -124,9 +123,9 @@ pub(crate) fn poll_mixed(
     }
 }
 
-/// What a virtual connection, or what stands for a listener, has to report.
+/// The events that a virtual connection, or a listener's stand-in, has to report.
 fn revents(one: &pollfd, of: Option<&Connection>) -> i16 {
-    // The numbers of poll and epoll are the same for these.
+    // poll and epoll have the same numbers for these events.
     let wanted = u32::from(one.events as u16) | ERR | HUP;
     of.map_or(0, |connection| (connection.source.own_state() & wanted) as i16)
 }

@@ -1,4 +1,4 @@
-//! The link port: opened when the application first polls its listening socket, and not before.
+//! The link port: opened when the application first waits for its listening socket, and not before.
 
 pub(crate) mod retry;
 
@@ -20,21 +20,21 @@ use crate::tag::Tag;
 use crate::wakes::Wakes;
 use crate::{fork, links, listeners, lock, prepared, switch};
 
-/// Links accepted at one look at the link port.
+/// Most links that are accepted for one event of the link port.
 const ACCEPTS_MAX: usize = 16;
 
-/// Links that the kernel has connected and that wait to be accepted.
+/// Most links that the kernel has connected and that wait to be accepted.
 const BACKLOG: c_int = 4096;
 
 static OPENING: Mutex<()> = Mutex::new(());
 static PORT: AtomicI32 = AtomicI32::new(-1);
 /// The set that the link port is in.
 static HOME: AtomicU32 = AtomicU32::new(0);
-/// The set of our own, 0 for none.
+/// The library's own set, 0 for none.
 static OWN_SET: AtomicU32 = AtomicU32::new(0);
-/// A descriptor that is given up when there is no other.
+/// A descriptor that is closed when no other number is free: see `turn_away`.
 static RESERVE: AtomicI32 = AtomicI32::new(-1);
-/// Takes the configuration of this process.
+/// Sets the configuration of this process.
 pub(crate) fn configure(config: Result<Option<Config>, ConfigError>) {
     match config {
         Ok(None) => {}
@@ -43,7 +43,7 @@ pub(crate) fn configure(config: Result<Option<Config>, ConfigError>) {
     }
 }
 
-/// Without help, or not at all.
+/// Logs why the link port cannot be served, and ends the process if the configuration requires helpers.
 fn give_up(require: bool, why: core::fmt::Arguments<'_>) {
     if require {
         log::always(format_args!("{why}; --require was given, so the server is ended"));
@@ -52,12 +52,12 @@ fn give_up(require: bool, why: core::fmt::Arguments<'_>) {
     log::always(format_args!("{why}; the server runs without helpers"));
 }
 
-/// The application polls this listener in this set: the link port opens, if this is the listener to serve.
+/// The application polls this listener in this set: opens the link port if this is the listener to serve.
 pub(crate) fn listener_polled(fd: c_int, set: &Set) {
     open_for(fd, || Ok(set));
 }
 
-/// The application waits for this listener outside epoll: the same, in a set of our own.
+/// Like [`listener_polled`], for a listener that the application waits for outside epoll; uses the library's own set.
 #[inline]
 pub(crate) fn listener_awaited(fd: c_int) {
     if prepared::is_wanted() && listeners::polled(fd).is_some() {
@@ -75,11 +75,11 @@ fn open_for<'a>(fd: c_int, set: impl FnOnce() -> Result<&'a Set, Errno>) {
     if config.port.is_some_and(|wanted| wanted != port) {
         return;
     }
-    let before = sys::errno(); // looking for pages changes it
+    let before = sys::errno(); // the search for status pages changes it
     open_wanted(config, port, set);
     sys::set_errno(before);
-    // Only now: threads that come by meanwhile wait for the outcome, rather than go to sleep in the kernel as if there
-    // were no link port.
+    // Only now: other threads must wait for the outcome here, rather than sleep in the kernel as if there were no
+    // link port.
     prepared::is_opened();
 }
 
@@ -105,6 +105,18 @@ fn open_wanted<'a>(config: &Config, port: u16, set: impl FnOnce() -> Result<&'a 
     }
 }
 
+/// The process ends: logs that no helper was served if `spillway run` started it and it never waited for clients. A
+/// program that had children may have started the server and not be it.
+pub(crate) fn report_unserved() {
+    let Some(config) = prepared::config().filter(|_| prepared::is_wanted()) else { return };
+    let is_started = config.started == Some(sys::process_id());
+    if !is_started || sys::had_children() || status::is_claimed(config) {
+        return;
+    }
+    let port = config.port.map(|port| format!(" on port {port}")).unwrap_or_default();
+    log::always(format_args!("the program ended without waiting for clients{port}: no helper was served"));
+}
+
 /// Opens the link port, watched in this set.
 fn open_in(config: &Config, set: &Set) -> Result<(), Errno> {
     let socket = open(&config.link)?;
@@ -117,7 +129,7 @@ fn open_in(config: &Config, set: &Set) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What the status page says as long as helping is not switched off.
+/// The state that the status page shows while the switch is on.
 pub(crate) fn state() -> status::State {
     match home() {
         Some(_) => status::State::On,
@@ -135,7 +147,7 @@ fn own_set_or_new() -> Result<&'static Set, Errno> {
     Ok(set)
 }
 
-/// The set in which blocked threads receive, where there is one.
+/// The library's own set, in which blocked threads receive, if there is one.
 #[inline]
 pub(crate) fn own_set() -> Option<&'static Set> {
     match OWN_SET.load(Ordering::Acquire) {
@@ -193,7 +205,7 @@ fn watch(socket: c_int, set: &Set) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Epoll says that somebody opens a link.
+/// Accepts links. Called when epoll reports the link port.
 pub(crate) fn ready(set: &Set, wakes: &mut Wakes) {
     let Some(keys) = prepared::keys() else { return };
     for _ in 0..ACCEPTS_MAX {
@@ -228,8 +240,8 @@ pub(crate) fn ready(set: &Set, wakes: &mut Wakes) {
     }
 }
 
-/// Without a free descriptor number, the link that waits would make the port ready for ever: it is accepted with
-/// the one in reserve, and closed.
+/// Without a free descriptor number, a waiting link would make the port ready for ever: accepts the link with the
+/// number in reserve, and closes it.
 fn turn_away(error: Errno) {
     if !matches!(error, libc::EMFILE | libc::ENFILE) {
         return;
@@ -259,7 +271,7 @@ pub(crate) fn home() -> Option<&'static Set> {
     ready::get(HOME.load(Ordering::Acquire))
 }
 
-/// The set that the link port is in is closed: no new links.
+/// The application closes a set: closes the link port if it is in that set.
 pub(crate) fn set_closed(set: &Set) {
     retry::set_closed(set);
     if HOME.compare_exchange(set.index, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -271,7 +283,7 @@ pub(crate) fn set_closed(set: &Set) {
     }
 }
 
-/// The process ends: no new links. The descriptor stays as it is, for another thread may be about to use it.
+/// Accepts no more links, because the process ends. The descriptor stays open: another thread may be about to use it.
 pub(crate) fn end() {
     let socket = PORT.load(Ordering::Acquire);
     if socket >= 0 {

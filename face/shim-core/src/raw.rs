@@ -1,9 +1,9 @@
-//! `syscall(2)`: what servers do by number rather than by name.
+//! `syscall(2)`: system calls that a server makes by number rather than by name.
 //!
-//! libuv closes that way, and makes io_uring's rings, which are refused: what a server does in rings does not come
-//! by here, but without rings it waits with epoll. A server that has system calls of its own is not seen; it never
-//! waits for its listener where we would notice, so that the link port stays closed and it serves its clients as
-//! ever.
+//! libuv closes descriptors this way and sets up io_uring, which is refused: operations on its rings bypass this
+//! library, and without io_uring such a server waits with epoll. A server that makes system calls without libc is not
+//! seen: it never waits for its listener where this library notices, so the link port stays closed and the server
+//! serves its clients as without Spillway.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,10 +14,10 @@ use crate::{descriptors, log, prepared, real, sys, table};
 /// `syscall`.
 ///
 /// # Safety
-/// As of the system call.
+/// Same as for the system call.
 pub unsafe fn call(number: c_long, arguments: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: the call as it came.
+    // SAFETY: passes the caller's arguments on unchanged.
     unsafe {
         match number {
             libc::SYS_close if !table::is_real(a as c_int) => descriptors::close(a as c_int).into(),

@@ -1,7 +1,7 @@
 //! Epoll sets: which virtual connections are in them, and which of those are ready.
 //!
-//! A ready list holds candidates: whether one is ready is decided when it is taken off, from the state it has then.
-//! Level-triggered ones that were reported go to its end, and are dropped when they come up again with nothing to
+//! A ready list holds candidates: whether one is ready is decided when it is taken off, from its state at that time.
+//! Level-triggered members that were reported go to the end, and are dropped when they come up again with nothing to
 //! report. The kernel does the same.
 
 use core::ptr::null_mut;
@@ -21,10 +21,10 @@ use crate::tag::Tag;
 use crate::turns::Turns;
 use crate::wakes::Wakes;
 
-/// Epoll sets at once. Those beyond serve real descriptors only.
+/// Epoll sets that are tracked at once. Further ones serve real descriptors only.
 const SETS_MAX: usize = 1024;
 
-/// Bytes received at once. A batch is smaller; a backlog is not, and costs fewer calls this way.
+/// Bytes received at once. A batch is smaller; a backlog is larger, and costs fewer calls this way.
 const RECEIVE_BYTES: usize = 128 * 1024;
 
 const EDGE: u32 = libc::EPOLLET as u32;
@@ -36,7 +36,7 @@ static FREE: Mutex<Free> = Mutex::new(Free { free: Vec::new(), made: 1 });
 
 struct Free {
     free: Vec<u32>,
-    /// Index 0 stands for no set.
+    /// Number of places ever used. Index 0 stands for no set.
     made: usize,
 }
 
@@ -44,18 +44,18 @@ struct Free {
 pub(crate) struct Set {
     pub(crate) index: u32,
     pub(crate) fd: AtomicI32,
-    /// It holds, or held, something virtual or of ours: waiting on it is our business.
+    /// Whether it holds, or held, something virtual or a descriptor of this library, so that waits on it are handled here.
     pub(crate) active: AtomicBool,
     wake_fd: AtomicI32,
     /// Length of the ready list, so that an empty one is seen without the lock.
     ready_count: AtomicUsize,
-    /// Whose turn it is: the kernel's or the ready list's.
+    /// Decides between polling the kernel and reporting from the ready list.
     pub(crate) turns: Turns,
-    /// The waiter that receives for everybody, of a set that is not the application's; its slot plus one.
+    /// Of the library's own set: the number of the waiter's slot that receives for all blocked threads; 0 for none.
     pub(crate) leader: AtomicU32,
-    /// Lent to whoever receives from a link of this set.
+    /// Lent to the thread that receives from a link of this set.
     buffer: Mutex<Option<Box<Buffers>>>,
-    /// Descriptors that name it.
+    /// Number of descriptors that refer to the set.
     references: AtomicU32,
     inner: Mutex<Members>,
 }
@@ -63,15 +63,15 @@ pub(crate) struct Set {
 /// The members of a set that may be ready.
 pub(crate) struct Members {
     ready: VecDeque<(u32, u32)>,
-    /// All members, for the bound of `ready`.
+    /// Number of all members, which bounds `ready`.
     count: usize,
-    /// Threads inside the kernel's wait.
+    /// Number of threads that wait in the kernel.
     sleeping: u32,
-    /// A wake-up is under way, and no thread has seen it yet.
+    /// Whether a wake-up is under way that no thread has seen yet.
     woken: bool,
 }
 
-/// What links' bytes are received into and opened in.
+/// Buffers into which a link's bytes are received and decrypted.
 pub(crate) struct Buffers {
     pub(crate) received: Box<[u8]>,
     pub(crate) scratch: Scratch,
@@ -84,7 +84,7 @@ impl Default for Buffers {
 }
 
 impl Set {
-    /// Makes the set ours to wait on: from now on it can be woken.
+    /// Makes this library handle waits on the set: from here on, the set can be woken.
     pub(crate) fn activate(&self) -> Result<(), Errno> {
         if self.active.load(Ordering::Acquire) {
             return Ok(());
@@ -94,19 +94,19 @@ impl Set {
             return Ok(());
         }
         let wake = self.wake_descriptor()?;
-        // Edge-triggered: it never has to be read.
+        // Edge-triggered, so the counter never has to be read.
         let events = libc::EPOLLIN as u32 | EDGE;
         let tag = Tag::Wake.value();
         sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, wake, events, tag)?;
         self.active.store(true, Ordering::Release);
         drop(members);
-        // Threads that wait by the plain path come round to ours.
+        // Wakes threads that wait by libc's function, so that they go on in this library's.
         let _ = sys::write(wake, &1u64.to_ne_bytes());
         Ok(())
     }
 
-    /// Made with the set, so that a server out of descriptors can still be woken, and kept for the next set in this
-    /// place: another thread may be about to write to it.
+    /// The event counter that wakes the set. Made with the set, so that a server without free descriptors can still
+    /// be woken, and kept for the next set in this place: another thread may be about to write to it.
     fn wake_descriptor(&self) -> Result<c_int, Errno> {
         let kept = self.wake_fd.load(Ordering::Acquire);
         if kept >= 0 {
@@ -118,7 +118,7 @@ impl Set {
         Ok(wake)
     }
 
-    /// Puts a connection or listener in, as EPOLL_CTL_ADD.
+    /// Adds a connection or listener, like EPOLL_CTL_ADD.
     pub(crate) fn add(
         &self,
         connection: &'static Connection,
@@ -132,7 +132,7 @@ impl Set {
         source::join(self, connection, events, data, wakes)
     }
 
-    /// Begins a membership at a place that no set has.
+    /// Begins a membership at a place that is in no set.
     pub(crate) fn begin(&self, place: &'static Connection, events: u32, data: u64, wakes: &mut Wakes) {
         let mut members = lock(&self.inner);
         place.source.begin(self.index, events, data);
@@ -140,7 +140,7 @@ impl Set {
         self.queue(&mut members, place, wakes);
     }
 
-    /// As EPOLL_CTL_MOD.
+    /// Like EPOLL_CTL_MOD.
     pub(crate) fn modify(
         &self,
         connection: &'static Connection,
@@ -163,7 +163,7 @@ impl Set {
         Ok(())
     }
 
-    /// As EPOLL_CTL_DEL.
+    /// Like EPOLL_CTL_DEL.
     pub(crate) fn remove(&self, connection: &'static Connection) -> Result<(), Errno> {
         self.end(source::membership(connection, self.index).ok_or(libc::ENOENT)?)
     }
@@ -188,12 +188,12 @@ impl Set {
         Ok(())
     }
 
-    /// For [`queue`](Self::queue).
+    /// Locks the members, for [`queue`](Self::queue).
     pub(crate) fn members(&self) -> MutexGuard<'_, Members> {
         lock(&self.inner)
     }
 
-    /// Appends a member of this set to the ready list if it is ready and not there.
+    /// Appends a member of this set to the ready list if it is ready and not in the list.
     #[inline]
     pub(crate) fn queue(&self, members: &mut Members, place: &Connection, wakes: &mut Wakes) {
         let source = &place.source;
@@ -208,7 +208,7 @@ impl Set {
         self.wake_one(members, wakes);
     }
 
-    /// Wakes one of the threads inside the kernel's wait, unless one is about to be.
+    /// Wakes one of the threads that wait in the kernel, unless a wake-up is under way.
     fn wake_one(&self, members: &mut Members, wakes: &mut Wakes) {
         if members.sleeping > 0 && !members.woken {
             members.woken = true;
@@ -216,23 +216,23 @@ impl Set {
         }
     }
 
-    /// A thread has seen the wake-up, asleep or not: the next change needs another.
+    /// Records that a thread has seen the wake-up: the next change needs another one.
     pub(crate) fn wake_seen(&self) {
         lock(&self.inner).woken = false;
     }
 
-    /// Whether the ready list has anything to look at.
+    /// Whether the ready list has candidates.
     pub(crate) fn has_ready(&self) -> bool {
         self.ready_count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether a thread waits in the kernel for this set, so that it will receive.
+    /// Whether a thread waits in the kernel for this set, and will receive.
     pub(crate) fn has_sleeper(&self) -> bool {
         lock(&self.inner).sleeping > 0
     }
 
-    /// Reports at most `limit` ready members into `events` and returns how many. Those left over are for another
-    /// thread, if one sleeps: this one may be busy for long.
+    /// Reports at most `limit` ready members into `events` and returns their number. If some are left over, wakes a
+    /// sleeping thread for them: the calling one may be busy for long.
     pub(crate) fn collect(&self, events: &mut [epoll_event], limit: usize, wakes: &mut Wakes) -> usize {
         if events.is_empty() || !self.has_ready() {
             return 0;
@@ -273,7 +273,7 @@ impl Set {
         count
     }
 
-    /// Before waiting in the kernel: `false` when something is ready, so that nobody may sleep.
+    /// Call before waiting in the kernel. `false`: something is ready, so the thread must not sleep.
     pub(crate) fn fall_asleep(&self) -> bool {
         let mut members = lock(&self.inner);
         if !members.ready.is_empty() {
@@ -283,7 +283,7 @@ impl Set {
         true
     }
 
-    /// After [`fall_asleep`](Self::fall_asleep) and the wait.
+    /// Call after [`fall_asleep`](Self::fall_asleep) and the wait.
     pub(crate) fn wake_up(&self) {
         let mut members = lock(&self.inner);
         members.sleeping = members.sleeping.saturating_sub(1);
@@ -299,14 +299,13 @@ impl Set {
     }
 }
 
-/// The set with this index.
 pub(crate) fn get(index: u32) -> Option<&'static Set> {
     let set = SETS.get(index as usize)?.load(Ordering::Acquire);
     // SAFETY: a set is made once and never freed; all access is shared.
     (!set.is_null()).then(|| unsafe { &*set })
 }
 
-/// The application made an epoll set.
+/// Records an epoll set that the application made.
 pub(crate) fn created(fd: c_int) {
     let Some(set) = place() else { return };
     set.fd.store(fd, Ordering::Release);
@@ -317,7 +316,7 @@ pub(crate) fn created(fd: c_int) {
     }
 }
 
-/// A set of our own, in which links wait that no set of the application's has.
+/// A set of this library, for links that are in no set of the application.
 pub(crate) fn own() -> Result<&'static Set, Errno> {
     let fd = sys::epoll_create()?;
     let Some(set) = place() else {
@@ -355,14 +354,14 @@ fn place() -> Option<&'static Set> {
     get(index)
 }
 
-/// One more descriptor names the set.
+/// Records another descriptor of the set.
 pub(crate) fn named_too(set: &Set, fd: c_int) {
     if table::note(fd, Entry::Set(set.index)) {
         set.references.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A descriptor of the set is closed: whether it was the last. Of those left, one is used by ourselves.
+/// Records that a descriptor of the set is closed. Returns whether it was the last; if not, `set.fd` is one of the others.
 pub(crate) fn unnamed(set: &Set, fd: c_int) -> bool {
     if set.references.fetch_sub(1, Ordering::AcqRel) <= 1 {
         return true;
@@ -374,7 +373,7 @@ pub(crate) fn unnamed(set: &Set, fd: c_int) -> bool {
     false
 }
 
-/// The application closes an epoll set.
+/// Ends all memberships of a set that the application closes, and frees its place.
 pub(crate) fn closed(set: &'static Set) {
     if set.active.swap(false, Ordering::AcqRel) {
         for place in connections::all() {

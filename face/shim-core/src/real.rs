@@ -14,7 +14,7 @@ macro_rules! real_functions {
 
         static ADDRESSES: Addresses = Addresses { $($name: AtomicUsize::new(0)),* };
 
-        /// Finds all of them, so that none has to be looked for later, perhaps inside a signal handler.
+        /// Finds all of them, so that no later call has to, perhaps inside a signal handler.
         pub fn resolve_all() {
             $(resolve(&ADDRESSES.$name, name(concat!(stringify!($name), "\0")));)*
         }
@@ -23,12 +23,12 @@ macro_rules! real_functions {
             /// libc's function of this name; fails with ENOSYS where libc has none.
             ///
             /// # Safety
-            /// As of the C function.
+            /// Same as for the C function.
             #[inline]
             pub unsafe fn $name($($argument: $kind),*) -> $result {
                 let mut address = ADDRESSES.$name.load(Ordering::Relaxed);
                 if address == 0 {
-                    // Called before our constructor ran, by another library's.
+                    // A constructor of another library called before this library's ran.
                     address = resolve(&ADDRESSES.$name, name(concat!(stringify!($name), "\0")));
                 }
                 if address == 0 {
@@ -52,7 +52,7 @@ fn name(text: &'static str) -> &'static CStr {
 
 #[cold]
 fn resolve(slot: &AtomicUsize, name: &CStr) -> usize {
-    // SAFETY: the name is a C string; RTLD_NEXT looks behind the library that this code is linked into.
+    // SAFETY: the name is a C string; RTLD_NEXT searches the libraries after the one that this code is linked into.
     let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
     slot.store(address, Ordering::Relaxed);
     address

@@ -1,8 +1,8 @@
-//! The server's side of going back (PostMan §5.3): when requests have been few and fast for a while, sessions that are helped
-//! are sent home, over some time. Decides by [`Looks`]; here is what it is told, and what it orders.
+//! The server's side of going back (PostMan §5.3): when the load has been low for a while, helped sessions are sent back to
+//! the server's port, over some time. [`Looks`] decides; this module takes its samples and carries out its orders.
 //!
-//! It looks as long as there are sessions: the first thread that comes along does. Requests on the server's own
-//! port are real descriptors' and not seen here.
+//! Looks happen while there are sessions, in the first thread that comes by when one is due. Requests on the server's
+//! own port use real descriptors and are not seen here.
 
 use std::sync::Mutex;
 
@@ -21,16 +21,16 @@ struct Looker {
     before: links::Traffic,
 }
 
-/// Looks, if it is time, and sends home who is to go. Call with no lock held.
+/// Takes a look if one is due, and asks sessions to return. Call with no lock held.
 pub(crate) fn look(now: Time, wakes: &mut Wakes) {
     let mut guard = lock(&LOOKER);
     let looker = guard.get_or_insert_with(|| Looker {
-        // Any seed will do: it keeps sessions apart, not servers.
+        // Any seed will do: it only varies the intervals at which this server's sessions return.
         looks: Looks::new(now, settings(), now.as_nanos()),
         before: links::Traffic::default(),
     });
     if looker.looks.is_look_due(now) {
-        // Before anybody is counted: a session that comes meanwhile begins looks anew.
+        // Before sessions are counted, so that a session that begins meanwhile schedules the next look.
         looks::none_is_due();
         let helped_sessions = sessions::carried_by(Role::Helper);
         if helped_sessions + sessions::carried_by(Role::Client) == 0 {
@@ -51,7 +51,7 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
 fn settings() -> ReleaseSettings {
     let default = ReleaseSettings::default();
     let low_for = prepared::release_after().unwrap_or(default.low_for);
-    // Those who wish for a fast answer wish for a fast return, too.
+    // A short `low_for` asks for a fast decision, so the return must be fast, too.
     ReleaseSettings {
         low_for,
         low_for_max: default.low_for_max.max(low_for),
@@ -62,7 +62,7 @@ fn settings() -> ReleaseSettings {
 
 impl Looker {
     fn look(&mut self, now: Time, traffic: links::Traffic, helped_sessions: usize) {
-        // Links that ended have taken their figures along.
+        // Links that have ended are left out, so the figures may have fallen.
         let helped = traffic.helped.saturating_sub(self.before.helped);
         let direct = traffic.direct.saturating_sub(self.before.direct);
         let sample = Sample {

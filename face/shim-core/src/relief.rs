@@ -1,4 +1,4 @@
-//! Where the operator wants this server's sessions: with helpers, or without (PostMan §5.3).
+//! The operator's override of where this server's sessions are: with helpers, or without (PostMan §5.3).
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use spillway_policy::Word;
 use crate::wakes::Wakes;
 use crate::{links, log, sessions, standing, status};
 
-/// The operator's word, for so many seconds, or for ever where there are none. Call with no lock held.
+/// Sets the operator's override for `lasts_s` seconds, or for ever if 0. Call with no lock held.
 pub(crate) fn say(word: Word, lasts_s: u32) {
     let lasts = (lasts_s > 0).then(|| Duration::from_secs(lasts_s.into()));
     status::set_relief(word, standing::say(word, lasts));

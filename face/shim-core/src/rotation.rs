@@ -1,4 +1,4 @@
-//! Key rotation: key files that have changed are read again when somebody opens a link.
+//! Key rotation: changed key files are read again when a peer opens a link.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use spillway_keys::read_key_file;
 
 use crate::{lock, log, sys};
 
-/// What links are accepted with, and the key files that it came from.
+/// The configuration that links are accepted with, and the key files for it.
 #[derive(Debug)]
 pub(crate) struct Keys {
     files: Vec<(Role, String)>,
@@ -20,25 +20,25 @@ pub(crate) struct Keys {
 #[derive(Debug)]
 struct State {
     server: Arc<ServerConfig>,
-    /// Of each file, when it was read last.
+    /// The stamp of each file when it was last read.
     stamps: Vec<Option<Stamp>>,
 }
 
-/// Tells one content of a file from another: inode, size, and time of the last change in nanoseconds.
+/// Distinguishes versions of a file: inode, size, and time of the last change in seconds and nanoseconds.
 type Stamp = (u64, u64, i64, i64);
 
 impl Keys {
-    /// The configuration that was made from these files just now.
+    /// `server` was made from these files just now.
     pub(crate) fn new(server: ServerConfig, files: Vec<(Role, String)>) -> Keys {
         let stamps = stamps(&files);
         Keys { files, state: Mutex::new(State { server: Arc::new(server), stamps }) }
     }
 
-    /// What a link that is opened now is accepted with. Where changed files cannot be read, because this process
-    /// has given up the right to or there is no key in them, the keys before stay, which is logged once.
+    /// The configuration for a link that is opened now. If changed files cannot be read, because this process has
+    /// given up the right or a file has no key, the previous keys stay, which is logged once.
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
         let mut state = lock(&self.state);
-        // The call that waits for us is not to find another error than its own.
+        // The application's call must not see an error of this one.
         let before = sys::errno();
         let stamps = stamps(&self.files);
         if stamps != state.stamps {
@@ -64,7 +64,7 @@ fn stamps(files: &[(Role, String)]) -> Vec<Option<Stamp>> {
     files.iter().map(|(_, path)| fs::metadata(path).ok().map(stamp)).collect()
 }
 
-/// Reads all of them.
+/// Reads the keys in all of the files.
 pub(crate) fn read(files: &[(Role, String)]) -> Result<KeyRing, String> {
     let mut ring = KeyRing::new();
     for (role, path) in files {
@@ -85,7 +85,7 @@ mod tests {
     fn changed_files_are_read_again_and_broken_ones_are_not() {
         let path = std::env::temp_dir().join(format!("spillway-rotation-{}", std::process::id()));
         let write = |text: &str| {
-            // As operators should: the new file replaces the old one at once.
+            // Replaces the file in one step, as operators should.
             let new = path.with_extension("new");
             fs::write(&new, text).unwrap();
             fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();

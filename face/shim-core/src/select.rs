@@ -1,4 +1,4 @@
-//! `select` and `pselect`, as `poll` does it, for descriptor numbers that fit their sets.
+//! `select` and `pselect`, done by `poll`, for descriptor numbers that fit their sets.
 
 use core::time::Duration;
 
@@ -7,26 +7,26 @@ use libc::{c_int, fd_set, pollfd, sigset_t, timespec, timeval};
 use crate::poll::{flush, is_ours, poll_mixed};
 use crate::{fork, prepared, real, sys, table};
 
-/// What `select` asks for in each of its sets, as `poll` calls it, and which answers count.
+/// For each of `select`'s sets: the events to poll for, and the answers by which a descriptor is ready.
 const ASKED: [(i16, i16); 3] = [
     (libc::POLLIN | libc::POLLRDNORM, libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR),
     (libc::POLLOUT | libc::POLLWRNORM, libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR),
     (libc::POLLPRI, libc::POLLPRI),
 ];
 
-/// How the application calls it.
+/// The function that the application called.
 #[derive(Clone, Copy)]
 pub enum Wait {
-    /// `select`, which says in the time what is left of it; null for ever.
+    /// `select`, which stores the remaining time in the timeout; null for ever.
     Plain(*mut timeval),
     /// `pselect`; null for ever.
     Masked(*const timespec, *const sigset_t),
 }
 
-/// `select` and `pselect`. Whatever this thread has put off is sent first: it may sleep here.
+/// `select` and `pselect`. First sends what this thread has deferred, because it may sleep here.
 ///
 /// # Safety
-/// As of the C functions.
+/// Same as for the C functions.
 pub unsafe fn select(count: c_int, sets: [*mut fd_set; 3], how: Wait) -> c_int {
     flush();
     let mut descriptors = match prepared::is_configured() && fork::is_owner() {
@@ -35,7 +35,7 @@ pub unsafe fn select(count: c_int, sets: [*mut fd_set; 3], how: Wait) -> c_int {
         false => Vec::new(),
     };
     if !is_ours(&descriptors) {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe {
             match how {
                 Wait::Plain(time) => real::select(count, sets[0], sets[1], sets[2], time),
@@ -76,7 +76,7 @@ fn of_timeval(time: &timeval) -> Duration {
     seconds.saturating_add(Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0)))
 }
 
-/// The word of a set that a descriptor is in, and its bit. Programs may allocate sets larger than `fd_set`.
+/// The word of a set that has a descriptor's bit, and the bit. Programs may allocate sets larger than `fd_set`.
 unsafe fn word(set: *mut fd_set, fd: c_int) -> (*mut u64, u64) {
     // SAFETY: the caller vouches that the set reaches that far.
     (unsafe { set.cast::<u64>().add(fd as usize / 64) }, 1 << (fd % 64))
@@ -103,7 +103,7 @@ unsafe fn asked(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
     descriptors
 }
 
-/// Leaves in the sets what is ready: how many bits.
+/// Leaves only ready descriptors in the sets. Returns the number of bits.
 unsafe fn answer(descriptors: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
     let mut count = 0;
     for one in descriptors {

@@ -1,8 +1,8 @@
 //! Sessions: virtual connections that outlive the links that carry them.
 //!
-//! Links have a lock each, and a session moves between them. What it has received and sent is therefore kept here, in
-//! shards with a lock each, which is taken after a link's and before a connection's. A connection that came by a
-//! session names its place here; the session knows by which link it is reached just now.
+//! Each link has a lock, and a session moves between links. What it has received and sent is therefore kept here, in
+//! shards with a lock each, which is taken after a link's and before a connection's. A session's connection names its
+//! place here; the session knows which link carries it now.
 
 mod calls;
 mod carriers;
@@ -30,21 +30,21 @@ pub(crate) use homing::{Order, carried_by, misplaced, return_home};
 /// Ids are random, so shards fill evenly.
 const SHARDS: usize = 16;
 
-/// In `Connection::link`, with the shard added: it came by a session, and `Connection::id` is its place there.
+/// Marks a session's connection in `Connection::link`, with the shard added; `Connection::id` is its place there.
 const BY_SESSION: u32 = 1 << 31;
 
 static TABLES: [Mutex<Option<Shard>>; SHARDS] = [const { Mutex::new(None) }; SHARDS];
 
 struct Shard {
     port: Port<CarrierName>,
-    /// By slot.
+    /// Indexed by slot.
     places: Vec<Place>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Place {
     session: Option<SessionHandle>,
-    /// The application's end, until it closes.
+    /// Index of the application's connection, until the application closes it.
     connection: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Shard {
     fn new(limits: TableLimits) -> Shard {
         let mut random = [0; 8];
         if sys::random(&mut random).is_err() {
-            // Different in the next life of this server at least.
+            // Differs from one start of this server to the next at least.
             random = sys::now().as_nanos().to_ne_bytes();
         }
         Shard { port: Port::new(limits, u64::from_ne_bytes(random)), places: Vec::new() }
@@ -78,13 +78,13 @@ impl Shard {
         connections::get(self.places.get(slot as usize)?.connection?)
     }
 
-    /// The session of a connection, unless that has been closed and is another client's by now.
+    /// The session of a connection, unless the connection was closed and its place is another client's.
     fn of(&self, connection: &Connection) -> Option<SessionHandle> {
         let place = self.places.get(connection.id.load(Ordering::Relaxed) as usize)?;
         (place.connection == Some(connection.index)).then_some(place.session).flatten()
     }
 
-    /// Whether the session is no more, and its place free.
+    /// Frees the place of a session that is over. Returns whether it is over.
     fn vacate_if_over(&mut self, slot: u32, session: SessionHandle) -> bool {
         let is_over = !self.port.contains(session);
         if is_over && let Some(place) = self.place(slot) {
@@ -93,7 +93,7 @@ impl Shard {
         is_over
     }
 
-    /// The application's end goes without having been accepted, if nobody has seen it yet.
+    /// Withdraws the application's connection, if it has not been accepted. Returns whether it was withdrawn.
     fn withdraw(&mut self, slot: u32, connection: &'static Connection) -> bool {
         let withdrawn = listeners::withdraw(connection);
         if withdrawn {
@@ -106,7 +106,7 @@ impl Shard {
         withdrawn
     }
 
-    /// The session is over for the application, whatever the other end does.
+    /// Ends the session for the application, whatever the client does.
     fn tell_end(&mut self, slot: u32, wakes: &mut Wakes) {
         if let Some(connection) = self.connection(slot)
             && !self.withdraw(slot, connection)
@@ -117,12 +117,12 @@ impl Shard {
         }
     }
 
-    /// Whether the application knows nothing of the session: it was closed before it was accepted, and its client hears so.
+    /// Whether the session has no connection: closed before it was accepted, for instance, which its client must be told.
     fn is_withdrawn(&self, slot: u32, session: SessionHandle) -> bool {
         self.session(slot) == Some(session) && self.connection(slot).is_none()
     }
 
-    /// What the other end did, for the application.
+    /// Applies the client's action to the application's connection. Returns the connection whose sets must be informed.
     fn tell(&mut self, now: Time, slot: u32, event: StreamEvent) -> Option<u32> {
         let connection = self.connection(slot)?;
         match event {
@@ -146,14 +146,14 @@ fn shard(index: u8) -> MutexGuard<'static, Option<Shard>> {
     lock(table_of(index))
 }
 
-/// Where a connection came by a session: its shard.
+/// The shard of a session's connection; `None` for other connections.
 #[inline]
 fn shard_of(connection: &Connection) -> Option<u8> {
     let link = connection.link.load(Ordering::Relaxed);
     link.checked_sub(BY_SESSION).filter(|&shard| (shard as usize) < SHARDS).map(|shard| shard as u8)
 }
 
-/// Whether it came by a session.
+/// Whether the connection belongs to a session.
 #[inline]
 pub(crate) fn is_carried(connection: &Connection) -> bool {
     shard_of(connection).is_some()

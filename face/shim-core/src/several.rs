@@ -13,7 +13,7 @@ const MESSAGES_MAX: c_uint = 1024;
 /// `recvmmsg`. The timeout bounds the call between two messages only, as Linux's does.
 ///
 /// # Safety
-/// As of the C function.
+/// Same as for the C function.
 pub unsafe fn receive(
     fd: c_int,
     messages: *mut mmsghdr,
@@ -22,7 +22,7 @@ pub unsafe fn receive(
     timeout: *mut timespec,
 ) -> c_int {
     if connections::of_descriptor(fd).is_none() {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
     // SAFETY: the caller vouches for the pointer.
@@ -45,10 +45,10 @@ pub unsafe fn receive(
 /// `sendmmsg`.
 ///
 /// # Safety
-/// As of the C function.
+/// Same as for the C function.
 pub unsafe fn send(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     if connections::of_descriptor(fd).is_none() {
-        // SAFETY: the call as it came.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
     // SAFETY: the caller vouches for the messages.
@@ -59,7 +59,7 @@ pub unsafe fn send(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_in
     }
 }
 
-/// How many messages went; an error only when the first did not.
+/// Handles one message after the other. Returns the number of messages done; an error only if the first fails.
 unsafe fn one_by_one(
     messages: *mut mmsghdr,
     count: c_uint,

@@ -1,5 +1,5 @@
-//! Signals that a write may raise for the thread that writes: an application that has not asked for them must not be
-//! ended by a line of the log.
+//! Signals that a write may raise for the writing thread: a line of the log must not end an application that does not
+//! expect them.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::sys::{self, Errno, call};
 /// Signals of a thread, as the kernel has them: bit 0 is signal 1.
 type Mask = u64;
 
-/// Raised by a write to a pipe whose reader has gone.
+/// Raised by a write to a pipe without a reader.
 const BROKEN_PIPE: Mask = mask_of(libc::SIGPIPE);
 /// Raised by a write beyond `RLIMIT_FSIZE`.
 const FILE_TOO_LARGE: Mask = mask_of(libc::SIGXFSZ);
@@ -19,8 +19,8 @@ const fn mask_of(signal: c_int) -> Mask {
     1 << (signal - 1)
 }
 
-/// Writes, and takes away the signal that the kernel has raised for that. What was pending before stays pending, and the
-/// thread's signal mask stays as it is. Usable in signal handlers.
+/// Writes, and removes the signal that the kernel has raised for that. A signal that was pending before stays
+/// pending, and the thread's signal mask stays as it is. Usable in signal handlers.
 pub(crate) fn none_raised_by(write: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
     let before = change_mask(libc::SIG_BLOCK, BROKEN_PIPE | FILE_TOO_LARGE)?;
     let was_pending = pending();
@@ -35,21 +35,21 @@ pub(crate) fn none_raised_by(write: impl FnOnce() -> Result<usize, Errno>) -> Re
     outcome
 }
 
-/// Changes the calling thread's mask. The mask before.
+/// Changes the calling thread's mask. Returns the mask before.
 fn change_mask(how: c_int, mask: Mask) -> Result<Mask, Errno> {
     let mut before: Mask = 0;
     call!(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut before, size_of::<Mask>())?;
     Ok(before)
 }
 
-/// Blocked signals that wait for the calling thread.
+/// Blocked signals that are pending for the calling thread.
 fn pending() -> Mask {
     let mut pending: Mask = 0;
     let _ = call!(libc::SYS_rt_sigpending, &raw mut pending, size_of::<Mask>());
     pending
 }
 
-/// Takes one pending signal of these, if there is one: first one of the calling thread alone.
+/// Takes one pending signal of this set, if there is one; a signal for the calling thread alone comes first.
 fn take(signals: Mask) {
     if signals != 0 {
         let no_wait = sys::timespec(Duration::ZERO);
@@ -70,13 +70,13 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What a check in a forked child has found, as its exit code.
+    /// Exit code of a check in a forked child that found what it expected.
     const RIGHT: c_int = 0;
 
-    /// Runs this in a child in which both signals have their default action, which ends the process: the signal that ended
-    /// it, or its exit code. Only system calls may be made there.
+    /// Runs `act` in a child in which both signals have their default action, which ends the process. Returns the
+    /// child's exit code, or the signal that ended it. `act` may make system calls only.
     pub(crate) fn in_child(act: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
-        // The calls of libc are looked up here: a child must not, which may have been forked while that was locked.
+        // Looks up libc's functions here: the child must not, because the linker's lock may have been held during the fork.
         pending();
         // SAFETY: the child makes system calls only, and never returns.
         unsafe {

@@ -1,8 +1,8 @@
-//! What is ready, and which epoll sets and blocked threads want to know.
+//! Readiness of connections, and the epoll sets and blocked threads that wait for it.
 //!
-//! A connection is in one epoll set as a rule: that membership is part of it. Each further one is an *alias*: a
-//! place in the table of connections of its own, that is in one set and reports the readiness of the connection it
-//! stands for.
+//! A connection is usually in one epoll set: that membership is part of the connection. Each further one is an
+//! *alias*: an entry of its own in the table of connections, which is in one set and reports the readiness of the
+//! connection that it stands for.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -15,27 +15,27 @@ use crate::sys::Errno;
 use crate::waiters;
 use crate::wakes::Wakes;
 
-/// Epoll sets that one connection may be in.
+/// Most epoll sets that one connection may be in.
 const MEMBERSHIPS_MAX: usize = 64;
 
-/// Held while memberships come and go, so that two threads that add one connection to two sets agree.
+/// Held while memberships begin and end, so that two threads that add one connection to two sets use different places.
 static MEMBERSHIPS: Mutex<()> = Mutex::new(());
 
-/// What is ready, and which set wants to know. Part of a [`Connection`].
+/// Readiness, and the membership in one set. Part of a [`Connection`].
 #[repr(C)]
 pub(crate) struct Source {
-    /// What epoll reports of the receiving side, and what ends a connection. Written under the connection's lock
-    /// (of a listener's stand-in: the accept queue's).
+    /// Epoll's bits of the receiving side, and of the end of a connection. Written under the connection's lock (for a
+    /// listener's stand-in: the accept queue's).
     receiving: AtomicU32,
-    /// Whether sending is possible. Written under the link's lock.
+    /// Epoll's bits for sending; 0 while sending is not possible. Written under the link's lock.
     sending: AtomicU32,
-    /// The set that it is in, 0 for none. Changes under that set's lock.
+    /// The set that the place is in, 0 for none. Changes under that set's lock.
     set: AtomicU32,
-    /// Entries of a ready list with another ticket are of an earlier membership.
+    /// Number of the membership: entries of a ready list with another ticket belong to an earlier one.
     ticket: AtomicU32,
-    /// Of an alias: the index of the connection that it stands for, plus one.
+    /// For an alias: the index of the connection that it stands for, plus one.
     stands_for: AtomicU32,
-    /// The first, or the next, alias: its index plus one.
+    /// The first alias, or for an alias the next one: its index plus one.
     alias: AtomicU32,
     /// Guarded by the lock of the set that `set` names.
     member: UnsafeCell<Member>,
@@ -47,7 +47,7 @@ unsafe impl Sync for Source {}
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Member {
-    /// As the application asked; 0 once EPOLLONESHOT has fired.
+    /// The events that the application asked for; 0 once EPOLLONESHOT has fired.
     pub(crate) events: u32,
     pub(crate) queued: bool,
     pub(crate) data: u64,
@@ -66,7 +66,7 @@ impl Source {
         }
     }
 
-    /// Ready for its next life; nobody knows it.
+    /// Resets readiness for the next use of the place, to which nothing refers yet.
     pub(crate) fn renew(&self) {
         self.receiving.store(0, Ordering::Relaxed);
         self.sending.store(OUT, Ordering::Relaxed);
@@ -74,13 +74,13 @@ impl Source {
         self.alias.store(0, Ordering::Relaxed);
     }
 
-    /// All readiness bits; not of an alias.
+    /// All readiness bits; not for an alias.
     #[inline]
     pub(crate) fn own_state(&self) -> u32 {
         self.receiving.load(Ordering::Acquire) | self.sending.load(Ordering::Acquire)
     }
 
-    /// Sets bits of the receiving side, under the lock that guards them; [`notify`] tells the sets.
+    /// Sets bits of the receiving side, under the lock that guards them; [`notify`] informs the sets.
     pub(crate) fn raise(&self, bits: u32) {
         self.receiving.store(self.receiving.load(Ordering::Relaxed) | bits, Ordering::Release);
     }
@@ -90,18 +90,18 @@ impl Source {
         self.receiving.store(self.receiving.load(Ordering::Relaxed) & !bits, Ordering::Release);
     }
 
-    /// Whether sending is possible, under the link's lock; [`notify`] tells the sets.
+    /// Sets whether sending is possible, under the link's lock; [`notify`] informs the sets.
     pub(crate) fn can_send(&self, yes: bool) {
         self.sending.store(if yes { OUT } else { 0 }, Ordering::Release);
     }
 
-    /// The set of the first membership, 0 for none.
+    /// The set that this place is in, 0 for none.
     #[inline]
     pub(crate) fn set(&self) -> u32 {
         self.set.load(Ordering::SeqCst)
     }
 
-    /// Whether any set has it.
+    /// Whether the connection is in any set.
     pub(crate) fn is_in_a_set(&self) -> bool {
         self.set() != 0 || self.alias.load(Ordering::SeqCst) != 0
     }
@@ -111,7 +111,7 @@ impl Source {
         self.ticket.load(Ordering::SeqCst)
     }
 
-    /// What a member wants to hear and is there.
+    /// The events that a member waits for and that are there.
     #[inline]
     pub(crate) fn wanted(&self, member: &Member) -> u32 {
         let state = match self.stands_for.load(Ordering::Relaxed) {
@@ -121,8 +121,6 @@ impl Source {
         if member.events == 0 { 0 } else { state & (member.events | ERR | HUP) }
     }
 
-    /// The membership's details.
-    ///
     /// # Safety
     /// The lock of the set that [`set`](Self::set) names is held for the life of the reference, and no other
     /// reference is alive.
@@ -133,12 +131,12 @@ impl Source {
         unsafe { &mut *self.member.get() }
     }
 
-    /// Begins a membership. The set's lock is held, and no set has it.
+    /// Begins a membership. The set's lock is held, and the place is in no set.
     pub(crate) fn begin(&self, set: u32, events: u32, data: u64) {
-        // SAFETY: it is in no set; the store below makes the set's lock, which is held, its guard.
+        // SAFETY: the place is in no set; from the store below on, the set's lock, which is held, guards it.
         unsafe { *self.member.get() = Member { events: events | ERR | HUP, queued: false, data } };
         self.set.store(set, Ordering::SeqCst);
-        // Pairs with the one in `notify_all`: one of the two sees what the other has stored.
+        // Pairs with the fence in `notify_all`: at least one of the two threads sees what the other has stored.
         fence(Ordering::SeqCst);
     }
 
@@ -149,10 +147,10 @@ impl Source {
     }
 }
 
-/// The connection and its aliases.
+/// A connection and its aliases.
 fn places(connection: &'static Connection) -> impl Iterator<Item = &'static Connection> {
     let mut next = Some(connection);
-    // Bounded, because an alias that is given back at this moment may begin another life.
+    // Bounded, because an alias that is given back meanwhile may already have another use.
     core::iter::from_fn(move || {
         let place = next?;
         next = place.source.alias.load(Ordering::SeqCst).checked_sub(1).and_then(connections::get);
@@ -161,12 +159,12 @@ fn places(connection: &'static Connection) -> impl Iterator<Item = &'static Conn
     .take(MEMBERSHIPS_MAX)
 }
 
-/// Where a connection's membership in this set is.
+/// The place of a connection's membership in this set.
 pub(crate) fn membership(connection: &'static Connection, set: u32) -> Option<&'static Connection> {
     places(connection).find(|place| place.source.set() == set)
 }
 
-/// Puts a connection into a set: EEXIST when it is there, ENOSPC when it is in too many.
+/// Puts a connection into a set: EEXIST if it is in the set, ENOSPC if it is in too many.
 pub(crate) fn join(
     set: &Set,
     connection: &'static Connection,
@@ -197,7 +195,7 @@ pub(crate) fn join(
     Ok(())
 }
 
-/// Takes a connection out of all sets: it is closed.
+/// Takes a closed connection out of all sets.
 pub(crate) fn forget(connection: &'static Connection) {
     let _memberships = lock(&MEMBERSHIPS);
     let all: Vec<&'static Connection> = places(connection).collect();
@@ -212,15 +210,15 @@ pub(crate) fn forget(connection: &'static Connection) {
     }
 }
 
-/// Tells a connection's sets, and whoever is blocked for its sake, that its readiness bits were raised.
+/// Informs a connection's sets, and threads that are blocked on it, that its readiness bits were raised.
 pub(crate) fn notify(connection: &'static Connection, wakes: &mut Wakes) {
     notify_all(core::iter::once(connection), wakes);
 }
 
-/// As [`notify`], for all that came in one batch: consecutive ones of a set share its lock.
+/// Like [`notify`], for all connections with data in one batch: consecutive ones of a set share its lock.
 pub(crate) fn notify_all(raised: impl Iterator<Item = &'static Connection>, wakes: &mut Wakes) {
-    // The bits are visible before the set is looked for: whoever puts the connection into a set meanwhile sees
-    // them, or we see the set.
+    // The bits are visible before the set is read: a thread that puts the connection into a set meanwhile sees the
+    // bits, or this thread sees the set.
     fence(Ordering::SeqCst);
     let mut held: Option<(&Set, MutexGuard<'_, Members>)> = None;
     for connection in raised {
@@ -234,7 +232,7 @@ pub(crate) fn notify_all(raised: impl Iterator<Item = &'static Connection>, wake
     }
 }
 
-/// Tells the set of one membership; `held` is the set told last, locked.
+/// Informs the set of one membership; `held` is the set informed last, locked.
 #[inline]
 fn tell(
     place: &'static Connection,
@@ -243,7 +241,7 @@ fn tell(
 ) {
     let index = place.source.set();
     if held.as_ref().is_none_or(|(set, _)| set.index != index) {
-        drop(held.take()); // before the next is taken: never two at once
+        drop(held.take()); // first: two sets are never locked at once
         *held = ready::get(index).map(|set| (set, set.members()));
     }
     if let Some((set, members)) = held

@@ -1,18 +1,18 @@
-//! Writes to standard error that never wait, whatever standard error is and whoever else writes to it.
+//! Writes to standard error that never wait, for every kind of file and while others write to it, too.
 //!
 //! Descriptor 2 is usually blocking, and is shared with the application and with other processes: making it
-//! non-blocking would change it for all of them, and asking for room before a blocking write is not enough. Others may
-//! take the room of a pipe meanwhile, and a terminal says that it has room when it has less than a line. Each kind of
-//! file therefore has a call of its own that returns when there is no room:
+//! non-blocking would change it for all of them. Polling before a blocking write is not enough: others may fill a
+//! pipe meanwhile, and a terminal reports room when it has less than a line's. Each kind of file therefore has a call
+//! of its own that returns when there is no room:
 //!
 //! - a socket: `MSG_DONTWAIT`
-//! - a pipe: `vmsplice` with `SPLICE_F_NONBLOCK`. A pipe could be opened anew as a terminal is, but not by a server that
-//!   has changed its user since, as most servers do that are started by root
+//! - a pipe: `vmsplice` with `SPLICE_F_NONBLOCK`. Opening a pipe anew, as a terminal is, fails in a server that has
+//!   changed its user, as most servers do that root starts
 //! - a terminal or another device: a descriptor of its own, opened anew for each line. Lines are dropped where this
 //!   process may not open it
 //! - a file on a disk: `write`, which needs no reader
 //!
-//! A write to a pipe whose reader has gone, or beyond the greatest size of a file, raises a signal: see `signals`.
+//! A write to a pipe without a reader, or beyond the limit of a file's size, raises a signal: see `signals`.
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -27,22 +27,22 @@ use crate::{signals, table};
 
 const STANDARD_ERROR: c_int = 2;
 
-/// Of the calling thread: the threads of a process need not share their descriptors.
+/// Descriptor 2 of the calling thread: the threads of a process need not share their descriptors.
 const OPENED_ANEW: &CStr = c"/proc/thread-self/fd/2";
 
-/// More cannot be written at once: the least size of a memory page.
+/// The most bytes of one write: the least size of a memory page.
 pub(crate) const BYTES_MAX: usize = 4096;
 
-/// Opening this device makes a new terminal, of which nobody reads.
+/// Opening this device makes a new terminal, which has no reader.
 const TERMINAL_MASTER: libc::dev_t = libc::makedev(5, 2);
 
 /// The file that standard error was when this library was loaded, if it was open.
 static FILE: OnceLock<Option<Identity>> = OnceLock::new();
 
-/// The last line was written in part.
+/// Whether the last line was written in part.
 static IS_TORN: AtomicBool = AtomicBool::new(false);
 
-/// Looks which file standard error is. Called once, before the application.
+/// Records which file standard error is. Called once, before the application runs.
 pub(crate) fn start() {
     let _ = FILE.set(identity(STANDARD_ERROR).ok());
 }
@@ -53,7 +53,7 @@ pub(crate) fn is_torn() -> bool {
 }
 
 /// Writes at most [`BYTES_MAX`] bytes without waiting. False if not all were written: there was no room, or standard
-/// error is another file than when the library was loaded. One thread at a time.
+/// error is another file than when the library was loaded. Only one thread may call this at a time.
 pub(crate) fn write(bytes: &[u8]) -> bool {
     let was = FILE.get().copied().flatten();
     let file = identity(STANDARD_ERROR).ok().filter(|file| Some(*file) == was);
@@ -78,11 +78,11 @@ enum Kind {
     Pipe,
     Socket,
     Device,
-    /// Not at all.
+    /// A file that is not written.
     Other,
 }
 
-/// Which file a descriptor is.
+/// Identifies the file that a descriptor refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -90,7 +90,7 @@ struct Identity {
     kind: Kind,
 }
 
-/// Which file a descriptor is now.
+/// The file that a descriptor refers to at present.
 fn identity(fd: c_int) -> Result<Identity, Errno> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     call!(libc::SYS_fstat, fd, status.as_mut_ptr())?;
@@ -107,7 +107,7 @@ fn identity(fd: c_int) -> Result<Identity, Errno> {
 }
 
 impl Identity {
-    /// Writes to the descriptor `fd`, which is this file and can also be opened by this path. The length written.
+    /// Writes to `fd`, which is this file and can also be opened as `path`. Returns the length written.
     fn write(self, fd: c_int, path: &CStr, bytes: &[u8]) -> Result<usize, Errno> {
         match self.kind {
             Kind::Disk => signals::none_raised_by(|| sys::write(fd, bytes)),
@@ -132,7 +132,7 @@ impl Identity {
     }
 }
 
-/// All of it, or nothing. The pipe takes the page that the bytes are in, so that it has to be one that nobody changes.
+/// Writes all bytes or none. The pipe keeps the page that holds the bytes, so that page must not be changed afterwards.
 fn put_into_pipe(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     debug_assert!(bytes.len() <= BYTES_MAX, "a line is written at once");
     const NO_FILE: c_int = -1;
@@ -162,7 +162,7 @@ mod tests {
 
     const LINE: &[u8] = b"spillway: a line of the log\n";
 
-    /// A descriptor that blocks, as standard error does, and another descriptor of the same that does not.
+    /// A blocking descriptor, like standard error; another of the same file, non-blocking unless a socket; and the reader.
     struct Target {
         blocking: File,
         other: File,
@@ -173,7 +173,7 @@ mod tests {
         fn new(writer: impl Into<OwnedFd>, reader: impl Into<OwnedFd>) -> Target {
             let blocking = File::from(writer.into());
             let path = format!("/proc/self/fd/{}", blocking.as_raw_fd());
-            // A socket cannot be opened that way.
+            // A socket cannot be opened by a path.
             let other = match identity(blocking.as_raw_fd()).unwrap().kind {
                 Kind::Socket => blocking.try_clone(),
                 _ => {
@@ -185,7 +185,7 @@ mod tests {
             Target { blocking, other: other.unwrap(), reader: File::from(reader.into()) }
         }
 
-        /// A line in the manner of the log, but without a look at whether there is room.
+        /// Writes a line like the log, but without polling for room.
         fn write(&self) -> Result<usize, Errno> {
             let fd = self.blocking.as_raw_fd();
             let path = CString::new(format!("/proc/self/fd/{fd}")).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     fn terminal() -> Target {
-        // SAFETY: plain calls on a descriptor that is ours from then on.
+        // SAFETY: plain calls; the descriptors are this test's.
         let (master, slave) = unsafe {
             let master = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
             assert!(master >= 0);
@@ -223,7 +223,7 @@ mod tests {
         Target::new(slave, master)
     }
 
-    /// The first lines that a write of ours and writes of others give, then writes while nobody reads.
+    /// Checks the first line as it is read, then fills the file and checks that no write waits.
     fn goes_on(mut target: Target, expected: &[u8]) {
         assert_eq!(target.write(), Ok(LINE.len()));
         let mut read = vec![0; expected.len()];
@@ -232,7 +232,8 @@ mod tests {
         target.fill(b"others\n");
         let (done, outcome) = channel();
         std::thread::spawn(move || {
-            // Until nothing more fits: a short write of others leaves room, and so does a terminal that takes what it was given.
+            // Until nothing more fits: a short write by others leaves room, and so does a terminal that processes its
+            // input.
             let outcome = (0..1_000_000).map(|_| target.write()).find(|outcome| outcome.is_err());
             done.send(outcome).unwrap();
             drop(target);
@@ -265,7 +266,7 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(target.write(), Ok(LINE.len()));
         }
-        // Pages that were given back and are used again are not those in the pipe.
+        // Memory that is allocated anew must not be the pages in the pipe.
         let reused = vec![b'x'; 1 << 20];
         let mut read = vec![0; 10 * LINE.len()];
         target.reader.read_exact(&mut read).unwrap();
@@ -273,7 +274,7 @@ mod tests {
         drop(reused);
     }
 
-    /// It goes after a look at whether there is room, and before the write.
+    /// The reader may close after the poll for room and before the write.
     #[test]
     fn a_pipe_whose_reader_has_gone_ends_no_process() {
         let target = pipe();

@@ -1,4 +1,4 @@
-//! The operator's word on relief that holds now.
+//! The operator's override of relief.
 
 use core::time::Duration;
 use std::sync::Mutex;
@@ -9,22 +9,22 @@ use spillway_transport::Time;
 
 use crate::{lock, sys};
 
-/// Clients go at random times within this, so that the server is not met by all of them at once.
+/// Clients move at random times within this, so that they do not all reach the server at once.
 const WITHIN: Duration = Duration::from_secs(1);
 
 static STANDING: Mutex<Option<Standing>> = Mutex::new(None);
 
-/// The word that holds now.
+/// The override in force at `now`.
 pub(crate) fn word(now: Time) -> Word {
     lock(&STANDING).map_or(Word::Auto, |standing| standing.at(now))
 }
 
-/// Where sessions are to be now.
+/// Where sessions should be now.
 pub(crate) fn placement() -> Placement {
     Placement::new(word(sys::now()), WITHIN)
 }
 
-/// Another word from now on, for so long. Returns until when it holds; `None` for ever.
+/// Sets the override, for this time or for ever. Returns when it ends; `None` for never.
 pub(crate) fn say(word: Word, lasts: Option<Duration>) -> Option<Time> {
     let mut standing = Standing::default();
     standing.say(sys::now(), word, lasts);

@@ -1,11 +1,11 @@
-//! What this server does, for other processes on the machine to read: a page of shared memory in a file.
+//! The state of this server, for other processes on the machine to read: a page of shared memory in a file.
 //!
-//! It is made when the link port opens, and removed when the process ends. Counters are written once a batch with
-//! relaxed stores; what virtual connections have sent and received is written when a reader asks for it. Only the
-//! server's own user may read or write the file (mode 0600), so that whoever may write it may also give orders:
-//! [`crate::switch`].
+//! The page is made before the link port opens, and removed when the process ends. Counters are written once a batch
+//! with relaxed stores; what virtual connections have sent and received is written when a reader asks for it. Only
+//! the server's own user may read or write the file (mode 0600), so that a process that may write it may also give
+//! orders: [`crate::switch`].
 //!
-//! Without a place for the file, the server runs without a page.
+//! Without a directory for the file, the server runs without a page.
 
 mod files;
 pub(crate) mod layout;
@@ -38,16 +38,22 @@ pub use reader::{
     ConnectionStatus, LinkStatus, ServerPage, ServerStatus, Unreadable, ask_all, directories, find, printable,
 };
 
-/// Another process of the same launch serves helpers already: this one does not.
+/// The process of the same launch that serves helpers already.
 pub(crate) struct Another(pub(crate) u32);
 
-/// Makes the page. There is one for each launch, so that children and workers of a server do not take the link
-/// port away from it.
+/// Whether a process of this launch has a page.
+pub(crate) fn is_claimed(config: &Config) -> bool {
+    page().is_some()
+        || config.launch.as_ref().is_some_and(|launch| page::exists(launch, &config.status_directories))
+}
+
+/// Makes the page. There is one for each launch, so that children and workers of a server do not take the link port
+/// from it.
 pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
     if page().is_some() {
-        return Ok(()); // the port could not be opened in an epoll set that is closed by now
+        return Ok(()); // made earlier, for an epoll set that is closed by now
     }
-    // Servers that were killed leave their pages behind: looking removes those that this user may remove.
+    // Servers that were killed leave their pages behind: the search removes those that this user may remove.
     drop(reader::find_in(&config.status_directories));
     let own = format!("{:08x}", sys::process_id());
     let claimed = page::claim(config.launch.as_ref().unwrap_or(&own), &config.status_directories);
@@ -79,7 +85,7 @@ pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
         set(header::LINK_ADDRESS, high);
         set(header::LINK_ADDRESS + 1, low);
     }
-    // Last: without it the page is none.
+    // Last: a page without the magic number is invalid.
     page.word(header::MAGIC).store(layout::MAGIC, Ordering::Release);
     if own::publish(page) {
         add(Counter::LogLinesDropped, log::dropped());
@@ -89,7 +95,7 @@ pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
     Ok(())
 }
 
-/// The name of this process, filled up with zeros.
+/// The name of this process, padded with zeros.
 fn program() -> [u8; 16] {
     let mut name = [0; 16];
     let read = std::fs::read("/proc/self/comm").unwrap_or_default();
@@ -99,14 +105,14 @@ fn program() -> [u8; 16] {
     name
 }
 
-/// The link port did not open.
+/// Removes the page.
 pub(crate) fn withdraw() {
     if let Some(page) = page() {
         page.remove();
     }
 }
 
-/// The process ends.
+/// Removes the page when the process ends.
 pub(crate) fn finish() {
     if fork::is_owner_process() {
         withdraw();
@@ -119,7 +125,7 @@ pub(crate) fn set_state(state: State) {
     }
 }
 
-/// The operator's word on relief, and until when it holds.
+/// Shows the operator's override of relief, and when it ends.
 pub(crate) fn set_relief(word: Word, until: Option<Time>) {
     if let Some(page) = page() {
         page.word(header::RELIEF_UNTIL_NS).store(until.map_or(0, Time::as_nanos), Ordering::Relaxed);
@@ -127,7 +133,7 @@ pub(crate) fn set_relief(word: Word, until: Option<Time>) {
     }
 }
 
-/// Says where on the page a link's traffic goes.
+/// A link's traffic, in the order of the page's words.
 fn traffic_words(counters: &LinkCounters, batches_received: u64) -> [u64; 8] {
     [
         batches_received,
@@ -164,7 +170,7 @@ pub(crate) fn link_established(index: u32, role: Role, key: [u8; 8], is_encrypte
     });
 }
 
-/// A batch passed over a link.
+/// A batch was received or sent on a link.
 pub(crate) fn link_turn(index: u32, counters: &LinkCounters, batches_received: u64, connections: usize) {
     let Some((page, at)) = page().and_then(|page| Some((page, page.link(index)?))) else { return };
     set(page, at + layout::link::CONNECTIONS, connections as u64);
@@ -173,7 +179,7 @@ pub(crate) fn link_turn(index: u32, counters: &LinkCounters, batches_received: u
     }
 }
 
-/// A link is gone.
+/// A link has ended.
 pub(crate) fn link_ended(index: u32, counters: &LinkCounters, batches_received: u64, established: bool) {
     let Some(page) = page() else { return };
     if established {
@@ -187,7 +193,7 @@ pub(crate) fn link_ended(index: u32, counters: &LinkCounters, batches_received: 
     }
 }
 
-/// A virtual connection waits to be accepted.
+/// A virtual connection was queued to be accepted.
 pub(crate) fn connection_began(connection: &Connection, client: SocketAddr, carrier: CarrierName) {
     count(Counter::ConnectionsTaken);
     let Some((page, at)) = place(connection) else { return };
@@ -201,7 +207,7 @@ pub(crate) fn connection_began(connection: &Connection, client: SocketAddr, carr
     });
 }
 
-/// A virtual connection, or what a session said first on one, was refused.
+/// A virtual connection, or a session's first message on one, was refused.
 pub(crate) fn connection_refused(reason: RefuseReason) {
     count(match reason {
         RefuseReason::Full => Counter::ConnectionFull,
@@ -211,7 +217,7 @@ pub(crate) fn connection_refused(reason: RefuseReason) {
     });
 }
 
-/// Its session goes on by another link.
+/// The connection's session has moved to another link.
 pub(crate) fn connection_moved(connection: &Connection, carrier: CarrierName) {
     if let Some((page, at)) = place(connection) {
         set(page, at + layout::connection::LINK, carrier_word(carrier));
@@ -222,7 +228,7 @@ fn carrier_word((link, id): CarrierName) -> u64 {
     u64::from(link) << 32 | u64::from(id.0)
 }
 
-/// A virtual connection's place is free, before another takes it.
+/// Frees a virtual connection's place, before another connection takes it.
 pub(crate) fn connection_ended(connection: &Connection) {
     let Some((page, at)) = place(connection) else { return };
     if page.word(at + layout::connection::CLIENT + 2).load(Ordering::Relaxed) != 0 {
@@ -235,7 +241,7 @@ fn place(connection: &Connection) -> Option<(&'static Page, usize)> {
     Some((page, page.connection(connection.index)?))
 }
 
-/// What a virtual connection, by its index, has received and sent so far.
+/// The bytes that a virtual connection, by its index, has received and sent.
 pub(crate) fn connection_traffic(connection: u32, info: Info) {
     let Some((page, at)) = page().and_then(|page| Some((page, page.connection(connection)?))) else { return };
     set(page, at + layout::connection::BYTES_RECEIVED, info.bytes_received);

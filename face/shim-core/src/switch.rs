@@ -1,7 +1,7 @@
-//! The runtime off switch: no new links, and those there are get some time to move their connections away.
+//! The runtime off switch: no new links, and the existing ones get some time to move their connections away.
 //!
-//! Whoever may write the status page may use it; nothing is interposed less meanwhile, so that it can be switched on
-//! again.
+//! Every process that may write the status page may use it. All functions stay interposed, so that it can be switched
+//! on again.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -13,25 +13,25 @@ use crate::status::{self, State};
 use crate::wakes::Wakes;
 use crate::{links, lock, log, port, sys};
 
-/// While off: the end of the time that links have. Held while the switch acts, so that the status page tells of the
-/// last order; taken before all locks of links.
+/// While off: when the links' time ends. Held while the switch acts, so that the status page shows the last order;
+/// taken before all locks of links.
 static OFF_AFTER: Mutex<Option<Time>> = Mutex::new(None);
 
-/// Links have yet to end.
+/// Whether links have yet to end.
 static DRAINING: AtomicBool = AtomicBool::new(false);
 
-/// Whether no links are taken.
+/// Whether the switch is off, so that no links are accepted.
 pub(crate) fn is_off() -> bool {
     lock(&OFF_AFTER).is_some()
 }
 
-/// Whether links have yet to end, so that no wait must be long.
+/// Whether links have yet to end, so that every wait must be short.
 #[inline]
 pub(crate) fn is_draining() -> bool {
     DRAINING.load(Ordering::Relaxed)
 }
 
-/// Takes no more links, and ends those there are within this time. Call with no lock held.
+/// Accepts no more links, and ends the existing ones within this time. Call with no lock held.
 pub(crate) fn off(within_ms: u32) {
     let mut off_after = lock(&OFF_AFTER);
     let deadline = sys::now() + Duration::from_millis(within_ms.into());
@@ -49,14 +49,14 @@ pub(crate) fn off(within_ms: u32) {
     links::settle(&mut wakes);
 }
 
-/// A link was opened. If the switch was turned off meanwhile, it has not seen this one, which ends like the others.
+/// A link was opened. If the switch was turned off meanwhile, it has missed this link, which ends like the others.
 pub(crate) fn opened() {
     if is_off() {
         DRAINING.store(true, Ordering::Release);
     }
 }
 
-/// Takes links again, unless the link port is closed. Call with no lock held.
+/// Accepts links again, unless the link port is closed. Call with no lock held.
 pub(crate) fn on() {
     let mut off_after = lock(&OFF_AFTER);
     if off_after.take().is_some() {
@@ -66,14 +66,14 @@ pub(crate) fn on() {
     status::set_state(port::state());
 }
 
-/// Ends links without connections, and all of them once their time is over. Call with no lock held.
+/// While off: ends links without connections, and all links once their time is over. Call with no lock held.
 pub(crate) fn end_links(wakes: &mut Wakes) {
     if let Some(deadline) = *lock(&OFF_AFTER) {
         end(deadline, wakes);
     }
 }
 
-/// As [`end_links`], with the switch held.
+/// Like [`end_links`], with the switch's lock held.
 fn end(deadline: Time, wakes: &mut Wakes) {
     let left = links::end_drained(sys::now() >= deadline, wakes);
     DRAINING.store(left > 0, Ordering::Release);

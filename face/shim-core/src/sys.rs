@@ -1,4 +1,4 @@
-//! Raw system calls for our own I/O. They leave errno alone: an application reads it after *its* calls only.
+//! Raw system calls for the library's own I/O. They preserve errno, which may change only in calls of the application.
 
 use core::mem::{MaybeUninit, size_of};
 use core::time::Duration;
@@ -8,7 +8,7 @@ use spillway_transport::Time;
 
 pub(crate) use crate::errno::{Errno, errno, errno_address, set_errno};
 
-/// A system call's result; errno as it was.
+/// The result of a system call; restores errno to `before`.
 pub(crate) fn outcome(before: Errno, result: c_long) -> Result<usize, Errno> {
     if result >= 0 {
         return Ok(result as usize);
@@ -18,7 +18,7 @@ pub(crate) fn outcome(before: Errno, result: c_long) -> Result<usize, Errno> {
     Err(error)
 }
 
-/// The C result of a call; errno as it was `before` unless it failed.
+/// The C return value of an outcome. Sets errno to `before`, or to the error if the call failed.
 pub(crate) fn result(before: Errno, outcome: Result<c_int, Errno>) -> c_int {
     match outcome {
         Ok(value) => {
@@ -65,14 +65,13 @@ pub(crate) fn close(fd: c_int) {
     let _ = call!(libc::SYS_close, fd);
 }
 
-/// Ends a socket of ours, and closes our descriptor of it. A forked child may have another descriptor of the same
-/// socket: without `shutdown` the peer would not hear of the end as long as that child lives.
+/// Shuts down a socket of this library and closes its descriptor. A forked child may have another descriptor of the
+/// same socket: without `shutdown` the peer would not see the end while that child lives.
 pub(crate) fn end_socket(fd: c_int) {
     shut_down(fd, libc::SHUT_RDWR);
     close(fd);
 }
 
-/// `shutdown`.
 pub(crate) fn shut_down(fd: c_int, how: c_int) {
     let _ = call!(libc::SYS_shutdown, fd, how);
 }
@@ -89,12 +88,12 @@ pub(crate) fn send(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     call!(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, null, 0)
 }
 
-/// Writes to a descriptor that is no socket.
+/// Writes to a descriptor that is not a socket.
 pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
 }
 
-/// Fills `bytes` with random ones.
+/// Fills `bytes` with random bytes.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Errno> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -166,7 +165,7 @@ pub(crate) fn epoll_create() -> Result<c_int, Errno> {
     call!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC).map(|fd| fd as c_int)
 }
 
-/// What is ready in a set now.
+/// The events that are ready in a set; does not wait.
 pub(crate) fn epoll_ready(set: c_int, events: &mut [libc::epoll_event]) -> Result<usize, Errno> {
     let null = core::ptr::null::<c_void>();
     call!(libc::SYS_epoll_pwait, set, events.as_mut_ptr(), events.len(), 0, null, 8)
@@ -183,13 +182,13 @@ pub(crate) fn epoll_ctl(
     call!(libc::SYS_epoll_ctl, set, operation, fd, &raw const event).map(drop)
 }
 
-/// Waits at most so long, or for ever, for one of the descriptors, with this signal mask unless it is null.
+/// Waits for one of the descriptors for at most `timeout` (`None`: for ever), with this signal mask unless it is null.
 pub(crate) fn poll(
     descriptors: &mut [libc::pollfd],
     timeout: Option<Duration>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
-    // The kernel writes to it what is left.
+    // The kernel writes the remaining time into it.
     let mut time = timeout.map(timespec);
     let time = time.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
     call!(libc::SYS_ppoll, descriptors.as_mut_ptr(), descriptors.len(), time, mask, 8)
@@ -206,7 +205,7 @@ pub(crate) fn read_at(fd: c_int, bytes: &mut [u8], offset: libc::off_t) -> Resul
     call!(libc::SYS_pread64, fd, bytes.as_mut_ptr(), bytes.len(), offset)
 }
 
-/// Where a file is read next.
+/// The offset at which a file is read next.
 pub(crate) fn position(fd: c_int) -> Result<libc::off_t, Errno> {
     call!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR).map(|position| position as libc::off_t)
 }
@@ -220,9 +219,19 @@ pub(crate) fn status(fd: c_int) -> Result<c_int, Errno> {
     call!(libc::SYS_fcntl, fd, libc::F_GETFL).map(|flags| flags as c_int)
 }
 
-/// The process that runs now, also between `vfork` and `exec`.
+/// The id of the calling process, also between `vfork` and `exec`.
 pub(crate) fn process_id() -> c_int {
     call!(libc::SYS_getpid).map_or(0, |id| id as c_int)
+}
+
+/// Whether a child of this process has ended and was waited for.
+pub(crate) fn had_children() -> bool {
+    let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes one `rusage`, of which any bytes are a value.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init().ru_maxrss > 0
+    }
 }
 
 /// Ends the process at once.
@@ -232,13 +241,13 @@ pub(crate) fn exit(code: c_int) -> ! {
     }
 }
 
-/// A time that the application gave; a malformed one is none.
+/// Converts a time that the application gave; negative fields count as 0.
 pub(crate) fn duration(time: &libc::timespec) -> Duration {
     let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
     seconds.saturating_add(Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0)))
 }
 
-/// As the kernel takes it.
+/// Converts a duration to the kernel's form.
 pub(crate) fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! What each descriptor number means to us.
+//! What each descriptor number refers to.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,16 +10,16 @@ pub const DESCRIPTORS_MAX: usize = 1 << 20;
 /// 4 MB of address space; only pages of numbers in use become memory.
 static TABLE: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
 
-/// No descriptor above this was ever noted.
+/// The highest descriptor that was ever noted.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
 const KIND_SHIFT: u32 = 28;
 const INDEX_MASK: u32 = (1 << KIND_SHIFT) - 1;
 
-/// What a descriptor is.
+/// What a descriptor refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// None of our business.
+    /// Not handled by this library.
     Real,
     /// A virtual connection.
     Connection(u32),
@@ -27,11 +27,11 @@ pub(crate) enum Entry {
     Set(u32),
     /// A real listening TCP socket, whose connection entry stands for the accept queue.
     Listener(u32),
-    /// Ours: the application does not know that it is there.
+    /// A descriptor of this library, which the application does not know.
     Own,
 }
 
-/// Whether libc may have the call as it is. The fast path: one load.
+/// Whether the call can go to libc unchanged. The fast path: one load.
 #[inline]
 pub fn is_real(fd: c_int) -> bool {
     // A negative number becomes a large one.
@@ -41,7 +41,6 @@ pub fn is_real(fd: c_int) -> bool {
     }
 }
 
-/// What a descriptor is.
 pub(crate) fn entry(fd: c_int) -> Entry {
     let Some(slot) = TABLE.get(fd as u32 as usize) else { return Entry::Real };
     let value = slot.load(Ordering::Acquire);
@@ -55,7 +54,7 @@ pub(crate) fn entry(fd: c_int) -> Entry {
     }
 }
 
-/// Notes what a descriptor is from now on. `false` when its number is too large for the table.
+/// Records what a descriptor refers to. `false` if its number is too large for the table.
 pub(crate) fn note(fd: c_int, entry: Entry) -> bool {
     let Some(slot) = TABLE.get(fd as u32 as usize) else { return false };
     let value = match entry {
@@ -70,12 +69,12 @@ pub(crate) fn note(fd: c_int, entry: Entry) -> bool {
     true
 }
 
-/// Another descriptor than `fd` that is the same: rarely asked.
+/// Another descriptor than `fd` with the same entry. Slow: it scans the table.
 pub(crate) fn others(entry_of: Entry, fd: c_int) -> Option<c_int> {
     (0..=HIGHEST.load(Ordering::Relaxed) as c_int).find(|&other| other != fd && entry(other) == entry_of)
 }
 
-/// Descriptors in the range that are not real, with what they are: rarely asked.
+/// Descriptors in the range that are not real, with their entries. Slow: it scans the table.
 pub(crate) fn noted(range: core::ops::RangeInclusive<u32>) -> impl Iterator<Item = (c_int, Entry)> {
     let last = (*range.end()).min(HIGHEST.load(Ordering::Relaxed));
     (*range.start()..=last)

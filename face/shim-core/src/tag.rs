@@ -1,19 +1,19 @@
-//! What marks our own descriptors in the epoll sets of an application.
+//! Marks for the library's own descriptors in the epoll sets of an application.
 
-/// What the data of an epoll event says when the event is ours.
+/// Which of the library's own descriptors an epoll event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
     /// Another thread made something ready.
     Wake,
-    /// Somebody opens a link.
+    /// A peer connects to the link port.
     Port,
-    /// Somebody asks for something on the status page.
+    /// A reader of the status page makes a request.
     Control,
     /// A link's socket.
     Link(u32),
 }
 
-/// No pointer, descriptor or small number looks like this.
+/// A value that no pointer, descriptor or small number has.
 const MARK: u64 = 0xf553_504c_5700_0000;
 const MARK_MASK: u64 = 0xffff_ffff_ff00_0000;
 

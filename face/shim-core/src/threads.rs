@@ -1,8 +1,8 @@
-//! What a thread remembers between two calls: whether it runs an event loop, and which links wait for its flush.
+//! State that a thread keeps between two calls: whether it runs an event loop, and which links it has to flush.
 
 use core::cell::Cell;
 
-/// Links that one thread may leave unflushed until its ready list is empty. More are flushed at once.
+/// Links that one thread may leave unflushed until its ready list is empty; further ones are flushed at once.
 const DIRTY_MAX: usize = 16;
 
 struct State {
@@ -18,13 +18,12 @@ thread_local! {
     };
 }
 
-/// The calling thread waits on an epoll set.
+/// Records that the calling thread runs an event loop.
 pub(crate) fn runs_loop() {
     STATE.with(|state| state.runs_loop.set(true));
 }
 
-/// Remembers that a link has something to send, for this thread's next flush. `false`: nobody will flush it
-/// later, so flush it now.
+/// Leaves a link with something to send for this thread's next flush. `false`: there will be none, so flush it now.
 pub(crate) fn defer(link: u32) -> bool {
     STATE.with(|state| {
         if !state.runs_loop.get() {
@@ -42,7 +41,7 @@ pub(crate) fn defer(link: u32) -> bool {
     })
 }
 
-/// Whether something waits for this thread's flush.
+/// Whether links wait for this thread's flush.
 pub(crate) fn has_deferred() -> bool {
     STATE.with(|state| state.count.get() > 0)
 }

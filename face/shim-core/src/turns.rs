@@ -1,37 +1,37 @@
 //! Fairness between helped and direct connections on one event loop.
 //!
-//! Virtual events cost no system call, so a loop that is busy with them would never look at its real descriptors.
-//! The kernel is looked at after [`DIRECT_WAIT`] at the latest, and a call hands out no more virtual events than
-//! the application, as fast as it has been, deals with until then.
+//! Virtual events cost no system call, so a loop that is busy with them would never poll its real descriptors. The
+//! kernel is polled after [`DIRECT_WAIT`] at the latest, and a call returns no more virtual events than the
+//! application, at its measured speed, handles until then.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// How long a direct connection, or the next batch, waits behind virtual events at most, besides
-/// [`EVENTS_PER_CALL_MIN`] of them.
+/// Longest time that a direct connection, or the next batch, waits behind virtual events, besides the time of
+/// [`EVENTS_PER_CALL_MIN`] events.
 pub const DIRECT_WAIT: Duration = Duration::from_micros(200);
 
-/// Calls that may return virtual events before the kernel is looked at.
+/// Calls that may return virtual events before the kernel is polled.
 pub const CALLS_PER_LOOK: u32 = 8;
 
-/// Virtual events that one call returns, if there are so many, however slow the application is with each.
+/// Virtual events that one call may return however slow the application is with each.
 pub const EVENTS_PER_CALL_MIN: usize = 4;
 
 /// Virtual events that one call returns at most.
 pub const EVENTS_PER_CALL_MAX: usize = 128;
 
-/// When the kernel was looked at, and how fast the application is. One thread's as a rule; when several share a
-/// set, the figures are approximate and the bounds on numbers hold.
+/// When the kernel was polled, and how fast the application is. Usually used by one thread; when several share a set,
+/// the figures are approximate and the bounds on numbers hold.
 pub(crate) struct Turns {
     calls: AtomicU32,
     /// Virtual events that the last call returned.
     handed: AtomicU32,
-    /// When it did, and when the kernel was looked at last, in nanoseconds.
+    /// Times of that call and of the last poll of the kernel, in nanoseconds.
     handed_at: AtomicU64,
     looked_at: AtomicU64,
-    /// What the application needed for each event, in nanoseconds.
+    /// The application's time for each event, in nanoseconds.
     event_ns: AtomicU32,
 }
 
@@ -46,7 +46,7 @@ impl Turns {
         }
     }
 
-    /// The application asks for events: what it was given before is done.
+    /// The application asks for events, so it has handled those of the last call: measures its time for each.
     pub(crate) fn asked(&self, now: Time) {
         let handed = self.handed.load(Ordering::Relaxed);
         if handed > 0 {
@@ -69,10 +69,10 @@ impl Turns {
         self.looked_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// How many virtual events may be handed out now.
+    /// The number of virtual events that may be returned now.
     pub(crate) fn limit(&self, now: Time) -> usize {
         let waited = now.since(Time(self.looked_at.load(Ordering::Relaxed)));
-        let left = DIRECT_WAIT.saturating_sub(waited).as_nanos() as u64; // at most the interval
+        let left = DIRECT_WAIT.saturating_sub(waited).as_nanos() as u64; // at most DIRECT_WAIT
         let events = left / u64::from(self.event_ns.load(Ordering::Relaxed).max(1));
         usize::try_from(events).unwrap_or(usize::MAX).clamp(EVENTS_PER_CALL_MIN, EVENTS_PER_CALL_MAX)
     }
@@ -98,7 +98,7 @@ mod tests {
             turns.looked(micros(0));
             let mut now = 0;
             let (mut waited, mut calls) = (0, 0);
-            // From the second look on, the application's speed is known.
+            // From the second poll on, the application's speed is known.
             for _ in 0..1000 {
                 turns.asked(micros(now));
                 if turns.is_look_due(micros(now)) {

@@ -1,4 +1,4 @@
-//! What is due with time, and done by whichever thread comes along.
+//! Timed work, done by the next thread that waits for events.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -9,14 +9,14 @@ use crate::port::retry;
 use crate::wakes::Wakes;
 use crate::{links, looks, newcomers, release, sessions, switch, sys};
 
-/// When links were last looked at, in nanoseconds.
+/// When the links' timeouts were last checked, in nanoseconds.
 static EXPIRED_AT: AtomicU64 = AtomicU64::new(0);
-/// While a peer has yet to authenticate, or links have yet to end, no wait is longer than this.
+/// Longest wait while a peer has yet to authenticate, or links have yet to end.
 const LOOKING_WAIT: Duration = Duration::from_secs(1);
-/// How often they are looked at.
+/// Interval between checks of the links' timeouts.
 const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether a peer has yet to authenticate, to send the rest of a record, to be read on from, or to go.
+/// Whether links have timeouts: of handshakes, of reading, or of the off switch.
 fn is_watching() -> bool {
     newcomers::are_there() || switch::is_draining()
 }
@@ -27,15 +27,15 @@ pub(crate) fn is_due(now: Time) -> bool {
     is_watching() || sessions::is_due(now) || looks::is_due(now) || retry::is_due(now)
 }
 
-/// No wait is to be longer than this.
+/// The longest time that a thread may wait; `None` for any time.
 pub(crate) fn due_within() -> Option<Duration> {
     let watching = is_watching().then_some(LOOKING_WAIT);
     let due = [watching, sessions::due_within(), looks::due_within(), retry::due_within()];
     due.into_iter().flatten().min()
 }
 
-/// Does what sessions owe, sends home who is to go, tries the link port again, looks at all links now and then, and ends
-/// those that were switched off. Call with no lock held.
+/// Does the sessions' timed work, asks sessions to return, tries to open the link port again, checks the links'
+/// timeouts at intervals, and ends links that were switched off. Call with no lock held.
 pub(crate) fn look(wakes: &mut Wakes) {
     let now = sys::now();
     if sessions::is_due(now) {

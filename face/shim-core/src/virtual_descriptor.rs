@@ -7,11 +7,11 @@ use libc::c_int;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 
-/// What virtual descriptors are duplicates of: an unconnected socket of each family.
+/// The sockets that virtual descriptors are duplicates of: an unconnected one for each family.
 static BASES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
-/// A number for a virtual connection: a duplicate of an unconnected socket, so that what we do not serve fails
-/// in the kernel with ENOTCONN, and `fstat` and socket options make sense.
+/// A descriptor for a virtual connection: a duplicate of an unconnected socket, so that calls that are not served
+/// here fail in the kernel with ENOTCONN, and `fstat` and socket options work.
 pub(crate) fn new(family: c_int, close_on_exec: bool) -> Result<c_int, Errno> {
     let slot = &BASES[usize::from(family == libc::AF_INET6)];
     let mut base = slot.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! Threads that wait for virtual connections outside epoll ([`crate::blocked`]): which wait for what, and how they are woken.
+//! Threads that wait for virtual connections outside epoll ([`crate::blocked`]): what each waits for, and how it is woken.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, fence};
 use std::sync::Mutex;
@@ -10,10 +10,10 @@ use crate::table::{self, Entry};
 use crate::wakes::Wakes;
 use crate::{lock, sys};
 
-/// Threads blocked at once. Those beyond look for themselves, every few milliseconds.
+/// Most threads that can be woken. Further ones look again after growing intervals: see `blocked`.
 const WAITERS_MAX: usize = 0xfffe;
 
-/// In `Connection::waiters`, which holds two slots plus one: more than two threads wait.
+/// Value of `Connection::waiters`, which otherwise holds the numbers of two slots: more than two threads wait.
 pub(crate) const MANY: u32 = u32::MAX;
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry { slots: Vec::new(), free: Vec::new() });
@@ -23,14 +23,14 @@ struct Registry {
     free: Vec<u32>,
 }
 
-/// What wakes one thread.
+/// The state by which one thread is woken.
 pub(crate) struct Slot {
     index: u32,
     fd: AtomicI32,
     in_use: AtomicBool,
-    /// Written to already and not yet read.
+    /// Whether `fd` was written to and not read since.
     woken: AtomicBool,
-    /// The one connection that it waits for: its index plus one; 0 when there are several.
+    /// The only connection that the thread waits for: its index plus one; 0 if there are several.
     only: AtomicU32,
 }
 
@@ -45,7 +45,7 @@ impl Slot {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// From now on a change of these connections wakes the thread. Look at them once more after this.
+    /// From now on a change of these connections wakes the thread. Check them once more after this.
     pub(crate) fn begin(&self, waits_for: &[&'static Connection]) {
         let only = match waits_for {
             [one] => one.index + 1,
@@ -55,11 +55,11 @@ impl Slot {
         for connection in waits_for {
             register(connection, self.number());
         }
-        // Pairs with the one in `notify_all`: we see its change, or it sees us.
+        // Pairs with the fence in `notify_all`: this thread sees the change, or `notify_all` sees this thread.
         fence(Ordering::SeqCst);
     }
 
-    /// The thread has slept. `was_written`: its event counter is to be read.
+    /// Call when the thread has slept. `was_written`: its event counter must be read.
     pub(crate) fn awake(&self, was_written: bool) {
         if was_written {
             sys::drain(self.descriptor());
@@ -67,7 +67,7 @@ impl Slot {
         self.woken.store(false, Ordering::SeqCst);
     }
 
-    /// The thread waits no more. Its event counter stays open for the next: somebody may be about to write to it.
+    /// Ends the thread's wait. The event counter stays open for the next thread: another one may be about to write to it.
     pub(crate) fn end(&self, waits_for: &[&'static Connection]) {
         for connection in waits_for {
             unregister(connection, self.number());
@@ -82,7 +82,7 @@ impl Slot {
     }
 }
 
-/// Wakes one of those who are blocked, whoever it is.
+/// Wakes one blocked thread, no matter which.
 pub(crate) fn wake_any(wakes: &mut Wakes) {
     let heir = lock(&REGISTRY).slots.iter().find(|slot| slot.in_use.load(Ordering::SeqCst)).copied();
     if let Some(heir) = heir {
@@ -90,7 +90,7 @@ pub(crate) fn wake_any(wakes: &mut Wakes) {
     }
 }
 
-/// Wakes those who are blocked for a connection's sake.
+/// Wakes the threads that are blocked on a connection.
 #[inline]
 pub(crate) fn wake(connection: &Connection, wakes: &mut Wakes) {
     let waiters = connection.waiters.load(Ordering::SeqCst);
@@ -134,7 +134,7 @@ fn register(connection: &Connection, slot: u32) {
     let _ = connection.waiters.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
 }
 
-/// Where many have waited, they are looked for among all until the connection's end.
+/// Once more than two threads have waited, wake-ups search all slots until the connection's end.
 fn unregister(connection: &Connection, slot: u32) {
     let remove = |waiters: u32| match (waiters & 0xffff, waiters >> 16) {
         _ if waiters == MANY => None,
@@ -145,7 +145,7 @@ fn unregister(connection: &Connection, slot: u32) {
     let _ = connection.waiters.fetch_update(Ordering::SeqCst, Ordering::SeqCst, remove);
 }
 
-/// What the calling thread is woken by, until its [end](Slot::end); `None` where too many wait.
+/// The slot by which the calling thread is woken, until [`Slot::end`]; `None` if too many threads wait.
 pub(crate) fn take() -> Option<&'static Slot> {
     let mut registry = lock(&REGISTRY);
     let slot = match registry.free.pop() {

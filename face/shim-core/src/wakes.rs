@@ -1,11 +1,11 @@
-//! What a call leaves to do until it holds no lock.
+//! Work that a call leaves until it holds no lock.
 
 use libc::c_int;
 
 use crate::carrier_name::{CarrierName, Name};
 use crate::sys;
 
-/// What is to be done once no lock is held: sets to wake, and links that are to leave sessions to others.
+/// Work to do once no lock is held: sets to wake, and carriers that no longer carry their session.
 #[derive(Default)]
 pub(crate) struct Wakes {
     sets: Vec<c_int>,
@@ -17,7 +17,7 @@ impl Wakes {
         self.sets.push(fd);
     }
 
-    /// What carried a session does so no more.
+    /// Notes that a carrier no longer carries its session.
     pub(crate) fn leave(&mut self, carrier: CarrierName, name: Name) {
         self.left.push((carrier, name));
     }
@@ -26,12 +26,12 @@ impl Wakes {
         self.sets.is_empty() && self.left.is_empty()
     }
 
-    /// A link that is to leave a session to another.
+    /// Takes a carrier that no longer carries its session.
     pub(crate) fn poll_left(&mut self) -> Option<(CarrierName, Name)> {
         self.left.pop()
     }
 
-    /// One write for each sleeping set.
+    /// Wakes each sleeping set or thread with one write.
     pub(crate) fn write(&mut self) {
         for fd in self.sets.drain(..) {
             let _ = sys::write(fd, &1u64.to_ne_bytes());

@@ -20,7 +20,7 @@ struct Saving {
 
 impl Saving {
     fn start() -> Saving {
-        // Microseconds for each key.
+        // The delay is in microseconds for each key.
         let redis = Redis::start(&["--rdb-key-save-delay", "10000000", "--save", ""]);
         let mut link = redis.link();
         let id = local(&mut link);
@@ -38,7 +38,7 @@ impl Saving {
         std::fs::read_to_string(format!("/proc/{}/stat", self.child)).is_ok_and(|stat| !stat.contains(") Z "))
     }
 
-    /// What a process has open.
+    /// The files that a process has open.
     fn files_of(pid: i32) -> Vec<String> {
         let links = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
         let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
@@ -60,13 +60,13 @@ fn a_child_gives_up_its_copies_of_links_page_and_port() {
     let ours = |name: &&String| name.contains("spillway-server-") || name.contains("inotify");
     let parent = Saving::files_of(saving.redis.server.pid() as i32);
     assert_eq!(parent.iter().filter(ours).count(), 2, "{parent:?}");
-    // The child has begun to run at some time after `fork` has returned in its parent.
+    // The child may begin to run some time after `fork` has returned in its parent.
     let deadline = Instant::now() + PATIENCE;
     while Saving::files_of(saving.child).iter().any(|name| ours(&name)) {
         assert!(Instant::now() < deadline, "{:?}", Saving::files_of(saving.child));
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The port and the link; the sockets that stand for helped clients stay, and carry nothing.
+    // Without the link port and the link; the sockets that stand for helped clients stay, and carry nothing.
     let sockets = |names: &[String]| names.iter().filter(|name| name.starts_with("socket:")).count();
     let child = Saving::files_of(saving.child);
     assert!(sockets(&child) + 2 <= sockets(&parent), "{child:?} {parent:?}");
@@ -75,7 +75,7 @@ fn a_child_gives_up_its_copies_of_links_page_and_port() {
 #[test]
 fn a_link_that_the_server_ends_is_over_while_a_child_lives() {
     let mut saving = Saving::start();
-    saving.link.stream.write_all(&[0xff; 64]).unwrap(); // a frame that no server takes
+    saving.link.stream.write_all(&[0xff; 64]).unwrap(); // an invalid frame
     while saving.link.lost.is_none() {
         saving.link.receive(PATIENCE);
     }
@@ -93,7 +93,7 @@ fn a_server_that_was_killed_is_helped_again_while_its_child_lives() {
     while saving.link.lost.is_none() {
         saving.link.receive(PATIENCE);
     }
-    // Redis' child has its parent's ordinary port.
+    // Redis' child still holds the ordinary port.
     let other = spillway_ports::free_address();
     assert!(saving.child_lives());
     let command = |plain: SocketAddr| {
@@ -108,7 +108,7 @@ fn a_server_that_was_killed_is_helped_again_while_its_child_lives() {
     expect(&mut link, id, &words("PING"), b"+PONG\r\n");
 }
 
-/// The link port is taken when the server starts, and free later.
+/// The link port is in use when the server starts, and free later.
 fn opens_later(command: impl Fn(SocketAddr) -> Command) {
     let taken = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
     let link = taken.local_addr().unwrap();
@@ -117,7 +117,7 @@ fn opens_later(command: impl Fn(SocketAddr) -> Command) {
     server.wait_for_log(
         "cannot be opened: the address is in use; the server runs without helpers and tries again",
     );
-    // Some attempts fail.
+    // Time for some attempts that fail.
     std::thread::sleep(Duration::from_millis(300));
     drop(taken);
     let deadline = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! Servers that end, or close event loops, in unusual ways: helped clients hear of it at once.
+//! Servers that end, or close event loops, in unusual ways: helped clients are told at once.
 
 mod support;
 
@@ -12,7 +12,7 @@ use spillway_client::{Key, LinkTarget};
 use support::driver::Driver;
 use support::process::Server;
 
-/// The program in `programs/ending.c`. Removed when dropped.
+/// The compiled program of `programs/ending.c`. Removed when dropped.
 struct Program(PathBuf);
 
 impl Program {
@@ -56,7 +56,7 @@ fn echo(session: &mut BlockingSession, text: &[u8]) {
     assert_eq!(got, text);
 }
 
-/// The end of what the server sent.
+/// Checks that the server sends nothing more.
 fn hear_end(session: &mut BlockingSession) {
     assert_eq!(session.read(&mut [0; 10]).unwrap(), 0);
 }
@@ -84,7 +84,7 @@ fn a_server_that_exits_inside_the_heap_ends_and_its_clients_hear_of_it() {
     }
 }
 
-/// Not after the time for which a closed session lingers.
+/// At once means: before the time for which a closed session lingers.
 #[test]
 fn clients_of_other_event_loops_are_told_at_once_when_the_one_of_the_link_port_is_closed() {
     let program = Program::compile("loop");

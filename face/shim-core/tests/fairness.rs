@@ -1,4 +1,4 @@
-//! Direct connections stay prompt while helped ones are always ready: counted, not timed.
+//! Direct connections stay prompt while helped ones are always ready. The test counts events and does not measure time.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn always_ready() {
     }
 }
 
-/// Virtual events that come before a direct connection's, and in how many calls.
+/// The number of virtual events before a direct connection's, and of calls. The application takes `each` for an event.
 fn before_the_direct_one(max: usize, each: Duration) -> (usize, u32) {
     let inside = inside::start();
     let (mut client, direct) = UnixStream::pair().unwrap();
@@ -58,7 +58,7 @@ fn before_the_direct_one(max: usize, each: Duration) -> (usize, u32) {
             std::hint::spin_loop();
         }
     };
-    // The application's pace becomes known.
+    // The application's speed becomes known.
     for _ in 0..20 {
         work(inside.wait(max, -1).len());
     }
@@ -84,19 +84,19 @@ fn before_the_direct_one(max: usize, each: Duration) -> (usize, u32) {
 fn a_direct_connection_is_seen_after_few_virtual_events() {
     always_ready();
     for _ in 0..10 {
-        // However quick the application is: a number of calls.
+        // However fast the application is, the number of calls is bounded.
         let (events, calls) = before_the_direct_one(EVENTS_PER_CALL_MAX * 2, Duration::ZERO);
         assert!(calls < CALLS_PER_LOOK, "{calls} calls");
         assert!(events <= EVENTS_PER_CALL_MAX * CALLS_PER_LOOK as usize, "{events} events");
-        // One that asks for single events is not starved either.
+        // An application that asks for single events does not starve direct connections, either.
         let (events, _) = before_the_direct_one(1, Duration::ZERO);
         assert!(events <= CALLS_PER_LOOK as usize, "{events} events");
-        // One that takes 100 µs for each: no more than fit the promised time, or the least number. The machine may
-        // take the processor away from us, which only makes it fewer.
+        // An application that takes 100 µs for each event gets no more events than fit the promised time, or the
+        // least number. If this process loses the processor meanwhile, it gets fewer.
         let (events, _) = before_the_direct_one(EVENTS_PER_CALL_MAX, Duration::from_micros(100));
         assert!(events <= 2 * EVENTS_PER_CALL_MIN, "{events} events of 100 us");
     }
-    // And virtual ones have their turn when real ones are always ready.
+    // Virtual connections have their turn, too, when real ones are always ready.
     let inside = inside::start();
     let (mut client, direct) = UnixStream::pair().unwrap();
     client.write_all(b"x").unwrap();

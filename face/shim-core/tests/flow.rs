@@ -23,7 +23,7 @@ fn store_large(link: &mut Driver) -> (Id, Vec<u8>) {
     (id, reply)
 }
 
-/// The prototype lost the wake-up of a connection that waited for room after 8 MB were queued.
+/// A connection that waits for room must be woken after more than 8 MB were queued.
 #[test]
 fn more_than_eight_megabytes_arrive_after_a_pause() {
     let server = memcached(&["-t", "1"], &[]);
@@ -35,7 +35,7 @@ fn more_than_eight_megabytes_arrive_after_a_pause() {
     for _ in 0..COUNT {
         link.send(id, b"get large\r\n");
     }
-    // All that credit allows has come; the rest waits for EPOLLOUT.
+    // All bytes that credit allows have arrived; the rest waits for EPOLLOUT.
     let credit = 256 * 1024;
     link.run(|link| link.connections[&id].received.len() >= credit);
     assert_eq!(link.connections[&id].received.len(), credit);
@@ -46,7 +46,7 @@ fn more_than_eight_megabytes_arrive_after_a_pause() {
     assert!(link.take(id) == reply.repeat(COUNT));
 }
 
-/// The link itself is full: nobody reads its socket, and more waits than may.
+/// The link itself is full: its socket is not read, and more bytes wait than are allowed.
 #[test]
 fn a_link_that_was_full_goes_on() {
     for threads in ["1", "4"] {
@@ -94,8 +94,7 @@ fn a_client_that_never_reads_costs_bounded_memory() {
     assert!(ids.iter().all(|id| link.connections[id].received.len() == credit), "nothing over credit came");
 }
 
-/// The prototype had no flow control for each client, which memcached's log to its watchers needs: a thread of its
-/// own writes it, with `poll` for room.
+/// Needs flow control for each client: a thread of memcached's own writes the log to its watchers, and polls for room.
 #[test]
 fn a_watcher_that_does_not_read_is_skipped_and_goes_on() {
     let server = memcached(&["-t", "2"], &[]);
@@ -110,7 +109,7 @@ fn a_watcher_that_does_not_read_is_skipped_and_goes_on() {
     let misses = b"END\r\n".repeat(50);
     let credit = 256 * 1024 - b"OK\r\n".len();
     let mut rounds = 0;
-    // Until all that the slow one's credit allows has come, and more was said.
+    // Until the slow watcher has received all that its credit allows, and more was logged.
     while link.connections[&slow].received.len() < credit || rounds < 100 {
         link.send(other, &gets);
         link.run(|link| link.connections[&other].received.len() >= misses.len());
@@ -124,7 +123,7 @@ fn a_watcher_that_does_not_read_is_skipped_and_goes_on() {
     link.run(|link| has_line(&link.connections[&quick].received));
     link.release(slow);
     link.take(slow);
-    // It hears again what happens; lines are dropped while the log is behind.
+    // The watcher receives new lines again; memcached drops lines while its log is behind.
     let hears =
         |link: &Driver| link.connections[&slow].received.windows(9).any(|window| window == b"key=after");
     let deadline = Instant::now() + PATIENCE;
@@ -144,7 +143,7 @@ fn connections_closed_with_data_under_way() {
     for _ in 0..50 {
         let ids: Vec<Id> = (0..40).map(|_| link.connect()).collect();
         for (number, id) in ids.iter().enumerate() {
-            // What follows `quit` meets a connection that the server closes at this moment.
+            // The requests behind `quit` reach a connection that the server is just closing.
             link.send(*id, b"get a\r\nget b\r\n");
             link.flush();
             link.send(*id, b"quit\r\n");

@@ -1,7 +1,7 @@
 //! Random frames on the link and random calls on descriptors, from a seed. Streams are checked byte for byte as far
 //! as they are read, and a well-behaved link is served at the end.
 //!
-//! `SPILLWAY_FUZZ_SEED` and `SPILLWAY_FUZZ_STEPS` say where to begin and how long to go on.
+//! `SPILLWAY_FUZZ_SEED` and `SPILLWAY_FUZZ_STEPS` set the seed and the number of steps.
 
 mod support;
 
@@ -43,7 +43,7 @@ fn pattern(port: u16, offset: u64) -> u8 {
     (u64::from(port) * 31 + offset * 7 + (offset >> 8)) as u8
 }
 
-/// The link's other side: well-formed and not, until told to stop.
+/// Drives the peer's end of a link with valid and invalid frames until `stop` is set.
 fn drive(link: SocketAddr, seed: u64, which: u16, stop: &AtomicBool) {
     let mut random = Random(seed);
     // No two clients have the same port.
@@ -85,13 +85,13 @@ fn drive(link: SocketAddr, seed: u64, which: u16, stop: &AtomicBool) {
                     driver.link.close(id, random.one_of(&[CloseReason::Normal, CloseReason::Reset]));
                     sent.remove(&id);
                 }
-                // Any bytes, or a frame that lies: the end of this link as a rule.
+                // Random bytes, or an invalid frame: usually the end of this link.
                 9 if random.below(20) == 0 => {
                     driver.flush();
                     let length = random.below(60) + 1;
                     let mut noise: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
                     if random.below(2) == 0 {
-                        noise[0] = random.below(13) as u8; // a kind that there is
+                        noise[0] = random.below(13) as u8; // a valid kind
                     }
                     let _ = driver.stream.write_all(&noise);
                 }
@@ -105,11 +105,11 @@ fn drive(link: SocketAddr, seed: u64, which: u16, stop: &AtomicBool) {
     }
 }
 
-/// A virtual connection that the application holds: by how many descriptors, and how far it has read.
+/// A virtual connection that the application holds: its descriptors, and the number of bytes read.
 struct Held {
     descriptors: Vec<c_int>,
     read: u64,
-    /// What was read cannot be followed any more: two reads at once, or parts that overlap.
+    /// The bytes read are not checked any more: two reads at once, or parts that overlap.
     deaf: bool,
 }
 
@@ -136,14 +136,14 @@ impl Application {
         while let Some(fd) = self.inside.accept() {
             let mut name: libc::sockaddr_in = unsafe_zeroed();
             let mut length = size_of::<libc::sockaddr_in>() as u32;
-            // SAFETY: the name has the length that is said.
+            // SAFETY: `name` has `length` bytes.
             assert_eq!(unsafe { names::peer_name(fd, (&raw mut name).cast(), &raw mut length) }, 0);
             let port = u16::from_be(name.sin_port);
-            // A blocking call ends soon.
+            // With a timeout, so that a blocking call ends soon.
             let time = libc::timeval { tv_sec: 0, tv_usec: 1000 };
             for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
                 let length = size_of::<libc::timeval>() as u32;
-                // SAFETY: the time has the length that is said.
+                // SAFETY: `time` has `length` bytes.
                 let set = unsafe {
                     options::set_option(fd, libc::SOL_SOCKET, option, (&raw const time).cast(), length)
                 };
@@ -154,7 +154,7 @@ impl Application {
         }
     }
 
-    /// What a read on this client's descriptor gave.
+    /// Checks the bytes that a read on this client's descriptor returned.
     fn check(&mut self, port: u16, bytes: &[u8], taken: usize, stays: bool) {
         let Some(held) = self.held.get_mut(&port) else { return };
         for (at, byte) in bytes.iter().enumerate() {
@@ -229,7 +229,7 @@ impl Application {
                 0 => descriptors::duplicate(fd, || libc::dup(fd)),
                 1 => descriptors::control(fd, libc::F_DUPFD_CLOEXEC, 0),
                 _ => {
-                    // Over another file of ours.
+                    // Replaces another descriptor of this test.
                     let to = libc::dup(0);
                     descriptors::duplicate_to(fd, to, || libc::dup2(fd, to))
                 }
@@ -240,7 +240,7 @@ impl Application {
     }
 
     fn close(&mut self, fd: c_int, port: u16) {
-        // SAFETY: the descriptor is ours.
+        // SAFETY: the descriptor belongs to this test.
         assert_eq!(unsafe { descriptors::close(fd) }, 0);
         let Some(held) = self.held.get_mut(&port) else { return };
         held.descriptors.retain(|one| *one != fd);
@@ -249,7 +249,7 @@ impl Application {
         }
     }
 
-    /// Whatever else there is, on whatever descriptor.
+    /// A random other call, on any descriptor.
     fn anything(&mut self, fd: c_int) {
         let mut buffer = [0u8; 256];
         let base: *mut c_void = buffer.as_mut_ptr().cast();
@@ -263,7 +263,7 @@ impl Application {
         };
         let (number, operation) = (self.random.below(100_000), self.random.below(5) as c_int);
         let events = (self.random.below(1 << 30) as u32) << 2 | self.random.below(4) as u32;
-        // SAFETY: buffers are at least as long as is said; other pointers are null or to locals.
+        // SAFETY: buffers are at least as long as the lengths passed; other pointers are null or to locals.
         unsafe {
             match self.random.below(16) {
                 0 => ignore(options::option(fd, level, name, base, &raw mut length)),
@@ -349,7 +349,7 @@ impl Application {
     }
 }
 
-/// Any outcome will do.
+/// Ignores the outcome of a random call.
 fn ignore<T>(_: T) {}
 
 fn unsafe_zeroed<T>() -> T {
@@ -404,7 +404,7 @@ fn any_frames_and_any_calls() {
     for (fd, port) in application.virtuals() {
         application.close(fd, port);
     }
-    // A well-behaved client on a link of its own is served as ever.
+    // A well-behaved client on a link of its own is still served.
     let link = inside.link;
     let client = std::thread::spawn(move || {
         let mut driver = Driver::loopback(link);
@@ -421,7 +421,7 @@ fn any_frames_and_any_calls() {
                 continue;
             }
             let mut buffer = [0u8; 64];
-            // SAFETY: the buffer is as long as is said.
+            // SAFETY: the buffer has 64 bytes.
             unsafe {
                 let got = data::receive(data as c_int, buffer.as_mut_ptr().cast(), 64, libc::MSG_DONTWAIT);
                 if got > 0 {

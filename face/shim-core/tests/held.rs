@@ -1,4 +1,4 @@
-//! What sessions hold that the application does not read stays within `SPILLWAY_SESSIONS_MEMORY` at any time.
+//! The memory of sessions that the application does not read stays within `SPILLWAY_SESSIONS_MEMORY` at any time.
 
 mod support;
 
@@ -12,11 +12,11 @@ use support::driver::PATIENCE;
 use support::inside::{self, Inside, LISTENER};
 
 const MEMORY_BYTES: usize = 16 << 20;
-/// Each may have 64 KiB that are not read: together one and a half times the bound.
+/// Each may have 64 KiB that are not read: together 1.5 times the bound.
 const SESSIONS: usize = 400;
 const SENT_BYTES: usize = 64 * 1024;
 
-/// Clients and the server are in this process: each session has four descriptors here.
+/// Clients and the server are in this process, so each session has four descriptors here.
 fn allow_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit outlives both calls.
@@ -37,7 +37,7 @@ fn open(inside: &Inside) -> Session {
     Session::open(Instant::now(), vec![way], SessionSettings::default()).unwrap()
 }
 
-/// The application waits once, and accepts.
+/// The application waits once, and accepts all clients.
 fn turn(inside: &Inside, accepted: &mut Vec<c_int>) {
     if inside.wait(64, 1).iter().any(|(data, _)| *data == LISTENER) {
         while let Some(fd) = inside.accept() {
@@ -47,7 +47,7 @@ fn turn(inside: &Inside, accepted: &mut Vec<c_int>) {
     }
 }
 
-/// Bytes that the application could read of one.
+/// The number of bytes that the application could read from a connection.
 fn readable(fd: c_int) -> usize {
     let mut bytes: c_int = 0;
     // SAFETY: the request writes an int.
@@ -67,7 +67,7 @@ fn bytes_that_come_faster_than_any_timer_stay_within_the_bound() {
     let deadline = Instant::now() + PATIENCE;
     while accepted.len() < SESSIONS {
         assert!(Instant::now() < deadline, "{} accepted", accepted.len());
-        // Not more at once than the server's queue has room for.
+        // No more at once than fit the server's queue.
         if sessions.len() < SESSIONS && sessions.len() - accepted.len() < 32 {
             sessions.push(open(inside));
         }
@@ -78,7 +78,7 @@ fn bytes_that_come_faster_than_any_timer_stay_within_the_bound() {
             session.handle_timeout(now);
         });
     }
-    // The server hears nothing of these before it waits next.
+    // The server receives none of these bytes before its next wait.
     let bytes = vec![b'x'; SENT_BYTES];
     for session in &mut sessions {
         session.handle_ready(Instant::now());

@@ -51,7 +51,7 @@ fn echoes(program: &str, flag: &str, script: &str) {
     let mut link = Driver::loopback(server.link);
     let ids: Vec<Id> =
         (0..100).map(|port| link.connect_from(SocketAddr::from(([127, 3, 2, 1], 4000 + port)))).collect();
-    // The server sees who they are.
+    // The server sees the clients' addresses.
     for id in &ids {
         link.run(|link| link.connections[id].received.ends_with(b"\n"));
         assert_eq!(link.take(*id), b"127.3.2.1\n");

@@ -1,4 +1,4 @@
-//! Whoever has no business on the link port gets nowhere, and nobody else is harmed.
+//! Peers without the right to use the link port are refused, and other clients are not harmed.
 
 mod support;
 
@@ -15,7 +15,7 @@ use spillway_ports::Strangers;
 use support::driver::Driver;
 use support::memcached::memcached;
 
-/// A key in a file that only its owner may read; the file goes with it.
+/// A key in a file that only its owner may read; the file is removed with the value.
 struct KeyFile(Key, PathBuf);
 
 impl KeyFile {
@@ -81,7 +81,7 @@ fn forged_client_addresses_are_refused() {
     server.wait_for_log("client 10.2.2.3:4 through");
     assert_eq!(link.ask(fine, b"get a\r\n", b"END\r\n"), b"END\r\n");
 
-    // A library client speaks for itself only.
+    // A library client may connect for its own address only.
     let mut client = Driver::open(server.link, Role::Client, Key::loopback_only()).unwrap();
     let own = client.stream.local_addr().unwrap();
     let mut other = own;
@@ -142,7 +142,7 @@ fn a_truncated_preamble_times_out() {
     assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
     stream.set_read_timeout(Some(support::driver::PATIENCE)).unwrap();
     let mut end = Vec::new();
-    stream.read_to_end(&mut end).unwrap(); // passes over interruptions
+    stream.read_to_end(&mut end).unwrap(); // goes on after interruptions
     assert!(end.is_empty(), "the server ends it without a word");
     assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
 }
@@ -154,7 +154,7 @@ fn more_than_its_credit_closes_that_connection_only() {
     let kept = link.connect();
     let greedy = link.connect();
     link.ask(greedy, b"get a\r\n", b"END\r\n");
-    // Frames past the link's own accounting: 4 MB at once, faster than any window opens.
+    // Frames that bypass the link's own accounting: 4 MB at once, faster than any window opens.
     let mut frames = Vec::new();
     for _ in 0..64 {
         frames.extend_from_slice(&[1, 0xff, 0xff]);
@@ -187,7 +187,7 @@ fn strangers_who_hold_connections_keep_nobody_away() {
     }
 }
 
-/// Frames of control messages, past a link's own accounting.
+/// Frames of control messages, which bypass a link's own accounting.
 fn frames(controls: impl IntoIterator<Item = (Id, Control)>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (id, control) in controls {
@@ -196,19 +196,19 @@ fn frames(controls: impl IntoIterator<Item = (Id, Control)>) -> Vec<u8> {
     bytes
 }
 
-/// Resident memory of a process, KiB.
+/// Resident memory of a process in KiB.
 fn resident_kib(pid: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Writes these bytes again and again, and reads nothing, until the server takes no more; returns how many it took.
+/// Writes these bytes again and again without reading, until the server accepts no more. Returns the number accepted.
 fn flood_until_stuck(stream: &mut TcpStream, bytes: &[u8], mut meanwhile: impl FnMut()) -> usize {
     const ENOUGH: usize = 64 << 20;
     stream.set_nonblocking(true).unwrap();
     let (mut sent, mut stuck) = (0, 0);
-    // Stuck: the server serves others, and takes nothing of this.
+    // Stuck: the server serves others, and accepts nothing from this link.
     while stuck < 200 && sent < ENOUGH {
         match stream.write(&bytes[sent % bytes.len()..]) {
             Ok(written) => (sent, stuck) = (sent + written, 0),
@@ -223,8 +223,8 @@ fn flood_until_stuck(stream: &mut TcpStream, bytes: &[u8], mut meanwhile: impl F
     sent
 }
 
-/// A helper that asks for connections which are refused, for ever, and does not read the answers: its link is not read
-/// any more, the server's memory is bounded, and others are served.
+/// A helper asks without end for connections which are refused, and does not read the answers: the server stops
+/// reading its link, the server's memory is bounded, and others are served.
 #[test]
 fn refusals_that_nobody_reads_stop_their_link_only() {
     let allow = [("SPILLWAY_ALLOW_CLIENTS", "10.1.0.0/16,127.0.0.0/8")];
@@ -246,7 +246,7 @@ fn refusals_that_nobody_reads_stop_their_link_only() {
     }
     let grown = resident_kib(server.pid()).saturating_sub(before);
     assert!(grown < 8 * 1024, "{grown} KiB");
-    // The first one reads now, and is served again.
+    // The first helper reads, and is served again.
     let mut first = rude.remove(0);
     first.stream.set_nonblocking(false).unwrap();
     let mut reader = first.stream.try_clone().unwrap();
@@ -260,7 +260,7 @@ fn refusals_that_nobody_reads_stop_their_link_only() {
     assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
 }
 
-/// A link costs what its open connections cost, whatever ids they have.
+/// A link costs as much as its open connections, whatever their ids.
 #[test]
 fn the_highest_id_costs_no_more_than_the_lowest() {
     let server = memcached(&["-t", "1"], &[]);
@@ -285,7 +285,7 @@ fn the_highest_id_costs_no_more_than_the_lowest() {
     assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
 }
 
-/// Credit that is repeated for ever costs nobody else a request.
+/// Credit that is repeated without end does not keep others from being served.
 #[test]
 fn a_flood_of_credit_keeps_nobody_away() {
     let server = memcached(&["-t", "1"], &[]);
@@ -318,8 +318,8 @@ fn processor_time(pid: u32) -> Duration {
     Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }
 
-/// A client that sends only *credit*, without end: it is read at most once a second, others at once, and the server's loop
-/// does not spin meanwhile.
+/// A client that sends only *credit*, without end, is read at most once a second. Others are served at once, and the
+/// server's loop does not spin meanwhile.
 #[test]
 fn a_client_that_sends_no_data_is_read_slowly() {
     let server = memcached(&["-t", "1"], &[]);
@@ -341,7 +341,7 @@ fn a_client_that_sends_no_data_is_read_slowly() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let spent = processor_time(server.pid()) - before;
-    // A receive of 128 KiB a second, and what the sockets hold besides.
+    // A receive of 128 KiB each second, and what the sockets hold besides.
     assert!((1..8 << 20).contains(&more), "{more} bytes were taken in 3 s");
     assert!(spent < Duration::from_secs(1), "{spent:?} of processor time");
 }

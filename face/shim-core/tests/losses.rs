@@ -11,7 +11,7 @@ use support::driver::{Driver, PATIENCE};
 use support::memcached::memcached;
 use support::process::Server;
 
-/// A number out of memcached's `stats`, over a plain connection.
+/// A figure from memcached's `stats`, over a plain connection.
 fn statistic(server: &Server, name: &str) -> u64 {
     let mut stream = TcpStream::connect(server.plain).unwrap();
     stream.write_all(b"stats\r\n").unwrap();
@@ -47,10 +47,10 @@ fn a_link_cut_mid_message_ends_its_connections_only() {
             cut.send(*id, b"get a\r\n");
         }
         cut.run(|cut| ids.iter().all(|id| cut.connections[id].received.ends_with(b"END\r\n")));
-        // The connections of the readiness probes may have been counted before these, but not any more.
+        // Not counted earlier: connections of the readiness probes might have been open then.
         let with = statistic(&server, "curr_connections");
         assert!(with > 100, "memcached counts them: {with}");
-        // Half a header, then half a request's frame on another link that was cut just so.
+        // A frame's header, and two of its 50 bytes.
         cut.stream.write_all(&[1, 0, 50, 0, 0, 0, 1, b'g', b'e']).unwrap();
         cut.stream.shutdown(Shutdown::Both).unwrap();
         server.wait_for_log("lost, with 100 connections");
@@ -74,7 +74,7 @@ fn a_helper_that_comes_back_is_served_again_and_again() {
     wait_until("the end of all connections", || statistic(&server, "curr_connections") <= idle);
 }
 
-/// memcached's default: those over the limit are told so and closed.
+/// memcached's default: clients over the limit get an error and are closed.
 #[test]
 fn over_the_connection_limit_clients_are_told() {
     let server = memcached(&["-t", "1", "-c", "30"], &[]);
@@ -99,7 +99,7 @@ fn over_the_connection_limit_clients_are_told() {
     }
 }
 
-/// The other way of memcached: it stops accepting, and goes on when others have closed.
+/// memcached's other mode: it stops accepting, and goes on when clients have closed.
 #[test]
 fn over_the_connection_limit_clients_wait() {
     let server = memcached(&["-t", "1", "-c", "30", "-o", "no_maxconns_fast"], &[]);
@@ -122,8 +122,8 @@ fn waits_for_room(server: &Server, link: &mut Driver) {
         served += done.len();
         open.extend(&done);
         waiting = rest;
-        // One by one: when all close while memcached decides to stop accepting, it waits for ever, with plain
-        // connections too.
+        // One by one: if all close while memcached decides to stop accepting, it waits for ever, also with plain
+        // connections.
         if done.is_empty()
             && let Some(id) = open.pop()
         {
@@ -140,7 +140,7 @@ fn without_free_descriptors_clients_wait_and_links_are_turned_away() {
     link.ask(first, b"get a\r\n", b"END\r\n");
     let in_use = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count() as u64;
     let limit = libc::rlimit { rlim_cur: in_use + 20, rlim_max: in_use + 20 };
-    // SAFETY: the limit is a valid structure; no old one is asked for.
+    // SAFETY: the limit is a valid structure; the old limit is not asked for.
     let set = unsafe {
         libc::prlimit(server.pid() as i32, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut())
     };

@@ -29,7 +29,7 @@ impl Drop for Pages {
     }
 }
 
-/// The child was made by a system call of the server's own: no handler has closed its copy of the page's descriptor.
+/// The server makes the child by a system call of its own, so no handler closes the child's copy of the page's descriptor.
 #[test]
 fn a_page_is_dead_when_its_server_is_although_a_child_has_it_open() {
     let pages = Pages(std::env::temp_dir().join(format!("spillway-pages-{}", std::process::id())));

@@ -23,7 +23,7 @@ fn commands_and_pipelines_of_many_clients() {
             for id in ids {
                 let key = format!("key-{which}-{id}");
                 let value = format!("{round}").repeat(id.0 as usize % 300 + 1);
-                // A pipeline of three.
+                // A pipeline of three commands.
                 link.send(*id, &command(&[b"SET", key.as_bytes(), value.as_bytes()]));
                 link.send(*id, &command(&[b"GET", key.as_bytes()]));
                 link.send(*id, &words("PING"));
@@ -91,7 +91,7 @@ fn blocking_commands_and_messages_between_clients() {
         link.run(|link| link.connections[&waiting].received.len() >= popped.len());
         assert_eq!(link.take(waiting), popped);
     }
-    // A timeout of its own.
+    // A command with a timeout of its own.
     expect(&mut link, waiting, &words("BLPOP queue 0.05"), b"*-1\r\n");
 
     let subscribers: Vec<Id> = (0..50).map(|_| local(&mut link)).collect();
@@ -124,7 +124,7 @@ fn the_client_list_shows_true_addresses_and_protected_mode_sees_them() {
         let line = format!(" addr={client} laddr={own}");
         assert!(list.contains(&line), "{line} is not in {list}");
     }
-    // Without a password redis serves local clients only, and helped ones are what they are.
+    // Without a password redis serves local clients only; helped clients count by their own addresses.
     let foreign = link.connect_from("10.1.2.3:5000".parse().unwrap());
     link.run(|link| link.connections[&foreign].closed.is_some());
     assert!(link.take(foreign).starts_with(b"-DENIED Redis is running in protected mode"));
@@ -191,7 +191,7 @@ fn idle_clients_are_closed_and_too_many_are_told() {
     assert!(ids.iter().all(|id| link.connections[id].closed == Some(CloseReason::Normal)));
 }
 
-/// The TLS port goes on beside the helped one, and stays what it is.
+/// The TLS port is served beside the helped port, and is not changed.
 #[test]
 fn the_tls_port_is_left_alone() {
     let folder = std::env::temp_dir().join(format!("spillway-tls-{}", std::process::id()));

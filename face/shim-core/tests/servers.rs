@@ -1,4 +1,4 @@
-//! Servers of all kinds, each as a process with the shim: what they do with sockets is served, or refused clearly.
+//! Servers of all kinds, each as a process with the preload library: their calls on sockets are served, or clearly refused.
 
 #[path = "support/kinds/mod.rs"]
 mod kinds;
@@ -21,7 +21,7 @@ fn server() {
     kinds::serve(&kind, address.parse().unwrap())
 }
 
-/// Asks a direct client's echo.
+/// Checks a direct client's echo.
 fn plain_echo(server: &Server, text: &str) {
     let mut stream = TcpStream::connect(server.plain).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -35,7 +35,7 @@ fn plain_echo(server: &Server, text: &str) {
     assert_eq!(rest, "bye");
 }
 
-/// Echoes of many clients, large ones both ways, direct ones among them, half-closes.
+/// Checks echoes of many clients, large ones both ways, with direct clients among them, and half-closes.
 fn echoes(kind: &str, clients: usize) {
     let server = Server::own(kind);
     let mut links = [Driver::loopback(server.link), Driver::loopback(server.link)];
@@ -63,7 +63,7 @@ fn echoes(kind: &str, clients: usize) {
     link.send(ids[0][0], &large);
     link.run(|link| link.connections[&ids[0][0]].received.len() >= large.len());
     assert!(link.take(ids[0][0]) == large);
-    // The end is heard, answered, and closes.
+    // The client's end is received and answered, and closes the connection.
     for (link, ids) in [link, other].into_iter().zip(&ids) {
         for id in ids {
             link.link.finish(*id);
@@ -146,7 +146,7 @@ fn files_are_sent_and_splice_is_refused() {
     echoes("sendfile", 10);
 }
 
-/// One batch, one event for each thread: whoever takes one leaves the others to threads that sleep.
+/// One batch has an event for each thread: a thread that takes one leaves the others to threads that sleep.
 #[test]
 fn threads_that_share_a_set_all_get_work() {
     let server = Server::own("pool");
@@ -160,7 +160,7 @@ fn threads_that_share_a_set_all_get_work() {
     }
 }
 
-/// A server that closes standard error has clients of that number: what is logged is not for them.
+/// A server that closes standard error has clients with that number, which must not receive log lines.
 #[test]
 fn a_client_with_the_number_of_standard_error_reads_no_log() {
     let server = Server::own("standard-error");
@@ -190,7 +190,7 @@ fn a_client_with_the_number_of_standard_error_reads_no_log() {
     assert_eq!(link.ask(id, b"again", b"again"), b"again");
 }
 
-/// Whichever thread closes: the blocked one returns, the client hears, nobody else is harmed.
+/// A connection is closed by another thread: the blocked thread returns, the client is told, others are not harmed.
 #[test]
 fn a_connection_closed_or_shut_down_by_another_thread() {
     let server = Server::own("closer");
@@ -236,21 +236,21 @@ fn what_a_vfork_child_makes_means_nothing_in_its_parent() {
     let mut link = Driver::loopback(server.link);
     for _ in 0..3 {
         let id = link.connect();
-        // More than the server reads: who takes a number for this connection reads the rest.
+        // More than the server reads: a read on a number that is still taken for this connection would return the rest.
         link.send(id, b"begin: bytes of the client");
         link.run(|link| link.connections[&id].closed.is_some());
         assert_eq!(String::from_utf8(link.take(id)).unwrap(), "wrong: \n");
     }
 }
 
-/// A child that no handler of `fork` was run in has copies of all sockets. Links end for their peers all the same.
+/// A child for which no handler of `fork` ran has copies of all sockets. Links still end for their peers.
 #[test]
 fn a_link_ends_although_a_child_has_copies_of_its_socket() {
     let server = Server::own("raw-fork");
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     assert_eq!(link.ask(id, b"x", b"x"), b"x");
-    // A frame that no server takes.
+    // An invalid frame.
     link.stream.write_all(&[0xff; 64]).unwrap();
     while link.lost.is_none() {
         link.receive(PATIENCE);
@@ -293,7 +293,7 @@ fn rings_are_refused_and_epoll_serves() {
     assert_eq!(link.ask(id, b"a", b"a"), b"a");
 }
 
-/// Ten thousand clients come and go, in short for a day's worth: nothing is left of them.
+/// Ten thousand clients come and go; none of their descriptors and memory is left.
 #[test]
 fn descriptors_and_memory_stay_flat() {
     for kind in ["level", "threads", "poll"] {
@@ -326,7 +326,7 @@ fn descriptors_and_memory_stay_flat() {
         for _ in 0..10 {
             come_and_go(50);
         }
-        // Event counters of threads that were blocked at once are kept for the next.
+        // Event counters of threads that were blocked at the same time are kept for later ones.
         settled(&server, 20 + 64);
         let (descriptors, memory) = (server.descriptors(), server.resident_bytes());
         for _ in 0..60 {

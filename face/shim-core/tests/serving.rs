@@ -26,7 +26,7 @@ fn hit(key: &str, value: &str) -> String {
     format!("VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len())
 }
 
-/// Every connection sends its request in one batch, and every reply is checked.
+/// Each connection sends its request in one batch. Checks every reply.
 fn round(driver: &mut Driver, ids: &[Id], requests: &[Vec<u8>], replies: &[String]) {
     for (id, request) in ids.iter().zip(requests) {
         driver.send(*id, request);
@@ -47,7 +47,7 @@ fn serves_hundreds(threads: &str) {
     let ids: Vec<Vec<Id>> = links.iter_mut().map(|link| (0..200).map(|_| link.connect()).collect()).collect();
     let mut plain = TcpStream::connect(server.plain).unwrap();
     for turn in 0..20 {
-        // One in a while is large, up to 600 KB: more than a window.
+        // Some values are large, up to 600 KB: more than a window.
         let length = |number: usize| match (number + turn) % 50 {
             0 => 600_000,
             1 => 70_000,
@@ -97,7 +97,7 @@ fn five_thousand_connections() {
         for _ in 0..3 {
             round(&mut link, &ids, &gets, &hits);
         }
-        // All close, and as many come again: descriptors and ids are free.
+        // After all have closed, descriptors and ids are free for as many new clients.
         for id in &ids {
             link.send(*id, b"quit\r\n");
         }

@@ -14,7 +14,7 @@ use support::driver::PATIENCE;
 use support::memcached::memcached;
 use support::process::Server;
 
-/// A session with two ways to the server, each a link of its own.
+/// A session with two routes to the server, each by a link of its own.
 fn open(server: &Server) -> BlockingSession {
     let way = LinkTarget {
         address: server.link,
@@ -25,12 +25,12 @@ fn open(server: &Server) -> BlockingSession {
     BlockingSession::open(vec![way.clone(), way], SessionSettings::default()).unwrap()
 }
 
-/// Goes on by the other link.
+/// Moves the session to the other link.
 fn hop(session: &mut BlockingSession, turn: usize) {
     session.session().move_to(Instant::now(), turn % 2).unwrap();
 }
 
-/// How often it was moved so far.
+/// The number of moves since the last call.
 fn moves(session: &mut BlockingSession) -> usize {
     std::iter::from_fn(|| session.poll_event())
         .filter(|event| matches!(event, SessionEvent::Moved(_)))
@@ -41,11 +41,11 @@ fn value(number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| b'a' + ((at * 7 + number) % 26) as u8).collect()
 }
 
-/// Sent at a time.
+/// Bytes sent at a time.
 const PIECE_BYTES: usize = 20_000;
 
-/// Sends all of it in pieces, and reads as much as is expected. As long as a piece in `hops`, by its number, is the next
-/// to be sent, the session goes from link to link.
+/// Sends `request` in pieces, and checks `reply`. The session moves to the other link while the number of the next
+/// piece to be sent is in `hops`.
 fn exchange(session: &mut BlockingSession, request: &[u8], reply: &[u8], hops: &[usize]) {
     let mut sent = 0;
     let mut got = vec![0; reply.len()];
@@ -110,7 +110,7 @@ fn sessions_move_under_traffic(threads: &str) {
             });
         }
     });
-    // One for each session, whatever it moved; the looks themselves are among them, and its threads count late.
+    // One for each session, however often it moves. The queries of `stats` count, too, and memcached's threads count late.
     assert!(stat(&server, "total_connections") - before <= 8 + 4);
 }
 
@@ -162,7 +162,7 @@ fn a_server_that_closes_says_so_after_the_last_byte() {
     session.read_to_end(&mut all).unwrap();
     assert!(all.starts_with(b"STORED\r\nVALUE key 0 100000\r\n") && all.ends_with(b"\r\nEND\r\n"));
     session.close().unwrap();
-    // Its place is free again, and so is the server's descriptor.
+    // The session's place is free again, and so is the server's descriptor.
     let descriptors = server.descriptors();
     for _ in 0..50 {
         let mut session = open(&server);
@@ -177,7 +177,7 @@ fn a_server_that_closes_says_so_after_the_last_byte() {
     }
 }
 
-/// Python serves each client by a blocking thread.
+/// Python serves each client in a blocking thread.
 const PYTHON: &str = r#"
 import socketserver, sys
 
@@ -251,7 +251,7 @@ fn a_full_table_refuses_more_and_serves_the_others() {
     println!("the second: {error}");
     exchange(&mut first, b"get key\r\n", b"END\r\n", &[0]);
     first.close().unwrap();
-    // Its place is free.
+    // The session's place is free.
     open(&server).close().unwrap();
 }
 
@@ -262,14 +262,14 @@ fn a_client_that_never_returns_is_forgotten_and_others_are_served() {
     lost.write_all(b"set key 0 0 5\r\nvalue\r\n").unwrap();
     let mut reply = [0; 8];
     lost.read_exact(&mut reply).unwrap();
-    drop(lost); // without a word
+    drop(lost); // without closing
     server.wait_for_log("1 sessions go on without it");
     let mut session = open(&server);
     exchange(&mut session, b"get key\r\n", b"VALUE key 0 5\r\nvalue\r\nEND\r\n", &[0]);
     session.close().unwrap();
 }
 
-/// Echoes lines, and stops and begins to listen when it is told to.
+/// Echoes lines, stops listening on `rest`, and begins again on `listen`.
 const RESTING: &str = r#"
 import asyncio, sys
 
@@ -296,7 +296,7 @@ async def main():
 asyncio.run(main())
 "#;
 
-/// Looks after a session until something is so.
+/// Drives a session until a condition holds.
 fn until(session: &mut Session, what: &str, mut done: impl FnMut(&mut Session) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done(session) {
@@ -308,7 +308,7 @@ fn until(session: &mut Session, what: &str, mut done: impl FnMut(&mut Session) -
     }
 }
 
-/// Its first words came when nobody listened. Those that it repeats are not taken for words of a session that has ended.
+/// Its first message came while the server did not listen. Repeated, it must not be taken for one of an ended session.
 #[test]
 fn who_comes_while_the_server_does_not_listen_is_served_later() {
     let server = Server::start(|address| {
@@ -345,7 +345,7 @@ fn who_comes_while_the_server_does_not_listen_is_served_later() {
     first.close().unwrap();
 }
 
-/// Each may have 256 KiB kept for it: without a bound in bytes, many of them end the cache.
+/// Each may have 256 KiB kept for it: without a bound in bytes, many of them would use up the server's memory.
 #[test]
 fn sessions_that_are_never_read_end_and_others_are_served() {
     let server = memcached(&["-m", "64", "-c", "2048"], &[("SPILLWAY_SESSIONS_MEMORY", "16777216")]);
@@ -367,7 +367,7 @@ fn sessions_that_are_never_read_end_and_others_are_served() {
     exchange(&mut honest, b"get key\r\n", b"END\r\n", &[]);
     let grown = server.resident_bytes().saturating_sub(before);
     println!("{} MiB more", grown >> 20);
-    // 75 MiB would be kept for them; each link has buffers, too.
+    // Without the bound, 75 MiB would be kept for them; each link has buffers, too.
     assert!(grown < 64 << 20, "{grown}");
     let mut newcomer = open(&server);
     exchange(&mut newcomer, b"get key\r\n", b"END\r\n", &[]);

@@ -1,4 +1,4 @@
-//! What the environment asks for, and what happens when that cannot be had.
+//! Settings in the environment, and what happens when they cannot be met.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::driver::Driver;
 use support::memcached::{Daemon, memcached};
 use support::process::library;
 
-/// Runs memcached until it ends by itself; its standard error.
+/// Runs memcached until it ends. Returns whether it succeeded, and its standard error.
 fn ends(settings: &[(&str, &str)]) -> (bool, String) {
     let mut command = Command::new("/usr/bin/memcached");
     command.args(["-u", "nobody", "-l", "127.0.0.1", "-p", "-1"]).env("LD_PRELOAD", library());
@@ -57,7 +57,7 @@ fn another_port_than_the_servers_is_not_served() {
     assert!(TcpStream::connect(server.link).is_err());
 }
 
-/// As Debian's scripts start it: forked into the background before it listens.
+/// Started as by Debian's scripts: memcached forks into the background before it listens.
 #[test]
 fn a_daemon_is_served() {
     let pid_file = std::env::temp_dir().join(format!("spillway-daemon-{}.pid", std::process::id()));

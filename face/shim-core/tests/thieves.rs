@@ -1,4 +1,4 @@
-//! Whoever would take a session that is another's, at memcached under the shim: forged, stale and replayed words.
+//! Attempts to take over another client's session at memcached: with forged, stale and replayed first messages.
 
 mod support;
 
@@ -12,7 +12,7 @@ use spillway_wire::session::{Opening, SessionId};
 use support::driver::{Driver, Relayed};
 use support::memcached::memcached;
 
-/// Says first words, and hears the answer to them.
+/// Sends a first message, and returns the answer.
 fn say(helper: &mut Driver, words: &Control) -> (Id, Control) {
     let id = helper.link.open_relayed(*words).unwrap();
     match helper.next_relayed(id) {
@@ -28,7 +28,7 @@ fn is_refused(helper: &mut Driver, words: &Control) -> RefuseReason {
     }
 }
 
-/// The owner's session goes on by this helper: with which words.
+/// Moves the owner's session to this helper. Returns the connection and the first message.
 fn take(helper: &mut Driver, session: &mut ClientSession, client: SocketAddr) -> (Id, Control) {
     let words = session.open(helper.now(), client, None);
     let (id, answer) = say(helper, &words);
@@ -55,7 +55,7 @@ fn ask(helper: &mut Driver, session: &mut ClientSession, id: Id, request: &[u8],
     assert_eq!(got, reply);
 }
 
-/// As whoever reads the words on their way may alter them.
+/// A first message as a relay on its way might alter it.
 fn altered(words: &Control, alter: impl FnOnce(&mut Opening)) -> Control {
     let mut words = *words;
     match &mut words {
@@ -75,9 +75,9 @@ fn nobody_takes_a_session_by_words_that_are_forged_stale_or_replayed() {
     let mut owner = ClientSession::new(Key::loopback_only(), SessionId([7; 16]), StreamLimits::default());
     let (id, connect) = take(&mut first, &mut owner, client);
     ask(&mut first, &mut owner, id, b"set key 0 0 5\r\nvalue\r\n", b"STORED\r\n");
-    // Said again, by a helper that has read them on their way.
+    // Replayed by a helper that has read the message.
     assert_eq!(is_refused(&mut thief, &connect), RefuseReason::Stale);
-    // With a higher epoch, which the proof does not cover.
+    // With a higher epoch than the one that the proof covers.
     assert_eq!(
         is_refused(&mut thief, &altered(&connect, |opening| opening.epoch += 1)),
         RefuseReason::Forbidden
@@ -96,14 +96,14 @@ fn nobody_takes_a_session_by_words_that_are_forged_stale_or_replayed() {
             assert_eq!(is_refused(&mut thief, &altered(words, forge)), RefuseReason::Forbidden);
         }
     }
-    // Of another key, that the server does not accept.
+    // With another key, which the server does not accept.
     let mut stranger =
         ClientSession::new(Key::from_secret([9; 32]), SessionId([7; 16]), StreamLimits::default());
     let words = stranger.open(Time::ZERO, client, None);
     assert_eq!(is_refused(&mut thief, &words), RefuseReason::Forbidden);
-    // Of a session that there never was, as after a restart.
+    // For a session that never existed, as after a restart.
     let words = altered(&reconnect, |opening| opening.session = SessionId([8; 16]));
     assert!(matches!(is_refused(&mut thief, &words), RefuseReason::Forbidden | RefuseReason::Gone));
-    // The owner has not noticed.
+    // The owner's session is not affected.
     ask(&mut second, &mut owner, id, b"get key\r\n", b"VALUE key 0 5\r\nvalue\r\nEND\r\n");
 }

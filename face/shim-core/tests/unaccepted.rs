@@ -12,7 +12,7 @@ use spillway_wire::session::{Acknowledge, SessionId};
 use support::driver::{Driver, Relayed};
 use support::inside;
 
-/// The next thing that the server says of the session besides what it has taken.
+/// The server's next control message for the session, other than an acknowledgement.
 fn next_control(helper: &mut Driver, id: spillway_batch::Id) -> Control {
     loop {
         match helper.next_relayed(id) {
@@ -23,7 +23,7 @@ fn next_control(helper: &mut Driver, id: spillway_batch::Id) -> Control {
     }
 }
 
-/// Ends the application's thread, however the test ends.
+/// Ends the application's thread when dropped, also if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

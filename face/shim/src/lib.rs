@@ -1,6 +1,6 @@
-//! The preload library: the C names, each with one test for descriptors that are none of our business.
+//! The preload library: the C names. Each tests first whether its descriptor is real, and then calls libc.
 //!
-//! `spillway run` loads it into the server; `spillway-shim-core` says what it does there.
+//! `spillway run` loads it into the server; `spillway-shim-core` handles the calls on all other descriptors.
 
 use libc::{
     c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t,
@@ -32,17 +32,17 @@ extern "C" fn finish() {
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;
 
-/// Defines C functions. Every one passes on what the caller vouches for.
+/// Defines C functions. The caller vouches for the arguments as for libc's functions.
 macro_rules! names {
     ($($(#[$attribute:meta])* $name:ident($($argument:ident: $kind:ty),*) -> $result:ty $body:block)*) => {$(
         $(#[$attribute])*
         ///
         /// # Safety
-        /// As of the C function.
-        // SAFETY: the name is meant to come before libc's.
+        /// Same as for the C function.
+        // SAFETY: the name is meant to replace libc's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $result {
-            // SAFETY: the caller's arguments go on as they came.
+            // SAFETY: passes the caller's arguments on unchanged.
             unsafe { $body }
         }
     )*};
@@ -281,7 +281,7 @@ names! {
         }
     }
 
-    /// `ioctl(2)`, as `fcntl`.
+    /// `ioctl(2)`, with its one optional argument like `fcntl`.
     ioctl(fd: c_int, request: c_ulong, argument: size_t) -> c_int {
         if table::is_real(fd) {
             real::ioctl(fd, request, argument)

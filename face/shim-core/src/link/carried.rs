@@ -12,7 +12,7 @@ use crate::wakes::Wakes;
 use crate::{looks, prepared, standing, status, sys};
 
 impl Inner {
-    /// A session begins on this link, or goes on.
+    /// Handles a session's first message on this link: the session begins or resumes.
     pub(super) fn session_words(&mut self, words: FirstWords<CarrierName>, wakes: &mut Wakes) {
         let (_, id) = words.carrier;
         let Some((config, limits)) = prepared::session_config() else { return };
@@ -70,7 +70,7 @@ impl Inner {
         }
     }
 
-    /// Gives the link what the session has for it that `id` names.
+    /// Gives the link what the session that `id` refers to has to send.
     pub(crate) fn carry(&mut self, id: Id, name: Name) {
         let Some(link) = self.end.as_deref_mut() else { return };
         if sessions::transmit(sys::now(), name, (self.index, id), &mut OnServerLink { link, id }) {
@@ -78,21 +78,21 @@ impl Inner {
         }
     }
 
-    /// The application has accepted the session that `id` names.
+    /// The application has accepted the session that `id` refers to: tells its client.
     pub(crate) fn accept(&mut self, id: Id) {
         if let Some(end) = &mut self.end {
             end.accept(id);
         }
     }
 
-    /// Asks the client of a session that is accepted to go elsewhere, if the operator wants that.
+    /// Asks the client of an accepted session to move, if the operator's override requires that.
     pub(crate) fn send_away(&mut self, id: Id) {
         let role = self.end.as_ref().and_then(|end| end.role());
         let drain = role.and_then(|role| standing::placement().drains(role));
         drain.into_iter().for_each(|drain| self.say(id, drain));
     }
 
-    /// The session is not carried here any more.
+    /// Closes `id`, which no longer carries its session.
     pub(crate) fn leave(&mut self, id: Id) {
         self.name(id, Named::Nobody);
         if let Some(end) = &mut self.end {
@@ -100,7 +100,7 @@ impl Inner {
         }
     }
 
-    /// The link is lost: its sessions wait for others. How many they are.
+    /// Detaches the sessions of a lost link, which then wait for another carrier. Returns their number.
     pub(super) fn detach_sessions(&self) -> usize {
         let now = sys::now();
         let mut count = 0;

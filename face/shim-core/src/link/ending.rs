@@ -1,4 +1,4 @@
-//! A link whose process ends in order, or closes the event loop that served it.
+//! Ends a link when the process ends in order, or when the event loop that served the link is closed.
 
 use spillway_batch::{CloseReason, Id, IdTable};
 use spillway_session::OnServerLink;
@@ -8,13 +8,13 @@ use crate::patience::Patience;
 use crate::wakes::Wakes;
 use crate::{sessions, sys};
 
-/// Bytes of requests that nobody will read and that are taken from the socket, at most: the kernel resets a socket that
-/// is closed with unread bytes, and the peer would lose what it has yet to receive.
+/// Most bytes of unread requests that are taken from the socket: the kernel resets a socket that is closed with
+/// unread bytes, and the peer would lose what it has yet to receive.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
 const DISCARD_BYTES: usize = 16 * 1024;
 
 impl Inner {
-    /// The process ends: closes everything that the link carries, and ends the socket.
+    /// Closes everything that the link carries, and its socket, because the process ends.
     pub(crate) fn end_with_process(&mut self, patience: &Patience) {
         if self.end.is_none() {
             return;
@@ -26,16 +26,16 @@ impl Inner {
         sys::shut_down(self.fd, libc::SHUT_RDWR);
     }
 
-    /// The event loop that served the link is closed, and the process may go on: closes everything that the link carries.
-    /// What other event loops hold of that hears of it.
+    /// Closes everything that the link carries, because its event loop is closed. The process may go on, so
+    /// connections in other event loops are informed.
     pub(crate) fn end_with_loop(&mut self, wakes: &mut Wakes) {
         self.close_all(&Patience::new(), Some(wakes));
         self.discard_unread();
         self.lose(Lost::Unserved, wakes);
     }
 
-    /// Closes everything that the link carries, and sends as much of that as the socket takes. Nobody is to use the link
-    /// after that. With `wakes`, the application hears of the end of its sessions.
+    /// Closes everything that the link carries, and sends as much of that as the socket takes. The link must not be
+    /// used afterwards. With `wakes`, the application is informed of the end of its sessions.
     fn close_all(&mut self, patience: &Patience, mut wakes: Option<&mut Wakes>) {
         let ids: Vec<Id> = self.named.iter().map(|(id, _)| id).collect();
         for id in ids {
@@ -67,9 +67,9 @@ impl Inner {
         }
     }
 
-    /// Without telling the application of room, as `flush` does: that takes further locks.
+    /// Sends without informing connections of room, as `flush` does, because that takes further locks.
     fn send_last(&mut self) {
-        // Whoever cannot be told is gone.
+        // An error means that the peer is gone.
         let _ = self.push();
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions that are to go elsewhere, over all links; and what links carry, by which that is decided.
+//! Orders that sessions move, sent over all links; and the links' traffic, on which these orders are based.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use super::{all, get, on_carrier};
 use crate::sessions::Order;
 use crate::wakes::Wakes;
 
-/// Says to clients of sessions where to go, at once: this thread may not come to its ready list for long. Returns how many
-/// they are.
+/// Sends orders to the clients of sessions, at once: this thread may not come to its ready list for long. Returns the
+/// number of orders.
 pub(crate) fn say_all(orders: Vec<Order>, wakes: &mut Wakes) -> usize {
     let count = orders.len();
     let mut links = BTreeSet::new();
@@ -21,12 +21,12 @@ pub(crate) fn say_all(orders: Vec<Order>, wakes: &mut Wakes) -> usize {
     count
 }
 
-/// What links have carried so far, those that are gone left out.
+/// Messages received over all links that have not ended.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Traffic {
-    /// Messages that came through helpers.
+    /// Messages received through helpers.
     pub(crate) helped: u64,
-    /// Messages of clients with a link of their own.
+    /// Messages received from clients with a link of their own.
     pub(crate) direct: u64,
 }
 

@@ -1,5 +1,5 @@
-//! A link port that could not be opened is tried again, by whichever thread waits for events next: the address may be
-//! held by a forked child of a server that was killed, or an interface may not be up yet.
+//! Tries again to open the link port, in the next thread that waits for events: the address may be held by a forked
+//! child of a server that was killed, or an interface may not be up yet.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -17,7 +17,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// `Some` while the port is to be opened again.
 static RETRY: Mutex<Option<Retry>> = Mutex::new(None);
-/// When, in nanoseconds; `u64::MAX` for never.
+/// When the next attempt is due, in nanoseconds; `u64::MAX` for never.
 static AT: AtomicU64 = AtomicU64::new(u64::MAX);
 
 struct Retry {
@@ -28,8 +28,8 @@ struct Retry {
 
 /// The port could not be opened: from now on, threads that wait in this set try again.
 pub(super) fn begin(set: &Set) {
-    // Threads that wait in the kernel come by only if the set is active. Out of descriptors, they come when the set
-    // is activated for another reason.
+    // Threads that wait in the kernel return here only if the set is active. Without free descriptors, they do so
+    // when the set is activated for another reason.
     let _ = set.activate();
     *lock(&RETRY) = Some(Retry { set: set.index, wait: WAIT_MIN });
     AT.store((sys::now() + WAIT_MIN).as_nanos(), Ordering::Release);
@@ -46,7 +46,7 @@ pub(crate) fn is_due(now: Time) -> bool {
     AT.load(Ordering::Relaxed) <= now.as_nanos()
 }
 
-/// Time to the next attempt: no wait is to be longer.
+/// Time to the next attempt: no wait may be longer.
 pub(crate) fn due_within() -> Option<Duration> {
     let at = AT.load(Ordering::Relaxed);
     (at != u64::MAX).then(|| Time(at).since(sys::now()))
@@ -70,8 +70,8 @@ pub(crate) fn look(now: Time) {
     }
 }
 
-/// The application closes an epoll set. If the port was to be watched there, the next set that the application puts
-/// its listener into takes its place.
+/// The application closes an epoll set. If the port was to be watched there, the next set into which the application
+/// puts its listener takes that set's place.
 pub(super) fn set_closed(set: &Set) {
     let mut guard = lock(&RETRY);
     if guard.as_ref().is_some_and(|retry| retry.set == set.index) {

@@ -1,4 +1,4 @@
-//! What the application does with connections that came by sessions. Called with no lock held.
+//! The application's calls on connections of sessions. Called with no lock held.
 
 use core::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::sys::{self, Errno};
 use crate::wakes::Wakes;
 use crate::{links, lock, status};
 
-/// Acts on a connection's session, then gives its carrier what it is to have. `None`: it has none any more.
+/// Acts on a connection's session, then gives its carrier what the session has to send. `None`: it has no session any more.
 fn with<T>(
     connection: &Connection,
     wakes: &mut Wakes,
@@ -38,7 +38,7 @@ fn name_of(connection: &Connection) -> Option<Name> {
     Some(Name { shard: shard_of(connection)?, slot: connection.id.load(Ordering::Relaxed) })
 }
 
-/// Sends on a connection: the length taken, or EAGAIN.
+/// Sends on a connection. Returns the length taken, or EAGAIN.
 ///
 /// # Safety
 /// `parts` describe readable memory.
@@ -51,7 +51,7 @@ pub(crate) unsafe fn send(
     let mut overflows = false;
     let write = |shard: &mut Shard, session| {
         if !connection.is_named(fd) {
-            return Err(libc::EBADF); // closed by another thread; it may be another client's by now
+            return Err(libc::EBADF); // closed by another thread; the place may be another client's
         }
         // SAFETY: the caller vouches for the parts.
         let (taken, wanted) = unsafe { put(parts, |bytes| shard.port.write(session, bytes)) };
@@ -68,7 +68,7 @@ pub(crate) unsafe fn send(
     sent
 }
 
-/// Sessions hold more than they may together: those that hold most and do not read end now.
+/// All sessions together exceed their memory: ends those that hold most and do not read.
 #[cold]
 fn end_overflowing(connection: &Connection, wakes: &mut Wakes) {
     let Some(index) = shard_of(connection) else { return };
@@ -98,7 +98,7 @@ pub(crate) fn accept(connection: &Connection, wakes: &mut Wakes) {
     }
 }
 
-/// Nobody will accept the connection: it has been taken out of the queue.
+/// Refuses a connection that was taken out of the accept queue.
 pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
     let refuse = |shard: &mut Shard, session: SessionHandle| {
         let carrier = shard.port.refuse(session);
@@ -111,7 +111,7 @@ pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
     }
 }
 
-/// The application has closed the connection: no delivery can meet it after this. The session lingers.
+/// The application has closed the connection: nothing is delivered to it after this. The session lingers.
 pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
     let reason = if abort { CloseReason::Reset } else { CloseReason::Normal };
     with(connection, wakes, |shard, session| {
@@ -124,14 +124,14 @@ pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
     });
 }
 
-/// By which link a connection is reached now.
+/// The link that carries a connection now.
 pub(crate) fn link_of(connection: &Connection) -> Option<u32> {
     let guard = shard(shard_of(connection)?);
     let shard = guard.as_ref()?;
     shard.port.carrier(shard.of(connection)?).map(|(link, _)| link)
 }
 
-/// Tells what each session that the application has not closed is doing.
+/// Calls `tell` with the traffic of each session that the application has not closed.
 pub(crate) fn each_connection(tell: &mut impl FnMut(u32, Info)) {
     for table in &TABLES {
         let guard = lock(table);

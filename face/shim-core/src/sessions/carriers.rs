@@ -1,4 +1,4 @@
-//! What links bring to sessions, and what they are given. Called with the link's lock held.
+//! What links bring to sessions, and get from them. Called with the link's lock held.
 
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -17,14 +17,14 @@ use crate::status::{self, Counter};
 use crate::sys;
 use crate::wakes::Wakes;
 
-/// What becomes of a session's first words, besides what is to be said.
+/// The outcome of a session's first message on a carrier, besides the answer.
 pub(crate) struct Words {
     /// The session that the carrier has from now on.
     pub(crate) name: Option<Name>,
     pub(crate) is_new: bool,
-    /// The application's end of a session that goes on.
+    /// The application's connection of a resumed session.
     pub(crate) connection: Option<&'static Connection>,
-    /// The connection whose sets are to be told that it has room again.
+    /// The connection that has room again, whose sets must be informed.
     pub(crate) raised: Option<u32>,
 }
 
@@ -32,17 +32,17 @@ impl Words {
     const NOTHING: Words = Words { name: None, is_new: false, connection: None, raised: None };
 }
 
-/// What a message of a session leaves to do on the link that it came by.
+/// What to do on the link after a message of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Nothing,
-    /// The session may have something for it.
+    /// The session may have something to send.
     Carry,
-    /// It carries the session no more: the virtual connection is to be closed.
+    /// The link no longer carries the session: its virtual connection must be closed.
     Leave,
 }
 
-/// A session's first words on a link of this role, whose socket has the address `local`.
+/// Handles a session's first message on a link of this role, whose socket has the address `local`.
 pub(crate) fn open(
     ring: &KeyRing,
     limits: TableLimits,
@@ -92,7 +92,7 @@ pub(crate) fn open(
 }
 
 impl Shard {
-    /// A new session's connection waits to be accepted.
+    /// Queues a new session's connection to be accepted.
     fn begin(
         &mut self,
         index: u8,
@@ -122,7 +122,7 @@ impl Shard {
     }
 }
 
-/// Bytes came. The connection whose sets are to be told, and what is left to do.
+/// Handles data. Returns the connection whose sets must be informed, and what to do on the link.
 pub(crate) fn data(
     now: Time,
     name: Name,
@@ -140,7 +140,7 @@ pub(crate) fn data(
             // With the shard's lock held: another link may have the session next, and bytes for it.
             let Some(connection) = shard.connection(name.slot) else { return (None, Next::Nothing) };
             if connection.deliver(bytes) {
-                // Not by a timer: bytes of many sessions come faster.
+                // Not by a timer: bytes of many sessions may come faster.
                 shard.end_overflowing(name.shard, wakes);
                 let is_there = shard.session(name.slot) == Some(session);
                 return (is_there.then_some(connection.index), Next::Nothing);
@@ -158,14 +158,14 @@ pub(crate) fn data(
     }
 }
 
-/// A control message came. The connection whose sets are to be told, and what is left to do.
+/// Handles a control message. Returns the connection whose sets must be informed, and what to do on the link.
 pub(crate) fn control(now: Time, name: Name, carrier: CarrierName, control: &Control) -> (Option<u32>, Next) {
     let mut guard = shard(name.shard);
     let Some(shard) = guard.as_mut() else { return (None, Next::Nothing) };
     let Some(session) = shard.session(name.slot) else { return (None, Next::Nothing) };
     let Heard { event, gives, leaves } = shard.port.handle_control(now, session, carrier, control);
     let raised = event.and_then(|event| shard.tell(now, name.slot, event));
-    // To tell the application of an end may have closed the session.
+    // `tell` may have closed the session.
     let gives = gives || (event.is_some() && shard.is_withdrawn(name.slot, session));
     shard.vacate_if_over(name.slot, session);
     if gives {
@@ -179,7 +179,7 @@ pub(crate) fn control(now: Time, name: Name, carrier: CarrierName, control: &Con
     (raised, next)
 }
 
-/// Gives the carrier what its session has for it. Whether the session is over.
+/// Gives the carrier what its session has to send. Returns whether the session is over.
 pub(crate) fn transmit(now: Time, name: Name, carrier: CarrierName, on: &mut impl Carrier) -> bool {
     let mut guard = shard(name.shard);
     let Some(shard) = guard.as_mut() else { return false };
@@ -190,7 +190,7 @@ pub(crate) fn transmit(now: Time, name: Name, carrier: CarrierName, on: &mut imp
     shard.port.transmit(now, session, on) && shard.vacate_if_over(name.slot, session)
 }
 
-/// Whether this is what carries the session now.
+/// Whether this carrier carries the session now.
 pub(crate) fn is_carried_by(name: Name, carrier: CarrierName) -> bool {
     let guard = shard(name.shard);
     guard.as_ref().is_some_and(|shard| {
@@ -198,9 +198,9 @@ pub(crate) fn is_carried_by(name: Name, carrier: CarrierName) -> bool {
     })
 }
 
-/// The process ends, or the event loop that served the link is closed: the session is closed, and its client hears of that
-/// behind the last byte. The application hears of it if `wakes` are given. Sessions whose lock another thread holds for too
-/// long end with the process.
+/// Closes a session because the process ends, or because the event loop that served the link is closed: its client
+/// receives the end behind the last byte. The application is informed if `wakes` are given. Sessions whose lock
+/// another thread holds for too long end with the process.
 pub(crate) fn end_with_server(
     now: Time,
     (name, carrier): (Name, CarrierName),
@@ -223,7 +223,7 @@ pub(crate) fn end_with_server(
     }
 }
 
-/// The link is lost: the session waits for another.
+/// The link is lost: the session waits for another carrier.
 pub(crate) fn detach(now: Time, name: Name, carrier: CarrierName) {
     let mut guard = shard(name.shard);
     let Some(shard) = guard.as_mut() else { return };

@@ -1,4 +1,4 @@
-//! What sessions owe with time: acknowledgements that nothing goes along with, and ends of waiting.
+//! Timed work of sessions: acknowledgements that go with no data, and ends of waiting.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -11,13 +11,13 @@ use crate::carrier_name::Name;
 use crate::wakes::Wakes;
 use crate::{links, lock, log, sys};
 
-/// When the next of them is due, in nanoseconds; `u64::MAX` for never.
+/// When the next work is due, in nanoseconds; `u64::MAX` for never.
 static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Nothing here is urgent: what is due within this time is looked after together.
+/// None of this work is urgent: what is due within this time is done together.
 const TOGETHER: Duration = Duration::from_millis(50);
 
-/// Something is due then.
+/// Schedules work for this time.
 pub(super) fn note(at: Option<Time>) {
     if let Some(at) = at {
         let together = TOGETHER.as_nanos() as u64;
@@ -34,13 +34,13 @@ pub(crate) fn is_due(now: Time) -> bool {
     NEXT.load(Ordering::Relaxed) <= now.as_nanos()
 }
 
-/// When to [`look`] next; no wait is to be longer than this.
+/// Time to the next [`look`]; no wait may be longer.
 pub(crate) fn due_within() -> Option<Duration> {
     let at = NEXT.load(Ordering::Relaxed);
     (at != u64::MAX).then(|| Time(at).since(sys::now()))
 }
 
-/// Does what is due. Call with no lock held.
+/// Does the work that is due. Call with no lock held.
 pub(crate) fn look(now: Time, wakes: &mut Wakes) {
     NEXT.store(u64::MAX, Ordering::Relaxed);
     for (index, table) in TABLES.iter().enumerate() {
@@ -70,14 +70,14 @@ impl Shard {
         ));
     }
 
-    /// An application that does not read might not close for long, either.
+    /// Drops unread bytes: an application that does not read might not close for long, either.
     fn discard_unread(&self, slot: u32) {
         if let Some(connection) = self.connection(slot) {
             connection.discard();
         }
     }
 
-    /// Ends sessions that hold too much, if memory is used up.
+    /// Ends sessions that hold too much, if the memory of all is used up.
     pub(super) fn end_overflowing(&mut self, shard: u8, wakes: &mut Wakes) {
         if self.port.is_overflowing() {
             self.expire(sys::now(), shard, wakes);

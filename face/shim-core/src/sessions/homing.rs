@@ -1,4 +1,4 @@
-//! Sessions that are to go elsewhere, over all shards. Called with no lock held.
+//! Orders that sessions move, over all shards. Called with no lock held.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,19 +9,19 @@ use super::{SHARDS, Shard, TABLES, shard};
 use crate::carrier_name::{CarrierName, Name};
 use crate::lock;
 
-/// What to say to a session, on what carries it.
+/// A control message for a session, and the carrier to send it on.
 pub(crate) type Order = (CarrierName, Name, Control);
 
-/// The shard in which fewer sessions were asked to return than it has: the next are taken from there.
+/// The shard at which the last call of [`return_home`] stopped: the next one begins there.
 static RETURNING: AtomicUsize = AtomicUsize::new(0);
 
-/// How many sessions are on links of this role now.
+/// The number of sessions on links of this role.
 pub(crate) fn carried_by(role: Role) -> usize {
     let of = |shard: &Shard| shard.port.carried_by(role);
     TABLES.iter().map(|table| lock(table).as_ref().map_or(0, of)).sum()
 }
 
-/// Sessions that are not where the operator wants them.
+/// Orders for the sessions that are not where the operator wants them.
 pub(crate) fn misplaced(placement: Placement) -> Vec<Order> {
     let mut orders = Vec::new();
     for index in 0..SHARDS {
@@ -32,7 +32,7 @@ pub(crate) fn misplaced(placement: Placement) -> Vec<Order> {
     orders
 }
 
-/// This number of helped sessions is to return to the server's own port: others than those that were asked last.
+/// Orders for this number of helped sessions to return to the server's port. Begins behind those that were asked last.
 pub(crate) fn return_home(count: usize) -> Vec<Order> {
     let mut orders = Vec::new();
     let first = RETURNING.load(Ordering::Relaxed);

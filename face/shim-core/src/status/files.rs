@@ -26,16 +26,16 @@ pub(crate) fn link(path: &CStr, new: &CStr) -> Result<(), Errno> {
 
 /// Locks a whole file for this process: EAGAIN or EACCES if another process has it.
 ///
-/// This is a record lock (`F_SETLK`): the kernel gives it up when the process ends, whatever has become of its
-/// descriptors. A child of `fork` or `vfork` never has it, while a lock of `flock` or `F_OFD_SETLK` would last as long
-/// as any process had a copy of the descriptor. It is also given up when this process closes *any* descriptor of the
-/// file: nothing here opens a page of its own process.
+/// This is a record lock (`F_SETLK`): the kernel releases it when the process ends, whatever has become of its
+/// descriptors. A child of `fork` or `vfork` never has it, while a lock of `flock` or `F_OFD_SETLK` would last as
+/// long as any process had a copy of the descriptor. It is also released when this process closes *any* descriptor of
+/// the file, so nothing here opens a page of its own process.
 pub(crate) fn lock(fd: c_int) -> Result<(), Errno> {
     let lock = WHOLE_FILE;
     call!(libc::SYS_fcntl, fd, libc::F_SETLK, &raw const lock).map(drop)
 }
 
-/// Which other process has a file locked; 0 for one that is in no PID namespace of ours. `None`: no process has it.
+/// The other process that has a file locked; 0 if it is in no PID namespace that this process sees. `None`: unlocked.
 pub(crate) fn lock_holder(fd: c_int) -> Result<Option<u32>, Errno> {
     let mut lock = WHOLE_FILE;
     call!(libc::SYS_fcntl, fd, libc::F_GETLK, &raw mut lock)?;
@@ -51,22 +51,22 @@ const WHOLE_FILE: libc::flock = libc::flock {
     l_pid: 0,
 };
 
-/// Removes a file, if that can be done.
+/// Removes a file, if possible.
 pub(crate) fn unlink(path: &CStr) {
     let _ = call!(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0);
 }
 
-/// Gives an open file this length; what is new is a hole.
+/// Sets the length of an open file; a new part is a hole.
 pub(crate) fn truncate(fd: c_int, bytes: usize) -> Result<(), Errno> {
     call!(libc::SYS_ftruncate, fd, bytes).map(drop)
 }
 
-/// Takes memory, or room on the disk, for a part of a file.
+/// Allocates memory, or room on the disk, for a part of a file.
 pub(crate) fn take_room(fd: c_int, offset: usize, bytes: usize) -> Result<(), Errno> {
     call!(libc::SYS_fallocate, fd, 0, offset, bytes).map(drop)
 }
 
-/// Files may not grow beyond this.
+/// The greatest size of a file, in bytes.
 pub(crate) fn file_size_limit() -> u64 {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     let before = sys::errno();
@@ -77,7 +77,7 @@ pub(crate) fn file_size_limit() -> u64 {
     if outcome == 0 { unsafe { limit.assume_init() }.rlim_cur } else { 0 }
 }
 
-/// A descriptor that becomes readable when somebody writes the file with a system call.
+/// A descriptor that becomes readable when a process writes the file with a system call.
 pub(crate) fn watch_writes(path: &CStr) -> Result<c_int, Errno> {
     let fd = call!(libc::SYS_inotify_init1, libc::IN_NONBLOCK | libc::IN_CLOEXEC)? as c_int;
     match call!(libc::SYS_inotify_add_watch, fd, path.as_ptr(), libc::IN_MODIFY) {

@@ -1,8 +1,8 @@
-//! Where everything is on a server's status page: 64-bit words at fixed places, in the machine's own byte order.
+//! The layout of a server's status page: 64-bit words at fixed places, in the machine's own byte order.
 //!
-//! A reader of another version refuses a page whose [`LAYOUT`] it does not know; fields are only ever added with a
-//! new number there. In every layout a living server holds a lock on its page. Before layout 4 it did not, and readers
-//! removed pages by process id: those pages have another first word, so neither kind of reader removes the other's.
+//! A reader refuses a page with a [`LAYOUT`] that it does not know; fields are only added with a new number there.
+//! From layout 4 on, a living server holds a lock on its page. Readers of older layouts remove pages by process id;
+//! those pages have another first word, so neither kind of reader removes the other's.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -10,66 +10,66 @@ use spillway_policy::Word;
 
 /// The first word of every page.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"spilpage");
-/// The first word of pages before layout 4, which nobody locks.
+/// The first word of pages before layout 4, which are not locked.
 pub(crate) const MAGIC_UNLOCKED: u64 = u64::from_le_bytes(*b"spillway");
-/// Which layout this is.
+/// The number of this layout.
 pub(crate) const LAYOUT: u64 = 4;
 
-/// Words of the header.
+/// Number of words of the header.
 pub(crate) const HEADER_WORDS: usize = 512;
 
-/// Words of the header, by name.
+/// Indexes of the header's words.
 pub(crate) mod header {
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const LAYOUT: usize = 1;
-    /// As the server's own PID namespace has it.
+    /// The process id in the server's own PID namespace.
     pub(crate) const PID: usize = 2;
-    /// Of pages before layout 4: when the process started, in clock ticks since the machine did.
+    /// In pages before layout 4: when the process started, in clock ticks since the machine did.
     pub(crate) const START_TICKS: usize = 3;
     /// When the page was made, in nanoseconds of the monotonic clock.
     pub(crate) const BEGAN_NS: usize = 4;
     pub(crate) const STATE: usize = 5;
-    /// Written by whoever may write the file; see [`super::Request`].
+    /// The last request; see [`super::Request`]. Every process that may write the file may set it.
     pub(crate) const REQUEST: usize = 6;
     /// The last request that was carried out.
     pub(crate) const ANSWERED: usize = 7;
     /// The port that helpers connect to.
     pub(crate) const LINK_PORT: usize = 8;
-    /// Its address, two words; all zeros for all addresses.
+    /// Address of the link port, two words; all zeros for all addresses.
     pub(crate) const LINK_ADDRESS: usize = 9;
-    /// The application's port that is helped.
+    /// The server's ordinary port.
     pub(crate) const HELPED_PORT: usize = 11;
-    /// Places of the two tables that have memory.
+    /// Number of places of the two tables that have memory.
     pub(crate) const LINKS_MADE: usize = 12;
     pub(crate) const CONNECTIONS_MADE: usize = 13;
-    /// The operator's word on relief, and until when it holds, in nanoseconds of the monotonic clock; 0 is for ever.
+    /// The operator's override of relief, and when it ends, in nanoseconds of the monotonic clock; 0 for never.
     pub(crate) const RELIEF: usize = 14;
     pub(crate) const RELIEF_UNTIL_NS: usize = 15;
-    /// Inodes of the server's namespaces, of PIDs and of the network; 0 where they are not known.
+    /// Inodes of the server's PID and network namespaces; 0 if they are not known.
     pub(crate) const PID_NAMESPACE: usize = 16;
     pub(crate) const NET_NAMESPACE: usize = 17;
-    /// The program's name when the page was made, two words of bytes, filled up with zeros.
+    /// The program's name when the page was made, two words of bytes, padded with zeros.
     pub(crate) const PROGRAM: usize = 18;
     /// [`super::Counter`]s begin here.
     pub(crate) const COUNTERS: usize = 64;
-    /// [`super::Traffic`] of links that are gone begins here.
+    /// [`super::Traffic`] of links that have ended begins here.
     pub(crate) const GONE: usize = 128;
 }
 
-/// Links that have a place; those beyond are counted only.
+/// Number of links with a place; further ones are only counted.
 pub(crate) const LINKS: usize = 4096;
 pub(crate) const LINK_WORDS: usize = 32;
-/// Virtual connections that have a place; those beyond are counted only.
+/// Number of virtual connections with a place; further ones are only counted.
 pub(crate) const CONNECTIONS: usize = 65_536;
 pub(crate) const CONNECTION_WORDS: usize = 8;
 
-/// Memory is taken for so many places at a time: 16 KiB each.
+/// Memory is allocated for this many places at a time: 16 KiB each.
 pub(crate) const LINKS_CHUNK: usize = 64;
 pub(crate) const CONNECTIONS_CHUNK: usize = 256;
 
 const LINKS_AT: usize = HEADER_WORDS;
 const CONNECTIONS_AT: usize = LINKS_AT + LINKS * LINK_WORDS;
-/// Words of the whole page.
+/// Number of words of the whole page.
 pub(crate) const WORDS: usize = CONNECTIONS_AT + CONNECTIONS * CONNECTION_WORDS;
 
 /// Words of a link's place. Word 0 counts changes, and is odd while the place is being changed.
@@ -80,7 +80,7 @@ pub(crate) mod link {
     pub(crate) const PEER: usize = 2;
     pub(crate) const SINCE_NS: usize = 5;
     pub(crate) const KEY: usize = 6;
-    /// Virtual connections on it.
+    /// Number of virtual connections on it.
     pub(crate) const CONNECTIONS: usize = 7;
     /// [`super::Traffic`] begins here.
     pub(crate) const TRAFFIC: usize = 8;
@@ -93,7 +93,7 @@ pub(crate) mod connection {
     /// Three words, all zeros while the place is vacant.
     pub(crate) const CLIENT: usize = 1;
     pub(crate) const SINCE_NS: usize = 4;
-    /// The link's place, and the connection's id there in the lower half.
+    /// The link's index in the upper half, and the connection's id on that link in the lower half.
     pub(crate) const LINK: usize = 5;
     pub(crate) const BYTES_RECEIVED: usize = 6;
     pub(crate) const BYTES_SENT: usize = 7;
@@ -114,7 +114,7 @@ pub(crate) fn connection_at(index: usize) -> usize {
 pub enum State {
     /// The link port is about to open.
     Opening,
-    /// Links are taken.
+    /// Links are accepted.
     On,
     /// Switched off; links have some time left to move their connections away.
     Draining,
@@ -141,7 +141,7 @@ impl State {
         }
     }
 
-    /// As operators read it.
+    /// The name that operators read.
     pub fn name(self) -> &'static str {
         match self {
             State::Opening => "opening",
@@ -152,28 +152,28 @@ impl State {
     }
 }
 
-/// What a local process that may write the page asks of the server.
+/// A request to the server by a local process that may write the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Write each connection's bytes into the table.
     Refresh,
-    /// Take no more links; those there are have this time to move their connections away.
+    /// Accept no more links; existing ones have this time to move their connections away.
     Off {
-        /// Milliseconds.
+        /// The time in milliseconds.
         within_ms: u32,
     },
-    /// Take links again.
+    /// Accept links again.
     On,
-    /// The operator's word on relief.
+    /// Set the operator's override of relief.
     Say {
-        /// What it is.
+        /// The override.
         word: Word,
-        /// For how many seconds, less than 2²⁴; 0 is for ever.
+        /// How long it lasts in seconds, less than 2²⁴; 0 for ever.
         lasts_s: u32,
     },
 }
 
-/// A word of the operator's as a number.
+/// The number of an override.
 pub(crate) fn relief_word(word: Word) -> u64 {
     match word {
         Word::Auto => 0,
@@ -182,7 +182,7 @@ pub(crate) fn relief_word(word: Word) -> u64 {
     }
 }
 
-/// And back.
+/// The override with this number; `Auto` for unknown numbers.
 pub(crate) fn relief_of(word: u64) -> Word {
     match word {
         1 => Word::On,
@@ -191,12 +191,12 @@ pub(crate) fn relief_of(word: u64) -> Word {
     }
 }
 
-/// What is left of a request's argument beside the word.
+/// Bits of a request's argument for the seconds; the override is above them.
 const SECONDS_BITS: u32 = 24;
 const SECONDS_MAX: u32 = (1 << SECONDS_BITS) - 1;
 
 impl Request {
-    /// A word that differs from the one before: `sequence` counts.
+    /// The request as a word. `sequence` makes it differ from the word before.
     pub(crate) fn word(self, sequence: u64) -> u64 {
         let (kind, argument) = match self {
             Request::Refresh => (1, 0),
@@ -224,7 +224,7 @@ impl Request {
     }
 }
 
-/// The sequence of a request's word.
+/// The sequence number in a request's word.
 pub(crate) fn sequence_of(word: u64) -> u64 {
     word >> 32 & 0xff_ffff
 }
@@ -241,7 +241,7 @@ macro_rules! counters {
             /// All of them, in the order of the page.
             pub const ALL: &[$type] = &[$($type::$variant),*];
 
-            /// As programs read it.
+            /// The name that programs read.
             pub fn name(self) -> &'static str {
                 match self {
                     $($type::$variant => $name,)*
@@ -252,11 +252,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What is counted since the link port opened.
+    /// Events counted since the page was made.
     Counter {
         /// Links that authenticated.
         LinksTaken = "links_taken",
-        /// Links that ended after that.
+        /// Authenticated links that ended.
         LinksEnded = "links_ended",
         /// Links refused: too many.
         LinkFull = "link_full",
@@ -268,11 +268,11 @@ counters! {
         LinkVersion = "link_version",
         /// Links refused: the peer did not authenticate in time.
         LinkTimeout = "link_timeout",
-        /// Links refused: whatever came was no link, or ended too early.
+        /// Links refused: the peer sent no valid handshake, or ended the connection too early.
         LinkMalformed = "link_malformed",
-        /// Links refused: helping is switched off.
+        /// Links refused: the off switch is on.
         LinkOff = "link_off",
-        /// Links refused: no descriptor for them, or it cannot be watched.
+        /// Links refused: no descriptor is free for them, or the socket cannot be watched.
         LinkDescriptors = "link_descriptors",
         /// Virtual connections queued for the application to accept.
         ConnectionsTaken = "connections_taken",
@@ -280,23 +280,23 @@ counters! {
         ConnectionForbidden = "connection_forbidden",
         /// Virtual connections refused: too many, or too many wait to be accepted.
         ConnectionFull = "connection_full",
-        /// Virtual connections refused: the application listens no more.
+        /// Virtual connections refused: the application does not listen any more.
         ConnectionUnserved = "connection_unserved",
-        /// Sessions that went on, on another link or the same.
+        /// Sessions resumed, on another link or the same.
         SessionsResumed = "sessions_resumed",
-        /// Sessions refused: over, of another life of this server, or with words that are old or do not fit.
+        /// Sessions refused: over, of an earlier start of this server, or with an old or mismatched first message.
         SessionRefused = "session_refused",
-        /// Sessions that were sent back from helpers, because requests had become few and fast.
+        /// Helped sessions sent back to the server's port because the load had become low.
         SessionsReleased = "sessions_released",
-        /// Log lines that were not written: too many within a second, or standard error took no more.
+        /// Log lines that were not written: too many within a second, or standard error had no room.
         LogLinesDropped = "log_lines_dropped",
     }
 }
 
 counters! {
-    /// What passed over a link.
+    /// Traffic of a link.
     Traffic {
-        /// Batches received: looks at a link that found something.
+        /// Batches received: receives that found messages.
         BatchesReceived = "batches_received",
         /// Batches sent.
         BatchesSent = "batches_sent",
@@ -310,12 +310,12 @@ counters! {
         BytesSent = "bytes_sent",
         /// How often a reply had to wait for credit, or for room on the link.
         Stalls = "credit_stalls",
-        /// Frames of connections that are gone, passed over.
+        /// Frames ignored because their connections had ended.
         Strays = "strays",
     }
 }
 
-/// An address as three words; none of IP is all zeros.
+/// An address as three words. No address is all zeros.
 pub(crate) fn address_words(address: SocketAddr) -> [u64; 3] {
     let (kind, ip) = match address.ip() {
         IpAddr::V4(v4) => (4, v4.to_ipv6_mapped()),
@@ -325,7 +325,7 @@ pub(crate) fn address_words(address: SocketAddr) -> [u64; 3] {
     [(bits >> 64) as u64, bits as u64, kind << 32 | u64::from(address.port())]
 }
 
-/// The address in three words, if there is one.
+/// The address in three words; `None` if they hold none.
 pub(crate) fn address_of(words: [u64; 3]) -> Option<SocketAddr> {
     let ip = Ipv6Addr::from_bits(u128::from(words[0]) << 64 | u128::from(words[1]));
     let ip = match words[2] >> 32 {

@@ -1,4 +1,4 @@
-//! Where pages lie, and which process one is of: what the process and its readers must agree on.
+//! Where pages are, and which process owns one: what servers and readers of pages must agree on.
 
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -7,14 +7,14 @@ use super::files;
 use crate::sys;
 
 /// Where pages are looked for and made, unless [`DIRECTORY`] names a place. Services may write to the first whatever
-/// their units say; the second may go with a helper that runs on the same machine.
+/// their units say; systemd may remove the second with a helper that runs on the same machine.
 pub(crate) const DIRECTORIES: [&str; 2] = ["/dev/shm", "/run/spillway"];
-/// Names the directory for pages.
+/// The variable that names the directory for pages.
 pub(crate) const DIRECTORY: &CStr = c"SPILLWAY_STATUS_DIR";
-/// Files of pages begin with this; the launch follows.
+/// File names of pages begin with this; the launch follows.
 pub(crate) const PREFIX: &str = "spillway-server-";
 
-/// When a process started, in clock ticks since the machine did.
+/// When the process of this `stat` file started, in clock ticks since the machine did.
 pub(crate) fn start_ticks(path: &str) -> Option<u64> {
     let path = CString::new(path).ok()?;
     let fd = files::open(&path, libc::O_RDONLY, 0).ok()?;
@@ -24,8 +24,8 @@ pub(crate) fn start_ticks(path: &str) -> Option<u64> {
     ticks_in(core::str::from_utf8(&bytes[..read.ok()?]).ok()?)
 }
 
-/// The program's name, in brackets, may hold anything; the first field after it is the state, the 20th the time.
-/// `None` for a process that has ended and that nobody has asked after yet.
+/// The program's name, in parentheses, may hold anything; the first field after it is the state, the 20th the time.
+/// `None` for a process that has ended and was not waited for yet.
 fn ticks_in(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;

@@ -1,4 +1,4 @@
-//! The page of this process, once there is one, and its counters.
+//! The page of this process, once it is published, and its counters.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::sync::OnceLock;
@@ -12,36 +12,35 @@ use crate::sys;
 use crate::table::{self, Entry};
 
 static PAGE: OnceLock<Page> = OnceLock::new();
-/// Ready when somebody asks for something.
+/// The descriptor that is ready after a reader's request; -1 for none.
 static WATCH: AtomicI32 = AtomicI32::new(-1);
 
-/// The page, once there is one.
+/// The page; `None` before it is published.
 #[inline]
 pub(super) fn page() -> Option<&'static Page> {
     PAGE.get()
 }
 
-/// This is the page from now on; false where there is one.
+/// Makes this the process's page; false if it has one.
 pub(super) fn publish(page: Page) -> bool {
     PAGE.set(page).is_ok()
 }
 
-/// Counts one.
+/// Adds one to a counter.
 pub(crate) fn count(counter: Counter) {
     if let Some(page) = page() {
         page.word(header::COUNTERS + counter as usize).fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Counts so many.
+/// Adds `count` to a counter.
 pub(crate) fn add(counter: Counter, count: u64) {
     if let Some(page) = page() {
         page.word(header::COUNTERS + counter as usize).fetch_add(count, Ordering::Relaxed);
     }
 }
 
-/// Has an epoll set report when somebody asks for something. Where that cannot be had, what is asked for is seen when
-/// something else comes.
+/// Lets an epoll set report readers' requests. Where that fails, a request is seen when something else is reported.
 pub(crate) fn watch_in(set: c_int, tag: u64) {
     let Some(Ok(fd)) = page().map(Page::watch) else { return };
     if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, tag).is_err() {
@@ -52,32 +51,32 @@ pub(crate) fn watch_in(set: c_int, tag: u64) {
     WATCH.store(fd, Ordering::Release);
 }
 
-/// Epoll says that somebody asks for something: from now on it says so of what is asked for later.
+/// Empties the watch, so that epoll reports the next request.
 pub(crate) fn take_watch() {
     let mut buffer = [0; 1024];
     while let Ok(1..) = files::read(WATCH.load(Ordering::Acquire), &mut buffer) {}
 }
 
-/// What a reader asks for that was not [answered](Asked::answered), if anything.
+/// A reader's request that was not [answered](Asked::answered) yet, if there is one.
 pub(crate) fn asked() -> Option<Asked> {
     let page = page()?;
     let word = page.word(header::REQUEST).load(Ordering::Acquire);
     (word != page.word(header::ANSWERED).load(Ordering::Relaxed)).then_some(Asked { page, word })
 }
 
-/// Something that a reader asks for.
+/// A reader's request.
 pub(crate) struct Asked {
     page: &'static Page,
     word: u64,
 }
 
 impl Asked {
-    /// What it is; `None` for what this version does not know.
+    /// The request; `None` if this version does not know it.
     pub(crate) fn request(&self) -> Option<Request> {
         Request::of(self.word)
     }
 
-    /// It is done.
+    /// Marks the request as carried out.
     pub(crate) fn answered(self) {
         self.page.word(header::ANSWERED).store(self.word, Ordering::Release);
     }

@@ -14,7 +14,7 @@ use super::reader;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 
-/// A page of this process. Never unmapped: threads may write to it until the process is gone.
+/// The page of this process. Never unmapped: threads may write to it until the process ends.
 pub(crate) struct Page {
     words: *const AtomicU64,
     fd: c_int,
@@ -29,8 +29,8 @@ unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
 
-/// How many places of a table have memory behind them. The file has holes: writing into one could fail with a
-/// signal when the file system is full, so memory is taken first.
+/// The places of a table that have memory. The file has holes: a write into one could fail with a signal if the file
+/// system is full, so memory is allocated first.
 struct Places {
     made: AtomicU64,
     first: usize,
@@ -40,16 +40,16 @@ struct Places {
     told: usize,
 }
 
-/// What came of claiming the page of a launch.
+/// The outcome of claiming the page of a launch.
 pub(crate) enum Claimed {
     Page(Page),
     /// Another process of the same launch serves helpers.
     Another(u32),
-    /// There is nowhere to put it.
+    /// No directory can hold the page.
     Nowhere(Errno),
 }
 
-/// Makes the page of this launch, in the first directory that takes it, unless another process has it already.
+/// Makes the page of this launch, in the first directory that allows it, unless another process has it.
 pub(crate) fn claim(launch: &str, directories: &[String]) -> Claimed {
     let mut why = libc::ENOENT;
     for directory in directories {
@@ -72,21 +72,26 @@ pub(crate) fn claim(launch: &str, directories: &[String]) -> Claimed {
     Claimed::Nowhere(why)
 }
 
-/// Makes a page under a name that no reader looks at, locks it, and gives it its name: a page that has its name and is
-/// not locked is dead.
+/// Whether a page of this launch is in one of these directories.
+pub(crate) fn exists(launch: &str, directories: &[String]) -> bool {
+    directories.iter().any(|directory| Path::new(&format!("{directory}/{PREFIX}{launch}")).exists())
+}
+
+/// Makes a page under a name that no reader looks at, locks it, and links it to its final name: a page of that name
+/// that is not locked is left over from a process that ended.
 fn make_in(directory: &str, launch: &str) -> Result<Page, Errno> {
     let path = CString::new(format!("{directory}/{PREFIX}{launch}")).map_err(|_| libc::EINVAL)?;
     let unnamed = format!("{directory}/.{PREFIX}{launch}-{}", sys::process_id());
     let unnamed = CString::new(unnamed).map_err(|_| libc::EINVAL)?;
     let bytes = layout::WORDS * 8;
     if files::file_size_limit() < bytes as u64 {
-        return Err(libc::EFBIG); // to try would end the process with a signal
+        return Err(libc::EFBIG); // the attempt would end the process with a signal
     }
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
     let open = || files::open(&unnamed, flags, 0o600);
     let fd = match open() {
         Err(libc::EEXIST) => {
-            files::unlink(&unnamed); // of a process with our number that was killed just here
+            files::unlink(&unnamed); // left by a process with this process id that was killed here
             open()?
         }
         outcome => outcome?,
@@ -187,13 +192,13 @@ impl Page {
         if files::take_room(self.fd, offset, bytes).is_err() {
             return false;
         }
-        // Two threads may have made the same; the larger number holds.
+        // Two threads may have made the same places; the larger number holds.
         let now = places.made.fetch_max(wanted as u64, Ordering::AcqRel).max(wanted as u64);
         self.word(places.told).fetch_max(now, Ordering::Release);
         true
     }
 
-    /// Changes a place so that readers can tell that it was being changed. One thread at a time changes a place.
+    /// Changes a place so that readers notice a change under way. Only one thread at a time may change a place.
     pub(crate) fn change(&self, at: usize, change: impl FnOnce()) {
         let sequence = self.word(at);
         let before = sequence.load(Ordering::Relaxed);
@@ -203,7 +208,7 @@ impl Page {
         sequence.store((before | 1).wrapping_add(1), Ordering::Release);
     }
 
-    /// A descriptor that is ready when somebody has written the file with a system call.
+    /// A descriptor that is ready when a process has written to the file with a system call.
     pub(crate) fn watch(&self) -> Result<c_int, Errno> {
         files::watch_writes(&self.path)
     }
@@ -237,11 +242,11 @@ mod tests {
         let holder = holder_seen_by_another_process(&named);
         assert_eq!(holder, std::process::id() as i32);
 
-        // A process has no lock against itself, so this one takes its own page for one that was left behind.
+        // A process does not conflict with its own locks, so this one takes its own page for one that was left behind.
         let Claimed::Page(again) = claim("one", &directories) else { panic!("left behind") };
         again.remove();
         assert!(!named.exists());
-        // Of a living other process, which has not even written the first word.
+        // Held by another process, which has not even written the first word.
         std::fs::write(&named, vec![0; layout::WORDS * 8]).unwrap();
         let held = super::super::test_holder::Holder::of(&named);
         assert!(matches!(claim("one", &directories), Claimed::Another(pid) if pid == held.pid()));
@@ -253,7 +258,7 @@ mod tests {
         assert!(matches!(claim("one", &directories), Claimed::Nowhere(_)));
     }
 
-    /// By `F_GETLK`, 0 for nobody.
+    /// The process id of the lock's holder by `F_GETLK`; 0 if there is none.
     fn holder_seen_by_another_process(path: &Path) -> i32 {
         const ASK: &str = "import fcntl, struct, sys; f = open(sys.argv[1], 'r+'); \
             lock = fcntl.fcntl(f, fcntl.F_GETLK, struct.pack('hhqqixxxx', fcntl.F_WRLCK, 0, 0, 0, 0)); \

@@ -1,9 +1,9 @@
 //! Reading the status pages of this machine's servers, for the command.
 //!
-//! A living server holds a lock on its page. The kernel says which process that is, also across PID namespaces, so the
-//! page is believed about nothing that it could lie about: it counts only if its file belongs to the user of that
-//! process. A page is removed only by a process that could lock it. It is read rather than mapped: nobody can pull it
-//! away.
+//! A living server holds a lock on its page. The kernel reports which process that is, also across PID namespaces, so
+//! nothing that a page could forge is trusted: the page counts only if its file belongs to the user of that process.
+//! Only a process that could lock a page removes it. A page is read rather than mapped, so that no other process can
+//! cut a mapping short.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -21,11 +21,11 @@ use super::layout::{self, Counter, Request, State, Traffic, header};
 use super::origin::{DIRECTORIES, DIRECTORY, PREFIX, start_ticks};
 use crate::sys;
 
-/// Files of one directory that are looked at.
+/// Most files of one directory that are examined.
 const FILES_MAX: usize = 4096;
-/// Places that are just being changed are read again so often, all together.
+/// Attempts to read places that are being changed, over all places.
 const TRIES: usize = 2000;
-/// How often an order's answer is looked for.
+/// Interval between checks for the answer to a request.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The directories where pages may be.
@@ -41,9 +41,9 @@ pub fn directories() -> Vec<String> {
 #[derive(Debug)]
 pub struct ServerPage {
     file: File,
-    /// Where the page is.
+    /// The page's path.
     pub path: PathBuf,
-    /// The server's process: as this process sees it, or else as its own PID namespace does.
+    /// The server's process id: as this process sees it, or else as the server's own PID namespace does.
     pub pid: u32,
     /// Whether the process is in this PID namespace, or in one below.
     pub is_visible: bool,
@@ -53,62 +53,62 @@ pub struct ServerPage {
     pub net_namespace: Option<u64>,
     /// The user that the page belongs to.
     pub user: u32,
-    /// What the page says.
+    /// The program's name according to the page.
     named: String,
 }
 
-/// A page that is there and cannot be read.
+/// A page that cannot be read.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// Where the page is.
+    /// The page's path.
     pub path: PathBuf,
-    /// Why.
+    /// Why the page cannot be read.
     pub error: io::Error,
 }
 
-/// What a page says of a server.
+/// A server's status according to its page.
 #[derive(Clone, Debug)]
 pub struct ServerStatus {
     /// Whether helpers are served.
     pub state: State,
-    /// The operator's word on relief, as long as it holds.
+    /// The operator's override of relief in force.
     pub relief: Word,
-    /// For how long it still does; `None` is for ever.
+    /// The override's remaining time; `None` if it does not end.
     pub relief_left: Option<Duration>,
-    /// Since the link port opened.
+    /// Time since the page was made, which is before the link port opens.
     pub age: Duration,
-    /// Where helpers connect; `None` for all addresses.
+    /// The link port's address; `None` for all addresses.
     pub link_address: Option<IpAddr>,
-    /// The port there.
+    /// The link port's number.
     pub link_port: u16,
-    /// The server's own port that is helped.
+    /// The server's ordinary port.
     pub helped_port: u16,
-    /// In the order of [`Counter::ALL`].
+    /// All counters, in the order of [`Counter::ALL`].
     pub counters: Vec<(Counter, u64)>,
-    /// All links together, also those that are gone, in the order of [`Traffic::ALL`].
+    /// Traffic of all links together, also of those that have ended, in the order of [`Traffic::ALL`].
     pub traffic: Vec<(Traffic, u64)>,
-    /// Links there are.
+    /// The links that have not ended.
     pub links: Vec<LinkStatus>,
 }
 
 /// One link.
 #[derive(Clone, Debug)]
 pub struct LinkStatus {
-    /// Names it on this page.
+    /// Index of the link on this page.
     pub index: u32,
-    /// The helper, or the client that speaks links itself.
+    /// Address of the helper or library client.
     pub peer: SocketAddr,
     /// `authenticating`, `helper` or `client`.
     pub state: &'static str,
-    /// The name of its key.
+    /// The id of its key.
     pub key: u64,
-    /// Since it was accepted.
+    /// Time since it was accepted.
     pub age: Duration,
     /// Whether it is encrypted, once it is authenticated.
     pub encrypted: bool,
-    /// Virtual connections on it.
+    /// Number of virtual connections on it.
     pub connections: u64,
-    /// In the order of [`Traffic::ALL`].
+    /// Its traffic, in the order of [`Traffic::ALL`].
     pub traffic: Vec<(Traffic, u64)>,
 }
 
@@ -117,19 +117,19 @@ pub struct LinkStatus {
 pub struct ConnectionStatus {
     /// The client's own address.
     pub client: SocketAddr,
-    /// The place of its link.
+    /// Index of its link.
     pub link: u32,
-    /// Its id there.
+    /// Its id on that link.
     pub id: u32,
-    /// Since it was opened.
+    /// Time since it was opened.
     pub age: Duration,
-    /// Bytes of requests.
+    /// Bytes of requests received.
     pub bytes_received: u64,
-    /// Bytes of replies.
+    /// Bytes of replies sent.
     pub bytes_sent: u64,
 }
 
-/// The pages of all living servers, and those that cannot be read. Pages of servers that were killed are removed
+/// The pages of all living servers, and the pages that cannot be read. Removes pages of servers that were killed,
 /// where that is allowed.
 pub fn find() -> (Vec<ServerPage>, Vec<Unreadable>) {
     find_in(&directories())
@@ -154,7 +154,6 @@ pub(super) fn find_in(directories: &[String]) -> (Vec<ServerPage>, Vec<Unreadabl
     (pages, unreadable)
 }
 
-/// The page's words.
 struct Words(Vec<u64>);
 
 impl Words {
@@ -166,7 +165,7 @@ impl Words {
 }
 
 impl ServerPage {
-    /// `None` when the server is gone, or it is no page of a server.
+    /// `None` if the server has ended, or if the file is not the page of a server.
     pub(super) fn open(path: &Path) -> io::Result<Option<ServerPage>> {
         let Some(file) = open_page(path)? else { return Ok(None) };
         let metadata = file.metadata()?;
@@ -175,7 +174,7 @@ impl ServerPage {
             return older(&words);
         }
         if words[header::MAGIC] != layout::MAGIC {
-            return Ok(None); // just being made, or no page
+            return Ok(None); // still being made, or not a page
         }
         let holder = files::lock_holder(file.as_raw_fd()).map_err(io::Error::from_raw_os_error)?;
         let Some(holder) = holder else {
@@ -185,7 +184,7 @@ impl ServerPage {
         if words[header::LAYOUT] != layout::LAYOUT {
             return Err(io::Error::other("the server runs another version of Spillway than this command"));
         }
-        // One of root's was made before the server gave its rights up.
+        // A page of root's was made before the server gave up its rights.
         let is_visible = holder != 0;
         if is_visible && metadata.uid() != 0 && owner(holder) != Some(metadata.uid()) {
             return Err(io::Error::other("it does not belong to the user of the process that has it locked"));
@@ -207,7 +206,7 @@ impl ServerPage {
         }))
     }
 
-    /// What the server does.
+    /// Reads the server's status.
     pub fn status(&self) -> io::Result<ServerStatus> {
         let Words(words) = Words::read(&self.file, 0, layout::HEADER_WORDS)?;
         let now = sys::now().as_nanos();
@@ -247,7 +246,7 @@ impl ServerPage {
         })
     }
 
-    /// The server's virtual connections, as far as they have a place.
+    /// The server's virtual connections that have a place on the page.
     pub fn connections(&self) -> io::Result<Vec<ConnectionStatus>> {
         let Words(words) = Words::read(&self.file, 0, layout::HEADER_WORDS)?;
         let now = sys::now().as_nanos();
@@ -256,7 +255,7 @@ impl ServerPage {
         Ok(places.into_iter().filter_map(|(_, words)| connection_status(&words, now)).collect())
     }
 
-    /// Places of a table, each as it was at one moment.
+    /// The places of a table, each as it was at one moment. Places that keep changing are left out.
     fn places(&self, first: usize, size: usize, count: usize) -> io::Result<Vec<(u32, Vec<u64>)>> {
         let mut found = Vec::with_capacity(count);
         let mut tries = TRIES;
@@ -283,26 +282,26 @@ impl ServerPage {
                 return Ok(Some(before));
             }
         }
-        Ok(None) // its writer died in the middle, or it never rests
+        Ok(None) // its writer died during a change, or changes it all the time
     }
 
-    /// Asks the server for something. It is told to [`has_done`](Self::has_done) what was asked for.
+    /// Sends a request to the server. Returns the word for [`has_done`](Self::has_done).
     fn ask(&self, request: Request) -> io::Result<u64> {
         let Words(words) = Words::read(&self.file, header::REQUEST, 1)?;
         let word = request.word(layout::sequence_of(words[0]).wrapping_add(1));
-        // A write by a system call, which the server's watch of the file reports.
+        // Written by a system call, because the server's watch of the file reports those.
         self.file.write_all_at(&word.to_ne_bytes(), header::REQUEST as u64 * 8)?;
         Ok(word)
     }
 
-    /// Whether the server has carried out what was asked for last.
+    /// Whether the server has carried out this request, the last one.
     fn has_done(&self, asked: u64) -> io::Result<bool> {
         let Words(words) = Words::read(&self.file, header::ANSWERED, 1)?;
         Ok(words[0] == asked)
     }
 
-    /// The server's program, as the system names it, or as the page does where the process is not visible. Fit to be
-    /// printed: whoever runs a process may give it any name.
+    /// The name of the server's program: the system's if the process is visible, otherwise the page's. Escaped for
+    /// printing, because a process may have any name.
     pub fn program(&self) -> String {
         if !self.is_visible {
             return self.named.clone();
@@ -312,8 +311,8 @@ impl ServerPage {
     }
 }
 
-/// Asks servers for the same, and waits until all have done it or the time is over, which is the same for all. `false`:
-/// that server has not, and will when it next looks.
+/// Sends the same request to several servers, and waits until all have carried it out, for at most `patience` in
+/// total. `false`: the server has not done so, and will when it next looks.
 pub fn ask_all(pages: &[ServerPage], request: Request, patience: Duration) -> Vec<io::Result<bool>> {
     let mut answers: Vec<io::Result<bool>> = Vec::with_capacity(pages.len());
     let asked: Vec<io::Result<u64>> = pages.iter().map(|page| page.ask(request)).collect();
@@ -332,7 +331,7 @@ pub fn ask_all(pages: &[ServerPage], request: Request, patience: Duration) -> Ve
     answers
 }
 
-/// A file that may be a page: a plain one of the right length.
+/// Opens a file that may be a page: a regular file of the right length.
 fn open_page(path: &Path) -> io::Result<Option<File>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
@@ -344,7 +343,7 @@ fn open_page(path: &Path) -> io::Result<Option<File>> {
     Ok((metadata.is_file() && metadata.len() == layout::WORDS as u64 * 8).then_some(file))
 }
 
-/// A page of a layout whose servers hold no lock: nobody can tell for sure that the server is gone, so it stays.
+/// Handles a page of a layout without a lock: its server cannot be proven to have ended, so the page stays.
 fn older(words: &[u64]) -> io::Result<Option<ServerPage>> {
     let pid = words[header::PID];
     if start_ticks(&format!("/proc/{pid}/stat")) == Some(words[header::START_TICKS]) {
@@ -353,8 +352,8 @@ fn older(words: &[u64]) -> io::Result<Option<ServerPage>> {
     Ok(None)
 }
 
-/// Removes a page that no process has locked. Of several that try only the one with the lock does, and the name is still
-/// this file's then: whoever makes a page under it has locked and removed this one before.
+/// Removes a page that no process has locked. Of several processes that try, only the one with the lock removes it, while
+/// the path still names this file: a process that makes a page of this name has locked and removed this file before.
 fn remove_dead(file: &File, path: &Path) {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
     if files::lock(file.as_raw_fd()).is_ok()
@@ -365,8 +364,8 @@ fn remove_dead(file: &File, path: &Path) {
     }
 }
 
-/// For the process that is to make a page of this name: the living process that has it, otherwise the page is removed. One
-/// whose file is not of the user of its process stops nobody.
+/// Clears a path for a process that is to make a page there. Returns the living process that has a page there;
+/// otherwise removes the file, even a locked one that does not belong to the user of its process.
 pub(super) fn take_out(path: &Path) -> Option<u32> {
     if let Ok(Some(file)) = open_page(path) {
         let holder = files::lock_holder(file.as_raw_fd()).ok().flatten();
@@ -384,7 +383,7 @@ pub(super) fn take_out(path: &Path) -> Option<u32> {
     None
 }
 
-/// Where the kernel shows a process its own namespaces.
+/// The files by which the kernel shows a process its own namespaces.
 pub(super) const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 pub(super) const NET_NAMESPACE: &str = "/proc/self/ns/net";
 
@@ -393,8 +392,8 @@ pub(super) fn namespace(path: &str) -> u64 {
     std::fs::metadata(path).map_or(0, |metadata| metadata.ino())
 }
 
-/// A foreign process's name, fit to be printed: control characters, and those that turn the direction of writing, are
-/// escaped.
+/// The name of another process, escaped for printing: control characters, and characters that change the direction of
+/// writing.
 pub fn printable(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     let escaped = text.chars().flat_map(|one| {
@@ -405,7 +404,7 @@ pub fn printable(name: &[u8]) -> String {
     escaped.collect()
 }
 
-/// The user that a process acts as. `/proc/PID` itself may belong to root.
+/// The effective user of a process. `/proc/PID` itself may belong to root.
 fn owner(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -471,7 +470,7 @@ mod tests {
     fn a_page_is_removed_when_nobody_has_it_locked_whatever_its_layout() {
         let path = scratch("layout");
         for layout in [layout::LAYOUT, layout::LAYOUT + 1] {
-            // The process id says nothing.
+            // The process id on the page is wrong, and must not be used.
             write(&path, &[(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout), (header::PID, 1 << 40)]);
             let holder = Holder::of(&path);
             match ServerPage::open(&path) {
@@ -505,7 +504,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
     }
 
-    /// The page of another user's process, in a file of a third one.
+    /// The page of one user's process, in a file of another user.
     #[test]
     fn a_page_that_is_not_its_process_users_is_told() {
         let path = scratch("forged");
@@ -519,7 +518,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
     }
 
-    /// Whatever is in a page that passes for a living one, reading it is no panic, and bounded.
+    /// Reading a page with a valid start and random words does not panic, and returns bounded tables.
     #[test]
     fn any_words_are_read() {
         let path = scratch("reader");
@@ -545,7 +544,7 @@ mod tests {
             let answers = ask_all(&[page], Request::Refresh, Duration::ZERO);
             assert!(matches!(answers[..], [Ok(false)]), "nobody is there to answer");
         }
-        // Too short, a link elsewhere, a directory: no page, or an error.
+        // Too short, a symbolic link, a directory: not a page, or an error.
         std::fs::write(&path, [0; 100]).unwrap();
         assert!(ServerPage::open(&path).unwrap().is_none());
         std::fs::remove_file(&path).unwrap();

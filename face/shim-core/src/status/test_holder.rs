@@ -1,10 +1,9 @@
-//! A process that tests begin, and that has a page as a server has.
+//! A process that locks a page for tests, as a server does.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Another process that has a page locked, as a server has.
 pub(crate) struct Holder(Child);
 
 impl Holder {

@@ -1,10 +1,10 @@
-/* A server that echoes what it is sent, in one of the ways in which servers end:
+/* An echo server that ends in one of these ways, by the client's message:
  *
  * "quit..."  exit() inside a signal handler, which runs while the thread is inside malloc()
  * "free..."  the same inside free()
  * "loop..."  closes the event loop that its listener is in, and goes on with the one that its clients are in
  *
- * The heap has one lock, which is not recursive, as each arena of glibc's has; here it is taken by every call.
+ * Every call takes the heap's only lock, which is not recursive, like the lock of an arena in glibc.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -60,7 +60,7 @@ static void watch(int set, int operation, int fd) {
     if (epoll_ctl(set, operation, fd, &event) < 0) _exit(10);
 }
 
-/* Whether the client's end is told at once. */
+/* Whether the client's end is reported at once. */
 static int is_told(int set, int fd) {
     struct epoll_event events[8];
     int count = epoll_wait(set, events, 8, 0);
@@ -87,7 +87,7 @@ int main(int count, char **arguments) {
         if (epoll_wait(main_set, &event, 1, 5) > 0) {
             int client = accept(listener, NULL, NULL);
             if (client < 0) continue;
-            /* The first loop that a client is in looks after its link from then on. */
+            /* The first loop that a client is in serves its link from then on. */
             watch(main_set, EPOLL_CTL_ADD, client);
             watch(main_set, EPOLL_CTL_DEL, client);
             watch(clients, EPOLL_CTL_ADD, client);

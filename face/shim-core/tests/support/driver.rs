@@ -12,7 +12,7 @@ use spillway_batch::{
 };
 use spillway_transport::{Chunk, Time};
 
-/// What a driver knows of one virtual connection.
+/// A driver's state of one virtual connection.
 #[derive(Debug, Default)]
 pub struct Virtual {
     pub accepted: bool,
@@ -20,12 +20,12 @@ pub struct Virtual {
     pub received: Vec<u8>,
     pub finished: bool,
     pub closed: Option<CloseReason>,
-    /// Received bytes are not reported as consumed: a client that does not read.
+    /// Received bytes are not reported as consumed, like by a client that does not read.
     pub holds: bool,
     held: usize,
 }
 
-/// What came on a connection that is relayed, as those that carry sessions are.
+/// A message on a relayed connection, such as one that carries a session.
 #[derive(Debug)]
 pub enum Relayed {
     Control(Control),
@@ -40,7 +40,7 @@ pub struct Driver {
     pub established: bool,
     /// The server closed the link, or it broke.
     pub lost: Option<String>,
-    /// Of relayed connections, in order.
+    /// Messages of relayed connections, in order.
     pub relayed: Vec<(Id, Relayed)>,
     /// Bytes that `send` could not place yet.
     unsent: HashMap<Id, Vec<u8>>,
@@ -68,7 +68,7 @@ impl Driver {
     }
 
     pub fn start(port: SocketAddr, role: Role, key: Key) -> Result<Driver, String> {
-        // A server listens before it waits for its clients, and the link port opens only then.
+        // The link port opens only when the server waits for clients, which is after it begins to listen.
         let until = Instant::now() + Duration::from_secs(5);
         let stream = loop {
             match TcpStream::connect(port) {
@@ -102,7 +102,7 @@ impl Driver {
         Time(self.began.elapsed().as_nanos() as u64)
     }
 
-    /// A virtual connection from an address made of the id.
+    /// Opens a virtual connection from an address made of the number of connections.
     pub fn connect(&mut self) -> Id {
         let number = self.connections.len() as u16;
         let client =
@@ -116,7 +116,7 @@ impl Driver {
         id
     }
 
-    /// Puts a request into the batch; what credit does not allow goes later.
+    /// Puts a request into the batch; bytes beyond the credit are sent later.
     pub fn send(&mut self, id: Id, bytes: &[u8]) {
         if let Some(waiting) = self.unsent.get_mut(&id) {
             waiting.extend_from_slice(bytes);
@@ -142,7 +142,7 @@ impl Driver {
         }
     }
 
-    /// Receives once, waiting at most this long. Whether anything came.
+    /// Receives once, waiting at most this long. Returns whether anything was received.
     pub fn receive(&mut self, wait: Duration) -> bool {
         self.stream.set_read_timeout(Some(wait.max(Duration::from_millis(1)))).expect("a timeout can be set");
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -211,7 +211,7 @@ impl Driver {
         }
     }
 
-    /// A client that did not read reads again.
+    /// A client that did not read reads again: reports all bytes as consumed.
     pub fn release(&mut self, id: Id) {
         let connection = self.of(id);
         connection.holds = false;
@@ -224,7 +224,7 @@ impl Driver {
         self.connections.entry(id).or_default()
     }
 
-    /// Takes what a connection has received.
+    /// Takes the bytes that a connection has received.
     pub fn take(&mut self, id: Id) -> Vec<u8> {
         std::mem::take(&mut self.of(id).received)
     }
@@ -241,14 +241,14 @@ impl Driver {
         }
     }
 
-    /// What comes next on a relayed connection.
+    /// Takes the next message on a relayed connection.
     pub fn next_relayed(&mut self, id: Id) -> Relayed {
         self.run(|driver| driver.relayed.iter().any(|(of, _)| *of == id));
         let position = self.relayed.iter().position(|(of, _)| *of == id).expect("it has come");
         self.relayed.remove(position).1
     }
 
-    /// One request and its whole reply, which ends with `end`.
+    /// Sends one request and returns its whole reply, which ends with `end`.
     pub fn ask(&mut self, id: Id, request: &[u8], end: &[u8]) -> Vec<u8> {
         self.send(id, request);
         self.run(|driver| {
@@ -259,7 +259,7 @@ impl Driver {
     }
 }
 
-/// No news yet, or a machine that was suspended meanwhile.
+/// Nothing was received yet, or the machine was suspended meanwhile.
 fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

@@ -1,5 +1,5 @@
-//! The shim inside the test's own process, called as an application's libc calls are: for seeded random calls, and
-//! to count what one call returns.
+//! The preload library inside the test's own process, called as an application calls libc: for seeded random calls,
+//! and to count what one call returns.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
@@ -17,10 +17,10 @@ pub struct Inside {
     pub link: SocketAddr,
 }
 
-/// What the listener's events carry.
+/// The data of the listener's events.
 pub const LISTENER: u64 = u64::MAX;
 
-/// The one application of this process.
+/// Starts the one application of this process.
 pub fn start() -> &'static Inside {
     static INSIDE: OnceLock<Inside> = OnceLock::new();
     INSIDE.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! A real memcached with the shim, on free ports.
+//! A real memcached with the preload library, on free ports.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -10,7 +10,7 @@ use spillway_ports::free_address;
 use super::driver::PATIENCE;
 use super::process::{Server, library};
 
-/// A running memcached with these arguments, and these settings of the shim besides the link port.
+/// Starts memcached with these arguments, and these settings of the preload library besides the link port.
 pub fn memcached(arguments: &[&str], settings: &[(&str, &str)]) -> Server {
     let command = |plain: SocketAddr| {
         let mut command = Command::new("/usr/bin/memcached");
@@ -21,7 +21,7 @@ pub fn memcached(arguments: &[&str], settings: &[(&str, &str)]) -> Server {
     Server::start_until(command, |_| true)
 }
 
-/// A memcached that went into the background. Killed when dropped.
+/// A memcached that runs in the background. Killed when dropped.
 pub struct Daemon {
     pid: i32,
     /// The link port.
@@ -29,7 +29,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// With its process id in this file.
+    /// Starts memcached with `pid_file` for its process id.
     pub fn start(pid_file: &Path) -> Daemon {
         let (plain, link) = (free_address(), free_address());
         let mut command = Command::new("/usr/bin/memcached");

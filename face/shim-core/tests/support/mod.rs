@@ -1,4 +1,4 @@
-//! A link driver over a blocking TCP stream, and real servers with the shim: for tests and measurements.
+//! A link driver over a blocking TCP stream, and real servers with the preload library: for tests and measurements.
 #![allow(dead_code, reason = "each test program and example uses a part")]
 
 pub mod driver;

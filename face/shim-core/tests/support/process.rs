@@ -1,4 +1,4 @@
-//! Any server program with the shim, on free ports, with what it writes to standard error.
+//! Any server program with the preload library, on free ports, with its standard error.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
@@ -34,14 +34,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// What `command` makes, which is to listen on the address it is given. Waits for both ports.
+    /// Starts what `command` makes, which must listen on the address that it is given. Waits for both ports.
     pub fn start(command: impl Fn(SocketAddr) -> Command) -> Server {
         Server::start_until(command, |server| TcpStream::connect(server.link).is_ok())
     }
 
-    /// As [`start`](Self::start), until this holds and the ordinary port is there.
+    /// Like [`start`](Self::start), but waits for the ordinary port and `is_up`.
     pub fn start_until(command: impl Fn(SocketAddr) -> Command, is_up: impl Fn(&Server) -> bool) -> Server {
-        // Another process may take a port between our asking and the server's binding: try again then.
+        // Another process may take a port before the server binds it: try again then.
         for _ in 0..10 {
             if let Some(server) = Server::start_at(free_address(), free_address(), &command, &is_up) {
                 return server;
@@ -50,7 +50,7 @@ impl Server {
         panic!("the server did not start ten times in a row");
     }
 
-    /// As [`start_until`](Self::start_until), on these two ports; `None` when it ends at once.
+    /// Like [`start_until`](Self::start_until), on these two ports; `None` if the server ends at once.
     pub fn start_at(
         plain: SocketAddr,
         link: SocketAddr,
@@ -89,18 +89,18 @@ impl Server {
         Server { child, plain, link, log }
     }
 
-    /// The ignored test `server` of the calling test program, as a process of its own, of this kind.
+    /// Starts the ignored test `server` of the calling test program as a server process of this kind.
     pub fn own(kind: &str) -> Server {
         Server::start(|address| own_command(kind, address))
     }
 
-    /// Ends it with SIGKILL, and waits.
+    /// Ends the server with SIGKILL, and waits for that.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end: its exit code, `None` where a signal ended it.
+    /// Waits for the server's end. Returns its exit code, `None` if a signal ended it.
     pub fn wait(&mut self) -> Option<i32> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -116,12 +116,12 @@ impl Server {
         self.child.id()
     }
 
-    /// What it has written to standard error.
+    /// The server's standard error so far.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    /// Waits until it has written this.
+    /// Waits until the server has written this text to standard error.
     pub fn wait_for_log(&self, text: &str) {
         let deadline = Instant::now() + PATIENCE;
         while !self.log().contains(text) {
@@ -130,7 +130,7 @@ impl Server {
         }
     }
 
-    /// Its child processes.
+    /// The process ids of the server's children.
     pub fn children(&self) -> Vec<i32> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().flatten();
         let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).ok();
@@ -138,12 +138,12 @@ impl Server {
         all.iter().flat_map(|text| text.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
     }
 
-    /// Its open descriptors.
+    /// The number of the server's open descriptors.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
-    /// CPU time of all its threads, in nanoseconds.
+    /// CPU time of all the server's threads, in nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         let of_task = |path: PathBuf| {

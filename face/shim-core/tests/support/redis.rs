@@ -1,4 +1,4 @@
-//! A real redis with the shim, in a directory of its own, and what tests say to it.
+//! A real redis with the preload library, in a directory of its own, and its commands.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use spillway_batch::Id;
 use super::driver::Driver;
 use super::process::Server;
 
-/// A directory of one redis, removed with it.
+/// A redis and its directory, which is removed when this is dropped.
 pub struct Redis {
     pub server: Server,
     pub directory: PathBuf,
@@ -42,7 +42,7 @@ impl Drop for Redis {
     }
 }
 
-/// A client on the same host: redis in its default settings serves no other.
+/// A client on the same host: with its default settings, redis serves no other.
 pub fn local(link: &mut Driver) -> Id {
     let port = 20_000 + link.connections.len() as u16;
     link.connect_from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
@@ -67,7 +67,7 @@ pub fn bulk(value: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
 }
 
-/// Sends a command and awaits just this reply.
+/// Sends a command and checks that exactly this reply comes.
 pub fn expect(link: &mut Driver, id: Id, command: &[u8], reply: &[u8]) {
     link.send(id, command);
     link.run(|link| {

@@ -30,7 +30,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Tries every call on each connection, and sends what went wrong.
+/// Tries every call on each connection, and sends the names of the checks that failed.
 pub(super) fn calls(listener: &TcpListener) -> ! {
     assert!(set_int(listener.as_raw_fd(), libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1));
     loop {
@@ -45,13 +45,13 @@ pub(super) fn calls(listener: &TcpListener) -> ! {
 
 pub(super) fn int(fd: RawFd, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut length): (c_int, _) = (-1, size_of::<c_int>() as libc::socklen_t);
-    // SAFETY: the value has the length that is said.
+    // SAFETY: `value` has `length` bytes.
     let outcome = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
     (outcome == 0).then_some(value)
 }
 
 pub(super) fn set_int(fd: RawFd, level: c_int, name: c_int, value: c_int) -> bool {
-    // SAFETY: the value has the length that is said.
+    // SAFETY: `value` has as many bytes as are passed.
     unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<c_int>() as u32) == 0 }
 }
 

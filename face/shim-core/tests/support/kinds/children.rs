@@ -8,14 +8,14 @@ use libc::{c_int, c_long};
 
 use super::{accept, close, read, write};
 
-/// What a child is given, and what it made: both processes have the same memory.
+/// What a child gets and makes; parent and child share the memory.
 struct Shared {
     client: RawFd,
     made: [RawFd; 5],
 }
 
-/// For each connection, a child as of `vfork` that makes descriptors; then checks that their numbers mean nothing in
-/// the parent, and tells the client.
+/// For each connection, makes a child like `vfork` does, which makes descriptors; then checks that their numbers have
+/// no meaning in the parent, and tells the client.
 pub(super) fn vforks(listener: &TcpListener) -> ! {
     loop {
         let fd = accept(listener).unwrap();
@@ -76,8 +76,8 @@ fn pipe() -> [RawFd; 2] {
     ends
 }
 
-/// Echoes one byte of each client, and makes a child by a plain system call for it, which keeps all descriptors. The
-/// child outlives its parent for a minute, unless the test ends it.
+/// Echoes one byte of each client after making a child for it by a plain system call; the child keeps all
+/// descriptors. It outlives its parent for a minute, unless the test ends it.
 pub(super) fn raw_fork(listener: &TcpListener) -> ! {
     let parent = std::process::id();
     loop {

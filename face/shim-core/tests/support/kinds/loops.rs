@@ -118,7 +118,7 @@ pub(super) fn epoll_loop(listeners: &[&TcpListener], events: u32, rearm: bool) -
             }
             let Some(client) = clients.get_mut(&fd) else { continue };
             let is_edge = events & EPOLLET as u32 != 0;
-            // Edge-triggered: until nothing more goes.
+            // Edge-triggered: until nothing more can be read or written.
             let goes_on = loop {
                 let goes_on = client.turn(fd);
                 if !goes_on || !is_edge || !client.waiting.is_empty() {
@@ -178,7 +178,7 @@ pub(super) fn reuseport(address: SocketAddr, first: TcpListener) -> ! {
     }
 }
 
-/// Three threads with one listener in a set of each, exclusively.
+/// Three threads, each with the one listener in a set of its own, exclusively.
 pub(super) fn exclusive(listener: &TcpListener) -> ! {
     nonblocking(listener.as_raw_fd());
     thread::scope(|scope| {
@@ -225,7 +225,7 @@ pub(super) fn two_sets(listener: &TcpListener) -> ! {
                     }
                 } else {
                     clients.remove(&fd);
-                    close(fd); // and with that out of both sets
+                    close(fd); // which takes it out of both sets
                 }
             }
         }
@@ -242,7 +242,7 @@ pub(super) fn two_sets(listener: &TcpListener) -> ! {
                 }
                 continue;
             }
-            // The other thread does the work: it is told by its own set.
+            // The other thread does the work, woken by its own set.
             if clients.lock().unwrap().contains_key(&fd) {
                 writers.control(libc::EPOLL_CTL_MOD, fd, EPOLLOUT as u32);
             }
@@ -253,7 +253,7 @@ pub(super) fn two_sets(listener: &TcpListener) -> ! {
 /// Clients that [`pool`] answers together.
 const TOGETHER: usize = 6;
 
-/// As many threads wait in one set, for one event each. None answers its client before all have one.
+/// [`TOGETHER`] threads wait in one set, for one event each. No thread answers its client before all have one.
 pub(super) fn pool(listener: &TcpListener) -> ! {
     nonblocking(listener.as_raw_fd());
     let set: &'static Set = Box::leak(Box::new(Set::new()));
@@ -314,7 +314,7 @@ pub(super) fn hand_over(listener: &TcpListener) -> ! {
     unreachable!("there are always sets")
 }
 
-/// Tries to make a ring, as libuv does, and then goes on with epoll.
+/// Tries to set up io_uring, as libuv does, and then uses epoll.
 pub(super) fn rings(listener: &TcpListener) -> ! {
     let mut parameters = [0u64; 32];
     // SAFETY: the parameters are larger than the kernel's structure.

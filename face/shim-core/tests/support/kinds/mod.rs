@@ -1,5 +1,5 @@
-//! Echo servers of all kinds, on plain calls of libc, so that they come by the shim. Each sends back what it
-//! receives, and `bye` when its client sends no more.
+//! Echo servers of all kinds, which call libc's functions and therefore the preload library's. Each sends back what
+//! it receives, and `bye` when its client sends no more.
 
 mod calls;
 mod children;
@@ -87,7 +87,7 @@ fn would_block() -> bool {
     std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
 }
 
-/// What a client has yet to get.
+/// The bytes that have yet to be sent to a client, and whether the client has ended.
 #[derive(Default)]
 struct Client {
     waiting: Vec<u8>,
@@ -95,10 +95,10 @@ struct Client {
 }
 
 impl Client {
-    /// Reads and writes until nothing more goes. `false` when the client is done with.
+    /// Reads and writes until both would block. `false`: the client must be closed.
     fn turn(&mut self, fd: RawFd) -> bool {
         let mut buffer = [0; 16 * 1024];
-        // Not without end: a client that sends and does not read must not fill our memory.
+        // Bounded: a client that sends and does not read must not fill the server's memory.
         while !self.ended && self.waiting.len() < 64 * 1024 {
             match read(fd, &mut buffer) {
                 0 => {

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::{accept, close, read, write};
 
-/// Reads and writes one client on a blocking descriptor, until it has no more.
+/// Echoes one client on a blocking descriptor, until the client ends.
 pub(super) fn converse(fd: RawFd) {
     let mut buffer = vec![0; 100_000];
     loop {
@@ -46,7 +46,7 @@ pub(super) fn prethreads(listener: TcpListener) -> ! {
     }
 }
 
-/// A thread blocks in `read` for each connection; another ends those that say how: `close`, `shut` or `replace`.
+/// A thread blocks in `read` for each connection; another ends connections on request: `close`, `shut` or `replace`.
 pub(super) fn closer(listener: &TcpListener) -> ! {
     let (sender, receiver) = mpsc::channel::<(RawFd, u8)>();
     let nothing: RawFd = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
@@ -70,10 +70,10 @@ pub(super) fn closer(listener: &TcpListener) -> ! {
                 let length = read(fd, &mut buffer);
                 let bytes = &buffer[..length.max(0) as usize];
                 match bytes.first() {
-                    // The number is another's to close, and may be another client's at once.
+                    // The other thread closes the number, which may be another client's at once.
                     Some(b'c') => return sender.send((fd, b'c')).unwrap(),
                     Some(how @ (b's' | b'r')) => sender.send((fd, *how)).unwrap(),
-                    // What came late may find the connection shut down already.
+                    // Bytes that come late may find the connection shut down already.
                     Some(_) if write(fd, bytes) == length => {}
                     _ => return close(fd),
                 }
@@ -118,7 +118,7 @@ pub(super) fn mmsg(listener: &TcpListener) -> ! {
     }
 }
 
-/// Sends back through a file: what it has received is written to one and sent from there.
+/// Echoes through a file: writes what it receives to the file, and sends it from there.
 pub(super) fn send_file(listener: &TcpListener) -> ! {
     loop {
         let fd = accept(listener).unwrap();
@@ -147,7 +147,7 @@ pub(super) fn send_file(listener: &TcpListener) -> ! {
     }
 }
 
-/// A thread for each connection; a client whose first byte is `2` has the number of standard error from then on.
+/// A thread for each connection; a client whose first byte is `2` gets the number of standard error.
 pub(super) fn standard_error(listener: &TcpListener) -> ! {
     loop {
         let fd = accept(listener).unwrap();
@@ -165,7 +165,7 @@ pub(super) fn standard_error(listener: &TcpListener) -> ! {
     }
 }
 
-/// A process for each connection: not served, and said so.
+/// A process for each connection: not served, which the library logs.
 pub(super) fn forks(listener: &TcpListener) -> ! {
     loop {
         let fd = accept(listener).unwrap();
@@ -174,7 +174,7 @@ pub(super) fn forks(listener: &TcpListener) -> ! {
             if libc::fork() == 0 {
                 let mut byte = [0; 1];
                 let length = libc::read(fd, byte.as_mut_ptr().cast(), 1);
-                // What it makes for itself takes no descriptor but its own.
+                // In a child, the library takes no descriptors of its own.
                 let free = [libc::dup(0), libc::dup(0)];
                 free.iter().for_each(|fd| close(*fd));
                 let made = [libc::epoll_create1(0), libc::dup(0)];
