@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Relieves a suddenly overloaded server within milliseconds, without moving its data.
+/// Relieves an overloaded server in under a second, without moving its data
 #[derive(Debug, Parser)]
 #[command(name = "spillway", propagate_version = true)]
 struct Cli {
@@ -35,6 +35,8 @@ enum Command {
     Run(commands::run::Args),
     Assess(commands::assess::Args),
     Doctor(commands::doctor::Args),
+    #[command(hide = true)]
+    Generate(commands::generate::Args),
     #[command(hide = true, disable_help_flag = true)]
     Demo(commands::moved::Args),
     #[command(hide = true, disable_help_flag = true)]
@@ -46,10 +48,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let links = spillway_wire::preamble::VERSIONS;
-    let version =
-        format!("{} (link versions {} to {})", env!("CARGO_PKG_VERSION"), links.start(), links.end());
-    let matches = Cli::command().version(version).get_matches();
+    let matches = commands::groups::grouped(definition()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let log = match &cli.command {
         Command::Helper(_) | Command::Sidecar(_) => cli.log.start_daemon(),
@@ -65,6 +64,14 @@ fn main() -> ExitCode {
     // Dropped also when this thread panics.
     let _last_lines = LastLines;
     run(cli.command)
+}
+
+/// All commands with their options, and the version.
+fn definition() -> clap::Command {
+    let links = spillway_wire::preamble::VERSIONS;
+    let version =
+        format!("{} (link versions {} to {})", env!("CARGO_PKG_VERSION"), links.start(), links.end());
+    Cli::command().version(version)
 }
 
 /// Writes what is left of a daemon's log, where somebody reads it.
@@ -93,6 +100,7 @@ fn run(command: Command) -> ExitCode {
         Command::Run(args) => commands::run::run(args),
         Command::Assess(args) => commands::assess::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
+        Command::Generate(args) => commands::generate::run(&args, definition()),
         Command::Demo(_) => commands::moved::run("demo", "demo"),
         Command::Bench(_) => commands::moved::run("bench", "bench"),
         Command::Sim(_) => commands::moved::run("sim", "sim"),

@@ -322,7 +322,7 @@ fn altered_links_give_clients_of_sidecars_no_wrong_reply_and_no_error() {
     };
     let mut helpers: Vec<Process> = meddlers.iter().zip(&ports).map(start).collect();
     let (server, helper) = (served.link.to_string(), ports.map(|port| port.to_string()).join(","));
-    let words = ["--server", &server, "--helpers", &helper, "--client-key", served.client_file()];
+    let words = ["--link", &server, "--helpers", &helper, "--client-key", served.client_file()];
     let words = words.into_iter().chain(["--relief", "on", "--protocol", "memcached"]).map(str::to_owned);
     let sidecar = Beside::start(&served.place, &served.scratch, &words.collect::<Vec<_>>());
     let sum = |count: fn(&Meddler) -> u64| meddlers.iter().map(count).sum::<u64>();

@@ -126,21 +126,21 @@ fn doctor_finds_a_machine_fit_and_a_link_port_open() {
     let scene = Scene::start();
     let server = scene.link.to_string();
     let key = scene.scratch.path("helper.key");
-    let (code, report) = doctor(&["--server", &server, "--key", &key]);
+    let (code, report) = doctor(&["--link", &server, "--key", &key]);
     assert_eq!((code, &finding(&report, "link")["state"]), (Some(0), &Value::from("ok")), "{report:#}");
-    let (code, report) = doctor(&["--server", &server, "--client-key", &scene.scratch.path("client.key")]);
+    let (code, report) = doctor(&["--link", &server, "--client-key", &scene.scratch.path("client.key")]);
     assert_eq!((code, &finding(&report, "link")["state"]), (Some(0), &Value::from("ok")), "{report:#}");
     // A key of the wrong role, no key at all, the wrong port.
-    let (code, report) = doctor(&["--server", &server, "--client-key", &key]);
+    let (code, report) = doctor(&["--link", &server, "--client-key", &key]);
     assert_eq!((code, &finding(&report, "link")["state"]), (Some(1), &Value::from("missing")), "{report:#}");
-    let (code, report) = doctor(&["--server", &server]);
+    let (code, report) = doctor(&["--link", &server]);
     assert_eq!((code, &finding(&report, "link")["state"]), (Some(0), &Value::from("warning")), "{report:#}");
     let direct = scene.direct().to_string();
-    let (code, report) = doctor(&["--server", &direct, "--key", &key]);
+    let (code, report) = doctor(&["--link", &direct, "--key", &key]);
     assert_eq!(code, Some(1));
     assert!(finding(&report, "server")["found"].as_str().unwrap().contains("no link port"), "{report:#}");
     let nobody = loopback(spillway_ports::free_port()).to_string();
-    assert_eq!(doctor(&["--server", &nobody]).0, Some(1));
+    assert_eq!(doctor(&["--link", &nobody]).0, Some(1));
     scene.await_helped();
 }
 

@@ -194,7 +194,7 @@ fn a_sidecar_that_requires_encryption_carries_nothing_to_an_older_server() {
     let address = loopback(free_port());
     let launch = Launch::new(SPILLWAY)
         .name("sidecar")
-        .args(["sidecar", "--server", &server.to_string(), "--listen", &address.to_string()])
+        .args(["sidecar", "--link", &server.to_string(), "--listen", &address.to_string()])
         .args(["--client-key", &key_file, "--protocol", "memcached", "--require-encryption"])
         .args(["--status-socket", &scratch.path("sidecar.sock")])
         .wrapper(support::logs::to(Some(&log)));
@@ -216,7 +216,7 @@ fn what_requires_encryption_needs_a_key() {
     let needs = "links without a key are not encrypted";
     for arguments in [
         &["run", "--require-encryption", "--", "true"][..],
-        &["sidecar", "--server", &server, "--listen", &listen, "--require-encryption"],
+        &["sidecar", "--link", &server, "--listen", &listen, "--require-encryption"],
         &["helper", "--service", &format!("cache={server}"), "--listen", &listen, "--require-encryption"],
         &["load", "--server", &server, "--require-encryption"],
     ] {

@@ -332,7 +332,7 @@ fn the_helpers_configuration_is_right_and_fits_the_rest() {
         let (name, port) = text.rsplit_once(':').unwrap();
         assert_eq!(services.get(name).copied(), port.parse().ok(), "{text}");
     };
-    target(variable("SERVER"));
+    target(variable("LINK"));
     target(variable("HELPERS").strip_prefix("dns:").unwrap());
     assert_eq!(variable("METRICS"), format!(":{}", app.ports()["metrics"].0));
     assert_eq!(sidecar["restartPolicy"], "Always");

@@ -69,7 +69,7 @@ fn goes_directly_where_there_is_no_helper_and_helped_where_there_is() {
     let helped = served.beside(&["--relief", "on", "--protocol", "memcached"]);
     let alone = {
         let (link, key) = (served.link.to_string(), served.client_file().to_owned());
-        let arguments = ["--server", &link, "--client-key", &key].map(str::to_owned);
+        let arguments = ["--link", &link, "--client-key", &key].map(str::to_owned);
         Beside::start(&served.place, &served.scratch, &arguments)
     };
     let mut clients = Vec::new();
@@ -331,7 +331,7 @@ fn without_any_carrier_clients_wait_and_are_reset() {
     let server = silent.local_addr().unwrap().to_string();
     let web = spillway_ports::free_address();
     let at = web.to_string();
-    let arguments = ["--server", &server, "--connect-timeout", "300ms", "--metrics", &at].map(str::to_owned);
+    let arguments = ["--link", &server, "--connect-timeout", "300ms", "--metrics", &at].map(str::to_owned);
     let beside = Beside::start(&place, &scratch, &arguments);
     assert_eq!(health(web), (200, "healthy\n".into()), "its port can be connected to");
     let mut client = socket(beside.address);
@@ -426,7 +426,7 @@ fn the_service_manager_is_told_and_so_is_top() {
     let (link, address) = (served.link.to_string(), spillway_ports::free_address().to_string());
     let status = served.scratch.path("told.sock");
     let launch = Launch::new(SPILLWAY)
-        .args(["sidecar", "--server", &link, "--client-key", served.client_file(), "--listen", &address])
+        .args(["sidecar", "--link", &link, "--client-key", served.client_file(), "--listen", &address])
         .args(["--status-socket", &status])
         .env("NOTIFY_SOCKET", served.scratch.path("notify"))
         .env("WATCHDOG_USEC", "200000");
@@ -454,13 +454,13 @@ fn what_cannot_work_is_said_at_the_start() {
     };
     let listen = ["--listen", "127.0.0.1:0"];
     let with = |more: &[&'static str]| refused(&[&listen[..], more].concat());
-    assert!(with(&["--server", "10.0.0.1:1"]).contains("--client-key"));
-    assert!(with(&["--server", "127.0.0.1:1", "--helpers", "nonsense"]).contains("dns:NAME:PORT"));
-    assert!(with(&["--server", "127.0.0.1:1", "--threads", "0"]).contains("--threads"));
-    assert!(with(&["--server", "127.0.0.1:1", "--listen", ":0"]).contains("--allow-clients"));
-    assert!(refused(&["--server", "127.0.0.1:1"]).contains("--listen"));
+    assert!(with(&["--link", "10.0.0.1:1"]).contains("--client-key"));
+    assert!(with(&["--link", "127.0.0.1:1", "--helpers", "nonsense"]).contains("dns:NAME:PORT"));
+    assert!(with(&["--link", "127.0.0.1:1", "--threads", "0"]).contains("--threads"));
+    assert!(with(&["--link", "127.0.0.1:1", "--listen", ":0"]).contains("--allow-clients"));
+    assert!(refused(&["--link", "127.0.0.1:1"]).contains("--listen"));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let told = refused(&["--server", "127.0.0.1:1", "--listen", &address]);
+    let told = refused(&["--link", "127.0.0.1:1", "--listen", &address]);
     assert!(told.contains(&address) && told.contains("another program"), "{told}");
 }

@@ -403,7 +403,7 @@ fn status_finds_all_admin_sockets_where_units_put_them() {
         "$1" helper --service a=127.0.0.1:1 --listen 127.0.0.1:0 --threads 1 \
             --status-socket /run/spillway/other.sock 2>/dev/null &
         helper=$!
-        "$1" sidecar --server 127.0.0.1:1 --listen 127.0.0.1:0 \
+        "$1" sidecar --link 127.0.0.1:1 --listen 127.0.0.1:0 \
             --status-socket /run/spillway-sidecar-a/status.sock 2>/dev/null &
         sidecar=$!
         until "$1" status --json >/run/told 2>/dev/null && grep -q '"kind": "sidecar"' /run/told &&

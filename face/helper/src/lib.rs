@@ -40,5 +40,7 @@ pub use registering::RegistrationStatus;
 pub use run::run;
 pub use status::{ContextLoad, ContextStatus, Drained, HelperStatus, LinkStatus, ServiceStatus};
 
-/// Where the admin socket is when nobody says otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/spillway/helper.sock";
+/// The admin socket of a helper to which none was named, as [`spillway_daemon::usual_socket`] chooses it.
+pub fn usual_socket() -> std::path::PathBuf {
+    spillway_daemon::usual_socket("helper")
+}

@@ -38,6 +38,3 @@ pub use run::run;
 pub use settings::{Listen, Settings, StartError, loopback};
 pub use sidecar::Sidecar;
 pub use status::{LatencyStatus, SidecarStatus};
-
-/// Where the admin socket is when nobody says otherwise: nowhere. This is where packages put it.
-pub const DEFAULT_SOCKET: &str = "/run/spillway/sidecar.sock";

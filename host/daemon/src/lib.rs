@@ -21,6 +21,7 @@ mod service;
 mod signals;
 mod socket_file;
 mod threads;
+mod usual_sockets;
 
 pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, ask};
 pub use descriptors::raise_open_files;
@@ -32,3 +33,4 @@ pub use service::{MainThread, Service};
 pub use signals::{SignalEvent, Signals};
 pub use socket_file::SocketFile;
 pub use threads::{ThreadWatch, message};
+pub use usual_sockets::{find_usual_socket, free_usual_socket, usual_directories, usual_socket};

@@ -12,6 +12,7 @@ use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, Request, Response, 
 
 use crate::admin::{AdminServer, Bounds};
 use crate::documents::{answer, refusal};
+use crate::usual_sockets::create_usual_directory;
 
 /// What a daemon answers, on threads of the ports.
 pub trait Answers: Send + Sync + 'static {
@@ -74,6 +75,7 @@ impl ControlPorts {
     /// The first that cannot be made.
     pub fn bind(socket: Option<&Path>, metrics: Option<SocketAddr>) -> Result<ControlPorts, PortError> {
         let admin = |path: &Path| {
+            path.parent().into_iter().for_each(create_usual_directory);
             AdminServer::bind(path).map_err(|error| PortError::Socket { path: path.to_owned(), error })
         };
         let http = |address| HttpServer::bind(address).map_err(|error| PortError::Metrics { address, error });

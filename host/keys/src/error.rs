@@ -68,7 +68,21 @@ impl fmt::Display for KeyFileError {
                 f,
                 "{path} exists already, and a key is never overwritten; choose another name, or remove it first"
             ),
-            Problem::Write(error) => write!(f, "cannot write key file {path}: {error}"),
+            Problem::Write(error) => {
+                write!(f, "cannot write key file {path}: {error}")?;
+                match self.path.parent().map(|directory| directory.display()) {
+                    Some(directory) if error.kind() == io::ErrorKind::NotFound => {
+                        write!(f, "; create its directory: mkdir -p {directory}")
+                    }
+                    Some(directory) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        write!(
+                            f,
+                            "; write it as a user who may create files in {directory}, or choose another place"
+                        )
+                    }
+                    _ => Ok(()),
+                }
+            }
             Problem::Random(error) => write!(f, "no random bytes for the key of {path}: {error}"),
         }
     }

@@ -12,37 +12,34 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use spillway_shim_core::status::find;
 
+use super::times::interval;
 use super::{output, servers};
 use model::{Estimate, Sample, Verdict};
 use process::Process;
 use sockets::{Counts, Socket};
 
-/// Say whether helpers would relieve a server, from what it does now. Reads only; the server notices nothing.
+/// Estimate whether helpers would relieve a server
 ///
-/// Run it while the server is busy, as the server's user, or as root. Measured are the server's CPU time and the
-/// segments of its TCP connections. Time that the kernel spends on received packets outside the process is not
-/// seen: the true gain is rather larger.
+/// Reads only. Run it while the server is busy, as the server's user or as root. It measures the server's CPU time and
+/// the segments of its TCP connections. CPU time that the kernel spends on received packets outside the process is not
+/// visible, so the true gain is larger.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The server's process; several are watched at the same time
+    /// Process id of the server; several are measured at the same time
     #[arg(value_name = "PID", required = true)]
     pids: Vec<u32>,
 
-    /// How long to watch
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
-    seconds: f64,
+    /// How long to measure
+    #[arg(long, value_name = "TIME", default_value = "3s", alias = "seconds", value_parser = interval)]
+    duration: Duration,
 
-    /// As JSON: an object, or a list with one for each of several processes
+    /// Print JSON: an object, or a list with one for each of several processes
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    if !(0.1..=3600.0).contains(&args.seconds) {
-        eprintln!("spillway: --seconds {}: between 0.1 and 3600", args.seconds);
-        return ExitCode::from(2);
-    }
-    let window = Duration::from_secs_f64(args.seconds);
+    let window = args.duration;
     // A thread each: they watch during the same time, and each enters the network of its process.
     let assessed: Vec<_> = std::thread::scope(|scope| {
         let watch = |pid: &u32| {
@@ -194,7 +191,7 @@ fn as_text(assessed: &Assessed) -> String {
         estimate.gain_overloaded,
     );
     text + "\n  based on one request a segment, one helper core, 200 µs of delay, and what batches cost memcached and \
-            redis (docs/operations.md)"
+            redis (docs/howto/adopt.md)"
 }
 
 fn as_json(assessed: &Assessed) -> Value {

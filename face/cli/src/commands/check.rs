@@ -7,24 +7,25 @@ use spillway_helper::config::{read_file, reference};
 
 use super::output;
 
-/// Say what is wrong with a helper's configuration file, by line and column, and what to do about it.
+/// Check a helper's configuration file
 ///
-/// Key files are read and host names looked up, as the helper would. The exit code is 1 when something is wrong.
+/// Prints each problem with its line, its column and what to do. Key files are read and host names looked up, as the
+/// helper does. The exit code is 1 when something is wrong.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file.
+    /// The configuration file
     #[arg(required_unless_present = "reference")]
     file: Option<PathBuf>,
 
-    /// Print every value as it would be in force, defaults included.
+    /// Print every value as it would be in force, defaults included
     #[arg(long)]
     show: bool,
 
-    /// Leave key files unread: to check on another machine, or as a user who must not read them.
+    /// Do not read key files: for checks on another machine, or as a user who must not read them
     #[arg(long)]
     without_keys: bool,
 
-    /// Print the reference of all keys, as docs/configuration.md has it.
+    /// Print the reference of all keys, as docs/configuration.md has it
     #[arg(long, conflicts_with_all = ["file", "show", "without_keys"])]
     reference: bool,
 }

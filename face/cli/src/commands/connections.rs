@@ -4,37 +4,38 @@ mod helper;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use spillway_shim_core::status::{ConnectionStatus, ServerPage, ServerStatus};
 
-use super::{output, servers};
+use super::{output, servers, sockets};
 
-/// List the clients of a helper's service, or the helped clients of servers on this machine, with their own addresses.
+/// List clients with their own addresses
 ///
-/// One line a connection, as redis has in CLIENT LIST. A helper answers its owner and group, a server its user and root.
+/// The clients of a helper's service, or the helped clients of servers, one line for each connection, like redis's
+/// CLIENT LIST. A helper answers its owner and group, a server its user and root.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Whose: a service of the helper here, or a server: pid:812, port:11211 (its own or its link port), a program, or just
-    /// the number. Default: all servers'
+    /// A service of the helper here, or a server: pid:812, port:11211 (its ordinary port or its link port), its
+    /// program, or the number alone [default: all servers]
     #[arg(value_name = "SERVICE|SERVER")]
     of: Option<String>,
 
-    /// Of all servers of this name, where several have it
+    /// All servers of this name, if several have it
     #[arg(long)]
     all: bool,
 
-    /// The helper's admin socket, if it is not the usual one; then only this helper is asked
+    /// Admin socket of the helper, if it is not a usual one; only this helper is asked
     #[arg(long, value_name = "PATH", requires = "of")]
     socket: Option<PathBuf>,
 
-    /// List no more than these; of a helper, or of each server
+    /// List at most this many connections of a helper, or of each server
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: usize,
 
-    /// As JSON: an object for a service, a list with one for each server
+    /// Print JSON: an object for a service, a list with one for each server
     #[arg(long)]
     json: bool,
 }
@@ -68,8 +69,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
 /// this name; it may be that of a server.
 fn of_helper(args: &Args) -> Result<Option<ExitCode>, String> {
     let Some(service) = &args.of else { return Ok(None) };
-    let socket = args.socket.as_deref().unwrap_or(Path::new(spillway_helper::DEFAULT_SOCKET));
-    match helper::of(socket, service, args.limit) {
+    let socket = args.socket.clone().unwrap_or_else(sockets::helper);
+    match helper::of(&socket, service, args.limit) {
         Ok(all) => Ok(Some(helper::print(&all, args.json))),
         Err(error) if args.socket.is_some() => {
             eprintln!("spillway: {}: {error}", socket.display());

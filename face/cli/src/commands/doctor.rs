@@ -5,51 +5,57 @@ mod machine;
 mod probe;
 mod units;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use spillway_wire::preamble::Role;
 
+use super::deprecated::renamed;
 use super::output;
 use finding::{Finding, State};
 
-/// Check what Spillway needs on this machine, and reach a server's link port from here.
+/// Check what Spillway needs on this host
 ///
-/// Changes nothing. Ends with 1 if something is missing, with 0 if there are warnings at most.
+/// Prints ok, warning or missing for each check, and the next step. Changes nothing. With --link it also opens a link
+/// to a server, and shows its version and whether the key is accepted. The exit code is 1 if something is missing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also reach this server's link port: HOST:PORT
-    #[arg(long, value_name = "HOST:LINKPORT")]
+    /// Also open a link to this link port of a server
+    #[arg(long, value_name = "HOST:PORT")]
+    link: Option<String>,
+
+    /// The name of --link in older versions
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "link", hide = true)]
     server: Option<String>,
 
-    /// With this key, as a helper
+    /// The key for that link, in the role of a helper
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 
-    /// With this key, as a library client
+    /// The key for that link, in the role of a library client
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     client_key: Option<PathBuf>,
 
-    /// The engine that a helper here is to run on
+    /// The engine a helper of this host is to use
     #[arg(long, value_enum, default_value_t = Engine::Sockets)]
     engine: Engine,
 
-    /// The network interface of the engine
+    /// Network interface for the engine
     #[arg(long, value_name = "IF", required_if_eq("engine", "xdp"))]
     interface: Option<String>,
 
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Engine {
-    /// Kernel sockets: works everywhere.
+    /// Kernel sockets; runs everywhere
     Sockets,
-    /// A TCP stack of our own on AF_XDP.
+    /// Spillway's TCP stack on AF_XDP
     Xdp,
 }
 
@@ -60,7 +66,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
     if args.engine == Engine::Xdp {
         findings.extend(machine::xdp(args.interface.as_deref().unwrap_or_default()));
     }
-    if let Some(server) = &args.server {
+    if args.server.is_some() {
+        renamed("doctor --server", "--link");
+    }
+    if let Some(server) = args.link.as_ref().or(args.server.as_ref()) {
         let (key, role) = match &args.client_key {
             Some(key) => (Some(key.as_path()), Role::Client),
             None => (args.key.as_deref(), Role::Helper),
@@ -75,4 +84,11 @@ pub(crate) fn run(args: Args) -> ExitCode {
         return output::print_and_end([format!("{document:#}")], ended);
     }
     output::print_and_end(findings, ended)
+}
+
+/// Why a library client gets no link at this address, with the next step. Waits for up to some seconds.
+pub(super) fn link_problem(address: &str, client_key: Option<&Path>) -> Option<String> {
+    let findings = probe::findings(address, client_key, Role::Client);
+    let problem = findings.into_iter().find(|finding| finding.state == State::Missing)?;
+    Some(format!("{}; {}", problem.found, problem.next))
 }

@@ -1,6 +1,6 @@
 //! `spillway drain`: a helper, or one of its services, lets its clients go.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,50 +8,51 @@ use spillway_helper::config::parse_duration;
 use spillway_helper::control::{AskError, Draining, Request, ask};
 use spillway_helper::{HelperStatus, query};
 
-use super::output;
+use super::{output, sockets};
 
 /// How often a drain that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Have a helper on this machine, or one of its services, take no more clients and let those that are there finish.
+/// Drain a helper or one of its services
 ///
-/// Health checks fail from now on. Library clients are told to go elsewhere; plain clients are served until they
-/// end by themselves. Those that are left at the deadline are reset. The helper goes on running, for status and for
-/// other services; `spillway reload` has it take clients again.
+/// New clients are refused and health checks fail. Library clients are told to go elsewhere at once; plain clients are
+/// served until they close, or are reset at the deadline. The helper keeps running; `spillway reload` makes it accept
+/// clients again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A service, or the helper by its name.
+    /// Name of a service, or of the helper for all its services
     #[arg(value_name = "HELPER|SERVICE")]
     target: String,
 
-    /// Clients that are left are reset after this time [default: the helper's drain_deadline].
+    /// Reset the remaining clients after this time [default: the helper's drain_deadline]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     deadline: Option<Duration>,
 
-    /// Wait for the end, and say what became of the clients. The exit code is 1 when some were reset.
+    /// Return when the drain is over. The exit code is 1 when clients were reset
     #[arg(long)]
     wait: bool,
 
-    /// The helper's admin socket.
-    #[arg(long, value_name = "PATH", default_value = spillway_helper::DEFAULT_SOCKET)]
-    socket: PathBuf,
+    /// Admin socket of the helper [default: helper.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    drain(args).unwrap_or_else(|error| {
-        eprintln!("spillway: cannot drain {}: {error}", args.target);
+    let socket = args.socket.clone().unwrap_or_else(sockets::helper);
+    drain(args, &socket).unwrap_or_else(|error| {
+        eprintln!("spillway: cannot drain {}: {}: {error}", args.target, socket.display());
         ExitCode::FAILURE
     })
 }
 
-fn drain(args: &Args) -> Result<ExitCode, AskError> {
+fn drain(args: &Args, socket: &Path) -> Result<ExitCode, AskError> {
     let deadline_ms = args.deadline.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     let request = Request::Drain { target: args.target.clone(), deadline_ms };
-    let draining: Draining = ask(&args.socket, &request)?;
-    let mut counts = count(&query(&args.socket)?, &draining.services);
+    let draining: Draining = ask(socket, &request)?;
+    let mut counts = count(&query(socket)?, &draining.services);
     while args.wait && counts.remaining > 0 {
         std::thread::sleep(LOOK);
-        counts = count(&query(&args.socket)?, &draining.services);
+        counts = count(&query(socket)?, &draining.services);
     }
     let line = format!(
         "{}: {} moved, {} left, {} failed, {} to go",

@@ -15,17 +15,15 @@ use super::services::Services;
 /// Batches of more bytes gain nothing: the server's cost per batch is already spread over hundreds of messages.
 const BATCH_BYTES_MAX: usize = 64 << 10;
 
-/// Stand between clients and a hot server: gather many clients' small messages into large ones for it, and take its
-/// replies apart again.
+/// Run a helper: batch many clients' messages for a server
 ///
-/// The server runs under `spillway run --link ADDR` and has the same key. Links to it are opened at once and kept;
-/// while none is up, clients are refused, so that health checks and load balancers see it.
+/// The server runs under `spillway run --link ADDR` with the same key. The helper opens links to it at once and keeps
+/// them. While no link is up, clients are refused, so that health checks and load balancers notice.
 ///
-/// Settings come from a file, or from the flags for a first try; docs/configuration.md has every key of the file.
+/// Settings come from a file, or from flags for a first try; docs/configuration.md has all keys of the file.
 ///
-/// SIGTERM: takes no more clients and lets those that are there finish; a second one ends at once. SIGHUP: reads
-/// the settings again, key files and host names included (`spillway reload` also tells the outcome). SIGUSR1: a
-/// status line on stderr.
+/// SIGTERM drains: no new clients, and --drain-deadline for the present ones; a second SIGTERM, a second later or more,
+/// ends the process at once. SIGHUP reloads, as `spillway reload` does. SIGUSR1 logs a status line.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -34,7 +32,7 @@ Examples:
 
 ADDR is HOST:PORT, :PORT for every address of this host, or PORT for loopback only.")]
 pub(crate) struct Args {
-    /// Read all settings from this file. `spillway check FILE` says what is wrong with it.
+    /// Read all settings from this file; `spillway check FILE` finds mistakes in it
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "service", "listen", "link-listen", "key", "client_key", "allow_clients", "threads", "max_delay", "sla", "batch",
         "max_connections", "drain_deadline", "require_encryption", "status_socket", "metrics", "proxy_protocol_from",
@@ -44,76 +42,76 @@ pub(crate) struct Args {
     #[command(flatten)]
     services: Services,
 
-    /// This helper's key for the servers (see `spillway key new`); give it again for older keys that servers may
-    /// still want. Not needed for servers on loopback.
+    /// This helper's key for the servers (`spillway key new`); repeat for older keys that servers may still need. Not
+    /// needed for servers on loopback
     #[arg(long, value_name = "FILE")]
     key: Vec<PathBuf>,
 
-    /// A key that library clients may use on --link-listen; give it again for more. Not needed on loopback.
+    /// A key that library clients may use at --link-listen; repeat for more. Not needed on loopback
     #[arg(long, value_name = "FILE")]
     client_key: Vec<PathBuf>,
 
-    /// Refuse links that would not be encrypted, to servers and of library clients: of peers that are too old for it, or
-    /// without a key.
+    /// Refuse links that would not be encrypted (older peers, or no key), to servers and from library clients
     #[arg(long)]
     require_encryption: bool,
 
-    /// Who may connect, as CIDR; give it again for more [default: private ranges, and loopback where the server is
-    /// on loopback].
+    /// Addresses that may connect, as CIDR; repeat for more [default: private ranges, and loopback if the server is on
+    /// loopback]
     #[arg(long, value_name = "CIDR")]
     allow_clients: Vec<AddressRange>,
 
-    /// Load balancers, as CIDR, that must say who their clients are by the PROXY protocol, version 1 or 2, and are
-    /// believed; give it again for more. What they announce is subject to --allow-clients.
+    /// Load balancers, as CIDR, that must send the PROXY protocol (version 1 or 2); repeat for more. Announced clients
+    /// are subject to --allow-clients
     #[arg(long, value_name = "CIDR")]
     proxy_protocol_from: Vec<AddressRange>,
 
-    /// Network threads; 0: one for each core that this process may use.
+    /// Network threads; 0: one for each core this process may use
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
 
-    /// Upper bound on the latency that waiting for a fuller batch adds, such as 200us or 1ms; 0 sends what each
-    /// turn brings [default: a quarter of --sla, otherwise 200us].
+    /// Largest delay that batching adds, such as 200us or 1ms; 0 sends what each turn of the event loop brings
+    /// [default: a quarter of --sla, otherwise 200us]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     max_delay: Option<Duration>,
 
-    /// The latency that 99 of 100 requests are to stay below, such as 1ms.
+    /// The latency that 99 of 100 requests should stay below, such as 1ms
     #[arg(long, value_name = "TIME", value_parser = parse_sla)]
     sla: Option<Duration>,
 
-    /// When a batch goes.
+    /// When a batch leaves
     #[arg(long, value_enum, default_value_t = Batch::Adaptive)]
     batch: Batch,
 
-    /// Clients at one time; more are refused.
+    /// Largest number of clients; more are refused
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
 
-    /// How long clients may take to finish after SIGTERM.
+    /// Time that clients have to finish after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     drain_deadline: Duration,
 
-    /// Answer `spillway status`, `reload` and `drain` on this UNIX socket, for owner and group.
+    /// Admin socket for `spillway status`, `reload`, `drain` and `relief`, for owner and group
+    /// [default: helper.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway, if one of them can be used]
     #[arg(long, value_name = "PATH", visible_alias = "socket")]
     status_socket: Option<PathBuf>,
 
-    /// Answer Prometheus (/metrics), programs (/status), health checks (/health) and browsers (/) on this address:
-    /// HOST:PORT, :PORT for every IPv4 address of this host, or PORT for loopback only. It asks for no password.
+    /// Serve Prometheus (/metrics), programs (/status), health checks (/health) and browsers (/) on this address:
+    /// HOST:PORT, :PORT for all IPv4 addresses, or PORT for loopback. Without a password
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Batch {
-    /// Size and interval follow the load (PostMan, Algorithm 1), the interval at most --max-delay.
+    /// Size and interval follow the load (PostMan, Algorithm 1), with --max-delay as the longest interval
     Adaptive,
-    /// PostMan's Algorithm 1 as published, without an upper bound: for comparison.
+    /// PostMan's Algorithm 1 as published, without an upper bound: for comparison
     Algorithm1,
-    /// Always wait for --max-delay or 64 KiB.
+    /// Always wait for --max-delay or 64 KiB
     Fixed,
-    /// Wait from a batch's first request on, nearly --max-delay at most, where others can be expected meanwhile.
+    /// Wait from a batch's first request, for at most --max-delay, if others are expected meanwhile
     Deadline,
-    /// As deadline, and while the server has two batches to answer the next one is held until a reply comes.
+    /// As deadline; while two batches are unanswered, hold the next one until a reply arrives
     Following,
 }
 
@@ -156,7 +154,11 @@ impl Args {
     }
 
     /// Where settings come from, now and at each reload.
-    fn source(self) -> Source {
+    fn source(mut self) -> Source {
+        if self.config.is_none() && self.status_socket.is_none() {
+            // Once, not at each reload: the socket is in use then, by this helper.
+            self.status_socket = spillway_daemon::free_usual_socket("helper");
+        }
         match self.config.clone() {
             Some(path) => Box::new(move || read_file(&path, true).map_err(|problems| problems.to_string())),
             None => Box::new(move || self.config().map_err(|error| error.to_string())),

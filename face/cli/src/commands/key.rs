@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// Keys that helpers and clients prove themselves with to a server.
+/// Create keys
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -14,12 +14,12 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum KeyCommand {
-    /// Make a new key and write it to FILE, for its owner only (mode 0600). An existing file is left alone.
+    /// Create a key file, readable for its owner only (mode 0600)
     ///
-    /// Give the same file to the server (`spillway run --key FILE`) and to its helpers (`spillway helper --key
-    /// FILE`). Library clients get another key (`--client-key`), which cannot speak for anybody else.
+    /// Give the same file to the server (`spillway run --key FILE`) and to its helpers (`spillway helper --key FILE`).
+    /// Library clients get another key (`--client-key`), which opens no helper's link. An existing file is not changed.
     New {
-        /// Where to write it. The file must not exist.
+        /// Where to write the key. The file must not exist
         file: PathBuf,
     },
 }

@@ -15,72 +15,72 @@ use spillway_load::config::{Assignment, Config, Fill, Helpers, Loop, SelfRelief,
 use spillway_load::control::{Order, parse_duration};
 use spillway_load::{Error, Report, Surroundings, failed, output};
 
-/// Drive a server with verified load
+/// Generate load and verify every reply
 ///
-/// Every reply is compared byte for byte. In the open loop (the default) requests are due at the times of a
-/// seeded process, and latency counts from then. The exit status is 1 when replies were wrong or lost or
-/// connections were reset, 2 when the run could not be done; slowness is no failure.
+/// Replies are compared byte for byte. In the open loop (the default) a seeded process sets the times at which requests
+/// are due, and latency counts from then. The exit code is 1 when replies were wrong or lost or connections were reset,
+/// and 2 when the run could not be done. Slow replies do not change it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The server's ordinary port, or a helper's raw port
+    /// The server's ordinary port, or a helper's port for plain clients
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     server: SocketAddr,
-    /// A helper's link port to move connections to; may be given several times
+    /// Link port of a helper to move connections to; repeat for more
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     helper: Vec<SocketAddr>,
-    /// Each connection is a session of the client library, carried by one --helper or by --link, and by another when
-    /// that is lost
+    /// Make each connection a session of the client library, carried by a --helper or by --link, and by another one
+    /// when that fails
     #[arg(long)]
     sessions: bool,
-    /// The server's own link port: sessions' last way, or their only one
+    /// The server's own link port, the last route of sessions or their only one
     #[arg(long, value_name = "HOST:PORT", value_parser = address, requires = "sessions")]
     link: Option<SocketAddr>,
-    /// All sessions begin on the first --helper, and the others stand by; otherwise they are spread
+    /// Begin all sessions on the first --helper and keep the others as standby; otherwise sessions are spread
     #[arg(long, requires = "sessions")]
     standby: bool,
-    /// Sessions begin at --link, go to helpers when replies are later than --sla, and come back, by themselves
+    /// Begin sessions at --link, move them to helpers while replies are later than --sla, and back
     #[arg(long, requires = "link")]
     relief: bool,
-    /// With --relief: so many connections are those of one process, which decides for itself
+    /// With --relief: connections that decide together, as those of one process do
     #[arg(long, value_name = "N", default_value_t = 10, requires = "relief")]
     group: u32,
-    /// With --relief: so many helpers are asked for their load before one is chosen
+    /// With --relief: helpers that are asked for their load before one is chosen
     #[arg(long, value_name = "N", default_value_t = 2, requires = "relief")]
     asked: usize,
-    /// The clients' key for the server (with --helper or --link)
+    /// Key of library clients (with --helper or --link)
     #[arg(long, value_name = "FILE")]
     client_key: Option<PathBuf>,
-    /// Refuse links that would not be encrypted: of a server or helper that is too old for it
+    /// Refuse links that would not be encrypted (older peers)
     #[arg(long, requires = "client_key")]
     require_encryption: bool,
-    /// What to speak
+    /// Protocol of requests
     #[arg(long, value_enum, default_value_t = Protocol::Memcached)]
     protocol: Protocol,
-    /// Connections, each with at most one request outstanding
+    /// Connections, each with at most one outstanding request
     #[arg(short, long, value_name = "N", default_value_t = 50)]
     connections: u32,
-    /// Threads, each with its share of the connections and of the rate
+    /// Threads, each with its share of connections and rate
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u32,
-    /// Open loop: requests a second over all connections
+    /// Open loop: requests per second over all connections
     #[arg(short, long, value_name = "PER_SECOND", default_value_t = 1000.0, conflicts_with = "closed")]
     rate: f64,
     /// Closed loop: each connection sends its next request when it has its reply
     #[arg(long)]
     closed: bool,
-    /// How arrivals are spaced
+    /// Distribution of the times between arrivals
     #[arg(long, value_enum, default_value_t = Arrive::Poisson)]
     arrivals: Arrive,
-    /// Which connection an arrival goes to
+    /// How an arrival chooses its connection
     #[arg(long, value_enum, default_value_t = Assign::RoundRobin)]
     assign: Assign,
-    /// From the start to the last arrival; `0s` means until `stop`, SIGINT or SIGTERM
+    /// Time from the start to the last arrival; 0s: until `stop`, SIGINT or SIGTERM
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     duration: Duration,
-    /// Left out of the totals, from the start
+    /// Time from the start that is left out of the totals
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     warmup: Duration,
-    /// After the end, sent requests that remain unanswered for so long are lost
+    /// Requests that are unanswered for this time after the end are lost
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     drain: Duration,
     /// A reply later than this is late
@@ -107,25 +107,26 @@ pub struct Args {
     /// Several generators that set keys of one space: this one's number, from 0, and how many there are
     #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = share)]
     share: (u32, u32),
-    /// Of everything random
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Requests that may wait in the client for their busy connections
+    /// Requests that may wait in the generator for their busy connections
     #[arg(long, value_name = "N", default_value_t = 1 << 18)]
     queue: u32,
     /// Time between the starts of two connections' moves
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_duration)]
     pace: Duration,
-    /// Do something at a time after the start: `20s=rate:9600`, `20s=move:helper:pace=100us,mark:relief`
+    /// Run commands at a time after the start: `20s=rate:9600`, `20s=move:helper:pace=100us,mark:relief`
     #[arg(long, value_name = "TIME=COMMANDS", value_parser = Order::parse)]
     at: Vec<Vec<Order>>,
-    /// Read commands: `rate N`, `move helper|direct [pace=TIME] [count=N]`, `relief on|off|auto`, `mark NAME`, `start`, `stop`
+    /// Read commands: `rate N`, `move helper|direct [pace=TIME] [count=N]`, `relief on|off|auto`, `mark NAME`, `start`,
+    /// `stop`
     #[arg(long, value_enum, value_name = "FROM")]
     control: Option<Control>,
     /// Connect and fill, then wait for the command `start [MONOTONIC_NS]`
     #[arg(long, requires = "control")]
     hold: bool,
-    /// Connections that go away do not fail the run (for tests of faults)
+    /// Do not count reset connections as failures (for tests of faults)
     #[arg(long)]
     allow_resets: bool,
     /// Width of the bins in the JSON outputs
@@ -137,7 +138,7 @@ pub struct Args {
     /// Write events as JSON lines to standard output, instead of the table
     #[arg(long)]
     events: bool,
-    /// Write a line a second to standard error even if it is no terminal
+    /// Write a line a second to standard error even if it is not a terminal
     #[arg(long)]
     progress: bool,
 }

@@ -13,20 +13,20 @@ use tracing_subscriber::fmt::MakeWriter;
 /// How decisions are logged, by whatever command.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Form of log lines, on stderr
+    /// Format of log lines on standard error
     #[arg(long, global = true, value_enum, default_value_t = Form::Text, value_name = "FORM", help_heading = "Log")]
     log: Form,
 
-    /// Log details, too. SPILLWAY_LOG sets the level otherwise: debug, info (default), warn
+    /// Log details. Otherwise SPILLWAY_LOG sets the level: debug, info (default) or warn
     #[arg(short, long, global = true, help_heading = "Log")]
     verbose: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
-    /// For people: message and facts
+    /// A message and its facts
     Text,
-    /// For programs: an object a line, with every fact as a field
+    /// One object on each line, with each fact as a field
     Json,
 }
 
@@ -36,8 +36,8 @@ impl Args {
         self.install(stderr);
     }
 
-    /// Sets the log of a daemon up: a thread of its own writes, and panics are log lines, too, since a panic that waited for
-    /// a full pipe would never end its thread.
+    /// Sets the log of a daemon up: a thread of its own writes, and panics are log lines, too, since a panic that
+    /// waited for a full pipe would never end its thread.
     ///
     /// # Errors
     /// The host has no threads left.

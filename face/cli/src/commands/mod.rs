@@ -3,8 +3,11 @@
 pub(crate) mod assess;
 pub(crate) mod check;
 pub(crate) mod connections;
+mod deprecated;
 pub(crate) mod doctor;
 pub(crate) mod drain;
+pub(crate) mod generate;
+pub(crate) mod groups;
 pub(crate) mod helper;
 pub(crate) mod key;
 pub(crate) mod load;
@@ -20,4 +23,5 @@ mod services;
 pub(crate) mod sidecar;
 mod sockets;
 pub(crate) mod status;
+mod times;
 pub(crate) mod top;

@@ -21,35 +21,36 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// How often they are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Say whether a service's clients are to be helped: now, whatever policies think of it.
+/// Override relief for a service: on, off or auto
 ///
-/// Everybody on this machine who knows the service is told: helpers and sidecars by its name in their configuration,
-/// servers under `spillway run` by process id, program or port. A helper told `off` takes no more clients and sends
-/// library clients away; plain clients that it has are served. A sidecar moves its clients. A server sends sessions to
-/// helpers (`on`) or back (`off`); those that come later, too. `auto` takes the word back.
+/// The override replaces every policy, for present and later clients, at each helper and sidecar of this host that has
+/// a service of this name, and at servers under `spillway run` that are named by process id, port or program.
+///
+/// A sidecar moves its sessions. A server asks sessions to move to helpers (`on`) or to its own link port (`off`). A
+/// helper that is told `off` refuses new clients, PLAIN CLIENTS TOO, and sends library clients away; present plain
+/// clients are served. `auto` ends the override.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A service, or a server here: pid:812, port:11211, or a program.
+    /// Name of a service, or a server of this host: pid:812, port:11211, or its program
     service: String,
 
-    /// auto, on or off.
+    /// auto, on or off
     word: Word,
 
-    /// How long the word holds; then it is auto again [default: for ever].
+    /// How long the override holds; afterwards auto [default: until `auto`]
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     lasts: Option<Duration>,
 
-    /// All servers here of this name, where several have it.
+    /// Act on all servers of this name, if several have it
     #[arg(long)]
     all: bool,
 
-    /// Come back when clients have gone where the word sends them, or no more of them go. Plain clients of helpers, and
-    /// sessions that know no other way, stay.
+    /// Return when clients have moved where the override sends them, or no more of them move. Plain clients of helpers
+    /// stay, and sessions without another route
     #[arg(long)]
     wait: bool,
 
-    /// The admin socket of a helper or sidecar; may be given several times [default: all in /run/spillway, and those of
-    /// sidecars' units].
+    /// Admin socket of a helper or sidecar; repeat for more [default: those in /run/spillway and of sidecars' units]
     #[arg(long = "socket", value_name = "PATH")]
     sockets: Vec<PathBuf>,
 }

@@ -5,29 +5,29 @@ use std::process::ExitCode;
 
 use spillway_helper::control::{Changed, Request, ask};
 
-use super::output;
+use super::{output, sockets};
 
-/// Have a helper on this machine read its settings again and put them in force, all or none.
+/// Reload a helper's settings
 ///
-/// Waits for the outcome. Where something is wrong, the settings before stay in force, and the exit code is 1.
-/// Clients are left alone: docs/operations.md says what happens to those whom a change concerns. Services that were
-/// drained come back.
+/// Prints the outcome. With anything wrong the previous settings stay in force, and the exit code is 1.
+/// docs/howto/helper.md says which clients a change affects. Drained services accept clients again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The helper's admin socket.
-    #[arg(long, value_name = "PATH", default_value = spillway_helper::DEFAULT_SOCKET)]
-    socket: PathBuf,
+    /// Admin socket of the helper [default: helper.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 
-    /// The outcome as JSON.
+    /// Print the outcome as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let changed = match ask::<Changed>(&args.socket, &Request::Reload {}) {
+    let socket = args.socket.clone().unwrap_or_else(sockets::helper);
+    let changed = match ask::<Changed>(&socket, &Request::Reload {}) {
         Ok(changed) => changed,
         Err(error) => {
-            eprintln!("spillway: not reloaded, everything stays as it was: {error}");
+            eprintln!("spillway: not reloaded, everything stays as it was: {}: {error}", socket.display());
             return ExitCode::FAILURE;
         }
     };

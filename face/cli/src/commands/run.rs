@@ -18,48 +18,49 @@ use spillway_shim_core::config;
 
 use program::Unfit;
 
-/// Start a server whose clients helpers may serve. The server keeps its process id and its ordinary port.
+/// Start a server that helpers may serve
 ///
-/// COMMAND may be a script or another program that starts the server: whichever process first waits for clients is
-/// helped, and its children and other workers are passed by.
+/// The server keeps its process id and its ordinary port. COMMAND may be a script or another program that starts the
+/// server: the process that first waits for clients gets the link port; its children and other workers do not.
 ///
-/// Programs that cannot be helped (static, Go, other C libraries, set-user-ID) run as ever with a warning, or not at
-/// all with --require. SPILLWAY_OFF=1 in the environment does as --off.
+/// Programs that cannot be helped (static, Go, C libraries other than glibc, set-user-ID) run without help and with a
+/// warning, or, with --require, are not started. SPILLWAY_OFF=1 in the environment is the same as --off.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where helpers connect: HOST:PORT (an IP address), or :PORT for all addresses, which needs a key
+    /// The link port: HOST:PORT with an IP address, or :PORT for all addresses, which needs a key
     /// [default: :11411 with a key, 127.0.0.1:11411 without]
     #[arg(long, value_name = "ADDR")]
     link: Option<String>,
-    /// A key that helpers use; several while keys are rotated. Only its owner may be able to read the file
+    /// A key of helpers; repeat while keys are rotated. Only its owner may be able to read the file
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
-    /// A key that library clients use
+    /// A key of library clients; repeat while keys are rotated
     #[arg(long = "client-key", value_name = "FILE")]
     client_keys: Vec<PathBuf>,
     /// Client addresses that helpers may carry [default: private ranges, and loopback over loopback links]
     #[arg(long = "allow-clients", value_name = "CIDR")]
     allow_clients: Vec<AddressRange>,
-    /// The server's port to serve, if it listens on several [default: the first that it polls]
+    /// The server's port to serve, if it listens on several [default: the first one it polls]
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// Sessions of the client library at once, 0 for none: each keeps up to 256 KiB of replies until its client has them
+    /// Largest number of sessions; 0 refuses them. Each holds up to 256 KiB of replies that its client has not
+    /// acknowledged
     #[arg(long, value_name = "N", default_value_t = config::SESSIONS_MAX_DEFAULT)]
     sessions_max: usize,
-    /// Memory for all sessions; beyond it those that hold most and do not read are ended. At least 16MiB
+    /// Memory for all sessions, at least 16MiB; beyond it, sessions that hold most and do not read end
     #[arg(long, value_name = "SIZE", value_parser = parse_sessions_memory, default_value = "256MiB")]
     sessions_memory: u64,
 
-    /// Send sessions that are helped back when requests have been few and fast for so long; 0s: never.
+    /// Send helped sessions back after requests were few and fast for this time; 0s: never
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     release_after: Duration,
-    /// Refuse links that would not be encrypted: of peers that are too old for it. Needs --key or --client-key
+    /// Refuse links that would not be encrypted (older peers). Needs --key or --client-key
     #[arg(long)]
     require_encryption: bool,
-    /// Fail rather than run the server without helpers
+    /// Do not start a server that cannot be helped
     #[arg(long)]
     require: bool,
-    /// Run the command as if there was no Spillway
+    /// Run the command without Spillway
     #[arg(long)]
     off: bool,
     /// The server and its arguments
@@ -143,6 +144,7 @@ fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
         (name(config::REQUIRE), require.into()),
         (name(config::REQUIRE_ENCRYPTION), if args.require_encryption { "1" } else { "0" }.into()),
         (name(config::LAUNCH), launch.into()),
+        (name(config::STARTED), std::process::id().to_string().into()),
     ])
 }
 
@@ -156,11 +158,11 @@ fn parse_sessions_memory(text: &str) -> Result<u64, String> {
 fn key_files(files: &[PathBuf]) -> Result<String, String> {
     let mut lines = Vec::new();
     for file in files {
+        spillway_keys::read_key_file(file).map_err(|error| error.to_string())?;
         let path = fs::canonicalize(file).map_err(|error| format!("key file {}: {error}", file.display()))?;
         let Some(text) = path.to_str().filter(|text| !text.contains('\n')) else {
             return Err(format!("key file {}: its name is not plain text", file.display()));
         };
-        spillway_keys::read_key_file(&path).map_err(|error| error.to_string())?;
         lines.push(text.to_owned());
     }
     Ok(lines.join("\n"))

@@ -3,17 +3,17 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use spillway_helper::config::parse_duration;
 use spillway_shim_core::status::{Request, ServerPage, State, ask_all};
 
+use super::times::time_or_seconds;
 use super::{output, servers};
 
 /// Give up waiting for an answer after this.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Switch helping off or on again in a running server, without touching its ordinary port.
+/// Switch helping off or on in a running server
 ///
-/// Only the server's user and root may do that. The server says so in its log.
+/// The ordinary port is not affected. Only the server's user and root may do this; the server logs it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -22,21 +22,21 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Take no more links, and end those there are.
+    /// Refuse new links and end the present ones
     ///
-    /// Helpers are asked to move their connections away. Library clients go back to direct connections. Plain clients
-    /// of a helper are reset when the time is over.
+    /// Helpers are asked to move their clients away, and library clients return to direct connections. Plain clients of
+    /// a helper are reset when the time is over.
     Off {
         #[command(flatten)]
         which: Which,
-        /// How long links may take to move their connections away, such as 500ms or 5s; a number alone is seconds
-        #[arg(long, value_name = "TIME", default_value = "5s", value_parser = within)]
+        /// Time that helpers have to move their clients away, such as 500ms or 5s
+        #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_or_seconds)]
         within: Duration,
-        /// Come back only when all links have ended
+        /// Return when all links have ended
         #[arg(long)]
         wait: bool,
     },
-    /// Take links again.
+    /// Accept links again
     On {
         #[command(flatten)]
         which: Which,
@@ -45,20 +45,12 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// Which server: pid:812, port:11211 (its own or its link port), a program, or just the number
+    /// The server: pid:812, port:11211 (its ordinary port or its link port), its program, or the number alone
     #[arg(required_unless_present = "all")]
     server: Option<String>,
-    /// All servers of this name, or without a name all servers here
+    /// All servers of this name; without a name, all servers of this host
     #[arg(long)]
     all: bool,
-}
-
-/// A time with its unit; a number without one is seconds, as it was before there were units.
-fn within(text: &str) -> Result<Duration, String> {
-    match text.parse::<u32>() {
-        Ok(seconds) => Ok(Duration::from_secs(seconds.into())),
-        Err(_) => parse_duration(text).map_err(|error| error.to_string()),
-    }
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -97,18 +89,5 @@ fn outcome(page: &ServerPage, until: Option<Duration>) -> Result<State, String> 
             return Err(format!("server {} is still {}", page.pid, state.name()));
         }
         std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_units_and_seconds_need_none() {
-        assert_eq!(within("1s"), Ok(Duration::from_secs(1)));
-        assert_eq!(within("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!((within("3600"), within("0")), (Ok(Duration::from_secs(3600)), Ok(Duration::ZERO)));
-        assert!(within("1 s").is_err() && within("soon").is_err());
     }
 }

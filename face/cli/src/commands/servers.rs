@@ -28,8 +28,8 @@ impl fmt::Display for Unclear {
     }
 }
 
-/// The servers that a command is for: without a name all of them, otherwise the one of that name. Of a name that several
-/// have they are all meant only if that is said (`all`); the error lists them.
+/// The servers that a command is for: without a name all of them, otherwise the one of that name. Of a name that
+/// several have they are all meant only if that is said (`all`); the error lists them.
 pub(crate) fn choose(name: Option<&str>, all: bool) -> Result<Vec<ServerPage>, Unclear> {
     let (pages, unreadable) = find();
     let Some(name) = name else {

@@ -27,19 +27,19 @@ impl clap::Args for Services {
                 option(
                     "service",
                     "NAME=ADDR",
-                    "A server to relieve: a name of your choice, and its link port",
+                    "A server to relieve: a name of your choice, and the server's link port",
                 )
                 .required_unless_present("config"),
             )
             .arg(option(
                 "listen",
                 "[NAME=]ADDR",
-                "Take plain clients here, for the service named, or the one before",
+                "Accept plain clients here, for the service named, or the one before",
             ))
             .arg(option(
                 "link-listen",
                 "[NAME=]ADDR",
-                "Take library clients here, for the service named, or the one before",
+                "Accept library clients here, for the service named, or the one before",
             ))
     }
 

@@ -13,65 +13,78 @@ use spillway_helper::config::{
 };
 use spillway_policy::{ASKED_DEFAULT, Word};
 use spillway_sidecar::{Listen, Settings, loopback};
+use tracing::warn;
 
-/// Stand beside an unmodified client of a memcached, a redis or any other TCP server: take its connections here, and
-/// carry each as a session straight to the server, or through helpers while replies are late.
+use super::deprecated::renamed;
+use super::doctor::link_problem;
+
+/// Helpers that are probed at the start.
+const PROBED_MAX: usize = 16;
+
+/// Run a sidecar beside an unmodified client
 ///
-/// When a helper dies, sessions go on through another one, or to the server itself, with their requests in flight: the
-/// client notices nothing. The server runs under `spillway run --link ADDR --client-key FILE`; helpers have
-/// `--link-listen`, and the same client key.
+/// Clients connect to the sidecar. Each connection becomes a session, which goes directly to the server, and through
+/// helpers while replies are late. When a helper dies, its sessions continue through another one or directly, with
+/// their requests in flight.
 ///
-/// SIGTERM: takes no more connections, ends those that are idle, waits for the others; a second one ends at once.
-/// SIGUSR1: a status line on stderr.
+/// The server runs under `spillway run --link ADDR --client-key FILE`; helpers have `--link-listen` and the same client
+/// key.
+///
+/// SIGTERM drains: no new connections, idle ones close, and --drain-deadline for the others; a second SIGTERM, a second
+/// later or more, ends the process at once. SIGUSR1 logs a status line.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  spillway sidecar --server 10.0.0.5:11411 --helpers 10.0.0.9:11412,10.0.0.10:11412 \\
+  spillway sidecar --link 10.0.0.5:11411 --helpers 10.0.0.9:11412,10.0.0.10:11412 \\
       --client-key /etc/spillway/client.key --listen 11211 --protocol memcached
-  spillway sidecar --server 10.0.0.5:6411 --helpers dns:helpers.cache.svc:6412 \\
+  spillway sidecar --link 10.0.0.5:6411 --helpers dns:helpers.cache.svc:6412 \\
       --client-key /etc/spillway/client.key --listen unix:/run/redis.sock --protocol redis
 
 ADDR is HOST:PORT, :PORT for every address of this host, or PORT for loopback only.")]
 pub(crate) struct Args {
-    /// The server's own link port (`spillway run --link`): carries sessions while no helper does.
-    #[arg(long, value_name = "ADDR", env = "SPILLWAY_SIDECAR_SERVER")]
-    server: String,
+    /// The server's own link port (`spillway run --link`), which carries sessions while no helper does
+    #[arg(long, value_name = "ADDR", env = "SPILLWAY_SIDECAR_LINK", required_unless_present = "server")]
+    link: Option<String>,
+
+    /// The name of --link in older versions
+    #[arg(long, value_name = "ADDR", env = "SPILLWAY_SIDECAR_SERVER", hide = true)]
+    server: Option<String>,
 
     /// Link ports of helpers: ADDRESS:PORT,… or dns:NAME:PORT or etcd:…, which are followed as they change [default:
-    /// none, so that all goes directly].
+    /// none, all sessions are direct]
     #[arg(long, value_name = "LIST", env = "SPILLWAY_SIDECAR_HELPERS")]
     helpers: Option<Source>,
 
-    /// Certificates (PEM) of the authorities that etcd's certificate may come from. Required for --helpers etcd:https://….
+    /// Certificates (PEM) of the authorities for etcd's certificate. Required for --helpers etcd:https://…
     #[arg(long, value_name = "FILE", env = "SPILLWAY_SIDECAR_ETCD_CA_FILE")]
     etcd_ca_file: Option<PathBuf>,
 
-    /// The client certificate (PEM, with its chain) for an etcd that asks for one.
+    /// Client certificate (PEM, with its chain) for an etcd that requires one
     #[arg(long, value_name = "FILE", env = "SPILLWAY_SIDECAR_ETCD_CERT_FILE")]
     etcd_cert_file: Option<PathBuf>,
 
-    /// The client certificate's private key (PEM, mode 0600).
+    /// Private key of the client certificate (PEM, mode 0600)
     #[arg(long, value_name = "FILE", env = "SPILLWAY_SIDECAR_ETCD_KEY_FILE")]
     etcd_key_file: Option<PathBuf>,
 
-    /// The user, for an etcd with authentication.
+    /// User, for an etcd with authentication
     #[arg(long, value_name = "NAME", env = "SPILLWAY_SIDECAR_ETCD_USER")]
     etcd_user: Option<String>,
 
-    /// The user's password, on one line (mode 0600).
+    /// Password of the user, on one line (mode 0600)
     #[arg(long, value_name = "FILE", env = "SPILLWAY_SIDECAR_ETCD_PASSWORD_FILE")]
     etcd_password_file: Option<PathBuf>,
 
-    /// The key that the server and its helpers accept of clients (see `spillway key new`). Not needed where all of them
-    /// are on loopback.
+    /// Key of library clients at the server and its helpers (`spillway key new`). Not needed if all of them are on
+    /// loopback
     #[arg(long, value_name = "FILE", env = "SPILLWAY_SIDECAR_CLIENT_KEY")]
     client_key: Option<PathBuf>,
 
-    /// Refuse links that would not be encrypted: of a server or helper that is too old for it. Needs --client-key.
+    /// Refuse links that would not be encrypted (older servers or helpers). Needs --client-key
     #[arg(long, env = "SPILLWAY_SIDECAR_REQUIRE_ENCRYPTION")]
     require_encryption: bool,
 
-    /// Take clients here: ADDR, or unix:PATH; give it again for more.
+    /// Accept clients here: ADDR, or unix:PATH; repeat for more
     #[arg(
         long,
         value_name = "ADDR|unix:PATH",
@@ -81,78 +94,78 @@ pub(crate) struct Args {
     )]
     listen: Vec<String>,
 
-    /// Permissions of UNIX sockets, octal.
+    /// Permissions of UNIX sockets, octal
     #[arg(long, value_name = "MODE", default_value = "660", value_parser = octal, env = "SPILLWAY_SIDECAR_SOCKET_MODE")]
     socket_mode: u32,
 
-    /// What clients speak, so that latency can be measured; bytes are never changed.
+    /// Protocol of the clients, for measuring latency; bytes are never changed
     #[arg(long, value_enum, default_value_t = Protocol::Tcp, env = "SPILLWAY_SIDECAR_PROTOCOL")]
     protocol: Protocol,
 
-    /// The p99 of replies that is wanted, such as 1ms: later ones call for relief.
+    /// The p99 of replies that is wanted, such as 1ms
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_duration, env = "SPILLWAY_SIDECAR_SLA")]
     sla: Duration,
 
-    /// Whether helpers are used: `auto` when replies are later than --sla and helpers are of use; `on` always; `off` only
-    /// while the server is not to be had otherwise. `spillway relief NAME …` says otherwise while it runs.
+    /// When helpers are used: `auto` while replies are later than --sla and helpers improve them; `on` always; `off`
+    /// only if the server cannot be reached directly. `spillway relief NAME` overrides it at run time
     #[arg(long, value_name = "auto|on|off", default_value_t = Word::Auto, env = "SPILLWAY_SIDECAR_RELIEF")]
     relief: Word,
 
-    /// What `spillway relief` calls the service here.
+    /// Name of the service for `spillway relief`
     #[arg(long, value_name = "NAME", default_value = "service", env = "SPILLWAY_SIDECAR_NAME")]
     name: String,
 
-    /// So many helpers, at random, are asked for their load before one is chosen.
+    /// Helpers, chosen at random, that are asked for their load before one is used
     #[arg(long, value_name = "N", default_value_t = ASKED_DEFAULT, env = "SPILLWAY_SIDECAR_ASK")]
     ask: usize,
 
-    /// Who may connect by TCP, as CIDR; give it again for more [default: this host].
+    /// Addresses that may connect by TCP, as CIDR; repeat for more [default: loopback]
     #[arg(long, value_name = "CIDR", value_delimiter = ',', env = "SPILLWAY_SIDECAR_ALLOW_CLIENTS")]
     allow_clients: Vec<AddressRange>,
 
-    /// Load balancers, as CIDR, that must say who their clients are by the PROXY protocol, version 1 or 2; give it again
-    /// for more. Whom they announce is subject to --allow-clients, and appears in the log; the server sees this host.
+    /// Load balancers, as CIDR, that must send the PROXY protocol (version 1 or 2); repeat for more. Announced clients
+    /// are subject to --allow-clients and appear in the log; the server sees the address of this host
     #[arg(long, value_name = "CIDR", value_delimiter = ',', env = "SPILLWAY_SIDECAR_PROXY_PROTOCOL_FROM")]
     proxy_protocol_from: Vec<AddressRange>,
 
-    /// Network threads. Connections are spread over them; each decides on relief for its own.
+    /// Network threads. Connections are spread over them, and each thread decides on relief for its own
     #[arg(long, value_name = "N", default_value_t = 1, env = "SPILLWAY_SIDECAR_THREADS")]
     threads: usize,
 
-    /// How long a client waits until a helper or the server has answered; then it is reset.
+    /// Time that a client waits for a helper or the server before it is reset
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration, env = "SPILLWAY_SIDECAR_CONNECT_TIMEOUT")]
     connect_timeout: Duration,
 
-    /// Connections at one time; more are refused.
+    /// Largest number of connections; more are refused
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), env = "SPILLWAY_SIDECAR_MAX_CONNECTIONS")]
     max_connections: u32,
 
-    /// Memory for bytes that wait, of all connections. Above three quarters of it clients that do not read their replies
-    /// are paused; at the limit those that hold most are reset.
+    /// Memory for buffered bytes of all connections. Above three quarters, clients that do not read their replies are
+    /// paused; at the limit, those that hold most are reset
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size, env = "SPILLWAY_SIDECAR_MAX_MEMORY")]
     max_memory: u64,
 
-    /// How long connections may take to become idle after SIGTERM.
+    /// Time that connections have to become idle after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration, env = "SPILLWAY_SIDECAR_DRAIN_DEADLINE")]
     drain_deadline: Duration,
 
-    /// Answer `spillway status` on this UNIX socket, for owner and group.
+    /// Admin socket for `spillway status` and `relief`, for owner and group
+    /// [default: sidecar.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway, if one of them can be used]
     #[arg(long, value_name = "PATH", visible_alias = "socket", env = "SPILLWAY_SIDECAR_STATUS_SOCKET")]
     status_socket: Option<PathBuf>,
 
-    /// Answer Prometheus (/metrics), programs (/status) and health checks (/health) on this address. It asks for no
-    /// password.
+    /// Serve Prometheus (/metrics), programs (/status) and health checks (/health) on this address. Without a password
     #[arg(long, value_name = "ADDR", env = "SPILLWAY_SIDECAR_METRICS")]
     metrics: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Protocol {
-    /// Text, meta and binary.
+    /// Text, meta and binary
     Memcached,
-    /// RESP2 and RESP3.
+    /// RESP2 and RESP3
     Redis,
-    /// Anything in which a client asks and awaits the answer.
+    /// Any protocol in which a client sends a request and waits for its reply
     Tcp,
 }
 
@@ -167,9 +180,12 @@ impl Args {
             Some(path) => spillway_keys::read_key_file(Path::new(path))?,
             None => Key::loopback_only(),
         };
-        let server = server_address(&self.server)?;
+        if self.server.is_some() {
+            renamed("sidecar --server", "--link");
+        }
+        let server = server_address(self.link.or(self.server).as_deref().unwrap_or_default())?;
         if self.client_key.is_none() && !server.ip().is_loopback() {
-            return Err(format!("--server {server} is on another host: give --client-key FILE").into());
+            return Err(format!("--link {server} is on another host: give --client-key FILE").into());
         }
         if self.require_encryption && self.client_key.is_none() {
             return Err(
@@ -215,7 +231,7 @@ impl Args {
             max_connections: self.max_connections,
             max_memory: self.max_memory,
             drain_deadline: self.drain_deadline,
-            socket: self.status_socket,
+            socket: self.status_socket.or_else(|| spillway_daemon::free_usual_socket("sidecar")),
             metrics: self.metrics.as_deref().map(listen_address).transpose()?,
             encryption,
             ..Settings::new(server, key)
@@ -230,9 +246,28 @@ fn listen_on(text: &str, mode: u32) -> Result<Vec<Listen>, AddressError> {
     }
 }
 
+/// Warns about addresses that are no link ports, on a thread of its own: sessions would only find them silent.
+fn probe_link_ports(settings: &Settings, client_key: Option<PathBuf>) {
+    let mut ports = vec![("--link", settings.server)];
+    if let Some(Source::Static(helpers)) = &settings.helpers {
+        ports.extend(helpers.iter().take(PROBED_MAX).map(|helper| ("--helpers", *helper)));
+    }
+    let probe = move || {
+        for (option, address) in ports {
+            if let Some(problem) = link_problem(&address.to_string(), client_key.as_deref()) {
+                warn!(option, %address, "no link: {problem}");
+            }
+        }
+    };
+    // Without it everything works as well.
+    let _ = std::thread::Builder::new().name("probe".into()).spawn(probe);
+}
+
 pub(crate) fn run(args: Args) -> ExitCode {
+    let client_key = args.client_key.clone();
     let ended = args
         .settings()
+        .inspect(|settings| probe_link_ports(settings, client_key))
         .and_then(|settings| spillway_sidecar::run(settings).map_err(Box::<dyn std::error::Error>::from));
     ended.unwrap_or_else(|error| {
         spillway_daemon::say(&format!("spillway: {error}"));

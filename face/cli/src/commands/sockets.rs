@@ -1,4 +1,4 @@
-//! Admin sockets of helpers and sidecars of this machine: whom to ask where nobody is named.
+//! Admin sockets of the helpers and sidecars of this host, for commands without `--socket`.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 const UNIT_PREFIX: &str = "spillway-sidecar-";
 const UNIT_SOCKET: &str = "status.sock";
 
-/// In the order of their names. Nobody need answer there.
+/// Those in the directories of services and of this user, in the order of their names. A killed daemon leaves its socket.
 pub(crate) fn all() -> Vec<PathBuf> {
-    let own = Path::new(spillway_helper::DEFAULT_SOCKET).parent();
-    own.and_then(Path::parent).map(below).unwrap_or_default()
+    spillway_daemon::usual_directories().iter().filter_map(|own| own.parent()).flat_map(below).collect()
+}
+
+/// That of the helper which is meant where none is named.
+pub(crate) fn helper() -> PathBuf {
+    spillway_daemon::find_usual_socket("helper")
 }
 
 fn below(run: &Path) -> Vec<PathBuf> {

@@ -13,19 +13,19 @@ use spillway_sidecar::SidecarStatus;
 
 use super::{output, servers, sockets};
 
-/// Say what the helpers on this machine are doing (links, clients and batches), the sidecars, and the servers here that run
-/// under `spillway run`.
+/// Show helpers, sidecars and servers of this host
 ///
-/// A helper or a sidecar has to have an admin socket (`helper.socket` in its file, or --status-socket) in /run/spillway or
-/// where its unit puts it; others are named by --socket. Servers tell their own user and root.
+/// Helpers and sidecars answer on their admin sockets (`helper.socket` in the file, or --status-socket) in
+/// /run/spillway, in your own runtime directory, or where their units put them; --socket names others. A server answers
+/// its own user and root.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only the helper or the sidecar with this admin socket [default: the usual ones, and all servers]
+    /// Only the helper or sidecar with this admin socket [default: the usual ones, and all servers]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Everything, as JSON: with --socket that status, otherwise the lists `helpers`, `sidecars` and `servers`, and the first
-    /// of the former two as `helper` and `sidecar`
+    /// Print JSON: with --socket that status, otherwise the lists `helpers`, `sidecars` and `servers`, and the first of
+    /// the former two as `helper` and `sidecar`
     #[arg(long)]
     json: bool,
 }
@@ -129,9 +129,9 @@ fn unread(pages: &[Unreadable]) -> Vec<String> {
 
 /// Why the usual helper does not answer, where no admin socket is found.
 fn nobody_there() -> String {
-    let usual = Path::new(spillway_helper::DEFAULT_SOCKET);
-    match Answer::of(usual) {
-        Err(error) => cannot_ask(usual, &error),
+    let usual = sockets::helper();
+    match Answer::of(&usual) {
+        Err(error) => cannot_ask(&usual, &error),
         Ok(_) => "no helper answered".into(),
     }
 }

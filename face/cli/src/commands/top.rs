@@ -20,34 +20,30 @@ use servers::SeenServer;
 use sidecars::SeenSidecar;
 
 use super::sockets;
+use super::times::interval;
 
-/// Watch the helpers and sidecars of this machine, and the servers that run under `spillway run`: requests, batches, what batching
-/// adds, CPU, links, stalls, refusals.
+/// Watch helpers, sidecars and servers of this host
 ///
-/// On a terminal the view is drawn again each second until Ctrl-C; elsewhere a plain block is printed each time.
+/// Shows requests, batches, the delay that batching adds, CPU, links, stalls and refusals. On a terminal the view is
+/// drawn again each second until Ctrl-C; elsewhere a plain block is printed each time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Measure for one interval, print, end.
+    /// Print one interval and end
     #[arg(long)]
     once: bool,
 
-    /// As JSON; without --once a document a line, each interval.
+    /// Print JSON; without --once one document on a line for each interval
     #[arg(long)]
     json: bool,
 
-    /// Only the helper or sidecar with this admin socket; give it again for more [default: all in /run/spillway, those of
-    /// sidecars' units, and all servers].
+    /// Only the helper or sidecar with this admin socket; repeat for more [default: those in /run/spillway and of
+    /// sidecars' units, and all servers]
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
 
-    /// Seconds from one look to the next.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
-    interval: f64,
-}
-
-fn interval(text: &str) -> Result<f64, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "a number of seconds from 0.1 to 3600".to_owned())
+    /// Time from one measurement to the next
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
 }
 
 /// Everything at one look.
@@ -75,8 +71,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    let interval = Duration::from_secs_f64(args.interval);
-    match watch(&args, &sockets, interval) {
+    match watch(&args, &sockets, args.interval) {
         Ok(code) => code,
         // Whoever read this has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,

@@ -66,12 +66,8 @@ impl Served {
     /// As [`beside`](Self::beside), with standard error to this file.
     pub fn beside_logging_to(&self, log: Option<&str>, arguments: &[&str]) -> Beside {
         let helpers = self.ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        let mut all = vec![
-            "--server".to_owned(),
-            self.link.to_string(),
-            "--client-key".into(),
-            self.client_file.clone(),
-        ];
+        let mut all =
+            vec!["--link".to_owned(), self.link.to_string(), "--client-key".into(), self.client_file.clone()];
         if !helpers.is_empty() {
             all.extend(["--helpers".into(), helpers]);
         }

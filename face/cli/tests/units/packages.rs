@@ -75,7 +75,7 @@ fn there(root: &Path) {
         ("usr/share/spillway/systemd/memcached.service.d/spillway.conf", 0o644),
         ("lib/systemd/system/spillway-sidecar@.service", 0o644),
         ("etc/spillway/helper.toml", 0o644),
-        ("usr/share/doc/spillway/operations.md", 0o644),
+        ("usr/share/doc/spillway/docs/howto/helper.md", 0o644),
         ("usr/share/doc/spillway/examples/kubernetes/helper.yaml", 0o644),
     ] {
         let found = fs::metadata(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));

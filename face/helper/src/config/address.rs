@@ -15,6 +15,13 @@ pub struct AddressError {
 enum Problem {
     NotAnAddress,
     NoPort,
+    /// This text is not a port.
+    NotAPort(String),
+    /// An IPv6 address without brackets around it.
+    Brackets {
+        host: String,
+        port: String,
+    },
     Lookup(io::Error),
     NotFound,
 }
@@ -23,8 +30,12 @@ impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = &self.text;
         match &self.problem {
-            Problem::NotAnAddress => write!(f, "{text} is no address: give HOST:PORT, :PORT or PORT"),
+            Problem::NotAnAddress => write!(f, "{text} is not an address: give HOST:PORT, :PORT or PORT"),
             Problem::NoPort => write!(f, "{text} has no port: give HOST:PORT"),
+            Problem::NotAPort(port) => write!(f, "{text}: {port:?} is not a port (1 to 65535)"),
+            Problem::Brackets { host, port } => {
+                write!(f, "{text}: an IPv6 address needs brackets: [{host}]:{port}")
+            }
             Problem::Lookup(error) => write!(f, "cannot look up {text}: {error}"),
             Problem::NotFound => write!(f, "{text} has no address"),
         }
@@ -39,9 +50,9 @@ impl std::error::Error for AddressError {}
 /// It is no address, or its name is not known.
 pub fn server_address(text: &str) -> Result<SocketAddr, AddressError> {
     let error = |problem| AddressError { text: text.to_owned(), problem };
-    if text.starts_with(':') || text.parse::<u16>().is_ok() {
-        let loopback = format!("127.0.0.1:{}", text.trim_start_matches(':'));
-        return loopback.parse().map_err(|_| error(Problem::NotAnAddress));
+    let port = text.strip_prefix(':').unwrap_or(text);
+    if let Ok(port) = port.parse::<u16>() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
     look_up(text)?.into_iter().next().ok_or_else(|| error(Problem::NotFound))
 }
@@ -64,8 +75,8 @@ pub fn listen_addresses(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(vec![(Ipv4Addr::LOCALHOST, port).into()]);
     }
-    if let Some(port) = text.strip_prefix(':') {
-        let port = port.parse::<u16>().map_err(|_| error(Problem::NotAnAddress))?;
+    if let Some(port) = text.strip_prefix(':').filter(|rest| !rest.contains(':')) {
+        let port = port.parse::<u16>().map_err(|_| error(Problem::NotAPort(port.to_owned())))?;
         let mut all: Vec<SocketAddr> = vec![(Ipv4Addr::UNSPECIFIED, port).into()];
         // A host may have no IPv6.
         if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
@@ -82,8 +93,21 @@ fn look_up(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(vec![address]);
     }
-    let Some((host, port)) = text.rsplit_once(':') else { return Err(error(Problem::NoPort)) };
-    if host.is_empty() || host.contains([':', '[', ']']) || port.parse::<u16>().is_err() {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        // What begins with a digit and is no dotted address is meant to be a port.
+        let is_port = text.starts_with(|first: char| first.is_ascii_digit()) && !text.contains('.');
+        return Err(error(if is_port { Problem::NotAPort(text.to_owned()) } else { Problem::NoPort }));
+    };
+    if host.parse::<Ipv6Addr>().is_ok() {
+        return Err(error(Problem::Brackets { host: host.to_owned(), port: port.to_owned() }));
+    }
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Err(error(Problem::Brackets { host: text.to_owned(), port: "PORT".to_owned() }));
+    }
+    if port.parse::<u16>().is_err() {
+        return Err(error(Problem::NotAPort(port.to_owned())));
+    }
+    if host.is_empty() || host.contains([':', '[', ']']) {
         return Err(error(Problem::NotAnAddress));
     }
     let found = text.to_socket_addrs().map_err(|lookup| error(Problem::Lookup(lookup)))?;
@@ -98,9 +122,15 @@ mod tests {
     fn says_what_is_missing() {
         for (text, why) in [
             ("10.0.0.1", "no port"),
-            ("a:b:1", "no address"),
-            ("host:port", "no address"),
-            (":x", "no address"),
+            ("a:b:1", "not an address"),
+            ("host:port", "\"port\" is not a port"),
+            (":x", "\"x\" is not a port"),
+            ("99999", "\"99999\" is not a port (1 to 65535)"),
+            ("80x", "\"80x\" is not a port"),
+            ("10.0.0.1:99999", "\"99999\" is not a port"),
+            ("::1:11411", "brackets: [::1]:11411"),
+            ("2001:db8::5:11411", "brackets: [2001:db8::5]:11411"),
+            ("fe80::", "brackets: [fe80::]:PORT"),
         ] {
             let error = listen_addresses(text).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

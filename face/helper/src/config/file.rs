@@ -105,7 +105,7 @@ impl Reader<'_> {
     fn config(&mut self, file: &File) -> HelperConfig {
         let helper = &file.helper;
         let default = HelperConfig::new(Vec::new());
-        let socket = self.path(&helper.socket).unwrap_or(crate::DEFAULT_SOCKET.into());
+        let socket = self.path(&helper.socket).unwrap_or_else(crate::usual_socket);
         let mut config = HelperConfig {
             name: self.named(&helper.name).unwrap_or(default.name),
             engine: self.engine(&helper.engine),

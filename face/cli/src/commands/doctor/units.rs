@@ -47,7 +47,7 @@ fn finding((name, ours): (&str, &str), unit: &str, drop_ins: &str) -> Finding {
     let start = all.lines().rfind(|line| line.trim_start().starts_with("ExecStart=")).unwrap_or_default();
     if !paths(start, "ExecStart").iter().any(|word| word.ends_with("/spillway")) {
         let next =
-            format!("to adopt it: copy {ours}/{name}.d to /etc/systemd/system, see docs/operations.md");
+            format!("to adopt it: copy {ours}/{name}.d to /etc/systemd/system, see docs/howto/adopt.md");
         return Finding::ok(what, format!("{name} starts its server without Spillway; {next}"));
     }
     let forbidden = paths(&all, "NoExecPaths").iter().any(|path| path == "/");

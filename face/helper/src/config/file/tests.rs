@@ -30,7 +30,7 @@ fn problem(text: &str) -> String {
 fn a_short_file_has_the_defaults() {
     let config = read(LEAST).unwrap();
     let default = HelperConfig::new(config.services.clone());
-    let default = HelperConfig { socket: Some(crate::DEFAULT_SOCKET.into()), ..default };
+    let default = HelperConfig { socket: Some(crate::usual_socket()), ..default };
     assert_eq!(config.to_string(), default.to_string());
     let service = Service {
         listen: config.services[0].listen.clone(),

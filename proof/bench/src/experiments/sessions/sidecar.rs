@@ -163,7 +163,7 @@ impl Sidecar {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let launch = Launch::new(program)
             .name("sidecar")
-            .args(["sidecar", "--server", &link.to_string(), "--listen", &address.to_string()])
+            .args(["sidecar", "--link", &link.to_string(), "--listen", &address.to_string()])
             .args(["--protocol", protocol.name()])
             .args(["--require-encryption", "--client-key"])
             .arg(stage.client_key());

@@ -93,7 +93,7 @@ impl<'a> Cast<'a> {
         let helper = stage.middle.spawn(&launch.wrapper(&stderr))?;
         let launch = Launch::new(&programs.spillway)
             .name("sidecar")
-            .args(["sidecar", "--server", &link.to_string(), "--helpers", &helper_link.to_string()])
+            .args(["sidecar", "--link", &link.to_string(), "--helpers", &helper_link.to_string()])
             .args(["--name", "sidecar", "--listen", &sidecar_plain.to_string()])
             .args(["--protocol", "memcached", "--require-encryption", "--client-key"])
             .arg(stage.client_key())

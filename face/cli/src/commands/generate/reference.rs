@@ -1,0 +1,97 @@
+//! The reference of commands and options, as Markdown.
+
+use std::fmt::Write;
+
+use clap::{Arg, Command};
+
+/// A section for each command that help shows, with a table of its options.
+pub(super) fn text(command: &Command) -> String {
+    let mut text = String::new();
+    for one in command.get_subcommands().filter(|one| !one.is_hide_set() && one.get_name() != "help") {
+        section(&mut text, one, &format!("spillway {}", one.get_name()));
+    }
+    text
+}
+
+fn section(text: &mut String, command: &Command, name: &str) {
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let _ = writeln!(text, "### `{name}`\n\n{about}.\n");
+    let shown: Vec<&Arg> =
+        command.get_arguments().filter(|arg| !arg.is_hide_set() && !is_common(arg)).collect();
+    if !shown.is_empty() {
+        text.push_str("| option | meaning | default |\n|---|---|---|\n");
+        for arg in shown {
+            let _ = writeln!(text, "| {} | {} | {} |", spelling(arg), meaning(arg), default(arg));
+        }
+        text.push('\n');
+    }
+    for inner in command.get_subcommands().filter(|one| one.get_name() != "help") {
+        section(text, inner, &format!("{name} {}", inner.get_name()));
+    }
+}
+
+/// Options of every command have a table of their own.
+fn is_common(arg: &Arg) -> bool {
+    ["help", "version", "log", "verbose"].contains(&arg.get_id().as_str())
+}
+
+fn spelling(arg: &Arg) -> String {
+    let values = arg.get_value_names().unwrap_or_default().join(" ");
+    let takes_value = arg.get_action().takes_values();
+    match arg.get_long() {
+        Some(long) if takes_value => format!("`--{long} {}`", escape(&values)),
+        Some(long) => format!("`--{long}`"),
+        None => format!("`{}`", escape(&values)),
+    }
+}
+
+fn meaning(arg: &Arg) -> String {
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    let mut words = vec![help.split(" [default:").next().unwrap_or_default().trim().to_owned()];
+    let values: Vec<String> = arg
+        .get_possible_values()
+        .iter()
+        .filter(|_| arg.get_action().takes_values())
+        .map(|value| format!("`{}`", value.get_name()))
+        .collect();
+    if !values.is_empty() {
+        words.push(format!("({})", values.join(", ")));
+    }
+    if let Some(variable) = arg.get_env() {
+        words.push(format!("(`{}`)", variable.to_string_lossy()));
+    }
+    escape(&words.join(" ")).replace('\n', " ")
+}
+
+/// The default that clap knows, or that the help text names.
+fn default(arg: &Arg) -> String {
+    let values: Vec<String> =
+        arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    let named = help.split_once("[default:").map(|(_, rest)| rest.trim().trim_end_matches(']').to_owned());
+    match named {
+        Some(named) => escape(&named).replace('\n', " "),
+        None if values.is_empty() || !arg.get_action().takes_values() => String::new(),
+        None => format!("`{}`", escape(&values.join(","))),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_documentation_has_every_command_and_option() {
+        let page = include_str!("../../../../../docs/commands.md");
+        let mut command = crate::definition();
+        command.build();
+        let (_, documented) = page.split_once("## Every command\n\n").expect("the heading of the reference");
+        let made = super::text(&command);
+        assert!(
+            documented.trim() == made.trim(),
+            "docs/commands.md is not what `spillway generate reference` prints below \"Every command\""
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! Times on the command line that are numbers of seconds in older versions.
+
+use std::time::Duration;
+
+use spillway_helper::config::parse_duration;
+
+/// A time with its unit, such as `500ms`. A number alone is seconds.
+pub(crate) fn time_or_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
+        Some(time) => Ok(time),
+        None => parse_duration(text).map_err(|error| error.to_string()),
+    }
+}
+
+/// As [`time_or_seconds`], from 100 ms to an hour: how long or how often something is measured.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    let interval = time_or_seconds(text)?;
+    let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
+    if allowed.contains(&interval) { Ok(interval) } else { Err("give a time from 100ms to 1h".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_seconds() {
+        assert_eq!(time_or_seconds("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(time_or_seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(time_or_seconds("500ms"), Ok(Duration::from_millis(500)));
+        for wrong in ["-1", "nan", "inf", "1e300", "soon", ""] {
+            assert!(time_or_seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn intervals_have_a_range() {
+        assert_eq!(interval("1"), Ok(Duration::from_secs(1)));
+        assert!(interval("0").is_err() && interval("2h").is_err());
+    }
+}

@@ -1,0 +1,204 @@
+//! The shell blocks of README and docs run as they are printed, and links lead somewhere.
+//!
+//! Each block is run on one host, unless a comment above it says otherwise. Hosts are network namespaces inside a
+//! namespace of the test's own: fixed ports, `/etc/spillway` and `/run` are the test's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+const HOSTS: &str = include_str!("support/hosts.sh");
+
+/// Where a block is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    OneHost,
+    /// `# on a helper's host` and the like say where a paragraph is run.
+    ThreeHosts,
+    /// On one of those hosts, after the README's blocks: `server`, `helper`, `client`.
+    Host(String),
+    /// By another test, or by none for a reason.
+    Elsewhere(String),
+}
+
+struct Block {
+    place: Place,
+    line: usize,
+    text: String,
+}
+
+fn pages() -> Vec<PathBuf> {
+    let listed = Command::new("git").args(["ls-files", "*.md"]).current_dir(ROOT).output().unwrap();
+    let names = String::from_utf8(listed.stdout).unwrap();
+    let pages: Vec<PathBuf> = names.lines().map(|name| Path::new(ROOT).join(name)).collect();
+    assert!(pages.len() > 20, "the pages are found: {names}");
+    pages
+}
+
+fn place(comment: &str, page: &Path) -> Place {
+    let Some(place) = comment.trim().strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->")) else {
+        return Place::OneHost;
+    };
+    let host = |name: &str| Place::Host(name.to_owned());
+    match place {
+        "run on three hosts" => Place::ThreeHosts,
+        "run on the server's host" => host("server"),
+        "run on the helper's host" => host("helper"),
+        "run on the client's host" => host("client"),
+        other => {
+            let test = other.strip_prefix("run by ").map(|test| Path::new(ROOT).join(test));
+            let is_told = test.is_some_and(|test| test.exists()) || other.starts_with("not run: ");
+            assert!(is_told, "{}: no place for a block: {other}", page.display());
+            Place::Elsewhere(other.to_owned())
+        }
+    }
+}
+
+fn blocks(page: &Path) -> Vec<Block> {
+    let text = fs::read_to_string(page).unwrap();
+    let (mut blocks, mut before) = (Vec::new(), "");
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        if line.trim() == "```sh" {
+            let body: Vec<&str> =
+                lines.by_ref().map(|(_, line)| line).take_while(|line| line.trim() != "```").collect();
+            blocks.push(Block { place: place(before, page), line: number + 1, text: body.join("\n") + "\n" });
+        }
+        before = line;
+    }
+    blocks
+}
+
+/// The programs where every user may run them, and a directory for one run.
+struct Run(PathBuf);
+
+impl Run {
+    fn new(name: &str) -> Run {
+        let directory = std::env::temp_dir().join(format!("spillway-docs-{name}-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let programs = Path::new(env!("CARGO_BIN_EXE_spillway")).parent().unwrap();
+        for program in ["spillway", "libspillway_shim.so"] {
+            fs::copy(programs.join(program), directory.join(program))
+                .unwrap_or_else(|error| panic!("{program}: {error}; build the workspace first"));
+        }
+        Run(directory)
+    }
+
+    /// Runs a script in namespaces of its own; `None` where this user may not make any.
+    fn script(&self, script: &str) -> Option<String> {
+        let file = self.0.join("script.sh");
+        fs::write(&file, format!("{HOSTS}\n{script}")).unwrap();
+        let output = Command::new("unshare")
+            .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .args(["bash", "-u"])
+            .arg(&file)
+            .arg(&self.0)
+            .output()
+            .unwrap();
+        let text =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}:\n{text}", output.status);
+        Some(text)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("skipped: needs root, for namespaces");
+    }
+    is_root
+}
+
+#[test]
+fn every_block_says_where_it_is_run() {
+    for page in pages() {
+        blocks(&page);
+    }
+}
+
+#[test]
+fn blocks_for_one_host_run_as_printed() {
+    if !is_root() {
+        return;
+    }
+    let mut pages_run = 0;
+    for page in pages() {
+        let here: Vec<Block> =
+            blocks(&page).into_iter().filter(|block| block.place == Place::OneHost).collect();
+        if here.is_empty() {
+            continue;
+        }
+        pages_run += 1;
+        let lines: Vec<usize> = here.iter().map(|block| block.line).collect();
+        println!("{}: blocks at lines {lines:?}", page.display());
+        let script: String = here.iter().map(|block| block.text.as_str()).collect();
+        let run = Run::new(&format!("one-{pages_run}"));
+        let told = run.script(&format!("one_host\nset -e -o pipefail\n{script}")).unwrap();
+        assert!(!told.contains("panicked"), "{told}");
+    }
+    assert_eq!(pages_run, 2, "README and tutorial");
+}
+
+/// The lines of a block for three hosts as calls of `on HOST`, a paragraph each.
+fn paragraphs(block: &str) -> String {
+    let mut script = String::new();
+    for paragraph in block.split("\n\n") {
+        let comment = paragraph.lines().next().unwrap_or_default();
+        let host = ["server", "helper", "client"]
+            .into_iter()
+            .find(|host| comment.contains(&format!("{host}'s host")));
+        let host = host.unwrap_or("server");
+        script += &format!("on {host} <<'PARAGRAPH'\n{}\nPARAGRAPH\n", paragraph.trim_end());
+    }
+    script
+}
+
+#[test]
+fn blocks_for_several_hosts_run_as_printed() {
+    if !is_root() {
+        return;
+    }
+    let readme = Path::new(ROOT).join("README.md");
+    let mut script = String::from("three_hosts\nset -e -o pipefail\n");
+    for block in blocks(&readme).iter().filter(|block| block.place == Place::ThreeHosts) {
+        script += &paragraphs(&block.text);
+    }
+    script += "check_deployment\n";
+    let mut run = 0;
+    for page in pages() {
+        for block in blocks(&page) {
+            let Place::Host(host) = &block.place else { continue };
+            println!("{}: the block at line {} on {host}", page.display(), block.line);
+            script += &format!("on {host} <<'PARAGRAPH'\n{}PARAGRAPH\n", block.text);
+            run += 1;
+        }
+    }
+    assert!(run >= 4, "{run}");
+    let told = Run::new("three").script(&script).unwrap();
+    assert!(told.contains("the deployment answers") && !told.contains("panicked"), "{told}");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut dead = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for rest in text.split("](").skip(1) {
+            let target = rest.split([')', ' ']).next().unwrap_or_default();
+            let file = target.split('#').next().unwrap_or_default();
+            let is_file = !file.is_empty() && !target.contains("://");
+            if is_file && !page.parent().unwrap().join(file).exists() {
+                dead.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}

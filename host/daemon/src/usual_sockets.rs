@@ -1,0 +1,86 @@
+//! Where admin sockets are unless an option or a file says otherwise: `/run/spillway`, which units and root use, or
+//! `spillway` in the user's own runtime directory.
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+/// The directory of services; their units create it.
+const SERVICES: &str = "/run/spillway";
+
+/// The directories in which a program that asks looks for admin sockets.
+pub fn usual_directories() -> Vec<PathBuf> {
+    let user = runtime_directory(std::env::var_os("XDG_RUNTIME_DIR"));
+    [PathBuf::from(SERVICES)].into_iter().chain(user).collect()
+}
+
+/// The admin socket of a daemon with this name, such as `helper`, that starts with the rights of this process.
+pub fn usual_socket(name: &str) -> PathBuf {
+    place(usual_directories(), |directory| access(directory, Access::WRITE_OK).is_ok()).join(file_name(name))
+}
+
+/// The admin socket of the daemon with this name, for a program that asks it.
+pub fn find_usual_socket(name: &str) -> PathBuf {
+    let is_socket = |path: &Path| path.metadata().is_ok_and(|file| file.file_type().is_socket());
+    let sockets: Vec<PathBuf> =
+        usual_directories().iter().map(|directory| directory.join(file_name(name))).collect();
+    sockets.iter().find(|path| is_socket(path)).unwrap_or(&sockets[0]).clone()
+}
+
+/// The usual admin socket for a daemon that was given none, if its directory exists or is the user's own, and no
+/// other daemon answers there. Without one a daemon that is started for a trial runs as well.
+pub fn free_usual_socket(name: &str) -> Option<PathBuf> {
+    let path = usual_socket(name);
+    let directory = path.parent()?;
+    create_usual_directory(directory);
+    (access(directory, Access::WRITE_OK).is_ok() && UnixStream::connect(&path).is_err()).then_some(path)
+}
+
+/// Creates a user's own directory of admin sockets, with access for this user only. Other directories are created by
+/// packages, units and operators.
+pub(crate) fn create_usual_directory(directory: &Path) {
+    if runtime_directory(std::env::var_os("XDG_RUNTIME_DIR")).as_deref() == Some(directory) {
+        // What is wrong with the directory shows when the socket is made.
+        let _ = DirBuilder::new().mode(0o700).create(directory);
+    }
+}
+
+fn file_name(name: &str) -> String {
+    format!("{name}.sock")
+}
+
+/// Our directory in the one that `XDG_RUNTIME_DIR` names, which must be absolute (XDG Base Directory Specification).
+fn runtime_directory(variable: Option<OsString>) -> Option<PathBuf> {
+    variable.map(PathBuf::from).filter(|path| path.is_absolute()).map(|path| path.join("spillway"))
+}
+
+/// The services' directory for a process that may write there, otherwise the user's own, if there is one.
+fn place(mut directories: Vec<PathBuf>, may_write: impl Fn(&Path) -> bool) -> PathBuf {
+    let chosen = if directories.len() > 1 && !may_write(&directories[0]) { 1 } else { 0 };
+    directories.swap_remove(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_come_before_the_users_own_directory() {
+        let both = || vec![PathBuf::from(SERVICES), PathBuf::from("/run/user/7/spillway")];
+        assert_eq!(place(both(), |_| true), Path::new(SERVICES));
+        assert_eq!(place(both(), |_| false), Path::new("/run/user/7/spillway"));
+        assert_eq!(place(vec![SERVICES.into()], |_| false), Path::new(SERVICES));
+    }
+
+    #[test]
+    fn only_an_absolute_runtime_directory_counts() {
+        assert_eq!(runtime_directory(Some("/run/user/7".into())), Some("/run/user/7/spillway".into()));
+        assert_eq!(runtime_directory(Some("elsewhere".into())), None);
+        assert_eq!(runtime_directory(Some("".into())), None);
+        assert_eq!(runtime_directory(None), None);
+    }
+}
