@@ -10,6 +10,7 @@ use spillway_lab::Quota;
 use crate::error::Error;
 use crate::goodput::{Driver, Ramped, Tally, Timing};
 use crate::measure::{OTHERS_PERCENT_MAX, Step, Used, again, stopped};
+use crate::neighbours;
 use crate::ramp::Ramp;
 use crate::relief::sla_us;
 use crate::scene::{Scene, System};
@@ -43,6 +44,16 @@ const NEAR: f64 = 0.95;
 const TRIES: u32 = 3;
 /// A helped server is asked for so many times the direct capacity, to see how much it can do at all.
 const HELPED_TIMES: f64 = 5.0;
+
+/// Whether a machine that others use is calibrated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Neighbours {
+    /// No: the calibration fails, and names them.
+    #[default]
+    Refused,
+    /// Yes, with a note.
+    Accepted,
+}
 
 /// What calibration found.
 #[derive(Clone, Debug, Default)]
@@ -81,9 +92,9 @@ impl Calibration {
 ///
 /// # Errors
 /// When the machine is too slow, or when others use it: a spoilt calibration would spoil everything after it.
-pub fn calibrate(scene: &mut Scene, timing: Timing) -> Result<Calibration, Error> {
+pub fn calibrate(scene: &mut Scene, timing: Timing, neighbours: Neighbours) -> Result<Calibration, Error> {
     let mut tally = Tally::default();
-    let (costs, aimed_per_s) = measured_costs(scene, timing, &mut tally)?;
+    let (costs, aimed_per_s, busy) = measured_costs(scene, timing, neighbours, &mut tally)?;
     let mut quota = costs.quota(aimed_per_s);
     scene.set_quota(Some(quota))?;
     let mut driver = Driver::start(scene, System::Plain, timing)?;
@@ -102,7 +113,7 @@ pub fn calibrate(scene: &mut Scene, timing: Timing) -> Result<Calibration, Error
         scene.set_quota(Some(quota))?;
         ramped = ramp(scene, aimed_per_s, sla_us, timing, &mut tally)?;
     }
-    let mut notes: Vec<String> = ramped.trouble.iter().cloned().collect();
+    let mut notes: Vec<String> = busy.into_iter().chain(ramped.trouble.iter().cloned()).collect();
     let kept_per_s = if rule::is_disturbed(&ramped.found, aimed_per_s) {
         notes.push(
             "the machine kept the ramp from the server's limit, so its capacity follows from costs alone"
@@ -148,16 +159,24 @@ pub fn given(scene: &mut Scene, direct_per_s: f64, timing: Timing) -> Result<Cal
     Ok(Calibration { quota: Some(quota), direct_per_s, sla_us, notes, tally, ..Calibration::default() })
 }
 
-/// What requests cost without a quota, direct at the capacity and helped in the burst, and the capacity that follows.
-fn measured_costs(scene: &mut Scene, timing: Timing, tally: &mut Tally) -> Result<(Costs, f64), Error> {
+/// What requests cost without a quota, direct at the capacity and helped in the burst, and the capacity that follows; and
+/// what was wrong with the machine meanwhile, if that is accepted.
+fn measured_costs(
+    scene: &mut Scene,
+    timing: Timing,
+    neighbours: Neighbours,
+    tally: &mut Tally,
+) -> Result<(Costs, f64, Option<String>), Error> {
+    let mut quiet = Quiet { neighbours, busy: None };
     scene.set_quota(None)?;
     let (placement, speed) = (scene.setting().placement, scene.speed());
     let mut aimed_per_s = CAPACITY_MIN_PER_S;
-    let mut costs = Costs { server_us: server_cost(scene, aimed_per_s, timing, tally)?, ..Costs::default() };
+    let mut costs =
+        Costs { server_us: quiet.server_cost(scene, aimed_per_s, timing, tally)?, ..Costs::default() };
     let mut driver = Driver::start(scene, System::Helped, timing)?;
     // A request costs less when there are more of them: each look is at a higher rate, and never at one that is too high.
     for _ in 0..COST_LOOKS_MAX {
-        let step = quiet(&mut driver, BURST_TIMES * aimed_per_s)?;
+        let step = quiet.measure(&mut driver, BURST_TIMES * aimed_per_s)?;
         costs.helper_us = each_us(&step, step.used.helper_s);
         costs.clients_us = each_us(&step, step.used.clients_s);
         costs.bridge_us = each_us(&step, step.used.bridge_s);
@@ -175,26 +194,46 @@ fn measured_costs(scene: &mut Scene, timing: Timing, tally: &mut Tally) -> Resul
     tally.add(&driver.finish()?);
     let too_slow = |refusal: rule::TooSlow| Error::Usage(refusal.to_string());
     costs.checked_capacity_per_s(&placement, speed).map_err(too_slow)?;
-    costs.server_us = server_cost(scene, aimed_per_s, timing, tally)?;
-    Ok((costs, aimed_per_s))
+    costs.server_us = quiet.server_cost(scene, aimed_per_s, timing, tally)?;
+    Ok((costs, aimed_per_s, quiet.busy))
 }
 
-fn server_cost(scene: &mut Scene, rate_per_s: f64, timing: Timing, tally: &mut Tally) -> Result<f64, Error> {
-    let mut driver = Driver::start(scene, System::Plain, timing)?;
-    let step = quiet(&mut driver, rate_per_s)?;
-    tally.add(&driver.finish()?);
-    Ok(each_us(&step, step.used.server_s()))
+/// Measures while the machine is quiet, or notes that it was not.
+struct Quiet {
+    neighbours: Neighbours,
+    /// What others did, if that was accepted.
+    busy: Option<String>,
 }
 
-/// Measures at a rate, again while others are at work, and fails if they do not stop.
-fn quiet(driver: &mut Driver<'_>, rate_per_s: f64) -> Result<Step, Error> {
-    let step = again(TRIES, || driver.measure(rate_per_s, COST_FOR), |step| others(&step.used).is_none())?;
-    match others(&step.used) {
-        Some(why) => Err(Error::Usage(format!(
-            "{why}, so that a calibration would be spoilt: wait until the machine is quiet, or give the demo a capacity with \
-             --capacity N (requests a second)"
-        ))),
-        None => Ok(step),
+impl Quiet {
+    fn server_cost(
+        &mut self,
+        scene: &mut Scene,
+        rate_per_s: f64,
+        timing: Timing,
+        tally: &mut Tally,
+    ) -> Result<f64, Error> {
+        let mut driver = Driver::start(scene, System::Plain, timing)?;
+        let step = self.measure(&mut driver, rate_per_s)?;
+        tally.add(&driver.finish()?);
+        Ok(each_us(&step, step.used.server_s()))
+    }
+
+    /// Measures at a rate, again while others are at work, and fails if they do not stop and are not accepted.
+    fn measure(&mut self, driver: &mut Driver<'_>, rate_per_s: f64) -> Result<Step, Error> {
+        let step =
+            again(TRIES, || driver.measure(rate_per_s, COST_FOR), |step| others(&step.used).is_none())?;
+        let Some(why) = others(&step.used) else { return Ok(step) };
+        if self.neighbours == Neighbours::Accepted {
+            self.busy = Some(format!("{why} while costs were measured"));
+            return Ok(step);
+        }
+        let named = neighbours::busiest();
+        let named = if named.is_empty() { named } else { format!(" (now: {named})") };
+        Err(Error::Usage(format!(
+            "{why}{named}, which would spoil the calibration. Wait until the machine is quiet, give the server's capacity \
+             with --capacity N (requests a second), or go on with --anyway"
+        )))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::calibrate::{Calibration, calibrate, given, helped_throughput};
+use crate::calibrate::{Calibration, Neighbours, calibrate, given, helped_throughput};
 use crate::error::Error;
 use crate::goodput::{Tally, Timing};
 use crate::results::{Results, write_file, write_json};
@@ -32,6 +32,8 @@ pub struct Options {
     pub after_s: u64,
     /// Requests a second that the server serves alone; the scene calibrates itself where it is not given.
     pub direct_per_s: Option<f64>,
+    /// Whether the scene calibrates itself although others use the machine.
+    pub neighbours: Neighbours,
     /// How long the helper may wait to fill a batch; a fixed part of the SLA where it is not given.
     pub max_delay: Option<Duration>,
     /// Where the report goes; the results go beside it.
@@ -48,6 +50,7 @@ impl Options {
             relieved_s: 12,
             after_s: 6,
             direct_per_s: None,
+            neighbours: Neighbours::Refused,
             max_delay: None,
             report: PathBuf::from("target/demo/report.html"),
         }
@@ -111,7 +114,7 @@ pub fn play(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
         Some(direct_per_s) => given(&mut scene, direct_per_s, timing)?,
         None => {
             say(out, "calibrating: what requests cost here, and how much the server does alone (about 35 s)");
-            calibrate(&mut scene, timing)?
+            calibrate(&mut scene, timing, options.neighbours)?
         }
     };
     let direct_per_s = calibration.direct_per_s;

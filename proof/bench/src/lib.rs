@@ -14,6 +14,7 @@ pub mod generator;
 pub mod goodput;
 pub mod machine;
 pub mod measure;
+mod neighbours;
 pub mod programs;
 pub mod ramp;
 pub mod record;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use spillway_bench::calibrate::Neighbours;
 use spillway_bench::demo::{self, Options};
 use spillway_bench::scene::Setting;
 use spillway_load::control::parse_duration;
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// others use it.
     #[arg(long, value_name = "PER_SECOND")]
     capacity: Option<f64>,
+    /// Go on although others use the machine. The figures mean little then.
+    #[arg(long, conflicts_with = "capacity")]
+    anyway: bool,
     /// Seconds of light load, of burst before the word, of burst after it, and afterwards.
     #[arg(long, value_name = "S,S,S,S", value_delimiter = ',', default_values_t = [6, 8, 12, 6])]
     times: Vec<u64>,
@@ -63,6 +67,7 @@ fn options(args: Args) -> Result<Options, spillway_bench::Error> {
     };
     let mut options = Options {
         direct_per_s: args.capacity,
+        neighbours: if args.anyway { Neighbours::Accepted } else { Neighbours::Refused },
         max_delay: args.max_delay,
         report: args.report,
         ..Options::new(setting)

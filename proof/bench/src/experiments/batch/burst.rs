@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use spillway_lab::Burner;
 
-use crate::calibrate::{Calibration, FLOOR_PER_S, LIMIT_PER_S, calibrate, p99_at_fifth_us};
+use crate::calibrate::{Calibration, FLOOR_PER_S, LIMIT_PER_S, Neighbours, calibrate, p99_at_fifth_us};
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::goodput::{Driver, Ramped, Tally, Timing, ramp};
@@ -100,7 +100,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
             "--quick: {ROUNDS_QUICK} rounds instead of {ROUNDS}, so no ratio here is to be cited"
         );
     }
-    let calibration = calibrate(&mut scene, timing)?;
+    let calibration = calibrate(&mut scene, timing, Neighbours::Refused)?;
     let _ = writeln!(out, "{}", calibration.words());
     let machine = scene.machine()?;
     let measured = Measured {

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use crate::calibrate::Neighbours;
 use crate::demo::{self, Demo};
 use crate::error::Error;
 use crate::experiments::Options;
@@ -72,7 +73,10 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             return Ok(());
         }
         let setting = Setting { slow: Some(*slow), ..setting.clone() };
-        let demo = demo::play(&demo::Options::new(setting), &mut io::sink())?;
+        let demo = demo::play(
+            &demo::Options { neighbours: Neighbours::Accepted, ..demo::Options::new(setting) },
+            &mut io::sink(),
+        )?;
         tally.add(demo.tally());
         machine = demo.results.machine.clone();
         let one = Seen::of(&demo);
