@@ -275,7 +275,7 @@ fn what_keeps_it_from_starting_is_said() {
         (&["--listen", &taken], "another program listens there"),
         (&["--link-listen", "0.0.0.0:0"], "--client-key"),
         (&["--listen", "b=1"], "no --service b="),
-        (&["--max-delay", "5"], "has a unit"),
+        (&["--max-delay", "5"], "with its unit"),
         (&["--allow-clients", "10.0.0.1/8"], "after the prefix"),
         (&["--status-socket", "/no/such/directory/socket"], "create its directory"),
         (&["--service", "far=192.0.2.5:11411", "--listen", "far=0"], "no key"),

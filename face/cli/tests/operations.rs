@@ -256,7 +256,7 @@ fn settings_change_under_load_without_a_failed_request() {
     scene.write(&Settings { batch: "max_delay = \"5\"".into(), ..scene.settings() });
     let (fine, said) = scene.tell(&["reload"]);
     assert!(!fine && said.contains("everything stays as it was") && said.contains("helper.toml:"), "{said}");
-    assert!(said.contains("a time has a unit"), "{said}");
+    assert!(said.contains("give a time with its unit"), "{said}");
     let mut scene = scene;
     scene.helper.signal(HUP).unwrap();
     eventually("the log says so", || {

@@ -281,7 +281,7 @@ fn reloads_and_drains_are_logged_with_their_facts() {
     let refused = helper.fields("refused, everything stays as it was");
     assert_eq!(refused["level"], "ERROR");
     let problem = refused["problem"].as_str().unwrap();
-    assert!(problem.contains("helper.toml:4:18: a time has a unit"), "{problem}");
+    assert!(problem.contains("helper.toml:4:18: give a time with its unit"), "{problem}");
     assert!(problem.contains("; ") && problem.contains("helper.toml:8:20:"), "{problem}");
     assert!(!problem.contains('\n'), "{problem}");
 

@@ -54,7 +54,8 @@ fn describe(before: &HashMap<u32, Process>, after: &HashMap<u32, Process>, own: 
     };
     let mut others: Vec<(f64, u32, &str)> = after
         .iter()
-        .filter(|(id, _)| !is_ours(after, **id, own))
+        // The lab's interfaces have kernel threads, which descend from no process of ours.
+        .filter(|(id, process)| !is_ours(after, **id, own) && !process.name.starts_with("napi/"))
         .map(|(id, process)| (used(id, process), *id, process.name.as_str()))
         .filter(|(percent, ..)| *percent >= LEAST_PERCENT)
         .collect();

@@ -158,25 +158,9 @@ impl Order {
     }
 }
 
-/// Reads a duration: a number and a unit of `ns`, `us`, `ms`, `s`, `m` or `h`, like `100us` or `1.5s`.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let complaint =
-        || format!("`{text}` is not a duration: give a number and a unit, like 100us, 1.5s or 10m");
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit {
-        "ns" => 1e-9,
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(complaint()),
-    };
-    let number: f64 = number.parse().map_err(|_| complaint())?;
-    // Rounded to a nanosecond: 0.1 ms must not become 99,999 ns.
-    let ns = (number * seconds * 1e9).round();
-    if ns < 1e18 { Ok(Duration::from_nanos(ns as u64)) } else { Err(complaint()) }
+/// Reads a duration, as [`spillway_values::parse_duration`] does.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    spillway_values::parse_duration(text).map_err(|error| format!("`{text}`: {error}"))
 }
 
 #[cfg(test)]

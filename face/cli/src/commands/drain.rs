@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use spillway_helper::config::parse_duration;
 use spillway_helper::control::{AskError, Draining, Request, ask};
 use spillway_helper::{HelperStatus, query};
+use spillway_values::parse_duration;
 
 use super::{output, sockets};
 

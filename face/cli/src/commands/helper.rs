@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::ValueEnum;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, PolicyKind};
-use spillway_helper::config::{HelperConfig, default_max_delay, listen_address, parse_duration, read_file};
+use spillway_helper::config::{HelperConfig, default_max_delay, read_file};
 use spillway_helper::control::Source;
+use spillway_values::{listen_address, parse_duration};
 
 use super::services::Services;
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,8 +12,9 @@ use clap::ValueEnum;
 use spillway_batch::Encryption;
 use spillway_load::arrivals::Spacing;
 use spillway_load::config::{Assignment, Config, Fill, Helpers, Loop, SelfRelief, Sessions, Speech};
-use spillway_load::control::{Order, parse_duration};
+use spillway_load::control::Order;
 use spillway_load::{Error, Report, Surroundings, failed, output};
+use spillway_values::{parse_duration, server_address};
 
 /// Generate load and verify every reply
 ///
@@ -23,17 +24,17 @@ use spillway_load::{Error, Report, Surroundings, failed, output};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The server's ordinary port, or a helper's port for plain clients
-    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    #[arg(long, value_name = "HOST:PORT", value_parser = server_address)]
     server: SocketAddr,
     /// Link port of a helper to move connections to; repeat for more
-    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    #[arg(long, value_name = "HOST:PORT", value_parser = server_address)]
     helper: Vec<SocketAddr>,
     /// Make each connection a session of the client library, carried by a --helper or by --link, and by another one
     /// when that fails
     #[arg(long)]
     sessions: bool,
     /// The server's own link port, the last route of sessions or their only one
-    #[arg(long, value_name = "HOST:PORT", value_parser = address, requires = "sessions")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = server_address, requires = "sessions")]
     link: Option<SocketAddr>,
     /// Begin all sessions on the first --helper and keep the others as standby; otherwise sessions are spread
     #[arg(long, requires = "sessions")]
@@ -289,12 +290,6 @@ fn config(args: Args) -> Result<Config, Error> {
         allow_resets: args.allow_resets,
         hold: args.hold,
     })
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    let mut found =
-        text.to_socket_addrs().map_err(|e| format!("{e}: give HOST:PORT, like 10.0.0.5:11211"))?;
-    found.next().ok_or_else(|| "this name has no address".into())
 }
 
 fn share(text: &str) -> Result<(u32, u32), String> {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use spillway_batch::Role;
-use spillway_helper::config::parse_duration;
 use spillway_helper::control::{AskError, Request, Said, ask};
 use spillway_policy::Word;
 use spillway_shim_core::status::{self, ServerPage, ask_all};
+use spillway_values::parse_duration;
 
 use super::servers::Unclear;
 use super::{output, servers, sockets};

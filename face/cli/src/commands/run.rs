@@ -13,8 +13,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use spillway_batch::AddressRange;
-use spillway_helper::config::{parse_duration, parse_size};
 use spillway_shim_core::config;
+use spillway_values::{parse_duration, parse_size};
 
 use program::Unfit;
 

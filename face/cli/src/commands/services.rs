@@ -2,7 +2,8 @@
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use spillway_helper::config::{AddressError, Service, listen_addresses, server_address};
+use spillway_helper::config::Service;
+use spillway_values::{AddressError, listen_addresses, server_address};
 
 /// The services as given. Which listener belongs to which service is told by the order of the arguments, so this
 /// reads them itself.

@@ -8,11 +8,11 @@ use clap::ValueEnum;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, Encryption};
 use spillway_discovery::{EtcdAccess, EtcdFiles, Source};
-use spillway_helper::config::{
-    AddressError, listen_address, listen_addresses, parse_duration, parse_size, server_address,
-};
 use spillway_policy::{ASKED_DEFAULT, Word};
 use spillway_sidecar::{Listen, Settings, loopback};
+use spillway_values::{
+    AddressError, listen_address, listen_addresses, parse_duration, parse_size, server_address,
+};
 use tracing::warn;
 
 use super::deprecated::renamed;

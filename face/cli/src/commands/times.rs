@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillway_helper::config::parse_duration;
+use spillway_values::parse_duration;
 
 /// A time with its unit, such as `500ms`. A number alone is seconds.
 pub(crate) fn time_or_seconds(text: &str) -> Result<Duration, String> {

@@ -17,11 +17,13 @@ use spillway_batch::{AddressRange, PolicyKind};
 use spillway_discovery::{EtcdAccess, EtcdFiles};
 use toml::{Spanned, Value};
 
-use super::address::{listen_address, listen_addresses, server_address};
 use super::problem::{Problem, Problems};
 use super::schema::{Any, BatchSection, EtcdSection, File, HelperSection, ServiceSection, Texts};
-use super::value::{parse_duration, parse_rate, parse_size};
 use super::{Engine, HelperConfig, Protocol, Register, Service};
+use spillway_values::{
+    duration_text, listen_address, listen_addresses, parse_duration, parse_rate, parse_size, server_address,
+    size_text,
+};
 
 /// A file that is longer is not a configuration.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -420,8 +422,7 @@ impl Reader<'_> {
         if range.contains(&time) {
             return Some(time);
         }
-        let (least, most) =
-            (super::value::duration_text(*range.start()), super::value::duration_text(*range.end()));
+        let (least, most) = (duration_text(*range.start()), duration_text(*range.end()));
         self.problem(span, format!("give a time from {least} to {most}"));
         None
     }
@@ -432,7 +433,7 @@ impl Reader<'_> {
         if range.contains(&size) {
             return Some(size);
         }
-        let (least, most) = (super::value::size_text(*range.start()), super::value::size_text(*range.end()));
+        let (least, most) = (size_text(*range.start()), size_text(*range.end()));
         self.problem(span, format!("give a size from {least} to {most}"));
         None
     }

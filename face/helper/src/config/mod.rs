@@ -1,13 +1,11 @@
 //! What a helper is told: by a file, by flags, or by a program that embeds it.
 
-mod address;
 mod file;
 mod problem;
 mod reference;
 mod schema;
 mod show;
 mod start_error;
-mod value;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -17,12 +15,10 @@ use spillway_auth::{Key, KeyRing};
 use spillway_batch::{AddressRange, PolicyKind, Role};
 use spillway_discovery::{EtcdAccess, EtcdFiles, EtcdPlace};
 
-pub use address::{AddressError, listen_address, listen_addresses, server_address};
 pub use file::{Reading, host_name, read_file, read_text};
 pub use problem::{Problem, Problems};
 pub use reference::reference;
 pub use start_error::StartError;
-pub use value::{parse_duration, parse_rate, parse_size};
 
 /// Settings of a helper.
 #[derive(Clone, Debug)]

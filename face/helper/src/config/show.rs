@@ -8,8 +8,8 @@ use spillway_auth::Key;
 use spillway_batch::PolicyKind;
 use spillway_discovery::EtcdFiles;
 
-use super::value::{duration_text, rate_text, size_text};
 use super::{HelperConfig, Service};
+use spillway_values::{duration_text, rate_text, size_text};
 
 /// TOML with every key, but for key files: keys are named in comments, never told.
 impl Display for HelperConfig {

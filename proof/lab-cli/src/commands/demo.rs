@@ -8,7 +8,7 @@ use std::time::Duration;
 use spillway_bench::calibrate::Neighbours;
 use spillway_bench::demo::{self, Options};
 use spillway_bench::scene::Setting;
-use spillway_load::control::parse_duration;
+use spillway_values::parse_duration;
 
 /// Show the main job: a burst hits an unmodified memcached, its clients move to a helper, the burst is relieved.
 ///

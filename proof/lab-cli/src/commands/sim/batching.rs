@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use spillway_batch::PolicyKind;
-use spillway_load::control::parse_duration;
 use spillway_sim::batching::{
     Arrivals, Contest, Costs, Course, Figures, Judged, Quota, RATES_PER_S, Setting, play, ratios,
 };
+use spillway_values::parse_duration;
 
 /// A batch of this size goes at once.
 const MAX_BYTES: usize = 64 * 1024;

@@ -1,10 +1,11 @@
-//! Times and sizes as operators write them: a whole number and a unit, nothing else.
+//! Times, sizes and rates: a number and a unit.
 
 use std::fmt;
 use std::time::Duration;
 
-const TIMES: [(&str, u64); 6] = [
+const TIMES: [(&str, u64); 7] = [
     ("ns", 1),
+    ("µs", 1_000),
     ("us", 1_000),
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
@@ -31,13 +32,13 @@ impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ValueError::Time => {
-                "a time has a unit: a whole number and ns, us, ms, s, m or h, such as 200us or 30s"
+                "give a time with its unit: a number and ns, us, ms, s, m or h, such as 200us, 1.5s or 10m"
             }
             ValueError::Size => {
-                "a size has a unit: a whole number and B, KiB, MiB or GiB, such as 64KiB or 1GiB"
+                "give a size with its unit: a number and B, KiB, MiB or GiB, such as 64KiB or 1.5GiB"
             }
             ValueError::Rate => {
-                "a rate has a unit: a whole number and kbit, Mbit or Gbit (each second), such as 10Gbit"
+                "give a rate with its unit: a number and kbit, Mbit or Gbit (per second), such as 10Gbit"
             }
             ValueError::TooLarge => "the number is too large",
         })
@@ -70,32 +71,40 @@ pub fn parse_rate(text: &str) -> Result<u64, ValueError> {
     parse(text, &RATES, ValueError::Rate)
 }
 
+/// Digits of a fraction that count: more are refused, so that no value is rounded by more than the unit's own step.
+const FRACTION_DIGITS_MAX: usize = 9;
+
 fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64, ValueError> {
     if text == "0" {
         return Ok(0);
     }
-    let end = text.find(|c: char| !c.is_ascii_digit()).ok_or(malformed)?;
-    let (digits, unit) = text.split_at(end);
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(malformed)?;
+    let (number, unit) = text.split_at(end);
     let (_, factor) = units.iter().find(|(name, _)| *name == unit).ok_or(malformed)?;
-    if digits.is_empty() {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(fraction) || fraction.len() > FRACTION_DIGITS_MAX {
         return Err(malformed);
     }
-    let number: u64 = digits.parse().map_err(|_| ValueError::TooLarge)?;
-    number.checked_mul(*factor).ok_or(ValueError::TooLarge)
+    let whole: u128 = whole.parse().map_err(|_| ValueError::TooLarge)?;
+    let scale = 10_u128.pow(fraction.len() as u32);
+    let fraction: u128 = fraction.parse().map_err(|_| malformed)?;
+    let value = whole.checked_mul(u128::from(*factor)).ok_or(ValueError::TooLarge)?;
+    u64::try_from(value + fraction * u128::from(*factor) / scale).map_err(|_| ValueError::TooLarge)
 }
 
-/// In the largest unit that keeps it whole.
-pub(crate) fn duration_text(duration: Duration) -> String {
+/// The text that reads as this value, in the largest unit without a fraction.
+pub fn duration_text(duration: Duration) -> String {
     text(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), &TIMES, "0s")
 }
 
-/// In the largest unit that keeps it whole.
-pub(crate) fn rate_text(bits: u64) -> String {
+/// The text that reads as this value, in the largest unit without a fraction.
+pub fn rate_text(bits: u64) -> String {
     text(bits, &RATES, "0kbit")
 }
 
-/// In the largest unit that keeps it whole.
-pub(crate) fn size_text(bytes: u64) -> String {
+/// The text that reads as this value, in the largest unit without a fraction.
+pub fn size_text(bytes: u64) -> String {
     text(bytes, &SIZES, "0B")
 }
 
@@ -112,9 +121,14 @@ mod tests {
     fn times_have_units() {
         assert_eq!(parse_duration("200us"), Ok(Duration::from_micros(200)));
         assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("0.1ms"), Ok(Duration::from_micros(100)));
+        assert_eq!(parse_duration("100µs"), parse_duration("100us"));
         assert_eq!(parse_duration("5m"), Ok(Duration::from_secs(300)));
         assert_eq!(parse_duration("1h"), Ok(Duration::from_secs(3600)));
-        for wrong in ["", "200", "us", "1.5s", "-1s", "1 s", " 1s", "1S", "1sec", "µs", "١s", "0x1s"] {
+        for wrong in
+            ["", "200", "us", "1.s", ".5s", "1.2.3s", "-1s", "1 s", " 1s", "1S", "1sec", "µs", "١s", "0x1s"]
+        {
             assert_eq!(parse_duration(wrong), Err(ValueError::Time), "{wrong}");
         }
         for large in ["99999999999999s", "99999999999999999999999ns"] {
@@ -126,7 +140,8 @@ mod tests {
     fn sizes_have_units() {
         assert_eq!(parse_size("64KiB"), Ok(65_536));
         assert_eq!(parse_size("1GiB"), Ok(1 << 30));
-        for wrong in ["", "64", "64K", "64KB", "64kib", "KiB", "-1B", "1.5MiB", "1_0B"] {
+        assert_eq!(parse_size("1.5MiB"), Ok(3 << 19));
+        for wrong in ["", "64", "64K", "64KB", "64kib", "KiB", "-1B", "1.MiB", "1_0B"] {
             assert_eq!(parse_size(wrong), Err(ValueError::Size), "{wrong}");
         }
         assert_eq!(parse_size("99999999999GiB"), Err(ValueError::TooLarge));
@@ -136,7 +151,7 @@ mod tests {
     fn rates_have_units() {
         assert_eq!(parse_rate("10Gbit"), Ok(10_000_000_000));
         assert_eq!(rate_text(2_500_000_000), "2500Mbit");
-        for wrong in ["", "10", "10G", "10gbit", "10Gbit/s", "1.5Gbit"] {
+        for wrong in ["", "10", "10G", "10gbit", "10Gbit/s", "1,5Gbit"] {
             assert_eq!(parse_rate(wrong), Err(ValueError::Rate), "{wrong}");
         }
     }

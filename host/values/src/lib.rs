@@ -1,0 +1,8 @@
+//! Values as operators write them, on command lines and in files: the one parser of each.
+#![forbid(unsafe_code)]
+
+mod address;
+mod quantity;
+
+pub use address::{AddressError, listen_address, listen_addresses, server_address};
+pub use quantity::{ValueError, duration_text, parse_duration, parse_rate, parse_size, rate_text, size_text};
