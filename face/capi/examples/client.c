@@ -21,8 +21,8 @@
 enum { UNDER_WAY = 8, LENGTH_MAX = 3000, CLOSE_TURNS = 1000 };
 
 struct client {
-    pm_session *session;
-    pm_relief *relief; /* null without --sla-us */
+    spw_session *session;
+    spw_relief *relief; /* null without --sla-us */
     long count; /* messages to send; 0: until standard input ends; -1: its lines */
     int input_ended;
     long sent, received; /* messages */
@@ -40,7 +40,7 @@ static void die(const char *what, const char *why) {
 
 static void check(const char *what, ptrdiff_t status) {
     if (status < 0)
-        die(what, pm_last_error());
+        die(what, spw_last_error());
 }
 
 static int64_t now_us(void) {
@@ -59,15 +59,15 @@ static unsigned char message_byte(long number, size_t place) {
 }
 
 static void tell_events(struct client *client) {
-    pm_session_event event;
-    while (pm_next_event(client->session, &event) == 1) {
-        if (event.kind == PM_SESSION_MOVED) {
+    spw_session_event event;
+    while (spw_next_event(client->session, &event) == 1) {
+        if (event.kind == SPW_SESSION_MOVED) {
             client->moves++;
-            if (event.route == PM_DIRECT)
+            if (event.route == SPW_DIRECT)
                 printf("carried by the server at %s\n", event.address);
             else
                 printf("carried by helper %u at %s\n", (unsigned)event.route, event.address);
-        } else if (event.kind == PM_SESSION_CARRIER_LOST) {
+        } else if (event.kind == SPW_SESSION_CARRIER_LOST) {
             fprintf(stderr, "client: %s: %s\n", event.address, event.why);
         }
     }
@@ -103,10 +103,10 @@ static void send_more(struct client *client) {
             bytes = message + client->sent_bytes;
             length = whole - client->sent_bytes;
         }
-        ptrdiff_t taken = pm_send(client->session, bytes, length);
-        if (taken == PM_AGAIN)
-            return; /* PM_SESSION_ROOM comes, and with it the next turn */
-        check("pm_send", taken);
+        ptrdiff_t taken = spw_send(client->session, bytes, length);
+        if (taken == SPW_AGAIN)
+            return; /* SPW_SESSION_ROOM comes, and with it the next turn */
+        check("spw_send", taken);
         if (client->count < 0) {
             client->line_sent += (size_t)taken;
             continue;
@@ -118,7 +118,7 @@ static void send_more(struct client *client) {
         }
     }
     if (is_everything_sent(client) && !client->finished) {
-        check("pm_finish", pm_finish(client->session));
+        check("spw_finish", spw_finish(client->session));
         client->finished = 1;
     }
 }
@@ -131,7 +131,7 @@ static void look_at(struct client *client, const unsigned char *bytes, size_t le
             die("reply", "not what was sent");
         if (++client->received_bytes == message_length(client->received)) {
             int64_t latency_us = now_us() - client->sent_at_us[client->received % UNDER_WAY];
-            check("pm_measured", pm_measured(client->session, (uint64_t)latency_us));
+            check("spw_measured", spw_measured(client->session, (uint64_t)latency_us));
             client->received_bytes = 0;
             if (++client->received % 100 == 0)
                 printf("%ld messages\n", client->received);
@@ -143,10 +143,10 @@ static void look_at(struct client *client, const unsigned char *bytes, size_t le
 static void receive_all(struct client *client) {
     unsigned char buffer[16 * 1024];
     for (;;) {
-        ptrdiff_t received = pm_receive(client->session, buffer, sizeof buffer);
-        if (received == PM_AGAIN)
+        ptrdiff_t received = spw_receive(client->session, buffer, sizeof buffer);
+        if (received == SPW_AGAIN)
             return;
-        check("pm_receive", received);
+        check("spw_receive", received);
         if (received == 0) {
             client->is_at_end = 1;
             return;
@@ -163,9 +163,9 @@ static void relieve(struct client *client) {
     char notice[256];
     int waits = client->received < client->sent;
     int64_t waited_us = waits ? now_us() - client->sent_at_us[client->received % UNDER_WAY] : -1;
-    check("pm_waiting", pm_waiting(client->session, waited_us));
-    check("pm_relief_handle", pm_relief_handle(client->relief));
-    while (pm_relief_next_notice(client->relief, notice, sizeof notice) == 1)
+    check("spw_waiting", spw_waiting(client->session, waited_us));
+    check("spw_relief_handle", spw_relief_handle(client->relief));
+    while (spw_relief_next_notice(client->relief, notice, sizeof notice) == 1)
         fprintf(stderr, "client: relief: %s\n", notice);
 }
 
@@ -179,13 +179,13 @@ static void turn(struct client *client) {
     int reads_lines = client->count < 0 && client->line_sent == client->line_length;
     int reads_input = !client->input_ended && (client->count == 0 || reads_lines);
     struct pollfd watched[3] = {
-        {.fd = pm_poll_descriptor(client->session), .events = POLLIN},
+        {.fd = spw_poll_descriptor(client->session), .events = POLLIN},
         {.fd = reads_input ? STDIN_FILENO : -1, .events = POLLIN},
-        {.fd = client->relief ? pm_relief_descriptor(client->relief) : -1, .events = POLLIN},
+        {.fd = client->relief ? spw_relief_descriptor(client->relief) : -1, .events = POLLIN},
     };
-    int timeout = pm_next_timeout_ms(client->session);
+    int timeout = spw_next_timeout_ms(client->session);
     if (client->relief)
-        timeout = shorter(timeout, pm_relief_next_timeout_ms(client->relief));
+        timeout = shorter(timeout, spw_relief_next_timeout_ms(client->relief));
     if (poll(watched, 3, timeout) < 0 && errno != EINTR)
         die("poll", strerror(errno));
     if (reads_input && watched[1].revents != 0) {
@@ -195,7 +195,7 @@ static void turn(struct client *client) {
         client->line_length = length > 0 ? (size_t)length : 0;
         client->line_sent = 0;
     }
-    check("pm_handle", pm_handle(client->session));
+    check("spw_handle", spw_handle(client->session));
     receive_all(client);
     send_more(client);
     if (client->relief)
@@ -206,17 +206,17 @@ static void turn(struct client *client) {
 int main(int count, char **arguments) {
     static struct client client = {.count = -1};
     uint32_t sla_us = 0;
-    pm_settings *settings = pm_settings_new();
+    spw_settings *settings = spw_settings_new();
     for (int at = 1; at < count; at += 2) {
         const char *name = arguments[at], *value = arguments[at + 1]; /* the last one is null */
         if (value == NULL)
             die(name, "needs a value");
         if (strcmp(name, "--server") == 0)
-            check(name, pm_settings_server(settings, value));
+            check(name, spw_settings_server(settings, value));
         else if (strcmp(name, "--helpers") == 0)
-            check(name, pm_settings_helpers(settings, value));
+            check(name, spw_settings_helpers(settings, value));
         else if (strcmp(name, "--key") == 0)
-            check(name, pm_settings_key_file(settings, value));
+            check(name, spw_settings_key_file(settings, value));
         else if (strcmp(name, "--count") == 0)
             client.count = atol(value);
         else if (strcmp(name, "--sla-us") == 0)
@@ -225,12 +225,12 @@ int main(int count, char **arguments) {
             die(name, "unknown argument");
     }
     if (sla_us > 0) {
-        check("pm_relief_new", pm_relief_new(settings, sla_us, &client.relief));
-        check("pm_relief_connect", pm_relief_connect(client.relief, &client.session));
+        check("spw_relief_new", spw_relief_new(settings, sla_us, &client.relief));
+        check("spw_relief_connect", spw_relief_connect(client.relief, &client.session));
     } else {
-        check("pm_connect", pm_connect(settings, &client.session));
+        check("spw_connect", spw_connect(settings, &client.session));
     }
-    pm_settings_free(settings);
+    spw_settings_free(settings);
 
     send_more(&client);
     while (!client.is_at_end)
@@ -239,12 +239,12 @@ int main(int count, char **arguments) {
         die("replies", "the stream ended too early");
 
     /* Both directions are at their end: the server is told, and has its time to hear it. */
-    check("pm_close", pm_close(client.session));
-    for (int turns = 0; turns < CLOSE_TURNS && !pm_is_over(client.session); turns++)
-        check("pm_wait", pm_wait(client.session, 10));
+    check("spw_close", spw_close(client.session));
+    for (int turns = 0; turns < CLOSE_TURNS && !spw_is_over(client.session); turns++)
+        check("spw_wait", spw_wait(client.session, 10));
     if (client.count >= 0)
         printf("%ld messages, every byte right, %d carriers\n", client.received, client.moves);
-    pm_free(client.session);
-    pm_relief_free(client.relief);
+    spw_free(client.session);
+    spw_relief_free(client.relief);
     return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

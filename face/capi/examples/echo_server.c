@@ -27,7 +27,7 @@ enum { PENDING_BYTES_MAX = 256 * 1024, EVENTS = 256, PAUSE_MS = 100 };
 struct client {
     struct client *next, *previous;
     int descriptor; /* of a plain one; -1 for a helped one */
-    pm_client number; /* of a helped one */
+    spw_client number; /* of a helped one */
     unsigned char *pending;
     size_t length, size;
     int finished; /* it sends no more: when all is said, so do we */
@@ -35,7 +35,7 @@ struct client {
 
 struct server {
     int epoll, listener, paused;
-    pm_port *port;
+    spw_port *port;
     struct client clients; /* the head of the list */
 };
 
@@ -54,10 +54,10 @@ static void die(const char *what, const char *why) {
 /* Of calls that cannot fail here unless the program is wrong. */
 static void check(const char *what, ptrdiff_t status) {
     if (status < 0)
-        die(what, pm_last_error());
+        die(what, spw_last_error());
 }
 
-static struct client *add_client(struct server *server, int descriptor, pm_client number) {
+static struct client *add_client(struct server *server, int descriptor, spw_client number) {
     struct client *client = calloc(1, sizeof *client);
     if (client == NULL)
         return NULL;
@@ -105,70 +105,70 @@ static void drop_sent(struct client *client, size_t sent) {
 /* The helped half. */
 
 static void reply(struct server *server, struct client *client) {
-    ptrdiff_t composed = pm_compose(server->port, client->number, client->pending, client->length);
-    check("pm_compose", composed);
+    ptrdiff_t composed = spw_compose(server->port, client->number, client->pending, client->length);
+    check("spw_compose", composed);
     drop_sent(client, (size_t)composed);
-    check("pm_consumed", pm_consumed(server->port, client->number, (size_t)composed));
+    check("spw_consumed", spw_consumed(server->port, client->number, (size_t)composed));
     if (client->finished && client->length == 0) {
-        check("pm_finish_reply", pm_finish_reply(server->port, client->number));
-        check("pm_close_connection", pm_close_connection(server->port, client->number, 0));
+        check("spw_finish_reply", spw_finish_reply(server->port, client->number));
+        check("spw_close_connection", spw_close_connection(server->port, client->number, 0));
         remove_client(client);
     }
 }
 
-static void handle_event(struct server *server, const pm_event *event) {
+static void handle_event(struct server *server, const spw_event *event) {
     struct client *client = event->context;
     switch (event->kind) {
-    case PM_CONNECTED:
+    case SPW_CONNECTED:
         client = add_client(server, -1, event->client);
         if (client == NULL) {
-            check("pm_refuse", pm_refuse(server->port, event->client, PM_REFUSE_FULL));
+            check("spw_refuse", spw_refuse(server->port, event->client, SPW_REFUSE_FULL));
             break;
         }
-        check("pm_set_context", pm_set_context(server->port, event->client, client));
-        check("pm_accept", pm_accept(server->port, event->client));
+        check("spw_set_context", spw_set_context(server->port, event->client, client));
+        check("spw_accept", spw_accept(server->port, event->client));
         break;
-    case PM_DATA: {
+    case SPW_DATA: {
         /* Straight from the batch of requests into the batch of replies, unless some wait already. */
         ptrdiff_t composed = 0;
         if (client->length == 0)
-            composed = pm_compose(server->port, event->client, event->data, event->length);
-        check("pm_compose", composed);
-        check("pm_consumed", pm_consumed(server->port, event->client, (size_t)composed));
+            composed = spw_compose(server->port, event->client, event->data, event->length);
+        check("spw_compose", composed);
+        check("spw_consumed", spw_consumed(server->port, event->client, (size_t)composed));
         /* The rest is bounded by the client's window: it is not consumed before it is composed. */
         if (!keep(client, event->data + composed, event->length - (size_t)composed)) {
-            check("pm_close_connection", pm_close_connection(server->port, event->client, 1));
+            check("spw_close_connection", spw_close_connection(server->port, event->client, 1));
             remove_client(client);
         }
         break;
     }
-    case PM_ROOM:
+    case SPW_ROOM:
         reply(server, client);
         break;
-    case PM_FINISHED:
+    case SPW_FINISHED:
         client->finished = 1;
         reply(server, client);
         break;
-    case PM_CLOSED_BY_CLIENT:
+    case SPW_CLOSED_BY_CLIENT:
         remove_client(client);
         break;
-    case PM_LINK_OPENED:
-    case PM_LINK_LOST:
-    case PM_FORBIDDEN:
+    case SPW_LINK_OPENED:
+    case SPW_LINK_LOST:
+    case SPW_FORBIDDEN:
         fprintf(stderr, "echo_server: link: %s\n", event->text);
         break;
     }
 }
 
 static void serve_links(struct server *server) {
-    pm_event event;
+    spw_event event;
     int more;
-    check("pm_port_handle", pm_port_handle(server->port));
-    while ((more = pm_decompose(server->port, &event)) == 1)
+    check("spw_port_handle", spw_port_handle(server->port));
+    while ((more = spw_decompose(server->port, &event)) == 1)
         handle_event(server, &event);
-    check("pm_decompose", more);
+    check("spw_decompose", more);
     /* One batch for each link with all the replies of this turn. */
-    check("pm_flush", pm_flush(server->port));
+    check("spw_flush", spw_flush(server->port));
 }
 
 /* The plain half: as in any server. */
@@ -243,7 +243,7 @@ static void serve_plain(struct server *server, struct client *client) {
 static void run(struct server *server, const sigset_t *waiting) {
     struct epoll_event events[EVENTS];
     while (!is_stopped) {
-        int timeout = pm_port_next_timeout_ms(server->port);
+        int timeout = spw_port_next_timeout_ms(server->port);
         if (server->paused && (timeout < 0 || timeout > PAUSE_MS))
             timeout = PAUSE_MS;
         int ready = epoll_pwait(server->epoll, events, EVENTS, timeout, waiting);
@@ -285,7 +285,7 @@ static int listen_plain(const char *text, struct sockaddr_in *address) {
 int main(int count, char **arguments) {
     struct server server = {.paused = 0};
     const char *listen_on = NULL, *link_on = NULL;
-    pm_port_settings *settings = pm_port_settings_new();
+    spw_port_settings *settings = spw_port_settings_new();
     for (int at = 1; at < count; at += 2) {
         const char *name = arguments[at], *value = arguments[at + 1]; /* the last one is null */
         if (value == NULL)
@@ -295,9 +295,9 @@ int main(int count, char **arguments) {
         else if (strcmp(name, "--link") == 0)
             link_on = value;
         else if (strcmp(name, "--key") == 0)
-            check(name, pm_port_settings_key_file(settings, PM_HELPER, value));
+            check(name, spw_port_settings_key_file(settings, SPW_HELPER, value));
         else if (strcmp(name, "--client-key") == 0)
-            check(name, pm_port_settings_key_file(settings, PM_CLIENT, value));
+            check(name, spw_port_settings_key_file(settings, SPW_CLIENT, value));
         else
             die(name, "unknown argument");
     }
@@ -315,16 +315,16 @@ int main(int count, char **arguments) {
     sigaction(SIGINT, &action, NULL);
 
     struct sockaddr_in address;
-    char host[INET_ADDRSTRLEN], links[PM_ADDRESS_BYTES];
+    char host[INET_ADDRSTRLEN], links[SPW_ADDRESS_BYTES];
     server.clients.next = server.clients.previous = &server.clients;
     server.listener = listen_plain(listen_on, &address);
-    check("pm_listen", pm_listen(settings, link_on, &server.port));
-    pm_port_settings_free(settings);
+    check("spw_listen", spw_listen(settings, link_on, &server.port));
+    spw_port_settings_free(settings);
     server.epoll = epoll_create1(EPOLL_CLOEXEC);
     if (server.epoll < 0 || watch(&server, EPOLL_CTL_ADD, server.listener, EPOLLIN, &server.listener) != 0
-        || watch(&server, EPOLL_CTL_ADD, pm_port_descriptor(server.port), EPOLLIN, &server.port) != 0)
+        || watch(&server, EPOLL_CTL_ADD, spw_port_descriptor(server.port), EPOLLIN, &server.port) != 0)
         die("epoll", strerror(errno));
-    check("pm_port_address", pm_port_address(server.port, links, sizeof links));
+    check("spw_port_address", spw_port_address(server.port, links, sizeof links));
     inet_ntop(AF_INET, &address.sin_addr, host, sizeof host);
     printf("listening on %s:%u, links on %s\n", host, ntohs(address.sin_port), links);
     fflush(stdout);
@@ -333,7 +333,7 @@ int main(int count, char **arguments) {
 
     while (server.clients.next != &server.clients)
         remove_client(server.clients.next);
-    pm_port_free(server.port);
+    spw_port_free(server.port);
     close(server.listener);
     close(server.epoll);
     return EXIT_SUCCESS;

@@ -3,36 +3,36 @@
  * Made from Rust source by cbindgen: change that, not this.
  *
  * CLIENT                                        SERVER, in its own epoll or poll loop
- *   pm_settings_new, pm_settings_...              pm_port_settings_new, pm_port_settings_...
- *   pm_connect                                    pm_listen; watch pm_port_descriptor
- *   watch pm_poll_descriptor, wait no longer      wait no longer than pm_port_next_timeout_ms
- *     than pm_next_timeout_ms, pm_handle          pm_port_handle
- *     (or, without a loop of your own, pm_wait)   pm_decompose until 0: pm_accept, pm_compose, pm_consumed
- *   pm_send, pm_receive, pm_next_event            pm_flush
- *   pm_finish, pm_close until pm_is_over          pm_finish_reply, pm_close_connection, pm_port_relief, pm_drain
- *   pm_free, pm_settings_free                     pm_port_free, pm_port_settings_free
+ *   spw_settings_new, spw_settings_...              spw_port_settings_new, spw_port_settings_...
+ *   spw_connect                                    spw_listen; watch spw_port_descriptor
+ *   watch spw_poll_descriptor, wait no longer      wait no longer than spw_port_next_timeout_ms
+ *     than spw_next_timeout_ms, spw_handle          spw_port_handle
+ *     (or, without a loop of your own, spw_wait)   spw_decompose until 0: spw_accept, spw_compose, spw_consumed
+ *   spw_send, spw_receive, spw_next_event            spw_flush
+ *   spw_finish, spw_close until spw_is_over          spw_finish_reply, spw_close_connection, spw_port_relief, spw_drain
+ *   spw_free, spw_settings_free                     spw_port_free, spw_port_settings_free
  *
- * RELIEF by itself: pm_relief_new, pm_relief_connect instead of pm_connect, pm_measured for each reply; watch
- *   pm_relief_descriptor too, pm_relief_handle. It moves its sessions to helpers when replies are late, and back.
+ * RELIEF by itself: spw_relief_new, spw_relief_connect instead of spw_connect, spw_measured for each reply; watch
+ *   spw_relief_descriptor too, spw_relief_handle. It moves its sessions to helpers when replies are late, and back.
  *
- * NAMES begin with pm_ or PM_: the verbs are PostMan's (USENIX ATC 2019).
+ * NAMES begin with spw_ or SPW_: the verbs are PostMan's (USENIX ATC 2019).
  *
- * RESULTS. Functions that return int return PM_OK (0), a number where their text says so, or a negative
- * pm_status. Those that return ptrdiff_t return a number of bytes or a negative pm_status. pm_last_error()
+ * RESULTS. Functions that return int return SPW_OK (0), a number where their text says so, or a negative
+ * spw_status. Those that return ptrdiff_t return a number of bytes or a negative spw_status. spw_last_error()
  * says in words why the last call in this thread failed, and what to do about it.
  *
- * OWNERSHIP. Whoever gets an object from pm_..._new, pm_connect or pm_listen frees it with its own function.
+ * OWNERSHIP. Whoever gets an object from spw_..._new, spw_connect or spw_listen frees it with its own function.
  * Texts and bytes that are given to a function are the caller's, and are needed during the call only. What
  * a function or an event lends is the library's: read it before the call that ends the loan, never free it.
  * Descriptors belong to their objects: watch them, never read or close them.
  *
  * THREADS. An object belongs to one thread at a time; it may be given from one to another. Different objects
  * may be in different threads, a relief and its sessions too. Settings may be read by several threads at once:
- * pm_connect, pm_listen. Otherwise a call with an object that another thread is using returns PM_INVALID.
+ * spw_connect, spw_listen. Otherwise a call with an object that another thread is using returns SPW_INVALID.
  *
  * MISTAKES. Null pointers, objects of another kind, texts that are not UTF-8 and numbers out of range return
- * PM_INVALID and change nothing. Pointers that were freed, or that are no objects, cannot be told.
- * No function blocks, except pm_wait, pm_relief_connect for a moment, and those that look up a name. None
+ * SPW_INVALID and change nothing. Pointers that were freed, or that are no objects, cannot be told.
+ * No function blocks, except spw_wait, spw_relief_connect for a moment, and those that look up a name. None
  * raises a signal: SIGPIPE is left as it is, and none comes from here. After fork() only the parent may use
  * its objects.
  *
@@ -45,181 +45,181 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PM_VERSION "0.1.0"
-#define PM_VERSION_MAJOR 0
-#define PM_VERSION_MINOR 1
-#define PM_VERSION_PATCH 0
+#define SPW_VERSION "0.1.0"
+#define SPW_VERSION_MAJOR 0
+#define SPW_VERSION_MINOR 1
+#define SPW_VERSION_PATCH 0
 
 // Bytes that hold the text of any address, `HOST:PORT` with its final zero.
-#define PM_ADDRESS_BYTES 64
+#define SPW_ADDRESS_BYTES 64
 
 // The route to the server's own link port: direct. Helpers have 0, 1, 2 and so on, in the order in which they were given.
-#define PM_DIRECT UINT32_MAX
+#define SPW_DIRECT UINT32_MAX
 
-// The number of a route that is no longer among those of the session (`pm_set_routes`), and still carries it.
-#define PM_FORMER_ROUTE (UINT32_MAX - 1)
+// The number of a route that is no longer among those of the session (`spw_set_routes`), and still carries it.
+#define SPW_FORMER_ROUTE (UINT32_MAX - 1)
 
 // What functions return. Errors are negative, with the numbers of Linux's errno, so that `strerror(-status)` fits.
-typedef enum pm_status {
+typedef enum spw_status {
     // It is done.
-    PM_OK = 0,
+    SPW_OK = 0,
     // Not now: nothing has arrived, or there is no room.
-    PM_AGAIN = -11,
+    SPW_AGAIN = -11,
     // A null pointer, an object of another kind, a text that cannot be read, a number out of range, or an object
     // that another thread uses at this moment. Nothing was done.
-    PM_INVALID = -22,
+    SPW_INVALID = -22,
     // The system refused: a socket, an address in use, memory.
-    PM_SYSTEM = -5,
+    SPW_SYSTEM = -5,
     // A key file, or a key's text, is not as it must be.
-    PM_KEY = -126,
+    SPW_KEY = -126,
     // No more is taken: it was finished or closed.
-    PM_CLOSED = -32,
+    SPW_CLOSED = -32,
     // The other end reset the connection: bytes under way are lost.
-    PM_RESET = -104,
+    SPW_RESET = -104,
     // The server refused the session.
-    PM_REFUSED = -111,
-    // The server does not know the session any more: it was restarted, or the session expired. `pm_gone` tells how
+    SPW_REFUSED = -111,
+    // The server does not know the session any more: it was restarted, or the session expired. `spw_gone` tells how
     // much it is known to have received; the outcome of the rest is unknown.
-    PM_GONE = -103,
+    SPW_GONE = -103,
     // No server has answered on any route for too long.
-    PM_TIMED_OUT = -110,
+    SPW_TIMED_OUT = -110,
     // There is no such client (any more).
-    PM_UNKNOWN_CLIENT = -107,
+    SPW_UNKNOWN_CLIENT = -107,
     // A fault inside the library. It was told on standard error; the object can only be freed.
-    PM_INTERNAL = -131,
-} pm_status;
+    SPW_INTERNAL = -131,
+} spw_status;
 
 // Whose key it is.
-typedef enum pm_role {
+typedef enum spw_role {
     // A helper: it carries the connections of many clients.
-    PM_HELPER = 1,
+    SPW_HELPER = 1,
     // A client that speaks links itself.
-    PM_CLIENT = 2,
-} pm_role;
+    SPW_CLIENT = 2,
+} spw_role;
 
 // Why a client is refused.
-typedef enum pm_refusal {
+typedef enum spw_refusal {
     // There are too many clients.
-    PM_REFUSE_FULL = 1,
+    SPW_REFUSE_FULL = 1,
     // This client may not connect.
-    PM_REFUSE_FORBIDDEN = 2,
+    SPW_REFUSE_FORBIDDEN = 2,
     // The server is going away, or does not serve now.
-    PM_REFUSE_UNAVAILABLE = 3,
-} pm_refusal;
+    SPW_REFUSE_UNAVAILABLE = 3,
+} spw_refusal;
 
 // Where the operator wants sessions.
-typedef enum pm_relief_word {
+typedef enum spw_relief_word {
     // Clients decide.
-    PM_RELIEF_AUTO = 0,
+    SPW_RELIEF_AUTO = 0,
     // With helpers.
-    PM_RELIEF_ON = 1,
+    SPW_RELIEF_ON = 1,
     // Direct.
-    PM_RELIEF_OFF = 2,
-} pm_relief_word;
+    SPW_RELIEF_OFF = 2,
+} spw_relief_word;
 
 // What happened at a link port.
-typedef enum pm_event_kind {
-    // A client connects: answer with `pm_accept` or `pm_refuse`, now or later. Its requests may come before the
+typedef enum spw_event_kind {
+    // A client connects: answer with `spw_accept` or `spw_refuse`, now or later. Its requests may come before the
     // answer. `text` is its address.
-    PM_CONNECTED = 1,
-    // `data` and `length`: bytes of a client, cut anywhere, at least one. Say `pm_consumed` when they are dealt with: until
+    SPW_CONNECTED = 1,
+    // `data` and `length`: bytes of a client, cut anywhere, at least one. Say `spw_consumed` when they are dealt with: until
     // then they count against the client's window.
-    PM_DATA = 2,
+    SPW_DATA = 2,
     // The client sends no more. Replies still reach it.
-    PM_FINISHED = 3,
+    SPW_FINISHED = 3,
     // The connection has ended; the number is no longer good, and needs no answer. `context` is there for the last time:
     // free what it points to. `reason` is 0 when the client closed it, otherwise it was reset.
-    PM_CLOSED_BY_CLIENT = 4,
-    // `pm_compose` took less than it was given, and would take more now.
-    PM_ROOM = 5,
+    SPW_CLOSED_BY_CLIENT = 4,
+    // `spw_compose` took less than it was given, and would take more now.
+    SPW_ROOM = 5,
     // A helper, or a client that speaks links itself, has opened a link. For the log.
-    PM_LINK_OPENED = 6,
+    SPW_LINK_OPENED = 6,
     // A link is gone. Each of its connections was told as closed before; sessions go on. For the log.
-    PM_LINK_LOST = 7,
+    SPW_LINK_LOST = 7,
     // A link claimed a client address that it may not carry; that connection was refused. For the log.
-    PM_FORBIDDEN = 8,
+    SPW_FORBIDDEN = 8,
     // A helper wants to go away, and moves its clients itself. For the log.
-    PM_LINK_DRAINS = 9,
-} pm_event_kind;
+    SPW_LINK_DRAINS = 9,
+} spw_event_kind;
 
 // What happened to a session.
-typedef enum pm_session_event_kind {
+typedef enum spw_session_event_kind {
     // Another route carries it from now on, or the first one does.
-    PM_SESSION_MOVED = 1,
+    SPW_SESSION_MOVED = 1,
     // A route carries it no more, or did not come to it; `why` tells the reason. Another is tried.
-    PM_SESSION_CARRIER_LOST = 2,
+    SPW_SESSION_CARRIER_LOST = 2,
     // The server's application accepted it.
-    PM_SESSION_ACCEPTED = 3,
-    // `pm_send` has room again after it took less than it was given.
-    PM_SESSION_ROOM = 4,
-} pm_session_event_kind;
+    SPW_SESSION_ACCEPTED = 3,
+    // `spw_send` has room again after it took less than it was given.
+    SPW_SESSION_ROOM = 4,
+} spw_session_event_kind;
 
 // A link port: helpers, and clients that speak links themselves, open links to it.
-typedef struct pm_port pm_port;
+typedef struct spw_port spw_port;
 
 // What a link port accepts, and its bounds. Owned by the caller; ports keep a copy.
-typedef struct pm_port_settings pm_port_settings;
+typedef struct spw_port_settings spw_port_settings;
 
 // Relief of one service, for this program: it learns how fast replies come, moves sessions to helpers when they are late,
 // and back.
-typedef struct pm_relief pm_relief;
+typedef struct spw_relief spw_relief;
 
 // A session: one ordered stream of bytes in each direction, which goes on by itself when what carries it is lost.
-typedef struct pm_session pm_session;
+typedef struct spw_session spw_session;
 
 // What sessions need to know. Owned by the caller; sessions keep a copy.
-typedef struct pm_settings pm_settings;
+typedef struct spw_settings spw_settings;
 
 // An event of a session. None needs an answer.
-typedef struct pm_session_event {
-    // Which: a `pm_session_event_kind`.
+typedef struct spw_session_event {
+    // Which: a `spw_session_event_kind`.
     int32_t kind;
-    // Of *moved* and *carrier lost*: the route, a helper's number or `PM_DIRECT`.
+    // Of *moved* and *carrier lost*: the route, a helper's number or `SPW_DIRECT`.
     uint32_t route;
     // Of these two: the route's address. Otherwise empty, never null. Lent until the next call with this session.
     const char *address;
     // Of *carrier lost*: why, in words. Otherwise empty, never null. Lent likewise.
     const char *why;
-} pm_session_event;
+} spw_session_event;
 
 // Names a client's connection. Never 0; a number that has ended is not another's for a long time.
-typedef uint64_t pm_client;
+typedef uint64_t spw_client;
 
 // An event of a link port.
-typedef struct pm_event {
-    // Which: a `pm_event_kind`.
+typedef struct spw_event {
+    // Which: a `spw_event_kind`.
     int32_t kind;
-    // Of `PM_CLOSED_BY_CLIENT`.
+    // Of `SPW_CLOSED_BY_CLIENT`.
     int32_t reason;
     // Whose; 0 for events of links.
-    pm_client client;
-    // What `pm_set_context` has set for this client; null before.
+    spw_client client;
+    // What `spw_set_context` has set for this client; null before.
     void *context;
-    // Of `PM_DATA`: the bytes, lent until the next call of `pm_decompose` or `pm_port_handle` with this port.
+    // Of `SPW_DATA`: the bytes, lent until the next call of `spw_decompose` or `spw_port_handle` with this port.
     const uint8_t *data;
     // How many.
     size_t length;
-    // Of `PM_CONNECTED` and of links: who, and why, in words. Otherwise null. Lent likewise.
+    // Of `SPW_CONNECTED` and of links: who, and why, in words. Otherwise null. Lent likewise.
     const char *text;
-} pm_event;
+} spw_event;
 
 // What is known about a client: the paper's *get_info*.
-typedef struct pm_info {
-    // `PM_HELPER`: through a helper. `PM_CLIENT`: it speaks links itself.
+typedef struct spw_info {
+    // `SPW_HELPER`: through a helper. `SPW_CLIENT`: it speaks links itself.
     int32_t role;
     // Its own address.
-    char address[PM_ADDRESS_BYTES];
+    char address[SPW_ADDRESS_BYTES];
     // Bytes of requests received.
     uint64_t bytes_received;
     // Bytes of replies sent.
     uint64_t bytes_sent;
-} pm_info;
+} spw_info;
 
 // What a relief is about.
-typedef struct pm_relief_figures {
+typedef struct spw_relief_figures {
     // In a word, as in "direct", "late", "moving", "helped", "backed off".
     char stage[16];
-    // The operator's `pm_relief_word` that holds.
+    // The operator's `spw_relief_word` that holds.
     int32_t word;
     // Its sessions.
     uint32_t sessions;
@@ -233,7 +233,7 @@ typedef struct pm_relief_figures {
     uint64_t back_offs;
     // Sessions that went where they were sent.
     uint64_t moves;
-} pm_relief_figures;
+} spw_relief_figures;
 
 #ifdef __cplusplus
 extern "C" {
@@ -241,363 +241,363 @@ extern "C" {
 
 // Says in words why the last call in this thread failed, and what to do about it. Never null; empty when none has.
 // Good until the next call in this thread that fails.
-const char *pm_last_error(void);
+const char *spw_last_error(void);
 
 // A short text for a status. Never null, and for ever good.
-const char *pm_status_text(int status);
+const char *spw_status_text(int status);
 
-// The library's version, as in "0.1.0". Compare it with `PM_VERSION`, the header's.
-const char *pm_version(void);
+// The library's version, as in "0.1.0". Compare it with `SPW_VERSION`, the header's.
+const char *spw_version(void);
 
 // Makes settings with the defaults of everything: no address yet. Null when there is no memory.
-struct pm_settings *pm_settings_new(void);
+struct spw_settings *spw_settings_new(void);
 
 // The server's own link port, `HOST:PORT`: the direct route. A host's name is looked up at once, which may wait.
-int pm_settings_server(struct pm_settings *settings,
-                       const char *address);
+int spw_settings_server(struct spw_settings *settings,
+                        const char *address);
 
 // The helpers' link ports, `HOST:PORT`, separated by commas or white space, 256 at most. They take the place of those
 // that were given before. Names are looked up at once, which may wait. The first is tried first: give programs that shall
 // not all meet at one helper different orders.
-int pm_settings_helpers(struct pm_settings *settings,
-                        const char *list);
+int spw_settings_helpers(struct spw_settings *settings,
+                         const char *list);
 
 // The client key, from a key file that only its owner can read (`spillway key new FILE`). Not needed on loopback
 // when neither server nor helpers have keys.
-int pm_settings_key_file(struct pm_settings *settings,
-                         const char *path);
+int spw_settings_key_file(struct spw_settings *settings,
+                          const char *path);
 
 // The client key, as the text of a key file. The library keeps a copy, and wipes it at the end; the caller's is the
 // caller's to wipe.
-int pm_settings_key_text(struct pm_settings *settings,
-                         const char *text);
+int spw_settings_key_text(struct spw_settings *settings,
+                          const char *text);
 
 // Whether links that would not be encrypted are refused (0 by default): of a server or helper that is too old for it.
 // Otherwise links are encrypted where both ends can and have a key.
-int pm_settings_require_encryption(struct pm_settings *settings,
-                                   int require);
+int spw_settings_require_encryption(struct spw_settings *settings,
+                                    int require);
 
 // The server that is wanted of helpers which serve several: its link port, as the helpers' configuration names it. Not
 // needed where they serve one.
-int pm_settings_service(struct pm_settings *settings,
-                        const char *address);
+int spw_settings_service(struct spw_settings *settings,
+                         const char *address);
 
-// The route on which sessions begin: a helper's number, or `PM_DIRECT`. By default the first helper, or direct where
+// The route on which sessions begin: a helper's number, or `SPW_DIRECT`. By default the first helper, or direct where
 // there is none.
-int pm_settings_begin(struct pm_settings *settings,
-                      uint32_t route);
+int spw_settings_begin(struct spw_settings *settings,
+                       uint32_t route);
 
 // How long a carrier may be silent while something is awaited of it, in milliseconds: what is chosen by measured round
 // trips is never less than `floor` (100 by default) nor more than `ceiling` (1000). One that is silent for `idle` (5000)
 // although nothing is awaited is asked for a sign of life.
-int pm_settings_patience_ms(struct pm_settings *settings,
-                            uint32_t floor,
-                            uint32_t ceiling,
-                            uint32_t idle);
+int spw_settings_patience_ms(struct spw_settings *settings,
+                             uint32_t floor,
+                             uint32_t ceiling,
+                             uint32_t idle);
 
 // Over how much time sessions return to the server when no helper is left, in milliseconds: each at random within
 // `window` (1000 by default), which doubles up to `window_max` (8000) while the server does not take it.
-int pm_settings_pace_ms(struct pm_settings *settings,
-                        uint32_t window,
-                        uint32_t window_max);
+int spw_settings_pace_ms(struct spw_settings *settings,
+                         uint32_t window,
+                         uint32_t window_max);
 
 // How long one route may take until the server has answered on it (1000 by default), and after how long without any the
 // session is given up (60000), in milliseconds.
-int pm_settings_give_up_ms(struct pm_settings *settings,
-                           uint32_t route,
-                           uint32_t session);
+int spw_settings_give_up_ms(struct spw_settings *settings,
+                            uint32_t route,
+                            uint32_t session);
 
 // Bytes that may have arrived and not been received (256 KiB by default), and bytes that may be sent and not
 // acknowledged, which are kept in memory (256 KiB). From 4 KiB to 64 MiB.
-int pm_settings_limits(struct pm_settings *settings,
-                       uint32_t window_bytes,
-                       uint32_t kept_bytes);
+int spw_settings_limits(struct spw_settings *settings,
+                        uint32_t window_bytes,
+                        uint32_t kept_bytes);
 
 // Frees settings. Sessions that were made of them go on. Null is allowed.
-void pm_settings_free(struct pm_settings *settings);
+void spw_settings_free(struct spw_settings *settings);
 
 // Opens a session and returns at once: the first route is tried from now on. What is sent before a server has answered
 // waits. `*session` becomes the new session, for the caller to free, or null on an error.
-int pm_connect(const struct pm_settings *settings,
-               struct pm_session **session);
+int spw_connect(const struct spw_settings *settings,
+                struct spw_session **session);
 
-// Sends a prefix of `length` bytes and returns its length. `PM_AGAIN` when too much is not acknowledged yet:
-// `PM_SESSION_ROOM` tells when it is worth trying again. What was taken is kept until the server has it, on whatever
+// Sends a prefix of `length` bytes and returns its length. `SPW_AGAIN` when too much is not acknowledged yet:
+// `SPW_SESSION_ROOM` tells when it is worth trying again. What was taken is kept until the server has it, on whatever
 // route.
-ptrdiff_t pm_send(struct pm_session *session,
-                  const void *data,
-                  size_t length);
+ptrdiff_t spw_send(struct spw_session *session,
+                   const void *data,
+                   size_t length);
 
-// Receives up to `size` bytes and returns how many. 0 is the end of the stream. `PM_AGAIN` when nothing has arrived; all
+// Receives up to `size` bytes and returns how many. 0 is the end of the stream. `SPW_AGAIN` when nothing has arrived; all
 // other errors are for ever.
-ptrdiff_t pm_receive(struct pm_session *session,
-                     void *buffer,
-                     size_t size);
+ptrdiff_t spw_receive(struct spw_session *session,
+                      void *buffer,
+                      size_t size);
 
 // The descriptor to watch for reading, in `poll`, `epoll` or anything like it. It never changes, and belongs to the
 // session: do not close it.
-int pm_poll_descriptor(const struct pm_session *session);
+int spw_poll_descriptor(const struct spw_session *session);
 
-// How long to wait for the descriptor at most before `pm_handle` is due, in milliseconds, rounded up: as `poll` takes it.
+// How long to wait for the descriptor at most before `spw_handle` is due, in milliseconds, rounded up: as `poll` takes it.
 // -1: for ever. Ask after the other calls, right before the wait.
-int pm_next_timeout_ms(const struct pm_session *session);
+int spw_next_timeout_ms(const struct spw_session *session);
 
 // Does what there is to do: to be called when the descriptor is ready and when the timeout has passed; once too often does
-// no harm. Returns 1 when `pm_receive` has something (bytes, the end, or an error), otherwise 0.
-int pm_handle(struct pm_session *session);
+// no harm. Returns 1 when `spw_receive` has something (bytes, the end, or an error), otherwise 0.
+int spw_handle(struct spw_session *session);
 
 // For programs without a loop: waits until there is something to do, `timeout_ms` at most (-1: for ever), and does it.
-// Returns as `pm_handle`. 0 says that something was done, that the time has passed, or that a signal came: call again as
+// Returns as `spw_handle`. 0 says that something was done, that the time has passed, or that a signal came: call again as
 // long as what is wanted has not come.
-int pm_wait(struct pm_session *session,
-            int timeout_ms);
+int spw_wait(struct spw_session *session,
+             int timeout_ms);
 
-// What happened since it was last asked: 1 and an event, or 0. Ask until 0 after `pm_handle`; of those that nobody asks for
+// What happened since it was last asked: 1 and an event, or 0. Ask until 0 after `spw_handle`; of those that nobody asks for
 // the latest 32 are kept.
-int pm_next_event(struct pm_session *session,
-                  struct pm_session_event *event);
+int spw_next_event(struct spw_session *session,
+                   struct spw_session_event *event);
 
-// What carries the session now: `*route` becomes a helper's number or `PM_DIRECT`, and the buffer its address; both may be
-// null (with a `size` of 0). `PM_AGAIN` while nothing does.
-int pm_carrier(const struct pm_session *session,
-               uint32_t *route,
-               char *address,
-               size_t size);
+// What carries the session now: `*route` becomes a helper's number or `SPW_DIRECT`, and the buffer its address; both may be
+// null (with a `size` of 0). `SPW_AGAIN` while nothing does.
+int spw_carrier(const struct spw_session *session,
+                uint32_t *route,
+                char *address,
+                size_t size);
 
-// Moves to a route, a helper's number or `PM_DIRECT`, at once. Requests may be under way: nothing is lost.
-int pm_move(struct pm_session *session,
-            uint32_t route);
+// Moves to a route, a helper's number or `SPW_DIRECT`, at once. Requests may be under way: nothing is lost.
+int spw_move(struct spw_session *session,
+             uint32_t route);
 
 // Other routes from now on: the server and the helpers of these settings, which may be others than the session was opened
-// with. What carries it goes on doing so, be it among them or not (`PM_FORMER_ROUTE`). All else in the settings is of no
+// with. What carries it goes on doing so, be it among them or not (`SPW_FORMER_ROUTE`). All else in the settings is of no
 // effect; the key must be the same.
-int pm_set_routes(struct pm_session *session,
-                  const struct pm_settings *settings);
+int spw_set_routes(struct spw_session *session,
+                   const struct spw_settings *settings);
 
 // Tells the session's relief that a reply came, so long after its request was meant to be sent, in microseconds. Not for
-// requests that wait because they are asked to. Of no effect for sessions of `pm_connect`.
-int pm_measured(struct pm_session *session,
-                uint64_t latency_us);
+// requests that wait because they are asked to. Of no effect for sessions of `spw_connect`.
+int spw_measured(struct spw_session *session,
+                 uint64_t latency_us);
 
 // Tells the session's relief for how long the oldest request without a reply has waited, in microseconds; negative when
-// none waits. Say so when it changes. Of no effect for sessions of `pm_connect`.
-int pm_waiting(struct pm_session *session,
-               int64_t waited_us);
+// none waits. Say so when it changes. Of no effect for sessions of `spw_connect`.
+int spw_waiting(struct spw_session *session,
+                int64_t waited_us);
 
 // Sends no more; replies still come.
-int pm_finish(struct pm_session *session);
+int spw_finish(struct spw_session *session);
 
-// Closes. What was sent still reaches the server if the session is handled until it is over (`pm_is_over`).
-int pm_close(struct pm_session *session);
+// Closes. What was sent still reaches the server if the session is handled until it is over (`spw_is_over`).
+int spw_close(struct spw_session *session);
 
 // 1 when nothing more comes of the session: it was closed and the server has everything, or it failed for ever, which
-// `pm_receive` then tells. Otherwise 0.
-int pm_is_over(const struct pm_session *session);
+// `spw_receive` then tells. Otherwise 0.
+int spw_is_over(const struct spw_session *session);
 
-// After `PM_GONE`: the server is known to have received `*acknowledged` of the `*written` bytes that were sent. Both may be
-// null. `PM_AGAIN` when no call has returned `PM_GONE`.
-int pm_gone(const struct pm_session *session,
-            uint64_t *acknowledged,
-            uint64_t *written);
+// After `SPW_GONE`: the server is known to have received `*acknowledged` of the `*written` bytes that were sent. Both may be
+// null. `SPW_AGAIN` when no call has returned `SPW_GONE`.
+int spw_gone(const struct spw_session *session,
+             uint64_t *acknowledged,
+             uint64_t *written);
 
-// Frees a session, with all that it lent; without `pm_close` before, and until it is over, the server may not have
+// Frees a session, with all that it lent; without `spw_close` before, and until it is over, the server may not have
 // everything. Null is allowed.
-void pm_free(struct pm_session *session);
+void spw_free(struct spw_session *session);
 
 // Makes settings with the defaults of everything. Null when there is no memory.
-struct pm_port_settings *pm_port_settings_new(void);
+struct spw_port_settings *spw_port_settings_new(void);
 
-// Accepts a key of helpers (`PM_HELPER`) or of clients (`PM_CLIENT`), from a key file that only its owner can read. May be
+// Accepts a key of helpers (`SPW_HELPER`) or of clients (`SPW_CLIENT`), from a key file that only its owner can read. May be
 // called several times: all are accepted, so that keys can be exchanged. Without any key only a loopback address can be
 // listened on, and everybody on this machine is accepted.
-int pm_port_settings_key_file(struct pm_port_settings *settings,
-                              int role,
-                              const char *path);
+int spw_port_settings_key_file(struct spw_port_settings *settings,
+                               int role,
+                               const char *path);
 
 // Whether links that would not be encrypted are refused (0 by default): of helpers and clients that are too old for it.
-// `pm_listen` then fails without a key.
-int pm_port_settings_require_encryption(struct pm_port_settings *settings,
-                                        int require);
+// `spw_listen` then fails without a key.
+int spw_port_settings_require_encryption(struct spw_port_settings *settings,
+                                         int require);
 
 // The same, as the text of a key file. The library keeps a copy, and wipes it at the end.
-int pm_port_settings_key_text(struct pm_port_settings *settings, int role, const char *text);
+int spw_port_settings_key_text(struct spw_port_settings *settings, int role, const char *text);
 
 // Which client addresses helpers may carry: ranges as in `10.0.0.0/8`, separated by commas or white space. They take the
 // place of those before. By default private ranges and loopback.
-int pm_port_settings_allow_clients(struct pm_port_settings *settings,
-                                   const char *ranges);
+int spw_port_settings_allow_clients(struct spw_port_settings *settings,
+                                    const char *ranges);
 
 // Links at a time (16384 by default: one for each helper thread and for each client that speaks links itself), and virtual
 // connections on each (65536).
-int pm_port_settings_links(struct pm_port_settings *settings,
-                           uint32_t links_max,
-                           uint32_t connections_max);
+int spw_port_settings_links(struct spw_port_settings *settings,
+                            uint32_t links_max,
+                            uint32_t connections_max);
 
 // Sessions at a time (65536 by default); how long one without a carrier waits for its client (60000 ms), and a closed one
 // for its client to have the rest (30000 ms).
-int pm_port_settings_sessions(struct pm_port_settings *settings,
-                              uint32_t sessions_max,
-                              uint32_t detached_ms,
-                              uint32_t linger_ms);
+int spw_port_settings_sessions(struct spw_port_settings *settings,
+                               uint32_t sessions_max,
+                               uint32_t detached_ms,
+                               uint32_t linger_ms);
 
 // Bytes of memory that all sessions may hold (256 MiB by default): beyond it, those that hold most and do not read are
 // ended, which the application hears of as of a client that never returned. At least 64 KiB.
-int pm_port_settings_sessions_memory(struct pm_port_settings *settings,
-                                     uint64_t bytes);
+int spw_port_settings_sessions_memory(struct spw_port_settings *settings,
+                                      uint64_t bytes);
 
 // Of each session, and of each other client: bytes that may have come and not been consumed (256 KiB by default), and
 // replies that are kept until they are acknowledged (256 KiB). From 4 KiB to 64 MiB.
-int pm_port_settings_limits(struct pm_port_settings *settings,
-                            uint32_t window_bytes,
-                            uint32_t kept_bytes);
+int spw_port_settings_limits(struct spw_port_settings *settings,
+                             uint32_t window_bytes,
+                             uint32_t kept_bytes);
 
-// Several threads share the address: each calls `pm_listen` with these settings, and has a port and a loop of its own. The
+// Several threads share the address: each calls `spw_listen` with these settings, and has a port and a loop of its own. The
 // kernel spreads links over them, and a session stays with the thread where it began.
-int pm_port_settings_share(struct pm_port_settings *settings);
+int spw_port_settings_share(struct spw_port_settings *settings);
 
 // Frees settings. Ports that were made of them go on. Null is allowed.
-void pm_port_settings_free(struct pm_port_settings *settings);
+void spw_port_settings_free(struct spw_port_settings *settings);
 
-// Opens a link port, `HOST:PORT`; with port 0 the system chooses one (`pm_port_address`). `*port` becomes the new port,
+// Opens a link port, `HOST:PORT`; with port 0 the system chooses one (`spw_port_address`). `*port` becomes the new port,
 // for the caller to free, or null on an error.
-int pm_listen(const struct pm_port_settings *settings,
-              const char *address,
-              struct pm_port **port);
+int spw_listen(const struct spw_port_settings *settings,
+               const char *address,
+               struct spw_port **port);
 
-// The port's address, into a buffer of `PM_ADDRESS_BYTES`.
-int pm_port_address(const struct pm_port *port, char *buffer, size_t size);
+// The port's address, into a buffer of `SPW_ADDRESS_BYTES`.
+int spw_port_address(const struct spw_port *port, char *buffer, size_t size);
 
 // The descriptor to watch for reading in the application's `epoll` or `poll`. It never changes, and belongs to the port: do
 // not close it.
-int pm_port_descriptor(const struct pm_port *port);
+int spw_port_descriptor(const struct spw_port *port);
 
-// How long to wait for the descriptor at most, in milliseconds, as `poll` takes it. -1: for ever. Ask after `pm_flush`,
+// How long to wait for the descriptor at most, in milliseconds, as `poll` takes it. -1: for ever. Ask after `spw_flush`,
 // right before the wait.
-int pm_port_next_timeout_ms(const struct pm_port *port);
+int spw_port_next_timeout_ms(const struct spw_port *port);
 
 // Begins a turn: to be called when the descriptor is ready and when the timeout has passed; once too often does no harm.
-// Then `pm_decompose` until 0, then `pm_flush`. Links are accepted, and lost ones noticed, by the way.
-int pm_port_handle(struct pm_port *port);
+// Then `spw_decompose` until 0, then `spw_flush`. Links are accepted, and lost ones noticed, by the way.
+int spw_port_handle(struct spw_port *port);
 
 // Takes what came apart: 1 and the next event, or 0 when this turn has no more. What the event before lent is no longer
 // good.
-int pm_decompose(struct pm_port *port,
-                 struct pm_event *event);
+int spw_decompose(struct spw_port *port,
+                  struct spw_event *event);
 
 // Accepts a client that connects. Once is enough.
-int pm_accept(struct pm_port *port, pm_client client);
+int spw_accept(struct spw_port *port, spw_client client);
 
-// Refuses a client that was not accepted, with a `pm_refusal`. The number is no longer good, and what it asked counts as
+// Refuses a client that was not accepted, with a `spw_refusal`. The number is no longer good, and what it asked counts as
 // undelivered.
-int pm_refuse(struct pm_port *port,
-              pm_client client,
-              int reason);
+int spw_refuse(struct spw_port *port,
+               spw_client client,
+               int reason);
 
 // Puts a prefix of a reply into the link's next batch, as far as the client's window and the batch allow, and returns its
-// length. The bytes are copied. After it took less than all, `PM_ROOM` tells when it is worth trying again.
-ptrdiff_t pm_compose(struct pm_port *port,
-                     pm_client client,
-                     const void *reply,
-                     size_t length);
+// length. The bytes are copied. After it took less than all, `SPW_ROOM` tells when it is worth trying again.
+ptrdiff_t spw_compose(struct spw_port *port,
+                      spw_client client,
+                      const void *reply,
+                      size_t length);
 
-// So many bytes of a client's requests are dealt with: it may send as many more. `PM_INVALID` when that
+// So many bytes of a client's requests are dealt with: it may send as many more. `SPW_INVALID` when that
 // is more than came.
-int pm_consumed(struct pm_port *port,
-                pm_client client,
-                size_t length);
+int spw_consumed(struct spw_port *port,
+                 spw_client client,
+                 size_t length);
 
 // What is known about a client: the paper's *get_info*.
-int pm_get_info(const struct pm_port *port, pm_client client, struct pm_info *info);
+int spw_get_info(const struct spw_port *port, spw_client client, struct spw_info *info);
 
 // Sets a pointer of the application's own for a client: all its events have it as `context`. It is never followed or freed
 // here.
-int pm_set_context(struct pm_port *port,
-                   pm_client client,
-                   void *context);
+int spw_set_context(struct spw_port *port,
+                    spw_client client,
+                    void *context);
 
 // Sends no more to a client, which may still send. What was composed before still reaches it.
-int pm_finish_reply(struct pm_port *port, pm_client client);
+int spw_finish_reply(struct spw_port *port, spw_client client);
 
 // Closes the connection of a client that was accepted; the number is no longer good. What was composed before still reaches the client, unless
 // `reset` is not 0.
-int pm_close_connection(struct pm_port *port,
-                        pm_client client,
-                        int reset);
+int spw_close_connection(struct spw_port *port,
+                         spw_client client,
+                         int reset);
 
 // Ends a turn: everything that was composed leaves, in one batch for each link. Call it also after composing outside of a
 // turn.
-int pm_flush(struct pm_port *port);
+int spw_flush(struct spw_port *port);
 
-// Asks helpers and clients to move all connections away within this time, before the server goes. `pm_flush` sends it.
-int pm_drain(struct pm_port *port,
-             uint32_t deadline_ms);
+// Asks helpers and clients to move all connections away within this time, before the server goes. `spw_flush` sends it.
+int spw_drain(struct spw_port *port,
+              uint32_t deadline_ms);
 
-// Sends sessions where they are wanted, by a `pm_relief_word`, each within this time; it holds for sessions that come
+// Sends sessions where they are wanted, by a `spw_relief_word`, each within this time; it holds for sessions that come
 // later, too. A session whose client knows no such way stays where it is. Returns how many are sent elsewhere now;
-// `pm_flush` tells them.
-int pm_port_relief(struct pm_port *port,
-                   int word,
-                   uint32_t within_ms);
+// `spw_flush` tells them.
+int spw_port_relief(struct spw_port *port,
+                    int word,
+                    uint32_t within_ms);
 
 // Sends sessions that are helped now back, once: this server can serve them directly again. Returns how many.
-int pm_port_release(struct pm_port *port,
-                    uint32_t within_ms);
+int spw_port_release(struct spw_port *port,
+                     uint32_t within_ms);
 
 // How many links, clients and sessions there are; each may be null. Sessions include those that wait for their clients, or
 // that linger.
-int pm_port_counts(const struct pm_port *port,
-                   size_t *links,
-                   size_t *clients,
-                   size_t *sessions);
+int spw_port_counts(const struct spw_port *port,
+                    size_t *links,
+                    size_t *clients,
+                    size_t *sessions);
 
 // Closes the port with all its links, and frees it with all that it lent. Contexts are the application's to free. Null is
 // allowed.
-void pm_port_free(struct pm_port *port);
+void spw_port_free(struct spw_port *port);
 
 // Makes the relief of a service, whose server and helpers these settings name, with the bounds of its sessions. Replies are
 // late after `sla_us` microseconds (10 to 10,000,000). `*relief` becomes the new relief, for the caller to free, or null on
 // an error.
-int pm_relief_new(const struct pm_settings *settings,
-                  uint32_t sla_us,
-                  struct pm_relief **relief);
+int spw_relief_new(const struct spw_settings *settings,
+                   uint32_t sla_us,
+                   struct spw_relief **relief);
 
-// Opens a session, as `pm_connect` does, where the relief wants it: it moves it from then on. While sessions are helped the
-// helpers are asked first, which takes some milliseconds. `PM_AGAIN` when there are too many. Tell `pm_measured` of each of
-// its replies, and `pm_waiting` of what has none.
-int pm_relief_connect(struct pm_relief *relief,
-                      struct pm_session **session);
+// Opens a session, as `spw_connect` does, where the relief wants it: it moves it from then on. While sessions are helped the
+// helpers are asked first, which takes some milliseconds. `SPW_AGAIN` when there are too many. Tell `spw_measured` of each of
+// its replies, and `spw_waiting` of what has none.
+int spw_relief_connect(struct spw_relief *relief,
+                       struct spw_session **session);
 
 // The descriptor to watch for reading, beside those of the sessions.
-int pm_relief_descriptor(const struct pm_relief *relief);
+int spw_relief_descriptor(const struct spw_relief *relief);
 
-// How long to wait at most before `pm_relief_handle` is due, in milliseconds, as `poll` takes it. -1: for ever. Ask after
+// How long to wait at most before `spw_relief_handle` is due, in milliseconds, as `poll` takes it. -1: for ever. Ask after
 // the sessions' calls, right before the wait.
-int pm_relief_next_timeout_ms(const struct pm_relief *relief);
+int spw_relief_next_timeout_ms(const struct spw_relief *relief);
 
 // Does what is due, and moves sessions: to be called when the descriptor is ready and when the timeout has passed. Returns
-// how many are moving. `pm_wait` with one of its sessions does this, too.
-int pm_relief_handle(struct pm_relief *relief);
+// how many are moving. `spw_wait` with one of its sessions does this, too.
+int spw_relief_handle(struct spw_relief *relief);
 
-// The operator's word, a `pm_relief_word`: it overrides everything for so many milliseconds; 0 is until another word.
-int pm_relief_say(struct pm_relief *relief,
-                  int word_of,
-                  uint32_t lasts_ms);
+// The operator's word, a `spw_relief_word`: it overrides everything for so many milliseconds; 0 is until another word.
+int spw_relief_say(struct spw_relief *relief,
+                   int word_of,
+                   uint32_t lasts_ms);
 
 // Other helpers from now on: those of these settings, of which only the helpers are looked at. Sessions at a helper that is
 // no longer named stay until they are moved.
-int pm_relief_set_helpers(struct pm_relief *relief,
-                          const struct pm_settings *settings);
+int spw_relief_set_helpers(struct spw_relief *relief,
+                           const struct spw_settings *settings);
 
 // What it has decided since it was last asked: 1 and a line for the log, or 0. Longer ones are cut to `size`.
-int pm_relief_next_notice(struct pm_relief *relief,
-                          char *buffer,
-                          size_t size);
+int spw_relief_next_notice(struct spw_relief *relief,
+                           char *buffer,
+                           size_t size);
 
 // What it is about.
-int pm_relief_status(const struct pm_relief *relief, struct pm_relief_figures *figures);
+int spw_relief_status(const struct spw_relief *relief, struct spw_relief_figures *figures);
 
-// Frees a relief. Its sessions go on where they are, as those of `pm_connect` do. Null is allowed.
-void pm_relief_free(struct pm_relief *relief);
+// Frees a relief. Its sessions go on where they are, as those of `spw_connect` do. Null is allowed.
+void spw_relief_free(struct spw_relief *relief);
 
 #ifdef __cplusplus
 }  // extern "C"

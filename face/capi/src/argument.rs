@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use spillway_client::Key;
 
-use crate::status::{Fault, pm_status, write_text};
+use crate::status::{Fault, spw_status, write_text};
 
 /// Bytes that hold the text of any address, `HOST:PORT` with its final zero.
-pub const PM_ADDRESS_BYTES: usize = 64;
+pub const SPW_ADDRESS_BYTES: usize = 64;
 
 /// A text.
 ///
@@ -76,7 +76,7 @@ pub(crate) unsafe fn write_address(
     let buffer = unsafe { room(buffer.cast(), size) }?;
     let text = address.to_string();
     if !buffer.is_empty() && buffer.len() <= text.len() {
-        return Err(Fault::invalid("the buffer is too short for an address: PM_ADDRESS_BYTES are enough"));
+        return Err(Fault::invalid("the buffer is too short for an address: SPW_ADDRESS_BYTES are enough"));
     }
     write_text(&text, buffer);
     Ok(())
@@ -93,13 +93,13 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, Fault> {
 
 pub(crate) fn key_file(path: &str) -> Result<Key, Fault> {
     spillway_server::read_key_file(Path::new(path))
-        .map_err(|error| Fault::new(pm_status::PM_KEY, error.to_string()))
+        .map_err(|error| Fault::new(spw_status::SPW_KEY, error.to_string()))
 }
 
 /// Never repeats the text: it may be a secret with one digit wrong.
 pub(crate) fn key_text(text: &str) -> Result<Key, Fault> {
     Key::parse(text).map_err(|error| {
-        Fault::new(pm_status::PM_KEY, format!("{error}; make one with: spillway key new FILE"))
+        Fault::new(spw_status::SPW_KEY, format!("{error}; make one with: spillway key new FILE"))
     })
 }
 

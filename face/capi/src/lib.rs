@@ -1,6 +1,6 @@
 //! The C ABI of the client and server libraries: `libspillway` and `spillway.h`, which is made from this crate.
 //!
-//! All names begin with `pm_` or `PM_`: the verbs are PostMan's (§4.2, *pm_connect*, *compose*, *decompose*, *get_info*).
+//! All names begin with `spw_` or `SPW_`: the verbs are PostMan's (§4.2, *pm_connect*, *compose*, *decompose*, *get_info*).
 //! The rules of the interface are told once, at the top of the header (`cbindgen.toml`).
 //!
 //! - [`status`]: what functions return, and the text of the last error.

@@ -10,7 +10,7 @@ use crate::settings::stream_limits;
 use crate::status::{Fault, call, done};
 
 /// What a link port accepts, and its bounds. Owned by the caller; ports keep a copy.
-pub struct pm_port_settings {
+pub struct spw_port_settings {
     _opaque: [u8; 0],
 }
 
@@ -30,42 +30,42 @@ impl PortSettings {
     }
 }
 
-impl Handle for pm_port_settings {
+impl Handle for spw_port_settings {
     type Value = PortSettings;
     const TAG: u32 = 0x7370_7073;
-    const NAME: &'static str = "pm_port_settings";
+    const NAME: &'static str = "spw_port_settings";
 }
 
 /// Whose key it is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum pm_role {
+pub enum spw_role {
     /// A helper: it carries the connections of many clients.
-    PM_HELPER = 1,
+    SPW_HELPER = 1,
     /// A client that speaks links itself.
-    PM_CLIENT = 2,
+    SPW_CLIENT = 2,
 }
 
 fn role(role: c_int) -> Result<Role, Fault> {
     match role {
         1 => Ok(Role::Helper),
         2 => Ok(Role::Client),
-        _ => Err(Fault::invalid("a role is PM_HELPER or PM_CLIENT")),
+        _ => Err(Fault::invalid("a role is SPW_HELPER or SPW_CLIENT")),
     }
 }
 
 /// Makes settings with the defaults of everything. Null when there is no memory.
 #[unsafe(no_mangle)]
-pub extern "C" fn pm_port_settings_new() -> *mut pm_port_settings {
+pub extern "C" fn spw_port_settings_new() -> *mut spw_port_settings {
     call(|| Ok(object::give(PortSettings::default())))
 }
 
-/// Accepts a key of helpers (`PM_HELPER`) or of clients (`PM_CLIENT`), from a key file that only its owner can read. May be
+/// Accepts a key of helpers (`SPW_HELPER`) or of clients (`SPW_CLIENT`), from a key file that only its owner can read. May be
 /// called several times: all are accepted, so that keys can be exchanged. Without any key only a loopback address can be
 /// listened on, and everybody on this machine is accepted.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_port_settings_key_file(
-    settings: *mut pm_port_settings,
+pub unsafe extern "C" fn spw_port_settings_key_file(
+    settings: *mut spw_port_settings,
     role: c_int,
     path: *const c_char,
 ) -> c_int {
@@ -74,10 +74,10 @@ pub unsafe extern "C" fn pm_port_settings_key_file(
 }
 
 /// Whether links that would not be encrypted are refused (0 by default): of helpers and clients that are too old for it.
-/// `pm_listen` then fails without a key.
+/// `spw_listen` then fails without a key.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_port_settings_require_encryption(
-    settings: *mut pm_port_settings,
+pub unsafe extern "C" fn spw_port_settings_require_encryption(
+    settings: *mut spw_port_settings,
     require: c_int,
 ) -> c_int {
     done(|| {
@@ -94,8 +94,8 @@ pub unsafe extern "C" fn pm_port_settings_require_encryption(
 
 /// The same, as the text of a key file. The library keeps a copy, and wipes it at the end.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_port_settings_key_text(
-    settings: *mut pm_port_settings,
+pub unsafe extern "C" fn spw_port_settings_key_text(
+    settings: *mut spw_port_settings,
     role: c_int,
     text: *const c_char,
 ) -> c_int {
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn pm_port_settings_key_text(
 /// # Safety
 /// As of [`object::with`].
 unsafe fn accept(
-    settings: *mut pm_port_settings,
+    settings: *mut spw_port_settings,
     of: c_int,
     key: impl FnOnce() -> Result<Key, Fault>,
 ) -> c_int {
@@ -122,8 +122,8 @@ unsafe fn accept(
 /// Which client addresses helpers may carry: ranges as in `10.0.0.0/8`, separated by commas or white space. They take the
 /// place of those before. By default private ranges and loopback.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_port_settings_allow_clients(
-    settings: *mut pm_port_settings,
+pub unsafe extern "C" fn spw_port_settings_allow_clients(
+    settings: *mut spw_port_settings,
     ranges: *const c_char,
 ) -> c_int {
     done(|| {
@@ -149,8 +149,8 @@ pub unsafe extern "C" fn pm_port_settings_allow_clients(
 /// Links at a time (16384 by default: one for each helper thread and for each client that speaks links itself), and virtual
 /// connections on each (65536).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_port_settings_links(
-    settings: *mut pm_port_settings,
+pub unsafe extern "C" fn spw_port_settings_links(
+    settings: *mut spw_port_settings,
     links_max: u32,
     connections_max: u32,
 ) -> c_int {
@@ -169,8 +169,8 @@ pub unsafe extern "C" fn pm_port_settings_links(
 /// Sessions at a time (65536 by default); how long one without a carrier waits for its client (60000 ms), and a closed one
 /// for its client to have the rest (30000 ms).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_port_settings_sessions(
-    settings: *mut pm_port_settings,
+pub unsafe extern "C" fn spw_port_settings_sessions(
+    settings: *mut spw_port_settings,
     sessions_max: u32,
     detached_ms: u32,
     linger_ms: u32,
@@ -189,8 +189,8 @@ pub unsafe extern "C" fn pm_port_settings_sessions(
 /// Bytes of memory that all sessions may hold (256 MiB by default): beyond it, those that hold most and do not read are
 /// ended, which the application hears of as of a client that never returned. At least 64 KiB.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_port_settings_sessions_memory(
-    settings: *mut pm_port_settings,
+pub unsafe extern "C" fn spw_port_settings_sessions_memory(
+    settings: *mut spw_port_settings,
     bytes: u64,
 ) -> c_int {
     let change = |settings: &mut PortSettings| match usize::try_from(bytes) {
@@ -207,8 +207,8 @@ pub unsafe extern "C" fn pm_port_settings_sessions_memory(
 /// Of each session, and of each other client: bytes that may have come and not been consumed (256 KiB by default), and
 /// replies that are kept until they are acknowledged (256 KiB). From 4 KiB to 64 MiB.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_port_settings_limits(
-    settings: *mut pm_port_settings,
+pub unsafe extern "C" fn spw_port_settings_limits(
+    settings: *mut spw_port_settings,
     window_bytes: u32,
     kept_bytes: u32,
 ) -> c_int {
@@ -223,10 +223,10 @@ pub unsafe extern "C" fn pm_port_settings_limits(
     done(|| unsafe { object::with(settings, change) })
 }
 
-/// Several threads share the address: each calls `pm_listen` with these settings, and has a port and a loop of its own. The
+/// Several threads share the address: each calls `spw_listen` with these settings, and has a port and a loop of its own. The
 /// kernel spreads links over them, and a session stays with the thread where it began.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_port_settings_share(settings: *mut pm_port_settings) -> c_int {
+pub unsafe extern "C" fn spw_port_settings_share(settings: *mut spw_port_settings) -> c_int {
     let share = |settings: &mut PortSettings| {
         settings.settings.threads = Some(Threads::default());
         Ok(())
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn pm_port_settings_share(settings: *mut pm_port_settings)
 
 /// Frees settings. Ports that were made of them go on. Null is allowed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_port_settings_free(settings: *mut pm_port_settings) {
+pub unsafe extern "C" fn spw_port_settings_free(settings: *mut spw_port_settings) {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::free(settings) });
 }

@@ -6,7 +6,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::status::{Fault, pm_status};
+use crate::status::{Fault, spw_status};
 
 /// What a handle of C's points to. It begins with the [`Head`], so that an object of another kind can be told by it.
 #[repr(C)]
@@ -93,7 +93,7 @@ unsafe fn take<H: Handle>(handle: *const H, to_free: bool) -> Result<Taken<H::Va
 fn in_use<H: Handle>(state: u32) -> Fault {
     match state {
         BROKEN => Fault::new(
-            pm_status::PM_INTERNAL,
+            spw_status::SPW_INTERNAL,
             format!("this {} was left by a fault inside the library: free it", H::NAME),
         ),
         _ => Fault::invalid(format!("this {} is used by another thread at this moment", H::NAME)),
@@ -170,7 +170,7 @@ pub(crate) unsafe fn free<H: Handle>(handle: *mut H) -> Result<(), Fault> {
 pub(crate) unsafe fn answer<T>(place: *mut T, name: &str, value: T) -> Result<(), Fault> {
     if place.is_null() || !place.is_aligned() {
         return Err(Fault::new(
-            pm_status::PM_INVALID,
+            spw_status::SPW_INVALID,
             format!("{name} is null, or points to something else"),
         ));
     }

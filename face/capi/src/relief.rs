@@ -13,29 +13,29 @@ use self::side::{Owner, ReliefSide};
 use crate::argument::{self, milliseconds};
 use crate::object::{self, Handle};
 use crate::port::word;
-use crate::session::pm_session;
-use crate::settings::pm_settings;
+use crate::session::spw_session;
+use crate::settings::spw_settings;
 use crate::status::{call, done, write_text};
 use crate::waiting::timeout_ms;
 
 /// Relief of one service, for this program: it learns how fast replies come, moves sessions to helpers when they are late,
 /// and back.
-pub struct pm_relief {
+pub struct spw_relief {
     _opaque: [u8; 0],
 }
 
-impl Handle for pm_relief {
+impl Handle for spw_relief {
     type Value = Owner;
     const TAG: u32 = 0x7370_726c;
-    const NAME: &'static str = "pm_relief";
+    const NAME: &'static str = "spw_relief";
 }
 
 /// What a relief is about.
 #[repr(C)]
-pub struct pm_relief_figures {
+pub struct spw_relief_figures {
     /// In a word, as in "direct", "late", "moving", "helped", "backed off".
     pub stage: [c_char; 16],
-    /// The operator's `pm_relief_word` that holds.
+    /// The operator's `spw_relief_word` that holds.
     pub word: i32,
     /// Its sessions.
     pub sessions: u32,
@@ -55,10 +55,10 @@ pub struct pm_relief_figures {
 /// late after `sla_us` microseconds (10 to 10,000,000). `*relief` becomes the new relief, for the caller to free, or null on
 /// an error.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief_new(
-    settings: *const pm_settings,
+pub unsafe extern "C" fn spw_relief_new(
+    settings: *const spw_settings,
     sla_us: u32,
-    relief: *mut *mut pm_relief,
+    relief: *mut *mut spw_relief,
 ) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
@@ -73,11 +73,14 @@ pub unsafe extern "C" fn pm_relief_new(
     })
 }
 
-/// Opens a session, as `pm_connect` does, where the relief wants it: it moves it from then on. While sessions are helped the
-/// helpers are asked first, which takes some milliseconds. `PM_AGAIN` when there are too many. Tell `pm_measured` of each of
-/// its replies, and `pm_waiting` of what has none.
+/// Opens a session, as `spw_connect` does, where the relief wants it: it moves it from then on. While sessions are helped the
+/// helpers are asked first, which takes some milliseconds. `SPW_AGAIN` when there are too many. Tell `spw_measured` of each of
+/// its replies, and `spw_waiting` of what has none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief_connect(relief: *mut pm_relief, session: *mut *mut pm_session) -> c_int {
+pub unsafe extern "C" fn spw_relief_connect(
+    relief: *mut spw_relief,
+    session: *mut *mut spw_session,
+) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
@@ -90,30 +93,30 @@ pub unsafe extern "C" fn pm_relief_connect(relief: *mut pm_relief, session: *mut
 
 /// The descriptor to watch for reading, beside those of the sessions.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief_descriptor(relief: *const pm_relief) -> c_int {
+pub unsafe extern "C" fn spw_relief_descriptor(relief: *const spw_relief) -> c_int {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::with(relief, |owner| Ok(owner.lock()?.relief.as_fd().as_raw_fd())) })
 }
 
-/// How long to wait at most before `pm_relief_handle` is due, in milliseconds, as `poll` takes it. -1: for ever. Ask after
+/// How long to wait at most before `spw_relief_handle` is due, in milliseconds, as `poll` takes it. -1: for ever. Ask after
 /// the sessions' calls, right before the wait.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief_next_timeout_ms(relief: *const pm_relief) -> c_int {
+pub unsafe extern "C" fn spw_relief_next_timeout_ms(relief: *const spw_relief) -> c_int {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::with(relief, |owner| Ok(timeout_ms(owner.lock()?.due()))) })
 }
 
 /// Does what is due, and moves sessions: to be called when the descriptor is ready and when the timeout has passed. Returns
-/// how many are moving. `pm_wait` with one of its sessions does this, too.
+/// how many are moving. `spw_wait` with one of its sessions does this, too.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief_handle(relief: *mut pm_relief) -> c_int {
+pub unsafe extern "C" fn spw_relief_handle(relief: *mut spw_relief) -> c_int {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::with(relief, |owner| side::handle(owner.shared())) })
 }
 
-/// The operator's word, a `pm_relief_word`: it overrides everything for so many milliseconds; 0 is until another word.
+/// The operator's word, a `spw_relief_word`: it overrides everything for so many milliseconds; 0 is until another word.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief_say(relief: *mut pm_relief, word_of: c_int, lasts_ms: u32) -> c_int {
+pub unsafe extern "C" fn spw_relief_say(relief: *mut spw_relief, word_of: c_int, lasts_ms: u32) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -130,9 +133,9 @@ pub unsafe extern "C" fn pm_relief_say(relief: *mut pm_relief, word_of: c_int, l
 /// Other helpers from now on: those of these settings, of which only the helpers are looked at. Sessions at a helper that is
 /// no longer named stay until they are moved.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief_set_helpers(
-    relief: *mut pm_relief,
-    settings: *const pm_settings,
+pub unsafe extern "C" fn spw_relief_set_helpers(
+    relief: *mut spw_relief,
+    settings: *const spw_settings,
 ) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
@@ -145,8 +148,8 @@ pub unsafe extern "C" fn pm_relief_set_helpers(
 
 /// What it has decided since it was last asked: 1 and a line for the log, or 0. Longer ones are cut to `size`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief_next_notice(
-    relief: *mut pm_relief,
+pub unsafe extern "C" fn spw_relief_next_notice(
+    relief: *mut spw_relief,
     buffer: *mut c_char,
     size: usize,
 ) -> c_int {
@@ -167,9 +170,9 @@ pub unsafe extern "C" fn pm_relief_next_notice(
 
 /// What it is about.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief_status(
-    relief: *const pm_relief,
-    figures: *mut pm_relief_figures,
+pub unsafe extern "C" fn spw_relief_status(
+    relief: *const spw_relief,
+    figures: *mut spw_relief_figures,
 ) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
@@ -179,7 +182,7 @@ pub unsafe extern "C" fn pm_relief_status(
                 let (status, counters) = (side.relief.status(Instant::now()), side.relief.counters());
                 let mut stage = [0_u8; 16];
                 write_text(status.stage, &mut stage);
-                Ok(pm_relief_figures {
+                Ok(spw_relief_figures {
                     stage: stage.map(|byte| byte as c_char),
                     word: crate::port::number(status.word),
                     sessions: status.members,
@@ -198,9 +201,9 @@ pub unsafe extern "C" fn pm_relief_status(
     })
 }
 
-/// Frees a relief. Its sessions go on where they are, as those of `pm_connect` do. Null is allowed.
+/// Frees a relief. Its sessions go on where they are, as those of `spw_connect` do. Null is allowed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_relief_free(relief: *mut pm_relief) {
+pub unsafe extern "C" fn spw_relief_free(relief: *mut spw_relief) {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::free(relief) });
 }

@@ -10,24 +10,24 @@ use std::ptr::null;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-pub use self::event::{pm_session_event, pm_session_event_kind};
+pub use self::event::{spw_session_event, spw_session_event_kind};
 use self::side::{ClientSide, Shared};
 
 use crate::argument;
 use crate::object::{self, Handle};
-use crate::settings::pm_settings;
+use crate::settings::spw_settings;
 use crate::status::{Fault, call, done, lock, of_stream};
 use crate::waiting::timeout_ms;
 
 /// A session: one ordered stream of bytes in each direction, which goes on by itself when what carries it is lost.
-pub struct pm_session {
+pub struct spw_session {
     _opaque: [u8; 0],
 }
 
-impl Handle for pm_session {
+impl Handle for spw_session {
     type Value = Shared;
     const TAG: u32 = 0x7370_7373;
-    const NAME: &'static str = "pm_session";
+    const NAME: &'static str = "spw_session";
 }
 
 /// Lets a body use a session.
@@ -35,7 +35,7 @@ impl Handle for pm_session {
 /// # Safety
 /// As of [`object::with`].
 unsafe fn with_side<R>(
-    session: *const pm_session,
+    session: *const spw_session,
     body: impl FnOnce(&mut ClientSide) -> Result<R, Fault>,
 ) -> Result<R, Fault> {
     // SAFETY: the caller vouches for it.
@@ -45,7 +45,7 @@ unsafe fn with_side<R>(
 /// Opens a session and returns at once: the first route is tried from now on. What is sent before a server has answered
 /// waits. `*session` becomes the new session, for the caller to free, or null on an error.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_connect(settings: *const pm_settings, session: *mut *mut pm_session) -> c_int {
+pub unsafe extern "C" fn spw_connect(settings: *const spw_settings, session: *mut *mut spw_session) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
@@ -57,11 +57,11 @@ pub unsafe extern "C" fn pm_connect(settings: *const pm_settings, session: *mut 
     })
 }
 
-/// Sends a prefix of `length` bytes and returns its length. `PM_AGAIN` when too much is not acknowledged yet:
-/// `PM_SESSION_ROOM` tells when it is worth trying again. What was taken is kept until the server has it, on whatever
+/// Sends a prefix of `length` bytes and returns its length. `SPW_AGAIN` when too much is not acknowledged yet:
+/// `SPW_SESSION_ROOM` tells when it is worth trying again. What was taken is kept until the server has it, on whatever
 /// route.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_send(session: *mut pm_session, data: *const c_void, length: usize) -> isize {
+pub unsafe extern "C" fn spw_send(session: *mut spw_session, data: *const c_void, length: usize) -> isize {
     call(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
@@ -74,10 +74,10 @@ pub unsafe extern "C" fn pm_send(session: *mut pm_session, data: *const c_void, 
     })
 }
 
-/// Receives up to `size` bytes and returns how many. 0 is the end of the stream. `PM_AGAIN` when nothing has arrived; all
+/// Receives up to `size` bytes and returns how many. 0 is the end of the stream. `SPW_AGAIN` when nothing has arrived; all
 /// other errors are for ever.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_receive(session: *mut pm_session, buffer: *mut c_void, size: usize) -> isize {
+pub unsafe extern "C" fn spw_receive(session: *mut spw_session, buffer: *mut c_void, size: usize) -> isize {
     call(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
@@ -96,44 +96,44 @@ pub unsafe extern "C" fn pm_receive(session: *mut pm_session, buffer: *mut c_voi
 /// The descriptor to watch for reading, in `poll`, `epoll` or anything like it. It never changes, and belongs to the
 /// session: do not close it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_poll_descriptor(session: *const pm_session) -> c_int {
+pub unsafe extern "C" fn spw_poll_descriptor(session: *const spw_session) -> c_int {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { with_side(session, |side| Ok(side.session.as_fd().as_raw_fd())) })
 }
 
-/// How long to wait for the descriptor at most before `pm_handle` is due, in milliseconds, rounded up: as `poll` takes it.
+/// How long to wait for the descriptor at most before `spw_handle` is due, in milliseconds, rounded up: as `poll` takes it.
 /// -1: for ever. Ask after the other calls, right before the wait.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_next_timeout_ms(session: *const pm_session) -> c_int {
+pub unsafe extern "C" fn spw_next_timeout_ms(session: *const spw_session) -> c_int {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { with_side(session, |side| Ok(timeout_ms(side.session.poll_timeout()))) })
 }
 
 /// Does what there is to do: to be called when the descriptor is ready and when the timeout has passed; once too often does
-/// no harm. Returns 1 when `pm_receive` has something (bytes, the end, or an error), otherwise 0.
+/// no harm. Returns 1 when `spw_receive` has something (bytes, the end, or an error), otherwise 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_handle(session: *mut pm_session) -> c_int {
+pub unsafe extern "C" fn spw_handle(session: *mut spw_session) -> c_int {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { with_side(session, |side| Ok(side.handle())) })
 }
 
 /// For programs without a loop: waits until there is something to do, `timeout_ms` at most (-1: for ever), and does it.
-/// Returns as `pm_handle`. 0 says that something was done, that the time has passed, or that a signal came: call again as
+/// Returns as `spw_handle`. 0 says that something was done, that the time has passed, or that a signal came: call again as
 /// long as what is wanted has not come.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_wait(session: *mut pm_session, timeout_ms: c_int) -> c_int {
+pub unsafe extern "C" fn spw_wait(session: *mut spw_session, timeout_ms: c_int) -> c_int {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::with(session, |shared| side::wait(shared, timeout_ms)) })
 }
 
-/// What happened since it was last asked: 1 and an event, or 0. Ask until 0 after `pm_handle`; of those that nobody asks for
+/// What happened since it was last asked: 1 and an event, or 0. Ask until 0 after `spw_handle`; of those that nobody asks for
 /// the latest 32 are kept.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_next_event(session: *mut pm_session, event: *mut pm_session_event) -> c_int {
+pub unsafe extern "C" fn spw_next_event(session: *mut spw_session, event: *mut spw_session_event) -> c_int {
     call(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
-            let nothing = pm_session_event { kind: 0, route: 0, address: null(), why: null() };
+            let nothing = spw_session_event { kind: 0, route: 0, address: null(), why: null() };
             object::answer(event, "event", nothing)?;
             with_side(session, |side| match side.next_event() {
                 Some(next) => object::answer(event, "event", next).map(|()| 1),
@@ -143,11 +143,11 @@ pub unsafe extern "C" fn pm_next_event(session: *mut pm_session, event: *mut pm_
     })
 }
 
-/// What carries the session now: `*route` becomes a helper's number or `PM_DIRECT`, and the buffer its address; both may be
-/// null (with a `size` of 0). `PM_AGAIN` while nothing does.
+/// What carries the session now: `*route` becomes a helper's number or `SPW_DIRECT`, and the buffer its address; both may be
+/// null (with a `size` of 0). `SPW_AGAIN` while nothing does.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_carrier(
-    session: *const pm_session,
+pub unsafe extern "C" fn spw_carrier(
+    session: *const spw_session,
     route: *mut u32,
     address: *mut c_char,
     size: usize,
@@ -168,9 +168,9 @@ pub unsafe extern "C" fn pm_carrier(
     })
 }
 
-/// Moves to a route, a helper's number or `PM_DIRECT`, at once. Requests may be under way: nothing is lost.
+/// Moves to a route, a helper's number or `SPW_DIRECT`, at once. Requests may be under way: nothing is lost.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_move(session: *mut pm_session, route: u32) -> c_int {
+pub unsafe extern "C" fn spw_move(session: *mut spw_session, route: u32) -> c_int {
     done(|| {
         let move_it = |side: &mut ClientSide| {
             side.check_is_free()?;
@@ -183,10 +183,10 @@ pub unsafe extern "C" fn pm_move(session: *mut pm_session, route: u32) -> c_int 
 }
 
 /// Other routes from now on: the server and the helpers of these settings, which may be others than the session was opened
-/// with. What carries it goes on doing so, be it among them or not (`PM_FORMER_ROUTE`). All else in the settings is of no
+/// with. What carries it goes on doing so, be it among them or not (`SPW_FORMER_ROUTE`). All else in the settings is of no
 /// effect; the key must be the same.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_set_routes(session: *mut pm_session, settings: *const pm_settings) -> c_int {
+pub unsafe extern "C" fn spw_set_routes(session: *mut spw_session, settings: *const spw_settings) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
@@ -197,9 +197,9 @@ pub unsafe extern "C" fn pm_set_routes(session: *mut pm_session, settings: *cons
 }
 
 /// Tells the session's relief that a reply came, so long after its request was meant to be sent, in microseconds. Not for
-/// requests that wait because they are asked to. Of no effect for sessions of `pm_connect`.
+/// requests that wait because they are asked to. Of no effect for sessions of `spw_connect`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_measured(session: *mut pm_session, latency_us: u64) -> c_int {
+pub unsafe extern "C" fn spw_measured(session: *mut spw_session, latency_us: u64) -> c_int {
     let tell = |side: &mut ClientSide| match side.relief() {
         Some(membership) => membership.measured(Duration::from_micros(latency_us)),
         None => Ok(()),
@@ -209,9 +209,9 @@ pub unsafe extern "C" fn pm_measured(session: *mut pm_session, latency_us: u64) 
 }
 
 /// Tells the session's relief for how long the oldest request without a reply has waited, in microseconds; negative when
-/// none waits. Say so when it changes. Of no effect for sessions of `pm_connect`.
+/// none waits. Say so when it changes. Of no effect for sessions of `spw_connect`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_waiting(session: *mut pm_session, waited_us: i64) -> c_int {
+pub unsafe extern "C" fn spw_waiting(session: *mut spw_session, waited_us: i64) -> c_int {
     let tell = |side: &mut ClientSide| match side.relief() {
         Some(membership) => membership.waiting(u64::try_from(waited_us).ok().map(Duration::from_micros)),
         None => Ok(()),
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn pm_waiting(session: *mut pm_session, waited_us: i64) ->
 
 /// Sends no more; replies still come.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_finish(session: *mut pm_session) -> c_int {
+pub unsafe extern "C" fn spw_finish(session: *mut spw_session) -> c_int {
     let finish = |side: &mut ClientSide| {
         side.session.finish(Instant::now());
         Ok(())
@@ -231,9 +231,9 @@ pub unsafe extern "C" fn pm_finish(session: *mut pm_session) -> c_int {
     done(|| unsafe { with_side(session, finish) })
 }
 
-/// Closes. What was sent still reaches the server if the session is handled until it is over (`pm_is_over`).
+/// Closes. What was sent still reaches the server if the session is handled until it is over (`spw_is_over`).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_close(session: *mut pm_session) -> c_int {
+pub unsafe extern "C" fn spw_close(session: *mut spw_session) -> c_int {
     let close = |side: &mut ClientSide| {
         side.session.close(Instant::now());
         Ok(())
@@ -243,18 +243,18 @@ pub unsafe extern "C" fn pm_close(session: *mut pm_session) -> c_int {
 }
 
 /// 1 when nothing more comes of the session: it was closed and the server has everything, or it failed for ever, which
-/// `pm_receive` then tells. Otherwise 0.
+/// `spw_receive` then tells. Otherwise 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_is_over(session: *const pm_session) -> c_int {
+pub unsafe extern "C" fn spw_is_over(session: *const spw_session) -> c_int {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { with_side(session, |side| Ok(c_int::from(side.session.is_over()))) })
 }
 
-/// After `PM_GONE`: the server is known to have received `*acknowledged` of the `*written` bytes that were sent. Both may be
-/// null. `PM_AGAIN` when no call has returned `PM_GONE`.
+/// After `SPW_GONE`: the server is known to have received `*acknowledged` of the `*written` bytes that were sent. Both may be
+/// null. `SPW_AGAIN` when no call has returned `SPW_GONE`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_gone(
-    session: *const pm_session,
+pub unsafe extern "C" fn spw_gone(
+    session: *const spw_session,
     acknowledged: *mut u64,
     written: *mut u64,
 ) -> c_int {
@@ -276,10 +276,10 @@ pub unsafe extern "C" fn pm_gone(
     })
 }
 
-/// Frees a session, with all that it lent; without `pm_close` before, and until it is over, the server may not have
+/// Frees a session, with all that it lent; without `spw_close` before, and until it is over, the server may not have
 /// everything. Null is allowed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_free(session: *mut pm_session) {
+pub unsafe extern "C" fn spw_free(session: *mut spw_session) {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::free(session) });
 }

@@ -11,16 +11,16 @@ use crate::object::{self, Handle};
 use crate::status::{Fault, call, done};
 
 /// The route to the server's own link port: direct. Helpers have 0, 1, 2 and so on, in the order in which they were given.
-pub const PM_DIRECT: u32 = u32::MAX;
+pub const SPW_DIRECT: u32 = u32::MAX;
 
-/// The number of a route that is no longer among those of the session (`pm_set_routes`), and still carries it.
-pub const PM_FORMER_ROUTE: u32 = u32::MAX - 1;
+/// The number of a route that is no longer among those of the session (`spw_set_routes`), and still carries it.
+pub const SPW_FORMER_ROUTE: u32 = u32::MAX - 1;
 
 /// Helpers of one session.
 const HELPERS_MAX: usize = 256;
 
 /// What sessions need to know. Owned by the caller; sessions keep a copy.
-pub struct pm_settings {
+pub struct spw_settings {
     _opaque: [u8; 0],
 }
 
@@ -35,10 +35,10 @@ pub(crate) struct Settings {
     session: SessionSettings,
 }
 
-impl Handle for pm_settings {
+impl Handle for spw_settings {
     type Value = Settings;
     const TAG: u32 = 0x7370_6373;
-    const NAME: &'static str = "pm_settings";
+    const NAME: &'static str = "spw_settings";
 }
 
 /// Where a session can go, in the order in which it tries: each route with its number in C.
@@ -53,7 +53,7 @@ impl Routes {
     /// The server's own, and the helpers'.
     pub(crate) fn split(&self) -> (Option<LinkTarget>, Vec<LinkTarget>) {
         let (direct, helpers): (Vec<_>, Vec<_>) =
-            self.0.iter().cloned().partition(|(number, _)| *number == PM_DIRECT);
+            self.0.iter().cloned().partition(|(number, _)| *number == SPW_DIRECT);
         let targets = |routes: Vec<(u32, LinkTarget)>| routes.into_iter().map(|(_, target)| target);
         (targets(direct).next(), targets(helpers).collect())
     }
@@ -61,7 +61,9 @@ impl Routes {
     /// The place of a route in the list.
     pub(crate) fn place(&self, route: u32) -> Result<usize, Fault> {
         self.0.iter().position(|(number, _)| *number == route).ok_or_else(|| match route {
-            PM_DIRECT => Fault::invalid("no server is given, so that nothing is direct: pm_settings_server"),
+            SPW_DIRECT => {
+                Fault::invalid("no server is given, so that nothing is direct: spw_settings_server")
+            }
             _ => Fault::invalid(format!("there is no helper {route}; the first one is 0")),
         })
     }
@@ -69,7 +71,7 @@ impl Routes {
     /// The number of the route that has this address.
     pub(crate) fn route(&self, address: SocketAddr) -> u32 {
         let found = self.0.iter().find(|(_, target)| target.address == address);
-        found.map_or(PM_FORMER_ROUTE, |(number, _)| *number)
+        found.map_or(SPW_FORMER_ROUTE, |(number, _)| *number)
     }
 }
 
@@ -78,7 +80,7 @@ impl Settings {
     pub(crate) fn resolve(&self) -> Result<(Routes, SessionSettings), Fault> {
         if self.server.is_none() && self.helpers.is_empty() {
             return Err(Fault::invalid(
-                "no address is given: pm_settings_server, pm_settings_helpers, or both",
+                "no address is given: spw_settings_server, spw_settings_helpers, or both",
             ));
         }
         let addresses = || self.helpers.iter().chain(&self.server);
@@ -86,18 +88,18 @@ impl Settings {
             && self.key.is_none()
         {
             return Err(Fault::invalid(format!(
-                "{far} is on another machine, which needs a key: pm_settings_key_file"
+                "{far} is on another machine, which needs a key: spw_settings_key_file"
             )));
         }
         let key = self.key.clone().unwrap_or_else(Key::loopback_only);
         if self.encryption == Encryption::Required && self.key.is_none() {
-            return Err(Fault::invalid("links without a key are not encrypted: pm_settings_key_file"));
+            return Err(Fault::invalid("links without a key are not encrypted: spw_settings_key_file"));
         }
         let target =
             |address, server| LinkTarget { address, key: key.clone(), server, encryption: self.encryption };
         let helpers =
             (0..).zip(&self.helpers).map(|(number, helper)| (number, target(*helper, self.service)));
-        let direct = self.server.map(|server| (PM_DIRECT, target(server, None)));
+        let direct = self.server.map(|server| (SPW_DIRECT, target(server, None)));
         let mut routes = Routes(helpers.chain(direct).collect());
         if let Some(begin) = self.begin {
             let place = routes.place(begin)?;
@@ -109,13 +111,13 @@ impl Settings {
 
 /// Makes settings with the defaults of everything: no address yet. Null when there is no memory.
 #[unsafe(no_mangle)]
-pub extern "C" fn pm_settings_new() -> *mut pm_settings {
+pub extern "C" fn spw_settings_new() -> *mut spw_settings {
     call(|| Ok(object::give(Settings::default())))
 }
 
 /// The server's own link port, `HOST:PORT`: the direct route. A host's name is looked up at once, which may wait.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_server(settings: *mut pm_settings, address: *const c_char) -> c_int {
+pub unsafe extern "C" fn spw_settings_server(settings: *mut spw_settings, address: *const c_char) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
@@ -132,7 +134,7 @@ pub unsafe extern "C" fn pm_settings_server(settings: *mut pm_settings, address:
 /// that were given before. Names are looked up at once, which may wait. The first is tried first: give programs that shall
 /// not all meet at one helper different orders.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_helpers(settings: *mut pm_settings, list: *const c_char) -> c_int {
+pub unsafe extern "C" fn spw_settings_helpers(settings: *mut spw_settings, list: *const c_char) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
@@ -153,7 +155,7 @@ pub unsafe extern "C" fn pm_settings_helpers(settings: *mut pm_settings, list: *
 /// The client key, from a key file that only its owner can read (`spillway key new FILE`). Not needed on loopback
 /// when neither server nor helpers have keys.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_key_file(settings: *mut pm_settings, path: *const c_char) -> c_int {
+pub unsafe extern "C" fn spw_settings_key_file(settings: *mut spw_settings, path: *const c_char) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
@@ -169,7 +171,7 @@ pub unsafe extern "C" fn pm_settings_key_file(settings: *mut pm_settings, path: 
 /// The client key, as the text of a key file. The library keeps a copy, and wipes it at the end; the caller's is the
 /// caller's to wipe.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_key_text(settings: *mut pm_settings, text: *const c_char) -> c_int {
+pub unsafe extern "C" fn spw_settings_key_text(settings: *mut spw_settings, text: *const c_char) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
@@ -185,7 +187,10 @@ pub unsafe extern "C" fn pm_settings_key_text(settings: *mut pm_settings, text: 
 /// Whether links that would not be encrypted are refused (0 by default): of a server or helper that is too old for it.
 /// Otherwise links are encrypted where both ends can and have a key.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_require_encryption(settings: *mut pm_settings, require: c_int) -> c_int {
+pub unsafe extern "C" fn spw_settings_require_encryption(
+    settings: *mut spw_settings,
+    require: c_int,
+) -> c_int {
     // SAFETY: the caller vouches for it.
     unsafe {
         change(settings, |settings| {
@@ -198,7 +203,7 @@ pub unsafe extern "C" fn pm_settings_require_encryption(settings: *mut pm_settin
 /// The server that is wanted of helpers which serve several: its link port, as the helpers' configuration names it. Not
 /// needed where they serve one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_service(settings: *mut pm_settings, address: *const c_char) -> c_int {
+pub unsafe extern "C" fn spw_settings_service(settings: *mut spw_settings, address: *const c_char) -> c_int {
     done(|| {
         // SAFETY: the caller vouches for both.
         unsafe {
@@ -211,10 +216,10 @@ pub unsafe extern "C" fn pm_settings_service(settings: *mut pm_settings, address
     })
 }
 
-/// The route on which sessions begin: a helper's number, or `PM_DIRECT`. By default the first helper, or direct where
+/// The route on which sessions begin: a helper's number, or `SPW_DIRECT`. By default the first helper, or direct where
 /// there is none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_begin(settings: *mut pm_settings, route: u32) -> c_int {
+pub unsafe extern "C" fn spw_settings_begin(settings: *mut spw_settings, route: u32) -> c_int {
     // SAFETY: the caller vouches for it.
     unsafe {
         change(settings, |settings| {
@@ -228,8 +233,8 @@ pub unsafe extern "C" fn pm_settings_begin(settings: *mut pm_settings, route: u3
 /// trips is never less than `floor` (100 by default) nor more than `ceiling` (1000). One that is silent for `idle` (5000)
 /// although nothing is awaited is asked for a sign of life.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_patience_ms(
-    settings: *mut pm_settings,
+pub unsafe extern "C" fn spw_settings_patience_ms(
+    settings: *mut spw_settings,
     floor: u32,
     ceiling: u32,
     idle: u32,
@@ -249,8 +254,8 @@ pub unsafe extern "C" fn pm_settings_patience_ms(
 /// Over how much time sessions return to the server when no helper is left, in milliseconds: each at random within
 /// `window` (1000 by default), which doubles up to `window_max` (8000) while the server does not take it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_pace_ms(
-    settings: *mut pm_settings,
+pub unsafe extern "C" fn spw_settings_pace_ms(
+    settings: *mut spw_settings,
     window: u32,
     window_max: u32,
 ) -> c_int {
@@ -268,8 +273,8 @@ pub unsafe extern "C" fn pm_settings_pace_ms(
 /// How long one route may take until the server has answered on it (1000 by default), and after how long without any the
 /// session is given up (60000), in milliseconds.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_give_up_ms(
-    settings: *mut pm_settings,
+pub unsafe extern "C" fn spw_settings_give_up_ms(
+    settings: *mut spw_settings,
     route: u32,
     session: u32,
 ) -> c_int {
@@ -288,8 +293,8 @@ pub unsafe extern "C" fn pm_settings_give_up_ms(
 /// Bytes that may have arrived and not been received (256 KiB by default), and bytes that may be sent and not
 /// acknowledged, which are kept in memory (256 KiB). From 4 KiB to 64 MiB.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_limits(
-    settings: *mut pm_settings,
+pub unsafe extern "C" fn spw_settings_limits(
+    settings: *mut spw_settings,
     window_bytes: u32,
     kept_bytes: u32,
 ) -> c_int {
@@ -314,7 +319,7 @@ pub(crate) fn stream_limits(window_bytes: u32, kept_bytes: u32) -> Result<Stream
 /// # Safety
 /// As of [`object::with`].
 unsafe fn change(
-    settings: *mut pm_settings,
+    settings: *mut spw_settings,
     change: impl FnOnce(&mut Settings) -> Result<(), Fault>,
 ) -> c_int {
     // SAFETY: the caller vouches for it.
@@ -323,7 +328,7 @@ unsafe fn change(
 
 /// Frees settings. Sessions that were made of them go on. Null is allowed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pm_settings_free(settings: *mut pm_settings) {
+pub unsafe extern "C" fn spw_settings_free(settings: *mut spw_settings) {
     // SAFETY: the caller vouches for it.
     call(|| unsafe { object::free(settings) });
 }

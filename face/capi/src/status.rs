@@ -10,96 +10,96 @@ use std::sync::{Mutex, MutexGuard};
 /// What functions return. Errors are negative, with the numbers of Linux's errno, so that `strerror(-status)` fits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum pm_status {
+pub enum spw_status {
     /// It is done.
-    PM_OK = 0,
+    SPW_OK = 0,
     /// Not now: nothing has arrived, or there is no room.
-    PM_AGAIN = -11,
+    SPW_AGAIN = -11,
     /// A null pointer, an object of another kind, a text that cannot be read, a number out of range, or an object
     /// that another thread uses at this moment. Nothing was done.
-    PM_INVALID = -22,
+    SPW_INVALID = -22,
     /// The system refused: a socket, an address in use, memory.
-    PM_SYSTEM = -5,
+    SPW_SYSTEM = -5,
     /// A key file, or a key's text, is not as it must be.
-    PM_KEY = -126,
+    SPW_KEY = -126,
     /// No more is taken: it was finished or closed.
-    PM_CLOSED = -32,
+    SPW_CLOSED = -32,
     /// The other end reset the connection: bytes under way are lost.
-    PM_RESET = -104,
+    SPW_RESET = -104,
     /// The server refused the session.
-    PM_REFUSED = -111,
-    /// The server does not know the session any more: it was restarted, or the session expired. `pm_gone` tells how
+    SPW_REFUSED = -111,
+    /// The server does not know the session any more: it was restarted, or the session expired. `spw_gone` tells how
     /// much it is known to have received; the outcome of the rest is unknown.
-    PM_GONE = -103,
+    SPW_GONE = -103,
     /// No server has answered on any route for too long.
-    PM_TIMED_OUT = -110,
+    SPW_TIMED_OUT = -110,
     /// There is no such client (any more).
-    PM_UNKNOWN_CLIENT = -107,
+    SPW_UNKNOWN_CLIENT = -107,
     /// A fault inside the library. It was told on standard error; the object can only be freed.
-    PM_INTERNAL = -131,
+    SPW_INTERNAL = -131,
 }
 
 /// Why a call fails.
 #[derive(Debug)]
 pub(crate) struct Fault {
-    status: pm_status,
+    status: spw_status,
     text: Cow<'static, str>,
 }
 
 impl Fault {
-    pub(crate) fn new(status: pm_status, text: impl Into<Cow<'static, str>>) -> Fault {
+    pub(crate) fn new(status: spw_status, text: impl Into<Cow<'static, str>>) -> Fault {
         Fault { status, text: text.into() }
     }
 
     pub(crate) fn invalid(text: impl Into<Cow<'static, str>>) -> Fault {
-        Fault::new(pm_status::PM_INVALID, text)
+        Fault::new(spw_status::SPW_INVALID, text)
     }
 
     pub(crate) fn again(text: &'static str) -> Fault {
-        Fault::new(pm_status::PM_AGAIN, text)
+        Fault::new(spw_status::SPW_AGAIN, text)
     }
 
     pub(crate) fn system(what: &str, error: &dyn std::fmt::Display) -> Fault {
-        Fault::new(pm_status::PM_SYSTEM, format!("{what}: {error}"))
+        Fault::new(spw_status::SPW_SYSTEM, format!("{what}: {error}"))
     }
 }
 
 /// What a function returns, and how it says that it failed.
 pub(crate) trait Answer {
-    fn failed(status: pm_status) -> Self;
+    fn failed(status: spw_status) -> Self;
 }
 
 impl Answer for c_int {
-    fn failed(status: pm_status) -> c_int {
+    fn failed(status: spw_status) -> c_int {
         status as c_int
     }
 }
 
 impl Answer for isize {
-    fn failed(status: pm_status) -> isize {
+    fn failed(status: spw_status) -> isize {
         status as isize
     }
 }
 
 impl<T> Answer for *const T {
-    fn failed(_: pm_status) -> *const T {
+    fn failed(_: spw_status) -> *const T {
         std::ptr::null()
     }
 }
 
 impl<T> Answer for *mut T {
-    fn failed(_: pm_status) -> *mut T {
+    fn failed(_: spw_status) -> *mut T {
         std::ptr::null_mut()
     }
 }
 
 impl Answer for () {
-    fn failed(_: pm_status) {}
+    fn failed(_: spw_status) {}
 }
 
 /// What several objects share.
 pub(crate) fn lock<T>(shared: &Mutex<T>) -> Result<MutexGuard<'_, T>, Fault> {
-    let broken = |_| Fault::new(pm_status::PM_INTERNAL, "left by a fault inside the library: free it");
+    let broken = |_| Fault::new(spw_status::SPW_INTERNAL, "left by a fault inside the library: free it");
     shared.lock().map_err(broken)
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn call<A: Answer>(body: impl FnOnce() -> Result<A, Fault>) -> A {
     let fault = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => return answer,
         Ok(Err(fault)) => fault,
-        Err(_) => Fault::new(pm_status::PM_INTERNAL, "a fault inside the library, told on standard error"),
+        Err(_) => Fault::new(spw_status::SPW_INTERNAL, "a fault inside the library, told on standard error"),
     };
     keep(&fault.text);
     A::failed(fault.status)
@@ -117,7 +117,7 @@ pub(crate) fn call<A: Answer>(body: impl FnOnce() -> Result<A, Fault>) -> A {
 
 /// [`call`] for functions that answer nothing but that it is done.
 pub(crate) fn done(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
-    call(|| body().map(|()| pm_status::PM_OK as c_int))
+    call(|| body().map(|()| spw_status::SPW_OK as c_int))
 }
 
 /// Bytes of an error's text, its end included. Longer ones are cut.
@@ -151,49 +151,49 @@ pub(crate) fn write_text(text: &str, buffer: &mut [u8]) {
 /// Says in words why the last call in this thread failed, and what to do about it. Never null; empty when none has.
 /// Good until the next call in this thread that fails.
 #[unsafe(no_mangle)]
-pub extern "C" fn pm_last_error() -> *const c_char {
+pub extern "C" fn spw_last_error() -> *const c_char {
     LAST.try_with(|last| last.as_ptr().cast::<c_char>().cast_const()).unwrap_or(c"".as_ptr())
 }
 
 /// A short text for a status. Never null, and for ever good.
 #[unsafe(no_mangle)]
-pub extern "C" fn pm_status_text(status: c_int) -> *const c_char {
-    use pm_status as S;
-    let texts: [(pm_status, &'static CStr); 12] = [
-        (S::PM_OK, c"done"),
-        (S::PM_AGAIN, c"not now"),
-        (S::PM_INVALID, c"wrong argument"),
-        (S::PM_SYSTEM, c"the system refused"),
-        (S::PM_KEY, c"the key cannot be used"),
-        (S::PM_CLOSED, c"closed"),
-        (S::PM_RESET, c"reset by the other end"),
-        (S::PM_REFUSED, c"refused by the server"),
-        (S::PM_GONE, c"the server lost the session"),
-        (S::PM_TIMED_OUT, c"no server has answered"),
-        (S::PM_UNKNOWN_CLIENT, c"no such client"),
-        (S::PM_INTERNAL, c"fault inside the library"),
+pub extern "C" fn spw_status_text(status: c_int) -> *const c_char {
+    use spw_status as S;
+    let texts: [(spw_status, &'static CStr); 12] = [
+        (S::SPW_OK, c"done"),
+        (S::SPW_AGAIN, c"not now"),
+        (S::SPW_INVALID, c"wrong argument"),
+        (S::SPW_SYSTEM, c"the system refused"),
+        (S::SPW_KEY, c"the key cannot be used"),
+        (S::SPW_CLOSED, c"closed"),
+        (S::SPW_RESET, c"reset by the other end"),
+        (S::SPW_REFUSED, c"refused by the server"),
+        (S::SPW_GONE, c"the server lost the session"),
+        (S::SPW_TIMED_OUT, c"no server has answered"),
+        (S::SPW_UNKNOWN_CLIENT, c"no such client"),
+        (S::SPW_INTERNAL, c"fault inside the library"),
     ];
     let text = texts.into_iter().find(|(known, _)| *known as c_int == status);
     text.map_or(c"unknown status", |(_, text)| text).as_ptr()
 }
 
-/// The library's version, as in "0.1.0". Compare it with `PM_VERSION`, the header's.
+/// The library's version, as in "0.1.0". Compare it with `SPW_VERSION`, the header's.
 #[unsafe(no_mangle)]
-pub extern "C" fn pm_version() -> *const c_char {
+pub extern "C" fn spw_version() -> *const c_char {
     const { concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast() }
 }
 
 /// What a session's calls return when the stream has failed.
 pub(crate) fn of_stream(error: &io::Error) -> Fault {
     let status = match error.kind() {
-        io::ErrorKind::WouldBlock => return Fault::again("not now: pm_handle or pm_wait, then again"),
-        io::ErrorKind::BrokenPipe => pm_status::PM_CLOSED,
-        io::ErrorKind::ConnectionReset => pm_status::PM_RESET,
-        io::ErrorKind::ConnectionRefused => pm_status::PM_REFUSED,
-        io::ErrorKind::ConnectionAborted => pm_status::PM_GONE,
-        io::ErrorKind::TimedOut => pm_status::PM_TIMED_OUT,
-        io::ErrorKind::InvalidInput => pm_status::PM_INVALID,
-        _ => pm_status::PM_SYSTEM,
+        io::ErrorKind::WouldBlock => return Fault::again("not now: spw_handle or spw_wait, then again"),
+        io::ErrorKind::BrokenPipe => spw_status::SPW_CLOSED,
+        io::ErrorKind::ConnectionReset => spw_status::SPW_RESET,
+        io::ErrorKind::ConnectionRefused => spw_status::SPW_REFUSED,
+        io::ErrorKind::ConnectionAborted => spw_status::SPW_GONE,
+        io::ErrorKind::TimedOut => spw_status::SPW_TIMED_OUT,
+        io::ErrorKind::InvalidInput => spw_status::SPW_INVALID,
+        _ => spw_status::SPW_SYSTEM,
     };
     Fault::new(status, error.to_string())
 }
@@ -204,7 +204,7 @@ mod tests {
 
     fn last() -> String {
         // SAFETY: the text ends with a zero, and stays until a call fails.
-        unsafe { CStr::from_ptr(pm_last_error()) }.to_str().unwrap().to_owned()
+        unsafe { CStr::from_ptr(spw_last_error()) }.to_str().unwrap().to_owned()
     }
 
     #[test]
@@ -240,10 +240,10 @@ mod tests {
     fn every_status_has_a_text() {
         for status in [0, -11, -22, -5, -126, -32, -104, -111, -103, -110, -107, -131] {
             // SAFETY: the texts are literals.
-            let text = unsafe { CStr::from_ptr(pm_status_text(status)) };
+            let text = unsafe { CStr::from_ptr(spw_status_text(status)) };
             assert_ne!(text, c"unknown status");
         }
         // SAFETY: the same.
-        assert_eq!(unsafe { CStr::from_ptr(pm_status_text(7)) }, c"unknown status");
+        assert_eq!(unsafe { CStr::from_ptr(spw_status_text(7)) }, c"unknown status");
     }
 }

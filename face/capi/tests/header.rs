@@ -24,7 +24,7 @@ fn make() -> String {
     config.header = Some(header.trim_end().to_owned());
     let version: Vec<&str> = env!("CARGO_PKG_VERSION").split('.').collect();
     config.after_includes = Some(format!(
-        "\n#define PM_VERSION \"{}\"\n#define PM_VERSION_MAJOR {}\n#define PM_VERSION_MINOR {}\n#define PM_VERSION_PATCH {}",
+        "\n#define SPW_VERSION \"{}\"\n#define SPW_VERSION_MAJOR {}\n#define SPW_VERSION_MINOR {}\n#define SPW_VERSION_PATCH {}",
         env!("CARGO_PKG_VERSION"),
         version[0],
         version[1],

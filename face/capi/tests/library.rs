@@ -18,7 +18,7 @@ fn declared() -> Vec<String> {
         .join("\n");
     let words = code.split_inclusive('(').filter_map(|piece| {
         let name = piece.strip_suffix('(')?.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next()?;
-        name.starts_with("pm_").then(|| name.to_owned())
+        name.starts_with("spw_").then(|| name.to_owned())
     });
     let mut words: Vec<String> = words.collect();
     words.sort();
@@ -92,7 +92,7 @@ fn cpp_compilers_take_the_header() {
     }
     let bench = Workbench::get();
     let source = bench.directory().join("header.cpp");
-    std::fs::write(&source, "#include <spillway.h>\nint main() { return pm_version() == nullptr; }\n")
+    std::fs::write(&source, "#include <spillway.h>\nint main() { return spw_version() == nullptr; }\n")
         .unwrap();
     let mut compile = Command::new("g++");
     compile.args(["-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"]);

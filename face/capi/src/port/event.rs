@@ -4,74 +4,82 @@ use std::ffi::{c_char, c_void};
 use std::fmt::{Display, Write};
 use std::ptr::{null, null_mut};
 
-use crate::argument::PM_ADDRESS_BYTES;
+use crate::argument::SPW_ADDRESS_BYTES;
 
 /// Names a client's connection. Never 0; a number that has ended is not another's for a long time.
-pub type pm_client = u64;
+pub type spw_client = u64;
 
 /// What happened at a link port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum pm_event_kind {
-    /// A client connects: answer with `pm_accept` or `pm_refuse`, now or later. Its requests may come before the
+pub enum spw_event_kind {
+    /// A client connects: answer with `spw_accept` or `spw_refuse`, now or later. Its requests may come before the
     /// answer. `text` is its address.
-    PM_CONNECTED = 1,
-    /// `data` and `length`: bytes of a client, cut anywhere, at least one. Say `pm_consumed` when they are dealt with: until
+    SPW_CONNECTED = 1,
+    /// `data` and `length`: bytes of a client, cut anywhere, at least one. Say `spw_consumed` when they are dealt with: until
     /// then they count against the client's window.
-    PM_DATA = 2,
+    SPW_DATA = 2,
     /// The client sends no more. Replies still reach it.
-    PM_FINISHED = 3,
+    SPW_FINISHED = 3,
     /// The connection has ended; the number is no longer good, and needs no answer. `context` is there for the last time:
     /// free what it points to. `reason` is 0 when the client closed it, otherwise it was reset.
-    PM_CLOSED_BY_CLIENT = 4,
-    /// `pm_compose` took less than it was given, and would take more now.
-    PM_ROOM = 5,
+    SPW_CLOSED_BY_CLIENT = 4,
+    /// `spw_compose` took less than it was given, and would take more now.
+    SPW_ROOM = 5,
     /// A helper, or a client that speaks links itself, has opened a link. For the log.
-    PM_LINK_OPENED = 6,
+    SPW_LINK_OPENED = 6,
     /// A link is gone. Each of its connections was told as closed before; sessions go on. For the log.
-    PM_LINK_LOST = 7,
+    SPW_LINK_LOST = 7,
     /// A link claimed a client address that it may not carry; that connection was refused. For the log.
-    PM_FORBIDDEN = 8,
+    SPW_FORBIDDEN = 8,
     /// A helper wants to go away, and moves its clients itself. For the log.
-    PM_LINK_DRAINS = 9,
+    SPW_LINK_DRAINS = 9,
 }
 
 /// An event of a link port.
 #[repr(C)]
-pub struct pm_event {
-    /// Which: a `pm_event_kind`.
+pub struct spw_event {
+    /// Which: a `spw_event_kind`.
     pub kind: i32,
-    /// Of `PM_CLOSED_BY_CLIENT`.
+    /// Of `SPW_CLOSED_BY_CLIENT`.
     pub reason: i32,
     /// Whose; 0 for events of links.
-    pub client: pm_client,
-    /// What `pm_set_context` has set for this client; null before.
+    pub client: spw_client,
+    /// What `spw_set_context` has set for this client; null before.
     pub context: *mut c_void,
-    /// Of `PM_DATA`: the bytes, lent until the next call of `pm_decompose` or `pm_port_handle` with this port.
+    /// Of `SPW_DATA`: the bytes, lent until the next call of `spw_decompose` or `spw_port_handle` with this port.
     pub data: *const u8,
     /// How many.
     pub length: usize,
-    /// Of `PM_CONNECTED` and of links: who, and why, in words. Otherwise null. Lent likewise.
+    /// Of `SPW_CONNECTED` and of links: who, and why, in words. Otherwise null. Lent likewise.
     pub text: *const c_char,
 }
 
-impl pm_event {
-    pub(super) fn of(kind: pm_event_kind, client: pm_client) -> pm_event {
-        pm_event { kind: kind as i32, client, ..pm_event::nothing() }
+impl spw_event {
+    pub(super) fn of(kind: spw_event_kind, client: spw_client) -> spw_event {
+        spw_event { kind: kind as i32, client, ..spw_event::nothing() }
     }
 
-    pub(super) fn nothing() -> pm_event {
-        pm_event { kind: 0, reason: 0, client: 0, context: null_mut(), data: null(), length: 0, text: null() }
+    pub(super) fn nothing() -> spw_event {
+        spw_event {
+            kind: 0,
+            reason: 0,
+            client: 0,
+            context: null_mut(),
+            data: null(),
+            length: 0,
+            text: null(),
+        }
     }
 }
 
 /// What is known about a client: the paper's *get_info*.
 #[repr(C)]
-pub struct pm_info {
-    /// `PM_HELPER`: through a helper. `PM_CLIENT`: it speaks links itself.
+pub struct spw_info {
+    /// `SPW_HELPER`: through a helper. `SPW_CLIENT`: it speaks links itself.
     pub role: i32,
     /// Its own address.
-    pub address: [c_char; PM_ADDRESS_BYTES],
+    pub address: [c_char; SPW_ADDRESS_BYTES],
     /// Bytes of requests received.
     pub bytes_received: u64,
     /// Bytes of replies sent.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use spillway_server::{BindError, Client, CloseReason, Event, LinkId, Links, RefuseReason, Settings};
 
 use super::clients::Clients;
-use super::event::{Text, pm_event};
+use super::event::{Text, spw_event};
 
 /// Received from a link at a time.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -90,7 +90,7 @@ impl Port {
     }
 
     /// The next event of this turn; `None` when there is none any more.
-    pub(super) fn decompose(&mut self) -> Option<pm_event> {
+    pub(super) fn decompose(&mut self) -> Option<spw_event> {
         loop {
             // Events of what was received come first; then those of what happened beside it.
             if let Some(link) = self.current {
@@ -145,12 +145,14 @@ impl Port {
 }
 
 /// An event for C, unless it is of a client that C has closed already.
-fn tell(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<'_>) -> Option<pm_event> {
-    use super::event::pm_event_kind as K;
+fn tell(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<'_>) -> Option<spw_event> {
+    use super::event::spw_event_kind as K;
     let known = |clients: &Clients, client| clients.number(client);
     Some(match event {
         Event::Connected { client, address } => match clients.add(client) {
-            Some(number) => pm_event { text: text.lend(&address), ..pm_event::of(K::PM_CONNECTED, number) },
+            Some(number) => {
+                spw_event { text: text.lend(&address), ..spw_event::of(K::SPW_CONNECTED, number) }
+            }
             None => {
                 links.refuse(client, RefuseReason::Full);
                 return None;
@@ -160,15 +162,15 @@ fn tell(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<
             let (number, context) = known(clients, client)?;
             let (data, length) = (bytes.as_ptr(), bytes.len());
             clients.received(number, length);
-            pm_event { context, data, length, ..pm_event::of(K::PM_DATA, number) }
+            spw_event { context, data, length, ..spw_event::of(K::SPW_DATA, number) }
         }
         Event::Finished { client } => {
             let (number, context) = known(clients, client)?;
-            pm_event { context, ..pm_event::of(K::PM_FINISHED, number) }
+            spw_event { context, ..spw_event::of(K::SPW_FINISHED, number) }
         }
         Event::Room { client } => {
             let (number, context) = known(clients, client)?;
-            pm_event { context, ..pm_event::of(K::PM_ROOM, number) }
+            spw_event { context, ..spw_event::of(K::SPW_ROOM, number) }
         }
         Event::Closed { client, reason } => {
             // The answer that is owed; with this the number is nobody's.
@@ -176,21 +178,23 @@ fn tell(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<
             let (number, context) = known(clients, client)?;
             clients.remove(number);
             let reason = if reason == CloseReason::Normal { 0 } else { reason as i32 };
-            pm_event { context, reason, ..pm_event::of(K::PM_CLOSED_BY_CLIENT, number) }
+            spw_event { context, reason, ..spw_event::of(K::SPW_CLOSED_BY_CLIENT, number) }
         }
-        Event::LinkOpened { peer, role, .. } => {
-            pm_event { text: text.lend(&format_args!("{role} {peer}")), ..pm_event::of(K::PM_LINK_OPENED, 0) }
-        }
-        Event::LinkLost { peer, why, .. } => {
-            pm_event { text: text.lend(&format_args!("{peer}: {why}")), ..pm_event::of(K::PM_LINK_LOST, 0) }
-        }
-        Event::Forbidden { address, why, .. } => pm_event {
+        Event::LinkOpened { peer, role, .. } => spw_event {
+            text: text.lend(&format_args!("{role} {peer}")),
+            ..spw_event::of(K::SPW_LINK_OPENED, 0)
+        },
+        Event::LinkLost { peer, why, .. } => spw_event {
+            text: text.lend(&format_args!("{peer}: {why}")),
+            ..spw_event::of(K::SPW_LINK_LOST, 0)
+        },
+        Event::Forbidden { address, why, .. } => spw_event {
             text: text.lend(&format_args!("{address}: {why}")),
-            ..pm_event::of(K::PM_FORBIDDEN, 0)
+            ..spw_event::of(K::SPW_FORBIDDEN, 0)
         },
         Event::Drain { deadline_ms, .. } => {
             let text = text.lend(&format_args!("within {deadline_ms} ms"));
-            pm_event { text, ..pm_event::of(K::PM_LINK_DRAINS, 0) }
+            spw_event { text, ..spw_event::of(K::SPW_LINK_DRAINS, 0) }
         }
         // Runs are of `decompose_run` only.
         Event::Run { .. } => return None,

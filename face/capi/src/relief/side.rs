@@ -15,7 +15,7 @@ use spillway_client::session::SessionEvent;
 use spillway_client::{Relief, ReliefSettings, SessionSettings};
 
 use crate::session::side::{ClientSide, Shared};
-use crate::settings::{PM_FORMER_ROUTE, Routes};
+use crate::settings::{Routes, SPW_FORMER_ROUTE};
 use crate::status::{Fault, lock};
 use crate::waiting::wait_for;
 
@@ -74,7 +74,7 @@ impl ReliefSide {
     ) -> Result<ReliefSide, Fault> {
         let (server, helpers) = routes.split();
         let server = server
-            .ok_or_else(|| Fault::invalid("a relief needs the server's own port: pm_settings_server"))?;
+            .ok_or_else(|| Fault::invalid("a relief needs the server's own port: spw_settings_server"))?;
         let settings = ReliefSettings { activation, session, ..ReliefSettings::new(server, helpers) };
         let relief = Relief::new(Instant::now(), settings).map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidInput => Fault::invalid(error.to_string()),
@@ -209,7 +209,7 @@ impl Membership {
     }
 
     pub(crate) fn route(&self, address: SocketAddr) -> u32 {
-        lock(&self.shared).map_or(PM_FORMER_ROUTE, |side| side.routes.route(address))
+        lock(&self.shared).map_or(SPW_FORMER_ROUTE, |side| side.routes.route(address))
     }
 
     /// What wakes the relief: its descriptor, and a time.

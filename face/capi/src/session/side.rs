@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use spillway_client::session::{Gone, SessionEvent};
 use spillway_client::{Session, SessionSettings};
 
-use super::event::{pm_session_event, pm_session_event_kind};
+use super::event::{spw_session_event, spw_session_event_kind};
 use crate::relief::side::Membership;
 use crate::settings::Routes;
 use crate::status::{Fault, lock, of_stream};
@@ -60,7 +60,7 @@ impl ClientSide {
         match self.relief {
             None => Ok(()),
             Some(_) => Err(Fault::invalid(
-                "its relief says where this session goes: pm_relief_say; or pm_relief_free, then pm_set_routes",
+                "its relief says where this session goes: spw_relief_say; or spw_relief_free, then spw_set_routes",
             )),
         }
     }
@@ -116,21 +116,21 @@ impl ClientSide {
         }
     }
 
-    pub(super) fn next_event(&mut self) -> Option<pm_session_event> {
-        use pm_session_event_kind as K;
+    pub(super) fn next_event(&mut self) -> Option<spw_session_event> {
+        use spw_session_event_kind as K;
         self.take_events(Instant::now());
         let (kind, address, why) = match self.events.pop_front()? {
-            SessionEvent::Moved(address) => (K::PM_SESSION_MOVED, Some(address), String::new()),
+            SessionEvent::Moved(address) => (K::SPW_SESSION_MOVED, Some(address), String::new()),
             SessionEvent::CarrierLost { address, why } => {
-                (K::PM_SESSION_CARRIER_LOST, Some(address), why.to_string())
+                (K::SPW_SESSION_CARRIER_LOST, Some(address), why.to_string())
             }
-            SessionEvent::Accepted => (K::PM_SESSION_ACCEPTED, None, String::new()),
-            SessionEvent::Room => (K::PM_SESSION_ROOM, None, String::new()),
+            SessionEvent::Accepted => (K::SPW_SESSION_ACCEPTED, None, String::new()),
+            SessionEvent::Room => (K::SPW_SESSION_ROOM, None, String::new()),
         };
         let c_text = |text: String| CString::new(text).unwrap_or_default(); // no text of ours has a zero in it
         self.lent.address = address.map_or_else(CString::default, |address| c_text(address.to_string()));
         self.lent.why = c_text(why);
-        Some(pm_session_event {
+        Some(spw_session_event {
             kind: kind as i32,
             route: address.map_or(0, |address| self.route(address)),
             address: self.lent.address.as_ptr(),

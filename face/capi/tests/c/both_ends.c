@@ -11,18 +11,18 @@
 
 enum { TURNS = 60000, MUCH = 3 * 1024 * 1024 };
 
-static pm_port_settings *port_settings;
-static pm_settings *settings;
-static pm_port *port;
-static pm_session *session;
-static pm_client client; /* at the server; 0: none */
-static char address[PM_ADDRESS_BYTES], helper[PM_ADDRESS_BYTES];
+static spw_port_settings *port_settings;
+static spw_settings *settings;
+static spw_port *port;
+static spw_session *session;
+static spw_client client; /* at the server; 0: none */
+static char address[SPW_ADDRESS_BYTES], helper[SPW_ADDRESS_BYTES];
 static size_t at_server; /* bytes that it has received */
 static int is_finished, room_at_server, room_at_client, accepted;
 
 static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wanted) {
     if (status != wanted) {
-        fprintf(stderr, "line %d: %s: %td (%s) instead of %td\n", line, call, status, pm_last_error(), wanted);
+        fprintf(stderr, "line %d: %s: %td (%s) instead of %td\n", line, call, status, spw_last_error(), wanted);
         exit(EXIT_FAILURE);
     }
 }
@@ -35,48 +35,48 @@ static unsigned char byte_at(size_t place) {
 }
 
 static void serve(void) {
-    pm_event event;
-    EXPECT(PM_OK, pm_port_handle(port));
-    while (pm_decompose(port, &event) == 1) {
-        if (event.kind == PM_CONNECTED) {
+    spw_event event;
+    EXPECT(SPW_OK, spw_port_handle(port));
+    while (spw_decompose(port, &event) == 1) {
+        if (event.kind == SPW_CONNECTED) {
             client = event.client;
-            EXPECT(PM_OK, pm_accept(port, client));
-        } else if (event.kind == PM_DATA) {
+            EXPECT(SPW_OK, spw_accept(port, client));
+        } else if (event.kind == SPW_DATA) {
             for (size_t at = 0; at < event.length; at++, at_server++)
                 EXPECT(byte_at(at_server), event.data[at]);
-            EXPECT(PM_OK, pm_consumed(port, event.client, event.length));
-        } else if (event.kind == PM_FINISHED) {
+            EXPECT(SPW_OK, spw_consumed(port, event.client, event.length));
+        } else if (event.kind == SPW_FINISHED) {
             is_finished = 1;
-        } else if (event.kind == PM_ROOM) {
+        } else if (event.kind == SPW_ROOM) {
             room_at_server++;
-        } else if (event.kind == PM_CLOSED_BY_CLIENT) {
+        } else if (event.kind == SPW_CLOSED_BY_CLIENT) {
             client = 0;
         }
     }
-    EXPECT(PM_OK, pm_flush(port));
+    EXPECT(SPW_OK, spw_flush(port));
 }
 
 /* A turn of both, which waits for whichever has something to do. */
 static void turn(void) {
-    pm_session_event event;
-    int of_session = pm_next_timeout_ms(session), of_port = pm_port_next_timeout_ms(port);
+    spw_session_event event;
+    int of_session = spw_next_timeout_ms(session), of_port = spw_port_next_timeout_ms(port);
     int timeout = of_session < 0 || (of_port >= 0 && of_port < of_session) ? of_port : of_session;
     struct pollfd watched[2] = {
-        {.fd = pm_poll_descriptor(session), .events = POLLIN},
-        {.fd = pm_port_descriptor(port), .events = POLLIN},
+        {.fd = spw_poll_descriptor(session), .events = POLLIN},
+        {.fd = spw_port_descriptor(port), .events = POLLIN},
     };
     poll(watched, 2, timeout < 0 || timeout > 100 ? 100 : timeout);
     serve();
-    EXPECT(1, pm_handle(session) >= 0);
-    while (pm_next_event(session, &event) == 1) {
-        room_at_client += event.kind == PM_SESSION_ROOM;
-        accepted += event.kind == PM_SESSION_ACCEPTED;
+    EXPECT(1, spw_handle(session) >= 0);
+    while (spw_next_event(session, &event) == 1) {
+        room_at_client += event.kind == SPW_SESSION_ROOM;
+        accepted += event.kind == SPW_SESSION_ACCEPTED;
     }
 }
 
 static int is_carried_by(uint32_t wanted) {
     uint32_t route;
-    return pm_carrier(session, &route, NULL, 0) == PM_OK && route == wanted;
+    return spw_carrier(session, &route, NULL, 0) == SPW_OK && route == wanted;
 }
 
 #define UNTIL(condition)                                                                                          \
@@ -88,8 +88,8 @@ static int is_carried_by(uint32_t wanted) {
     } while (0)
 
 static void open_both(void) {
-    EXPECT(PM_OK, pm_listen(port_settings, "127.0.0.1:0", &port));
-    EXPECT(PM_OK, pm_port_address(port, address, sizeof address));
+    EXPECT(SPW_OK, spw_listen(port_settings, "127.0.0.1:0", &port));
+    EXPECT(SPW_OK, spw_port_address(port, address, sizeof address));
     printf("%s\n", address);
     fflush(stdout);
     /* The helper asks for its link meanwhile. */
@@ -98,28 +98,28 @@ static void open_both(void) {
         serve();
     EXPECT(1, fgets(helper, sizeof helper, stdin) != NULL);
     helper[strcspn(helper, "\n")] = 0;
-    EXPECT(PM_OK, pm_settings_server(settings, address));
-    EXPECT(PM_OK, pm_settings_helpers(settings, helper));
-    EXPECT(PM_OK, pm_settings_begin(settings, PM_DIRECT));
-    EXPECT(PM_OK, pm_connect(settings, &session));
-    UNTIL(is_carried_by(PM_DIRECT));
+    EXPECT(SPW_OK, spw_settings_server(settings, address));
+    EXPECT(SPW_OK, spw_settings_helpers(settings, helper));
+    EXPECT(SPW_OK, spw_settings_begin(settings, SPW_DIRECT));
+    EXPECT(SPW_OK, spw_connect(settings, &session));
+    UNTIL(is_carried_by(SPW_DIRECT));
     UNTIL(accepted == 1);
 }
 
 /* The server sends its session to the helper and back; the client goes by itself. */
 static void go_to_and_fro(void) {
-    pm_info info;
-    EXPECT(1, pm_port_relief(port, PM_RELIEF_ON, 1));
+    spw_info info;
+    EXPECT(1, spw_port_relief(port, SPW_RELIEF_ON, 1));
     UNTIL(is_carried_by(0));
-    EXPECT(PM_OK, pm_get_info(port, client, &info));
-    EXPECT(PM_HELPER, info.role);
-    EXPECT(0, pm_port_relief(port, PM_RELIEF_AUTO, 0));
-    EXPECT(1, pm_port_release(port, 1));
-    UNTIL(is_carried_by(PM_DIRECT));
-    EXPECT(PM_OK, pm_move(session, 0));
+    EXPECT(SPW_OK, spw_get_info(port, client, &info));
+    EXPECT(SPW_HELPER, info.role);
+    EXPECT(0, spw_port_relief(port, SPW_RELIEF_AUTO, 0));
+    EXPECT(1, spw_port_release(port, 1));
+    UNTIL(is_carried_by(SPW_DIRECT));
+    EXPECT(SPW_OK, spw_move(session, 0));
     UNTIL(is_carried_by(0));
-    EXPECT(PM_OK, pm_get_info(port, client, &info));
-    EXPECT(PM_HELPER, info.role);
+    EXPECT(SPW_OK, spw_get_info(port, client, &info));
+    EXPECT(SPW_HELPER, info.role);
     EXPECT(1, strncmp(info.address, "127.0.0.1:", 10) == 0);
 }
 
@@ -132,8 +132,8 @@ static void push_back(void) {
             size_t length = sizeof bytes < MUCH - sent ? sizeof bytes : MUCH - sent;
             for (size_t at = 0; at < length; at++)
                 bytes[at] = byte_at(sent + at);
-            ptrdiff_t taken = length == 0 ? PM_AGAIN : pm_send(session, bytes, length);
-            if (taken == PM_AGAIN)
+            ptrdiff_t taken = length == 0 ? SPW_AGAIN : spw_send(session, bytes, length);
+            if (taken == SPW_AGAIN)
                 break;
             EXPECT(1, taken > 0);
             sent += (size_t)taken;
@@ -142,23 +142,23 @@ static void push_back(void) {
             size_t length = sizeof bytes < MUCH - composed ? sizeof bytes : MUCH - composed;
             for (size_t at = 0; at < length; at++)
                 bytes[at] = byte_at(composed + at);
-            ptrdiff_t taken = pm_compose(port, client, bytes, length);
+            ptrdiff_t taken = spw_compose(port, client, bytes, length);
             EXPECT(1, taken >= 0);
             if (taken == 0)
                 break;
             composed += (size_t)taken;
         }
-        EXPECT(PM_OK, pm_flush(port));
+        EXPECT(SPW_OK, spw_flush(port));
         turn();
-        for (ptrdiff_t length; (length = pm_receive(session, received, sizeof received)) != PM_AGAIN;) {
+        for (ptrdiff_t length; (length = spw_receive(session, received, sizeof received)) != SPW_AGAIN;) {
             EXPECT(1, length > 0);
             for (ptrdiff_t at = 0; at < length; at++, arrived++)
                 EXPECT(byte_at(arrived), received[at]);
         }
     }
     EXPECT(1, room_at_server > 0 && room_at_client > 0);
-    EXPECT(PM_OK, pm_finish(session));
-    EXPECT(PM_CLOSED, pm_send(session, "x", 1));
+    EXPECT(SPW_OK, spw_finish(session));
+    EXPECT(SPW_CLOSED, spw_send(session, "x", 1));
     UNTIL(is_finished);
 }
 
@@ -166,37 +166,37 @@ static void push_back(void) {
 static void lose_the_server(void) {
     uint64_t acknowledged = 0, written = 0;
     char byte;
-    pm_port_free(port);
-    EXPECT(PM_OK, pm_listen(port_settings, address, &port));
+    spw_port_free(port);
+    EXPECT(SPW_OK, spw_listen(port_settings, address, &port));
     client = 0;
-    ptrdiff_t status = PM_AGAIN;
-    for (int turns = 0; turns < TURNS && status == PM_AGAIN; turns++) {
+    ptrdiff_t status = SPW_AGAIN;
+    for (int turns = 0; turns < TURNS && status == SPW_AGAIN; turns++) {
         turn();
-        status = pm_receive(session, &byte, 1);
+        status = spw_receive(session, &byte, 1);
     }
-    EXPECT(PM_GONE, status);
-    EXPECT(PM_OK, pm_gone(session, &acknowledged, &written));
+    EXPECT(SPW_GONE, status);
+    EXPECT(SPW_OK, spw_gone(session, &acknowledged, &written));
     EXPECT(MUCH, (ptrdiff_t)written);
     EXPECT(1, acknowledged <= written);
-    EXPECT(1, pm_is_over(session));
-    EXPECT(-1, pm_next_timeout_ms(session));
+    EXPECT(1, spw_is_over(session));
+    EXPECT(-1, spw_next_timeout_ms(session));
 }
 
 int main(int count, char **arguments) {
-    port_settings = pm_port_settings_new();
-    settings = pm_settings_new();
+    port_settings = spw_port_settings_new();
+    settings = spw_settings_new();
     EXPECT(3, count);
-    EXPECT(PM_OK, pm_port_settings_key_file(port_settings, PM_HELPER, arguments[1]));
-    EXPECT(PM_OK, pm_port_settings_key_file(port_settings, PM_CLIENT, arguments[2]));
-    EXPECT(PM_OK, pm_settings_key_file(settings, arguments[2]));
+    EXPECT(SPW_OK, spw_port_settings_key_file(port_settings, SPW_HELPER, arguments[1]));
+    EXPECT(SPW_OK, spw_port_settings_key_file(port_settings, SPW_CLIENT, arguments[2]));
+    EXPECT(SPW_OK, spw_settings_key_file(settings, arguments[2]));
     open_both();
     go_to_and_fro();
     push_back();
     lose_the_server();
-    pm_free(session);
-    pm_port_free(port);
-    pm_settings_free(settings);
-    pm_port_settings_free(port_settings);
+    spw_free(session);
+    spw_port_free(port);
+    spw_settings_free(settings);
+    spw_port_settings_free(port_settings);
     puts("both ends are right");
     return EXIT_SUCCESS;
 }

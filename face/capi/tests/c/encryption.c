@@ -10,7 +10,7 @@
 
 static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wanted) {
     if (status != wanted) {
-        fprintf(stderr, "line %d: %s: %td (%s) instead of %td\n", line, call, status, pm_last_error(), wanted);
+        fprintf(stderr, "line %d: %s: %td (%s) instead of %td\n", line, call, status, spw_last_error(), wanted);
         exit(EXIT_FAILURE);
     }
 }
@@ -19,51 +19,51 @@ static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wante
 
 /* A session at the old server: prints why it has no carrier. */
 static void refused_by_us(const char *key, const char *server) {
-    pm_settings *settings = pm_settings_new();
-    pm_session *session;
-    pm_session_event event;
-    EXPECT(PM_OK, pm_settings_server(settings, server));
-    EXPECT(PM_OK, pm_settings_require_encryption(settings, 1));
-    if (pm_connect(settings, &session) == PM_OK || !strstr(pm_last_error(), "not encrypted"))
+    spw_settings *settings = spw_settings_new();
+    spw_session *session;
+    spw_session_event event;
+    EXPECT(SPW_OK, spw_settings_server(settings, server));
+    EXPECT(SPW_OK, spw_settings_require_encryption(settings, 1));
+    if (spw_connect(settings, &session) == SPW_OK || !strstr(spw_last_error(), "not encrypted"))
         exit(EXIT_FAILURE);
-    EXPECT(PM_OK, pm_settings_key_file(settings, key));
-    EXPECT(PM_OK, pm_connect(settings, &session));
-    while (pm_next_event(session, &event) != 1)
-        EXPECT(1, pm_wait(session, -1) >= 0);
-    EXPECT(PM_SESSION_CARRIER_LOST, event.kind);
+    EXPECT(SPW_OK, spw_settings_key_file(settings, key));
+    EXPECT(SPW_OK, spw_connect(settings, &session));
+    while (spw_next_event(session, &event) != 1)
+        EXPECT(1, spw_wait(session, -1) >= 0);
+    EXPECT(SPW_SESSION_CARRIER_LOST, event.kind);
     printf("session: %s\n", event.why);
-    EXPECT(PM_AGAIN, pm_carrier(session, NULL, NULL, 0));
-    pm_free(session);
-    pm_settings_free(settings);
+    EXPECT(SPW_AGAIN, spw_carrier(session, NULL, NULL, 0));
+    spw_free(session);
+    spw_settings_free(settings);
 }
 
 /* A port: prints its address, and then why the link that comes is lost. */
 static void refused_at_our_port(const char *key) {
-    pm_port_settings *settings = pm_port_settings_new();
-    pm_port *port;
-    pm_event event = {0};
-    char address[PM_ADDRESS_BYTES];
-    EXPECT(PM_OK, pm_port_settings_require_encryption(settings, 1));
-    if (pm_listen(settings, "127.0.0.1:0", &port) == PM_OK)
+    spw_port_settings *settings = spw_port_settings_new();
+    spw_port *port;
+    spw_event event = {0};
+    char address[SPW_ADDRESS_BYTES];
+    EXPECT(SPW_OK, spw_port_settings_require_encryption(settings, 1));
+    if (spw_listen(settings, "127.0.0.1:0", &port) == SPW_OK)
         exit(EXIT_FAILURE);
-    EXPECT(PM_OK, pm_port_settings_key_file(settings, PM_CLIENT, key));
-    EXPECT(PM_OK, pm_listen(settings, "127.0.0.1:0", &port));
-    EXPECT(PM_OK, pm_port_address(port, address, sizeof address));
+    EXPECT(SPW_OK, spw_port_settings_key_file(settings, SPW_CLIENT, key));
+    EXPECT(SPW_OK, spw_listen(settings, "127.0.0.1:0", &port));
+    EXPECT(SPW_OK, spw_port_address(port, address, sizeof address));
     printf("%s\n", address);
     fflush(stdout);
-    while (event.kind != PM_LINK_LOST) {
-        struct pollfd watched = {.fd = pm_port_descriptor(port), .events = POLLIN};
-        EXPECT(PM_OK, pm_flush(port));
-        poll(&watched, 1, pm_port_next_timeout_ms(port));
-        EXPECT(PM_OK, pm_port_handle(port));
-        while (event.kind != PM_LINK_LOST && pm_decompose(port, &event) == 1)
-            if (event.kind == PM_LINK_OPENED || event.kind == PM_CONNECTED)
+    while (event.kind != SPW_LINK_LOST) {
+        struct pollfd watched = {.fd = spw_port_descriptor(port), .events = POLLIN};
+        EXPECT(SPW_OK, spw_flush(port));
+        poll(&watched, 1, spw_port_next_timeout_ms(port));
+        EXPECT(SPW_OK, spw_port_handle(port));
+        while (event.kind != SPW_LINK_LOST && spw_decompose(port, &event) == 1)
+            if (event.kind == SPW_LINK_OPENED || event.kind == SPW_CONNECTED)
                 exit(EXIT_FAILURE);
     }
     printf("port: %s\n", event.text);
-    EXPECT(PM_OK, pm_flush(port));
-    pm_port_free(port);
-    pm_port_settings_free(settings);
+    EXPECT(SPW_OK, spw_flush(port));
+    spw_port_free(port);
+    spw_port_settings_free(settings);
 }
 
 int main(int count, char **arguments) {

@@ -12,14 +12,14 @@
 
 enum { SESSIONS = 8, TURNS = 60000, SLA_US = 1000, LATE_US = 50000, FAST_US = 100 };
 
-static pm_port *port;
-static pm_relief *relief;
-static pm_session *sessions[SESSIONS];
+static spw_port *port;
+static spw_relief *relief;
+static spw_session *sessions[SESSIONS];
 static int tells_latencies, notices;
 
 static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wanted) {
     if (status != wanted) {
-        fprintf(stderr, "line %d: %s: %td (%s) instead of %td\n", line, call, status, pm_last_error(), wanted);
+        fprintf(stderr, "line %d: %s: %td (%s) instead of %td\n", line, call, status, spw_last_error(), wanted);
         exit(EXIT_FAILURE);
     }
 }
@@ -27,22 +27,22 @@ static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wante
 #define EXPECT(wanted, call) expect(__LINE__, #call, (call), (wanted))
 
 static void serve(void) {
-    pm_event event;
-    EXPECT(PM_OK, pm_port_handle(port));
-    while (pm_decompose(port, &event) == 1) {
-        if (event.kind == PM_CONNECTED) {
-            EXPECT(PM_OK, pm_accept(port, event.client));
-        } else if (event.kind == PM_DATA) {
-            EXPECT((ptrdiff_t)event.length, pm_compose(port, event.client, event.data, event.length));
-            EXPECT(PM_OK, pm_consumed(port, event.client, event.length));
+    spw_event event;
+    EXPECT(SPW_OK, spw_port_handle(port));
+    while (spw_decompose(port, &event) == 1) {
+        if (event.kind == SPW_CONNECTED) {
+            EXPECT(SPW_OK, spw_accept(port, event.client));
+        } else if (event.kind == SPW_DATA) {
+            EXPECT((ptrdiff_t)event.length, spw_compose(port, event.client, event.data, event.length));
+            EXPECT(SPW_OK, spw_consumed(port, event.client, event.length));
         }
     }
-    EXPECT(PM_OK, pm_flush(port));
+    EXPECT(SPW_OK, spw_flush(port));
 }
 
 static int is_carried_by(int number, uint32_t wanted) {
     uint32_t route;
-    return pm_carrier(sessions[number], &route, NULL, 0) == PM_OK && route == wanted;
+    return spw_carrier(sessions[number], &route, NULL, 0) == SPW_OK && route == wanted;
 }
 
 static int are_carried_by(uint32_t wanted) {
@@ -60,15 +60,15 @@ static void turn(void) {
     for (int at = 0; at < SESSIONS; at++) {
         if (sessions[at] == NULL)
             continue;
-        EXPECT(1, pm_handle(sessions[at]) >= 0);
+        EXPECT(1, spw_handle(sessions[at]) >= 0);
         if (tells_latencies)
-            EXPECT(PM_OK, pm_measured(sessions[at], is_carried_by(at, PM_DIRECT) ? LATE_US : FAST_US));
+            EXPECT(SPW_OK, spw_measured(sessions[at], is_carried_by(at, SPW_DIRECT) ? LATE_US : FAST_US));
     }
     if (relief == NULL)
         return;
-    EXPECT(1, pm_relief_next_timeout_ms(relief) >= -1);
-    EXPECT(1, pm_relief_handle(relief) >= 0);
-    while (pm_relief_next_notice(relief, notice, sizeof notice) == 1)
+    EXPECT(1, spw_relief_next_timeout_ms(relief) >= -1);
+    EXPECT(1, spw_relief_handle(relief) >= 0);
+    while (spw_relief_next_notice(relief, notice, sizeof notice) == 1)
         notices += notice[0] != 0;
 }
 
@@ -81,8 +81,8 @@ static void turn(void) {
     } while (0)
 
 static uint32_t helped(void) {
-    pm_relief_figures figures;
-    EXPECT(PM_OK, pm_relief_status(relief, &figures));
+    spw_relief_figures figures;
+    EXPECT(SPW_OK, spw_relief_status(relief, &figures));
     return figures.helped;
 }
 
@@ -92,126 +92,126 @@ static void round_trips(void) {
         size_t received = 0;
         if (sessions[at] == NULL)
             continue;
-        EXPECT(5, pm_send(sessions[at], "hello", 5));
-        EXPECT(PM_OK, pm_waiting(sessions[at], 10));
+        EXPECT(5, spw_send(sessions[at], "hello", 5));
+        EXPECT(SPW_OK, spw_waiting(sessions[at], 10));
         while (received < 5) {
-            ptrdiff_t length = pm_receive(sessions[at], reply + received, 5 - received);
-            if (length == PM_AGAIN) {
+            ptrdiff_t length = spw_receive(sessions[at], reply + received, 5 - received);
+            if (length == SPW_AGAIN) {
                 serve();
-                EXPECT(1, pm_wait(sessions[at], 1) >= 0);
+                EXPECT(1, spw_wait(sessions[at], 1) >= 0);
                 continue;
             }
             EXPECT(1, length > 0);
             received += (size_t)length;
         }
         EXPECT(0, memcmp(reply, "hello", 5));
-        EXPECT(PM_OK, pm_waiting(sessions[at], -1));
+        EXPECT(SPW_OK, spw_waiting(sessions[at], -1));
     }
 }
 
-static void wrong_calls(const pm_settings *settings) {
-    pm_settings *none = pm_settings_new();
-    pm_relief *wrong;
-    pm_relief_figures figures;
-    EXPECT(PM_OK, pm_settings_helpers(none, "127.0.0.1:1"));
-    EXPECT(PM_INVALID, pm_relief_new(none, SLA_US, &wrong)); /* no server */
-    EXPECT(PM_INVALID, pm_relief_set_helpers(relief, none));
-    EXPECT(PM_INVALID, pm_relief_new(settings, 1, &wrong));
+static void wrong_calls(const spw_settings *settings) {
+    spw_settings *none = spw_settings_new();
+    spw_relief *wrong;
+    spw_relief_figures figures;
+    EXPECT(SPW_OK, spw_settings_helpers(none, "127.0.0.1:1"));
+    EXPECT(SPW_INVALID, spw_relief_new(none, SLA_US, &wrong)); /* no server */
+    EXPECT(SPW_INVALID, spw_relief_set_helpers(relief, none));
+    EXPECT(SPW_INVALID, spw_relief_new(settings, 1, &wrong));
     EXPECT(0, wrong != NULL);
-    EXPECT(PM_INVALID, pm_relief_new(settings, SLA_US, NULL));
-    EXPECT(PM_INVALID, pm_relief_new(NULL, SLA_US, &wrong));
-    EXPECT(PM_INVALID, pm_relief_connect(relief, NULL));
-    EXPECT(PM_INVALID, pm_relief_connect(NULL, &sessions[0]));
-    EXPECT(PM_INVALID, pm_relief_say(relief, 3, 0));
-    EXPECT(PM_INVALID, pm_relief_say(NULL, PM_RELIEF_ON, 0));
-    EXPECT(PM_INVALID, pm_relief_handle(NULL));
-    EXPECT(PM_INVALID, pm_relief_descriptor(NULL));
-    EXPECT(PM_INVALID, pm_relief_next_timeout_ms(NULL));
-    EXPECT(PM_INVALID, pm_relief_next_notice(NULL, NULL, 0));
-    EXPECT(PM_INVALID, pm_relief_status(relief, NULL));
-    EXPECT(PM_INVALID, pm_relief_status(NULL, &figures));
-    EXPECT(PM_INVALID, pm_measured(NULL, 1));
-    EXPECT(PM_INVALID, pm_waiting(NULL, 1));
-    pm_relief_free(NULL);
-    pm_settings_free(none);
+    EXPECT(SPW_INVALID, spw_relief_new(settings, SLA_US, NULL));
+    EXPECT(SPW_INVALID, spw_relief_new(NULL, SLA_US, &wrong));
+    EXPECT(SPW_INVALID, spw_relief_connect(relief, NULL));
+    EXPECT(SPW_INVALID, spw_relief_connect(NULL, &sessions[0]));
+    EXPECT(SPW_INVALID, spw_relief_say(relief, 3, 0));
+    EXPECT(SPW_INVALID, spw_relief_say(NULL, SPW_RELIEF_ON, 0));
+    EXPECT(SPW_INVALID, spw_relief_handle(NULL));
+    EXPECT(SPW_INVALID, spw_relief_descriptor(NULL));
+    EXPECT(SPW_INVALID, spw_relief_next_timeout_ms(NULL));
+    EXPECT(SPW_INVALID, spw_relief_next_notice(NULL, NULL, 0));
+    EXPECT(SPW_INVALID, spw_relief_status(relief, NULL));
+    EXPECT(SPW_INVALID, spw_relief_status(NULL, &figures));
+    EXPECT(SPW_INVALID, spw_measured(NULL, 1));
+    EXPECT(SPW_INVALID, spw_waiting(NULL, 1));
+    spw_relief_free(NULL);
+    spw_settings_free(none);
 }
 
 int main(int count, char **arguments) {
-    char address[PM_ADDRESS_BYTES], helper[PM_ADDRESS_BYTES];
+    char address[SPW_ADDRESS_BYTES], helper[SPW_ADDRESS_BYTES];
     struct pollfd input = {.fd = 0, .events = POLLIN};
-    pm_port_settings *port_settings = pm_port_settings_new();
-    pm_settings *settings = pm_settings_new();
-    pm_relief_figures figures;
+    spw_port_settings *port_settings = spw_port_settings_new();
+    spw_settings *settings = spw_settings_new();
+    spw_relief_figures figures;
     EXPECT(3, count);
-    EXPECT(PM_OK, pm_port_settings_key_file(port_settings, PM_HELPER, arguments[1]));
-    EXPECT(PM_OK, pm_port_settings_key_file(port_settings, PM_CLIENT, arguments[2]));
-    EXPECT(PM_OK, pm_settings_key_file(settings, arguments[2]));
-    EXPECT(PM_OK, pm_listen(port_settings, "127.0.0.1:0", &port));
-    EXPECT(PM_OK, pm_port_address(port, address, sizeof address));
+    EXPECT(SPW_OK, spw_port_settings_key_file(port_settings, SPW_HELPER, arguments[1]));
+    EXPECT(SPW_OK, spw_port_settings_key_file(port_settings, SPW_CLIENT, arguments[2]));
+    EXPECT(SPW_OK, spw_settings_key_file(settings, arguments[2]));
+    EXPECT(SPW_OK, spw_listen(port_settings, "127.0.0.1:0", &port));
+    EXPECT(SPW_OK, spw_port_address(port, address, sizeof address));
     printf("%s\n", address);
     fflush(stdout);
     while (poll(&input, 1, 1) == 0)
         serve();
     EXPECT(1, fgets(helper, sizeof helper, stdin) != NULL);
-    EXPECT(PM_OK, pm_settings_server(settings, address));
-    EXPECT(PM_OK, pm_settings_helpers(settings, helper));
+    EXPECT(SPW_OK, spw_settings_server(settings, address));
+    EXPECT(SPW_OK, spw_settings_helpers(settings, helper));
 
-    EXPECT(PM_OK, pm_relief_new(settings, SLA_US, &relief));
+    EXPECT(SPW_OK, spw_relief_new(settings, SLA_US, &relief));
     wrong_calls(settings);
     for (int at = 0; at < SESSIONS; at++)
-        EXPECT(PM_OK, pm_relief_connect(relief, &sessions[at]));
-    UNTIL(are_carried_by(PM_DIRECT) == SESSIONS);
+        EXPECT(SPW_OK, spw_relief_connect(relief, &sessions[at]));
+    UNTIL(are_carried_by(SPW_DIRECT) == SESSIONS);
     round_trips();
-    EXPECT(PM_INVALID, pm_move(sessions[0], 0));
-    EXPECT(PM_INVALID, pm_set_routes(sessions[0], settings));
+    EXPECT(SPW_INVALID, spw_move(sessions[0], 0));
+    EXPECT(SPW_INVALID, spw_set_routes(sessions[0], settings));
 
     /* The word. */
-    EXPECT(PM_OK, pm_relief_say(relief, PM_RELIEF_ON, 0));
+    EXPECT(SPW_OK, spw_relief_say(relief, SPW_RELIEF_ON, 0));
     UNTIL(are_carried_by(0) == SESSIONS && helped() == SESSIONS);
     round_trips();
-    EXPECT(PM_OK, pm_relief_say(relief, PM_RELIEF_OFF, 3600000));
-    UNTIL(are_carried_by(PM_DIRECT) == SESSIONS && helped() == 0);
-    EXPECT(PM_OK, pm_relief_status(relief, &figures));
-    EXPECT(1, figures.word == PM_RELIEF_OFF && figures.sessions == SESSIONS && figures.moves >= 2 * SESSIONS);
+    EXPECT(SPW_OK, spw_relief_say(relief, SPW_RELIEF_OFF, 3600000));
+    UNTIL(are_carried_by(SPW_DIRECT) == SESSIONS && helped() == 0);
+    EXPECT(SPW_OK, spw_relief_status(relief, &figures));
+    EXPECT(1, figures.word == SPW_RELIEF_OFF && figures.sessions == SESSIONS && figures.moves >= 2 * SESSIONS);
 
     /* Late replies, and the server that has had enough of it. */
-    EXPECT(PM_OK, pm_relief_say(relief, PM_RELIEF_AUTO, 0));
+    EXPECT(SPW_OK, spw_relief_say(relief, SPW_RELIEF_AUTO, 0));
     tells_latencies = 1;
     UNTIL(are_carried_by(0) == SESSIONS && helped() == SESSIONS);
-    EXPECT(PM_OK, pm_relief_status(relief, &figures));
+    EXPECT(SPW_OK, spw_relief_status(relief, &figures));
     EXPECT(1, figures.activations >= 1 && figures.stage[0] != 0);
     tells_latencies = 0;
-    EXPECT(1, pm_port_release(port, 1) >= 1);
-    UNTIL(are_carried_by(PM_DIRECT) == SESSIONS);
+    EXPECT(1, spw_port_release(port, 1) >= 1);
+    UNTIL(are_carried_by(SPW_DIRECT) == SESSIONS);
     round_trips();
     EXPECT(1, notices >= 2);
 
     /* One that is opened while all are helped begins there; without helpers nobody is helped. */
-    EXPECT(PM_OK, pm_relief_say(relief, PM_RELIEF_ON, 0));
-    pm_free(sessions[0]);
-    EXPECT(PM_OK, pm_relief_connect(relief, &sessions[0]));
+    EXPECT(SPW_OK, spw_relief_say(relief, SPW_RELIEF_ON, 0));
+    spw_free(sessions[0]);
+    EXPECT(SPW_OK, spw_relief_connect(relief, &sessions[0]));
     UNTIL(are_carried_by(0) == SESSIONS);
-    EXPECT(PM_OK, pm_settings_helpers(settings, ""));
-    EXPECT(PM_OK, pm_relief_set_helpers(relief, settings));
-    EXPECT(PM_OK, pm_relief_say(relief, PM_RELIEF_OFF, 0));
-    UNTIL(are_carried_by(PM_DIRECT) == SESSIONS);
+    EXPECT(SPW_OK, spw_settings_helpers(settings, ""));
+    EXPECT(SPW_OK, spw_relief_set_helpers(relief, settings));
+    EXPECT(SPW_OK, spw_relief_say(relief, SPW_RELIEF_OFF, 0));
+    UNTIL(are_carried_by(SPW_DIRECT) == SESSIONS);
 
     /* Sessions that end before their relief, and after it. */
-    pm_free(sessions[0]);
+    spw_free(sessions[0]);
     sessions[0] = NULL;
-    pm_relief_free(relief);
+    spw_relief_free(relief);
     relief = NULL;
     round_trips();
-    EXPECT(PM_OK, pm_measured(sessions[1], 1));
-    EXPECT(PM_INVALID, pm_move(sessions[1], PM_DIRECT));
-    EXPECT(PM_OK, pm_set_routes(sessions[1], settings));
-    EXPECT(PM_OK, pm_move(sessions[1], PM_DIRECT));
-    UNTIL(is_carried_by(1, PM_DIRECT));
+    EXPECT(SPW_OK, spw_measured(sessions[1], 1));
+    EXPECT(SPW_INVALID, spw_move(sessions[1], SPW_DIRECT));
+    EXPECT(SPW_OK, spw_set_routes(sessions[1], settings));
+    EXPECT(SPW_OK, spw_move(sessions[1], SPW_DIRECT));
+    UNTIL(is_carried_by(1, SPW_DIRECT));
     for (int at = 1; at < SESSIONS; at++)
-        pm_free(sessions[at]);
-    pm_port_free(port);
-    pm_settings_free(settings);
-    pm_port_settings_free(port_settings);
+        spw_free(sessions[at]);
+    spw_port_free(port);
+    spw_settings_free(settings);
+    spw_port_settings_free(port_settings);
     puts("relief is right");
     return EXIT_SUCCESS;
 }

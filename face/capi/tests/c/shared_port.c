@@ -11,14 +11,14 @@
 
 enum { THREADS = 2, SESSIONS = 8, ROUNDS = 40, LENGTH = 1000 };
 
-static pm_port_settings *settings;
-static pm_port *ports[THREADS];
-static char address[PM_ADDRESS_BYTES];
+static spw_port_settings *settings;
+static spw_port *ports[THREADS];
+static char address[SPW_ADDRESS_BYTES];
 static atomic_int is_stopped, clients[THREADS];
 
 static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wanted) {
     if (status != wanted) {
-        fprintf(stderr, "line %d: %s: %td (%s) instead of %td\n", line, call, status, pm_last_error(), wanted);
+        fprintf(stderr, "line %d: %s: %td (%s) instead of %td\n", line, call, status, spw_last_error(), wanted);
         exit(EXIT_FAILURE);
     }
 }
@@ -26,38 +26,38 @@ static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wante
 #define EXPECT(wanted, call) expect(__LINE__, #call, (call), (wanted))
 
 static void *serve(void *which) {
-    pm_port *port = ports[*(int *)which];
+    spw_port *port = ports[*(int *)which];
     while (!is_stopped) {
-        pm_event event;
-        int timeout = pm_port_next_timeout_ms(port);
-        struct pollfd watched = {.fd = pm_port_descriptor(port), .events = POLLIN};
+        spw_event event;
+        int timeout = spw_port_next_timeout_ms(port);
+        struct pollfd watched = {.fd = spw_port_descriptor(port), .events = POLLIN};
         poll(&watched, 1, timeout < 0 || timeout > 20 ? 20 : timeout);
-        EXPECT(PM_OK, pm_port_handle(port));
-        while (pm_decompose(port, &event) == 1) {
-            if (event.kind == PM_CONNECTED) {
+        EXPECT(SPW_OK, spw_port_handle(port));
+        while (spw_decompose(port, &event) == 1) {
+            if (event.kind == SPW_CONNECTED) {
                 clients[*(int *)which]++;
-                EXPECT(PM_OK, pm_accept(port, event.client));
-            } else if (event.kind == PM_DATA) {
+                EXPECT(SPW_OK, spw_accept(port, event.client));
+            } else if (event.kind == SPW_DATA) {
                 /* One message of each client is under way: it fits. */
-                EXPECT((ptrdiff_t)event.length, pm_compose(port, event.client, event.data, event.length));
-                EXPECT(PM_OK, pm_consumed(port, event.client, event.length));
+                EXPECT((ptrdiff_t)event.length, spw_compose(port, event.client, event.data, event.length));
+                EXPECT(SPW_OK, spw_consumed(port, event.client, event.length));
             }
         }
-        EXPECT(PM_OK, pm_flush(port));
+        EXPECT(SPW_OK, spw_flush(port));
     }
     return NULL;
 }
 
-static void round_trip(pm_session *session, int number) {
+static void round_trip(spw_session *session, int number) {
     unsigned char request[LENGTH], reply[LENGTH];
     size_t received = 0;
     for (size_t at = 0; at < LENGTH; at++)
         request[at] = (unsigned char)(at * 7 + (size_t)number * 31);
-    EXPECT(LENGTH, pm_send(session, request, LENGTH));
+    EXPECT(LENGTH, spw_send(session, request, LENGTH));
     while (received < LENGTH) {
-        ptrdiff_t length = pm_receive(session, reply + received, LENGTH - received);
-        if (length == PM_AGAIN) {
-            EXPECT(1, pm_wait(session, -1) >= 0);
+        ptrdiff_t length = spw_receive(session, reply + received, LENGTH - received);
+        if (length == SPW_AGAIN) {
+            EXPECT(1, spw_wait(session, -1) >= 0);
             continue;
         }
         EXPECT(1, length > 0);
@@ -69,37 +69,37 @@ static void round_trip(pm_session *session, int number) {
 int main(void) {
     int numbers[THREADS] = {0, 1};
     pthread_t threads[THREADS];
-    pm_session *sessions[SESSIONS];
-    pm_settings *of_client = pm_settings_new();
-    settings = pm_port_settings_new();
-    EXPECT(PM_OK, pm_port_settings_share(settings));
+    spw_session *sessions[SESSIONS];
+    spw_settings *of_client = spw_settings_new();
+    settings = spw_port_settings_new();
+    EXPECT(SPW_OK, spw_port_settings_share(settings));
     for (int at = 0; at < THREADS; at++) {
-        EXPECT(PM_OK, pm_listen(settings, at == 0 ? "127.0.0.1:0" : address, &ports[at]));
-        EXPECT(PM_OK, pm_port_address(ports[at], address, sizeof address));
+        EXPECT(SPW_OK, spw_listen(settings, at == 0 ? "127.0.0.1:0" : address, &ports[at]));
+        EXPECT(SPW_OK, spw_port_address(ports[at], address, sizeof address));
     }
     /* Opened here, each is given to a thread of its own. */
     for (int at = 0; at < THREADS; at++)
         EXPECT(0, pthread_create(&threads[at], NULL, serve, &numbers[at]));
-    EXPECT(PM_OK, pm_settings_server(of_client, address));
+    EXPECT(SPW_OK, spw_settings_server(of_client, address));
     for (int at = 0; at < SESSIONS; at++)
-        EXPECT(PM_OK, pm_connect(of_client, &sessions[at]));
+        EXPECT(SPW_OK, spw_connect(of_client, &sessions[at]));
     for (int round = 0; round < ROUNDS; round++) {
         for (int at = 0; at < SESSIONS; at++) {
             round_trip(sessions[at], round * SESSIONS + at);
             /* A new link, which either thread may get. */
-            EXPECT(PM_OK, pm_move(sessions[at], PM_DIRECT));
+            EXPECT(SPW_OK, spw_move(sessions[at], SPW_DIRECT));
         }
     }
     for (int at = 0; at < SESSIONS; at++)
-        pm_free(sessions[at]);
+        spw_free(sessions[at]);
     is_stopped = 1;
     for (int at = 0; at < THREADS; at++)
         pthread_join(threads[at], NULL);
     EXPECT(SESSIONS, clients[0] + clients[1]);
     for (int at = 0; at < THREADS; at++)
-        pm_port_free(ports[at]);
-    pm_port_settings_free(settings);
-    pm_settings_free(of_client);
+        spw_port_free(ports[at]);
+    spw_port_settings_free(settings);
+    spw_settings_free(of_client);
     puts("the port is shared");
     return EXIT_SUCCESS;
 }
