@@ -20,6 +20,7 @@ pub(super) fn page(demo: &Demo) -> Page {
         introduction: introduction(demo),
         outcome: outcome(demo),
         warnings: summary::warnings(demo),
+        is_spoilt: !demo.spoilt().is_empty(),
         phases: run.plan.phases(),
         end_s: run.plan.end_ms as f64 / 1000.0,
         charts: vec![latency(demo), rates(demo), cpu(demo), batches(demo)],
@@ -63,10 +64,10 @@ fn outcome(demo: &Demo) -> Vec<(String, String)> {
     let tally = &demo.tally;
     vec![
         (p99(run.overloaded()), "p99 in the burst, direct".into()),
-        (p99(run.relieved()), "p99 in the same burst, helped".into()),
+        (p99(run.relieved()), "p99 in the same burst, once relieved".into()),
         (
             run.relief_ms().map_or("not reached".into(), |ms| format!("{ms} ms")),
-            "from the word until the SLA is kept again".into(),
+            "from relief on until the SLA is kept again".into(),
         ),
         (
             run.moved_ms().map_or("not all".into(), |ms| format!("{ms:.0} ms")),
@@ -289,9 +290,9 @@ mod tests {
         let html = page(&example()).html();
         for words in [
             "<b>310 ms</b>p99 in the burst, direct",
-            "<b>0.4 ms</b>p99 in the same burst, helped",
+            "<b>0.4 ms</b>p99 in the same burst, once relieved",
             "<b>143 ms</b>to move all 660 connections",
-            "<b>400 ms</b>from the word",
+            "<b>400 ms</b>from relief on",
             "SLA 1.0 ms",
             "quota 10 %",
             "percent of one core",

@@ -16,6 +16,8 @@ pub struct Page {
     pub outcome: Vec<(String, String)>,
     /// What must be known before the figures are believed, such as a spoilt run.
     pub warnings: Vec<String>,
+    /// Whether the figures of the outcome must not be cited: they are shown grey.
+    pub is_spoilt: bool,
     /// The phases of the run.
     pub phases: Vec<Phase>,
     /// The length of the run, in seconds.
@@ -47,7 +49,8 @@ p { max-width: 46rem; } .soft, figcaption, dt { color: var(--soft); }
 .outcome { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; padding: 0; }
 .outcome li { list-style: none; background: var(--card); border-radius: .5rem; padding: .8rem 1rem; }
 .outcome b { display: block; font-size: 1.45rem; line-height: 1.3; }
-.warning { background: var(--warn); border-radius: .5rem; padding: .7rem 1rem; }
+.outcome.spoilt b { color: var(--soft); text-decoration: line-through; }
+.warning { background: var(--warn); border-radius: .5rem; padding: .7rem 1rem; } .warning ul { margin: .3rem 0 0; padding-left: 1.2rem; }
 figure { margin: .6rem 0 0; } figcaption { font-size: .92rem; }
 svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
@@ -82,11 +85,17 @@ impl Page {
         for paragraph in &self.introduction {
             let _ = writeln!(page, "<p>{}</p>", escape(paragraph));
         }
-        for warning in &self.warnings {
-            let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(warning));
+        if !self.warnings.is_empty() {
+            page.push_str(
+                "<div class=\"warning\" role=\"note\">\n<b>Before you cite these figures</b>\n<ul>\n",
+            );
+            for warning in &self.warnings {
+                let _ = writeln!(page, "<li>{}</li>", escape(&sentence(warning)));
+            }
+            page.push_str("</ul>\n</div>\n");
         }
         if !self.outcome.is_empty() {
-            page.push_str("<ul class=\"outcome\">\n");
+            let _ = writeln!(page, "<ul class=\"outcome{}\">", if self.is_spoilt { " spoilt" } else { "" });
             for (figure, meaning) in &self.outcome {
                 let _ = writeln!(page, "<li><b>{}</b>{}</li>", escape(figure), escape(meaning));
             }
@@ -110,6 +119,12 @@ impl Page {
         page.push_str("</body>\n</html>\n");
         page
     }
+}
+
+/// The text with a capital letter in front.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
 fn html_table(table: &Table) -> String {
@@ -158,7 +173,8 @@ mod tests {
             title: "A burst, relieved".into(),
             introduction: vec!["What was done.".into()],
             outcome: vec![("0".into(), "wrong".into())],
-            warnings: vec!["spoilt".into()],
+            warnings: vec!["spoilt".into(), "late".into()],
+            is_spoilt: true,
             phases: vec![Phase { name: "light".into(), from_s: 0.0, to_s: 1.0 }],
             end_s: 2.0,
             charts: vec![chart],
@@ -180,12 +196,22 @@ mod tests {
     }
 
     #[test]
+    fn warnings_share_a_box_and_grey_the_outcome() {
+        let html = page().html();
+        assert_eq!(html.matches("class=\"warning\"").count(), 1);
+        assert!(html.contains("<li>Spoilt</li>") && html.contains("<li>Late</li>"));
+        assert!(html.contains("<ul class=\"outcome spoilt\">"));
+        let html = Page { is_spoilt: false, warnings: Vec::new(), ..page() }.html();
+        assert!(!html.contains("class=\"warning\"") && html.contains("<ul class=\"outcome\">"));
+    }
+
+    #[test]
     fn everything_given_is_on_the_page() {
         let html = page().html();
         for word in [
             "A burst, relieved",
             "What was done.",
-            "spoilt",
+            "Spoilt",
             "p99, in ms",
             "light load &lt;1 ms",
             "a percentile",
