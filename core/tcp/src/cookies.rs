@@ -1,10 +1,10 @@
-//! SYN cookies: connections that are remembered by the peer while the table of half-open ones is full (RFC 4987 §3.6).
+//! SYN cookies: while the table of half-open connections is full, the peer stores their state (RFC 4987 §3.6).
 //!
-//! Our initial sequence number says which minute it is and which segment size the peer has, under a mask, and has a tag
-//! of 24 bits that nobody can make without the key. Window scale and SACK stand in the low bits of our timestamp, which
-//! the peer echoes, as Linux does it; unlike there the tag covers them. A peer without timestamps gets neither.
+//! The initial sequence number encodes a time counter and the peer's segment size, both masked, and a tag of 24 bits that
+//! cannot be computed without the key. Window scale and SACK are in the low bits of the timestamp, which the peer echoes, as
+//! in Linux; unlike there the tag covers them. Without timestamps a connection has neither.
 //!
-//! Who guesses is right once in 2^28 tries: one of 32 counters out of which 2 are good, any size, and the tag.
+//! A guess succeeds once in 2^28 tries: 2 of 32 counters are valid, any size, and the tag must match.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,56 +14,54 @@ use spillway_transport::Time;
 use crate::isn::{Key, Purpose};
 use crate::narrow::{in_packet, low_half};
 
-/// A counter is good for this and once more.
+/// Length of a counter period: a cookie is valid in the period in which it was made and in the next.
 const COUNTER: Duration = Duration::from_secs(64);
-/// So long a cookie is taken at most.
+/// The longest time for which a cookie is valid.
 pub(crate) const VALID: Duration = Duration::from_secs(2 * 64);
 const COUNTER_BITS: u32 = 5;
 const TAG_BITS: u32 = 24;
 const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
-/// In a timestamp: four bits of window scale, one of SACK.
+/// Option bits in a timestamp: four of window scale, one of SACK.
 const OPTION_BITS: u32 = 5;
 const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
 const NO_SCALE: u32 = 15;
 const SACK: u32 = 1 << 4;
-/// RFC 7323 §2.3.
+/// The largest window scale (RFC 7323 §2.3).
 const SCALE_MAX: u8 = 14;
 
-/// Segment sizes that a cookie can say. The largest that is not above the peer's is taken, or the first.
+/// Segment sizes that a cookie can encode: the largest that does not exceed the peer's, or else the first.
 pub const SIZES: [u16; 8] = [64, 536, 1220, 1360, 1400, 1440, 1460, 8960];
 
-/// What the peer's SYN had, as far as a cookie keeps it.
+/// Options of the peer's SYN, as far as a cookie keeps them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
-    /// The largest segment that the peer takes: one of [`SIZES`].
+    /// The largest segment that the peer accepts: one of [`SIZES`] once decoded.
     pub mss: u16,
-    /// Its window scale, when both use one.
+    /// The peer's window scale, if both ends use scaling.
     pub window_scale: Option<u8>,
-    /// Whether it knows SACK.
+    /// Whether the peer supports SACK.
     pub sack: bool,
 }
 
-/// Between whom: our address, the peer's, and the sequence number of the peer's SYN.
+/// The connection that a cookie is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Ours.
     pub local: SocketAddr,
-    /// The peer's.
     pub peer: SocketAddr,
-    /// Of its SYN. Its acknowledgement of our SYN has this plus one.
+    /// Sequence number of the peer's SYN. The segment that acknowledges the cookie has this plus one.
     pub peer_initial: u32,
 }
 
-/// What our SYN and acknowledgement says.
+/// The fields of a SYN-ACK that carry a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Our initial sequence number.
+    /// The initial sequence number.
     pub initial: u32,
-    /// Our timestamp, up to 32 ms old: do not measure the round trip by it.
+    /// The timestamp, up to 32 ms in the past: it must not be used to measure the round trip.
     pub timestamp: Option<u32>,
 }
 
-/// What an initial sequence number says, if it is a cookie.
+/// The fields of an initial sequence number, unmasked; `tag` tells whether it is a cookie.
 #[derive(Clone, Copy, Debug)]
 struct Opened {
     counter: u64,
@@ -71,7 +69,7 @@ struct Opened {
     tag: u32,
 }
 
-/// Makes cookies and knows its own again.
+/// Makes and verifies cookies.
 #[derive(Clone, Copy, Debug)]
 pub struct Cookies {
     key: Key,
@@ -79,16 +77,16 @@ pub struct Cookies {
 }
 
 impl Cookies {
-    /// With the key and the clock of [`Isn`](crate::isn::Isn): helpers that share both know each other's.
+    /// Takes the key and the clock of [`Isn`](crate::isn::Isn): helpers that share both accept each other's cookies.
     pub fn new(key: Key, clock_at_zero: Duration) -> Cookies {
         Cookies { key, clock_at_zero }
     }
 
-    /// An answer to a SYN that had this; `timestamp` is what ours would be now, when the peer uses them. Without it window
-    /// scale and SACK are lost, and must not be offered.
+    /// The cookie for a SYN with these options; `timestamp` is the clock's present value if the peer uses timestamps.
+    /// Without it window scale and SACK are lost, and the SYN-ACK must not offer them.
     pub fn answer(&self, now: Time, flow: Flow, syn: Cookie, timestamp: Option<u32>) -> Answer {
         let size = SIZES.iter().rposition(|size| *size <= syn.mss).unwrap_or(0);
-        let size = u32::from(in_packet(size)); // below 8
+        let size = u32::from(in_packet(size)); // an index below 8
         let options = timestamp.map(|_| {
             let scale = syn.window_scale.map_or(NO_SCALE, |scale| u32::from(scale.min(SCALE_MAX)));
             scale | if syn.sack { SACK } else { 0 }
@@ -96,7 +94,7 @@ impl Cookies {
         let counter = self.counter(now);
         let timestamp = timestamp.zip(options).map(|(clock, options)| {
             let low = (clock & !OPTION_MASK) | options;
-            // Never ahead of the clock: a later one must not look older.
+            // Never ahead of the clock: a later timestamp must not look older.
             if options > clock & OPTION_MASK { low.wrapping_sub(OPTION_MASK + 1) } else { low }
         });
         let top = (low_half(counter) % (1 << COUNTER_BITS)) | (size << COUNTER_BITS);
@@ -104,8 +102,8 @@ impl Cookies {
         Answer { initial: ((top << TAG_BITS) | tag) ^ self.mask(flow), timestamp }
     }
 
-    /// Whether somebody acknowledges an answer of ours, of the last two minutes or so, and what its SYN had. `initial` is
-    /// what is acknowledged, less one; `echo` is the timestamp that is echoed, if there is one.
+    /// Checks whether a segment acknowledges a valid cookie, and returns the SYN's options. `initial` is the acknowledgement
+    /// number less one; `echo` is the echoed timestamp, if there is one.
     pub fn check(&self, now: Time, flow: Flow, initial: u32, echo: Option<u32>) -> Option<Cookie> {
         let Opened { counter, size, tag } = self.open(now, flow, initial)?;
         let options = echo.map(|echo| echo & OPTION_MASK);
@@ -113,7 +111,7 @@ impl Cookies {
             return None;
         }
         let options = options.unwrap_or(NO_SCALE);
-        let scale = u8::try_from(options & NO_SCALE).unwrap_or(u8::MAX); // four bits
+        let scale = u8::try_from(options & NO_SCALE).unwrap_or(u8::MAX); // four bits fit
         Some(Cookie {
             mss: SIZES[size as usize],
             window_scale: (scale <= SCALE_MAX).then_some(scale),
@@ -121,14 +119,14 @@ impl Cookies {
         })
     }
 
-    /// Whether this initial sequence number of ours is a cookie that is still good, whatever timestamp it had.
+    /// Whether an initial sequence number of this end is a cookie that is still valid, with any timestamp.
     pub fn is_good(&self, now: Time, flow: Flow, initial: u32) -> bool {
         let Some(Opened { counter, size, tag }) = self.open(now, flow, initial) else { return false };
         let mut options = core::iter::once(None).chain((0..=OPTION_MASK).map(Some));
         options.any(|options| tag == self.tag(flow, counter, size, options))
     }
 
-    /// What it says, if it is not too old.
+    /// Unmasks an initial sequence number; `None` if its counter is too old.
     fn open(&self, now: Time, flow: Flow, initial: u32) -> Option<Opened> {
         let open = initial ^ self.mask(flow);
         let (top, tag) = (open >> TAG_BITS, open & TAG_MASK);
@@ -138,12 +136,12 @@ impl Cookies {
         Some(Opened { counter, size: top >> COUNTER_BITS, tag })
     }
 
-    /// Cookies that are made now have this, and are good until it has risen twice.
+    /// The counter of cookies made now; they are valid until it has risen twice.
     pub fn counter(&self, now: Time) -> u64 {
         self.clock_at_zero.saturating_add(Duration::from_nanos(now.as_nanos())).as_secs() / COUNTER.as_secs()
     }
 
-    /// Hides the counter and the size; other connections' say nothing about it.
+    /// Hides the counter and the size. The mask of one connection reveals nothing about another's.
     fn mask(&self, flow: Flow) -> u32 {
         let more = u64::from(flow.peer_initial);
         low_half(self.key.hash(Purpose::CookieMask, flow.local, flow.peer, more)) & !TAG_MASK // 8 bits
@@ -151,7 +149,7 @@ impl Cookies {
 
     fn tag(&self, flow: Flow, counter: u64, size: u32, options: Option<u32>) -> u32 {
         let said = (u64::from(size) << 6) | options.map_or(1 << OPTION_BITS, u64::from);
-        // The counter's low 23 bits last for 17 years.
+        // The low 23 bits of the counter repeat after 17 years.
         let more = (u64::from(flow.peer_initial) << 32) | ((counter << 9) & u64::from(u32::MAX)) | said;
         low_half(self.key.hash(Purpose::CookieTag, flow.local, flow.peer, more)) & TAG_MASK // 24 bits
     }
@@ -258,7 +256,7 @@ mod tests {
     }
 
     proptest! {
-        // A forged one is right once in 2^28 times: the same cases each time, so that none ever is.
+        // A forged cookie passes once in 2^28 times: with a fixed seed none of the cases ever does.
         #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(6), ..ProptestConfig::default() })]
 
         #[test]

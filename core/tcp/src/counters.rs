@@ -1,50 +1,50 @@
-//! What has happened to a stack since it was made. Counters of what was dropped rise by [reason](crate::Dropped).
+//! Counters of a stack. Those of dropped frames and segments are raised by [reason](crate::Dropped).
 
-/// Each only rises.
+/// Totals from the stack's creation on; no counter ever falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames that came.
+    /// Frames received.
     pub frames_received: u64,
-    /// Of those, for others, or of protocols that the stack does not speak.
+    /// Frames received that were addressed to others, or that use a protocol the stack does not speak.
     pub frames_ignored: u64,
-    /// Of those, with wrong checksums or layouts.
+    /// Frames received with a wrong checksum or an invalid layout.
     pub frames_malformed: u64,
-    /// Frames that were sent.
+    /// Frames sent.
     pub frames_sent: u64,
-    /// Segments of peers for which there is neither a connection nor a listener.
+    /// Segments that belong to no connection and that no listener accepts.
     pub segments_unknown: u64,
     /// Resets sent.
     pub resets_sent: u64,
-    /// Connections that a peer's reset has ended.
+    /// Connections ended by a peer's reset.
     pub resets_received: u64,
-    /// Segments outside the window, or with bytes that were there already.
+    /// Segments outside the window, with bytes that had already arrived, or with an old timestamp.
     pub unacceptable: u64,
-    /// Of peers who acknowledge what was never sent (RFC 5961 §5).
+    /// Segments that acknowledge bytes never sent, or bytes older than any window (RFC 5961 §5).
     pub unacceptable_acks: u64,
-    /// Answers to those, and to resets and SYNs that may be forged.
+    /// Challenge acknowledgements: answers to unacceptable segments, and to resets and SYNs that may be forged.
     pub challenges: u64,
-    /// Older than what came before (RFC 7323 §5).
+    /// Segments whose timestamp is older than the last one (PAWS, RFC 7323 §5).
     pub old_timestamps: u64,
-    /// Without the timestamp that was agreed on.
+    /// Segments without a timestamp on connections that negotiated timestamps.
     pub without_timestamp: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Connections whose peers have not answered for too long.
+    /// Connections given up because the peer did not answer for too long.
     pub given_up: u64,
-    /// Cookies sent instead of remembering a half-open connection (RFC 4987 §3.6).
+    /// SYN cookies sent instead of storing a half-open connection (RFC 4987 §3.6).
     pub cookies_sent: u64,
-    /// Connections that came of one.
+    /// Connections accepted by a SYN cookie.
     pub cookies_accepted: u64,
-    /// Segments whose cookie had been used before.
+    /// Segments rejected because their SYN cookie had been used.
     pub cookies_used: u64,
     /// Connections refused because a table was full.
     pub connections_refused: u64,
-    /// Connections that went on elsewhere.
+    /// Connections exported to another stack.
     pub exported: u64,
-    /// Connections that came from elsewhere.
+    /// Connections imported from another stack.
     pub imported: u64,
-    /// Answers not given, because too many waited.
+    /// Replies that belong to no connection and were discarded because their queue was full.
     pub replies_dropped: u64,
-    /// Closed connections forgotten before their time, because too many were remembered.
+    /// Closed connections whose TIME-WAIT was cut short because the table was full.
     pub time_waits_forgotten: u64,
 }

@@ -1,11 +1,11 @@
-//! Runs an [`Application`] on a [`Stack`]: what every driver does between its device and the two.
+//! Runs an [`Application`] on a [`Stack`]: the part of a driver's loop that does not depend on the device.
 
 use spillway_transport::{Application, Event, Time};
 
 use crate::event::StackEvent;
 use crate::stack::Stack;
 
-/// A turn begins: what the application wants done by now. Before frames, and only after the turn before has ended.
+/// Begins a turn: runs the application's timers that are due. Call it before frames, and after the last turn has ended.
 pub fn begin_turn<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
     if application.poll_timeout().is_some_and(|at| at <= now) {
         application.handle_timeout(now, stack);
@@ -15,7 +15,7 @@ pub fn begin_turn<A: Application>(stack: &mut Stack, application: &mut A, now: T
     }
 }
 
-/// A frame has come.
+/// Handles one received frame and passes what follows from it to the application.
 #[inline]
 pub fn deliver<A: Application>(stack: &mut Stack, application: &mut A, now: Time, frame: &[u8]) {
     if let Some(delivery) = stack.handle_frame(now, frame) {
@@ -27,28 +27,28 @@ pub fn deliver<A: Application>(stack: &mut Stack, application: &mut A, now: Time
     }
 }
 
-/// A turn ends: all frames that were there have been delivered. Then frames are to be sent. The stack's own timers come
-/// after the frames: whoever was not run for a while finds acknowledgements there that a timer would miss.
+/// Ends a turn, after all waiting frames were delivered and before frames are sent. The stack's own timers run after the
+/// frames: if the process was not scheduled for a while, acknowledgements among those frames may make a timer needless.
 pub fn end_turn<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
     if stack.is_timeout_due(now) {
         stack.handle_timeout(now);
         drain(stack, application, now);
     }
     application.end_of_turn(now, stack);
-    // Commands at the end of a turn may lead to events, such as bytes that were only granted then.
+    // Commands at the end of a turn may cause events, for example a grant that lets waiting bytes be delivered.
     while stack.has_events() {
         drain(stack, application, now);
         application.end_of_turn(now, stack);
     }
 }
 
-/// When the next turn is due, if no frame comes.
+/// Time of the next turn if no frame arrives before.
 #[must_use]
 pub fn poll_timeout<A: Application>(stack: &Stack, application: &A) -> Option<Time> {
     [stack.poll_timeout(), application.poll_timeout()].into_iter().flatten().min()
 }
 
-/// What the stack has to tell.
+/// Passes all events of the stack to the application.
 fn drain<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
     while let Some((conn, event)) = stack.poll_event() {
         let event = match &event {

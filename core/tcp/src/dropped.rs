@@ -1,7 +1,7 @@
-//! Why a frame or a segment was dropped: each reason once, with its words and the counters that it raises.
+//! Why a frame or a segment was dropped: one table with each reason's text and the counters that it raises.
 //!
-//! A driver may [watch](crate::Stack::watch_drops) what is dropped. The stack then keeps the last few
-//! [`Dropping`]s until they are [polled](crate::Stack::poll_dropped). Otherwise only the counters rise.
+//! A driver may [watch](crate::Stack::watch_drops) drops. The stack then keeps the last few [`Dropping`]s until they are
+//! [polled](crate::Stack::poll_dropped). Otherwise only the counters rise.
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -14,7 +14,7 @@ use crate::flow::Flow;
 
 macro_rules! reasons {
     ($($name:ident: $words:literal, [$($counter:ident),*];)*) => {
-        /// Why a frame, a segment or a part of one had no effect. Some of them are answered all the same: the words say how.
+        /// Why a frame, a segment or a part of one had no effect. Some drops are still answered; their text says how.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Dropped {
             $(#[doc = $words] $name,)*
@@ -24,14 +24,14 @@ macro_rules! reasons {
             /// All reasons.
             pub const ALL: &[Dropped] = &[$(Dropped::$name),*];
 
-            /// The reason in words.
+            /// The reason as text.
             pub fn words(self) -> &'static str {
                 match self {
                     $(Dropped::$name => $words,)*
                 }
             }
 
-            /// Raises the counters of this reason: they are raised nowhere else.
+            /// Raises the counters of this reason; no other code raises them.
             fn count(self, counters: &mut Counters) {
                 match self {
                     $(Dropped::$name => { $(counters.$counter += 1;)* })*
@@ -42,7 +42,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    // Frames that are no segments, or not for this stack.
+    // Frames that hold no segment, or are not for this stack.
     Malformed: "malformed: a header is cut short or contradicts itself", [frames_malformed];
     BadChecksum: "wrong checksum", [frames_malformed];
     Fragment: "a fragment of an IP packet: fragments are not put together", [frames_malformed];
@@ -102,26 +102,26 @@ impl From<PacketError> for Dropped {
 /// One frame or segment that was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropping {
-    /// When.
+    /// Time of the drop.
     pub at: Time,
-    /// Why.
+    /// Reason of the drop.
     pub reason: Dropped,
-    /// The segment; nothing where the frame has none, or none that can be read.
+    /// The segment; `None` if the frame holds none, or none that can be parsed.
     pub segment: Option<DroppedSegment>,
 }
 
-/// What tells a segment from others.
+/// The fields that identify a dropped segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DroppedSegment {
-    /// Its two ends.
+    /// Local and peer address and port.
     pub flow: Flow,
-    /// Its sequence number on the wire.
+    /// Sequence number on the wire.
     pub seq: u32,
-    /// Its acknowledgement.
+    /// Acknowledgement number on the wire.
     pub ack: u32,
-    /// Its flags.
+    /// Header flags.
     pub flags: tcp::Flags,
-    /// Bytes of payload.
+    /// Payload bytes.
     pub payload_bytes: usize,
 }
 
@@ -135,36 +135,35 @@ impl fmt::Display for Dropping {
     }
 }
 
-/// Where everything that is dropped is counted, and kept if somebody watches.
+/// Counts every drop, and keeps the last ones while the driver watches.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
-    /// 0: dropped segments are not recorded.
+    /// How many drops are kept; 0 keeps none.
     kept_max: usize,
-    /// The last ones, oldest first.
+    /// The last drops, oldest first.
     kept: VecDeque<Dropping>,
-    /// The segment that is looked at now, if somebody watches.
+    /// The segment being handled now; set only while the driver watches.
     segment: Option<DroppedSegment>,
 }
 
 impl Drops {
-    /// Keeps the last `kept_max` drops from now on; 0 keeps none.
+    /// Keeps the last `kept_max` drops; 0 keeps none. Discards those kept before.
     pub(crate) fn watch(&mut self, kept_max: usize) {
         *self = Drops { kept_max, ..Drops::default() };
     }
 
-    /// Whether anybody watches.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.kept_max > 0
     }
 
-    /// A frame, or the segment in it, is looked at from now on. Needed only when [watched](Self::is_watched).
+    /// Sets the frame, or the segment in it, to which the next drops refer. Needed only when [watched](Self::is_watched).
     #[cold]
     pub(crate) fn looks_at(&mut self, segment: Option<DroppedSegment>) {
         self.segment = segment;
     }
 
-    /// What is looked at is dropped.
+    /// Counts a drop of the current frame or segment, and keeps it if the driver watches.
     #[cold]
     pub(crate) fn add(&mut self, now: Time, reason: Dropped, counters: &mut Counters) {
         reason.count(counters);
@@ -177,7 +176,7 @@ impl Drops {
         self.kept.push_back(Dropping { at: now, reason, segment: self.segment });
     }
 
-    /// The oldest that is kept.
+    /// Removes and returns the oldest kept drop.
     pub(crate) fn poll(&mut self) -> Option<Dropping> {
         self.kept.pop_front()
     }

@@ -1,4 +1,4 @@
-//! What a stack tells its driver.
+//! Events that a stack reports to its driver.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -7,50 +7,50 @@ use core::ops::Range;
 
 use spillway_transport::{Conn, LostReason};
 
-/// In-order payload of a frame that was just handled, as a range of that frame: it is nowhere copied (PostMan §5.1).
-/// Pass it on before [`poll_event`](crate::Stack::poll_event).
+/// In-order payload of the frame that was just handled, as a range of that frame: the bytes are not copied (PostMan §5.1).
+/// Pass it to the application before calling [`poll_event`](crate::Stack::poll_event).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Whose.
+    /// The connection that received the bytes.
     pub conn: Conn,
-    /// Where the bytes are in the frame.
+    /// Position of the bytes in the frame.
     pub range: Range<usize>,
-    /// Stream offset after them.
+    /// Stream offset after the bytes.
     pub end: u64,
 }
 
-/// What happened to a connection. As [`spillway_transport::Event`], but bytes are owned: they came out of order, or before
+/// An event of a connection. Like [`spillway_transport::Event`], but it owns its bytes: they arrived out of order, or before
 /// they could be delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StackEvent {
-    /// It is established.
+    /// The connection is established.
     Opened {
-        /// The other end.
+        /// Address and port of the peer.
         peer: SocketAddr,
-        /// Index of the listener; `None` for connections of ours.
+        /// Index of the listener; `None` for connections that this end opened.
         listener: Option<u16>,
     },
-    /// Bytes in order.
+    /// In-order bytes.
     Data {
-        /// Stream offset after them.
+        /// Stream offset after the bytes.
         end: u64,
-        /// Never empty.
+        /// The bytes; never empty.
         bytes: Vec<u8>,
     },
-    /// Ours, acknowledged by the peer.
+    /// The peer has acknowledged bytes of this end.
     Acknowledged {
-        /// Stream offset.
+        /// Stream offset up to which all bytes are acknowledged.
         through: u64,
     },
-    /// There is room to send again.
+    /// The send buffer has room again.
     Room,
-    /// The peer sends no more.
+    /// The peer has finished: it sends no more bytes.
     Finished,
-    /// It is gone; the slot is free when this was polled.
+    /// The connection is over. Polling this event frees its slot.
     Lost(LostReason),
 }
 
-/// Events that nobody has polled. Empty between two frames where the driver keeps to the rules, so a few entries.
+/// Events not polled yet. A driver that follows the rules empties the queue after each frame, so it stays short.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     queue: VecDeque<(Conn, StackEvent)>,

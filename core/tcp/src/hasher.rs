@@ -1,4 +1,4 @@
-//! Hash maps whose collisions nobody outside can choose.
+//! Hash maps in which peers cannot provoke collisions.
 
 use core::net::{Ipv4Addr, SocketAddr};
 
@@ -6,11 +6,11 @@ use foldhash::quality::FixedState;
 
 use crate::isn::{Key, Purpose};
 
-/// Keyed hashes for maps that peers have a say in. Quick rather than strong, as they are asked for each segment: peers
-/// see none of them, so they do not learn which addresses and ports collide, and maps are bounded.
+/// Keyed hash for maps whose keys peers choose. A fast hash instead of a strong one, because each segment needs it: peers
+/// never see a hash, so they cannot learn which addresses and ports collide, and the maps are bounded.
 pub(crate) type Keyed = FixedState;
 
-/// Of a secret key.
+/// A hash seeded from the secret key.
 pub(crate) fn keyed(key: Key) -> Keyed {
     let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     FixedState::with_seed(key.hash(Purpose::Map, nobody, nobody, 0))

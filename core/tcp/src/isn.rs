@@ -1,6 +1,6 @@
-//! Initial sequence numbers and timestamp offsets by a keyed hash (RFC 6528, RFC 7323 §5.4).
+//! Initial sequence numbers and timestamp offsets from a keyed hash (RFC 6528, RFC 7323 §5.4).
 //!
-//! Helpers that share a key and a clock give the same numbers to the same connection, so another one can take it over.
+//! Helpers that share a key and a clock compute the same numbers for a connection, so that another one can take it over.
 
 use core::fmt;
 use core::hash::Hasher as _;
@@ -12,13 +12,12 @@ use spillway_transport::Time;
 
 use crate::narrow::low_half;
 
-/// RFC 6528 §3: the clock goes on every 4 µs.
+/// RFC 6528 §3: the clock ticks every 4 µs.
 const TICK_NS: u64 = 4_000;
-/// RFC 7323 §5.4 asks for 1 ms to 1 s; a millisecond, as elsewhere.
+/// RFC 7323 §5.4 recommends 1 ms to 1 s per tick; 1 ms is common.
 const TIMESTAMP_TICK_NS: u64 = 1_000_000;
 
-/// The secret of all that is hashed here. Comes from outside, from a good source of randomness; several helpers may
-/// share one.
+/// The secret key of all hashes in this module, from a good source of randomness. Several helpers may share one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key(pub [u8; 16]);
 
@@ -28,7 +27,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What hashes of one key are for, so that none tells anything about the others.
+/// Separates the uses of one key, so that a hash for one purpose reveals nothing about another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     Initial = 1,
@@ -41,12 +40,12 @@ pub(crate) enum Purpose {
 }
 
 impl Key {
-    /// Both ends of a connection, and something more. SipHash-2-4 (Aumasson and Bernstein 2012).
+    /// Hashes both ends of a connection and one more number with SipHash-2-4 (Aumasson and Bernstein 2012).
     pub(crate) fn hash(&self, purpose: Purpose, local: SocketAddr, peer: SocketAddr, more: u64) -> u64 {
         let mut input = [0; 45];
         input[0] = purpose as u8;
         for (at, end) in [(1, local), (19, peer)] {
-            // An address is the same whether it is written as IPv4 or as IPv6.
+            // An IPv4 address and its mapped IPv6 form hash alike.
             let address = match end.ip() {
                 IpAddr::V4(address) => address.to_ipv6_mapped(),
                 IpAddr::V6(address) => address,
@@ -61,17 +60,17 @@ impl Key {
     }
 }
 
-/// The numbers that connections begin with: sequence numbers, timestamps, ports.
+/// Computes the numbers with which connections begin: sequence numbers, timestamp offsets, ports.
 #[derive(Clone, Copy, Debug)]
 pub struct Isn {
     key: Key,
-    /// What the clock shows at [`Time::ZERO`].
+    /// The clock's value at [`Time::ZERO`].
     clock_at_zero: Duration,
 }
 
 impl Isn {
-    /// `clock_at_zero` is what a clock that goes on over restarts, and is the same for all helpers that share the key,
-    /// shows at [`Time::ZERO`]: the time since 1970.
+    /// `clock_at_zero` is the time since 1970 at [`Time::ZERO`], by a clock that survives restarts and is the same for all
+    /// helpers that share the key.
     pub fn new(key: Key, clock_at_zero: Duration) -> Isn {
         Isn { key, clock_at_zero }
     }
@@ -82,27 +81,26 @@ impl Isn {
         ticks as u32
     }
 
-    /// The initial sequence number of a connection: grows with time for the same two ends, so that an old segment is not
-    /// taken for one of a new connection (RFC 6528 §3).
+    /// The initial sequence number of a connection. For the same two ends it grows with time, so that a new connection does
+    /// not accept segments of an old one (RFC 6528 §3).
     pub fn initial(&self, now: Time, local: SocketAddr, peer: SocketAddr) -> u32 {
         let hash = low_half(self.key.hash(Purpose::Initial, local, peer, 0));
         self.ticks(now, TICK_NS).wrapping_add(hash)
     }
 
-    /// What is added to [`Isn::milliseconds`] in timestamps to this peer. The same for all ports of two addresses:
-    /// so timestamps of a new connection are later than those of one before (RFC 7323 §5.5), and how long we have been
-    /// up is not told.
+    /// The offset added to [`Isn::milliseconds`] in timestamps for this peer. It is the same for all ports of two addresses,
+    /// so that a new connection's timestamps are later than an earlier one's (RFC 7323 §5.5), and it hides the uptime.
     pub fn timestamp_offset(&self, local: IpAddr, peer: IpAddr) -> u32 {
         let (local, peer) = (SocketAddr::new(local, 0), SocketAddr::new(peer, 0));
         low_half(self.key.hash(Purpose::Timestamp, local, peer, 0))
     }
 
-    /// Where the search for a port of ours begins for connections with this peer (RFC 6056 §3.3.3).
+    /// Where the search for a local port begins for connections to this peer (RFC 6056 §3.3.3).
     pub fn port_offset(&self, local: IpAddr, peer: SocketAddr) -> u32 {
         low_half(self.key.hash(Purpose::Port, SocketAddr::new(local, 0), peer, 0))
     }
 
-    /// The clock of timestamps, without an offset. It wraps after 49 days.
+    /// The timestamp clock without an offset, in milliseconds. It wraps after 49 days.
     pub fn milliseconds(&self, now: Time) -> u32 {
         self.ticks(now, TIMESTAMP_TICK_NS)
     }
@@ -125,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_that_of_the_paper() {
-        // Aumasson and Bernstein, appendix A: the key 00 01 … 0f and the message 00 01 … 0e.
+        // Test vector of Aumasson and Bernstein, appendix A: key 00 01 … 0f, message 00 01 … 0e.
         let mut hasher = SipHasher24::new_with_key(&core::array::from_fn(|at| at as u8));
         hasher.write(&core::array::from_fn::<u8, 15, _>(|at| at as u8));
         assert_eq!(hasher.finish(), 0xa129_ca61_49be_45e5);

@@ -3,7 +3,7 @@
 //! Deterministic: the same frames at the same times give the same output, byte for byte (Capybara §3.3).
 #![no_std]
 #![forbid(unsafe_code)]
-// Tests may cast as they like: what they count is small.
+// Tests may use lossy casts: their numbers are small.
 #![cfg_attr(
     not(test),
     warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)

@@ -1,8 +1,8 @@
-//! Which Ethernet address an IPv4 address has (RFC 826).
+//! ARP (RFC 826): maps IPv4 addresses to Ethernet addresses.
 //!
-//! Only answers to our questions and questions for our address teach anything; there is at most one question a second for
-//! an address (RFC 1122 §2.3.2.1). Frames do not wait here for an address (§2.3.2.2): what is to be sent waits in its
-//! connection.
+//! Entries are learned only from replies to our requests and from requests for our address. An address is requested at
+//! most once a second (RFC 1122 §2.3.2.1). Frames are not queued here (§2.3.2.2): data waits in its connection until the
+//! address is resolved.
 
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
@@ -13,33 +13,33 @@ use spillway_wire::packet::ethernet::Mac;
 
 use crate::settings::is_host;
 
-/// Neighbours that are known or asked for, at most. The one that was not used for longest gives way, unless
-/// it was asked for within the last second.
+/// Maximum number of entries, resolved or not. Beyond it the entry whose last use is oldest is removed, unless it was
+/// requested within the last second.
 pub const NEIGHBOURS_MAX: usize = 256;
-/// An address is not asked for more often than this.
+/// Time between two requests for one address.
 pub const ASK_EVERY: Duration = Duration::from_secs(1);
-/// Questions without an answer, after which what is known is forgotten.
+/// Unanswered requests after which an entry is removed.
 pub const QUESTIONS_MAX: u8 = 3;
-/// What was learned is not doubted for so long.
+/// How long an entry is valid without being requested again.
 pub const REACHABLE_FOR: Duration = Duration::from_secs(30);
 
-/// How an address was heard.
+/// The kind of ARP packet that an address was learned from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// In a reply to us. It counts if we have asked.
+    /// A reply to this stack; it counts only after a request.
     Reply,
-    /// As the sender of a question for our address: it is going to talk to us.
+    /// The sender of a request for this stack's address: it is about to send packets here.
     Question,
 }
 
-/// What is known of the neighbours of one stack.
+/// The ARP cache of one stack.
 #[derive(Debug, Default)]
 pub struct Neighbours {
-    /// By address.
+    /// Sorted by address.
     entries: Vec<Entry>,
-    /// Where the one was that was looked up last: most stacks talk through one router.
+    /// Index of the entry looked up last: most stacks send through one router.
     last: usize,
-    /// The earliest time at which something is to be asked or given up.
+    /// The earliest time at which an entry must be requested or removed.
     next_at: Option<Time>,
 }
 
@@ -48,16 +48,16 @@ struct Entry {
     ip: Ipv4Addr,
     state: State,
     used_at: Time,
-    /// Questions since something was heard last, and when the next may be asked.
+    /// Requests since the last answer.
     asked: u8,
     ask_at: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Nobody has answered yet.
+    /// Not resolved yet.
     Incomplete,
-    /// Known. Doubted after that time: then whoever uses it has it asked for again.
+    /// Resolved. The first lookup after `until` sets `is_doubted`: the address is requested again, and used meanwhile.
     Known { mac: Mac, until: Time, is_doubted: bool },
 }
 
@@ -68,12 +68,11 @@ impl Entry {
 }
 
 impl Neighbours {
-    /// Knows nobody.
     pub fn new() -> Neighbours {
         Neighbours::default()
     }
 
-    /// The Ethernet address of a neighbour. `None`: it will be asked for; come again.
+    /// The Ethernet address of a neighbour. `None`: not resolved; a request follows, so look it up again later.
     pub fn lookup(&mut self, now: Time, ip: Ipv4Addr) -> Option<Mac> {
         if self.entries.get(self.last).is_none_or(|entry| entry.ip != ip) {
             self.last = self.entry(now, ip)?;
@@ -81,7 +80,7 @@ impl Neighbours {
         let entry = &mut self.entries[self.last];
         entry.used_at = now;
         let State::Known { mac, until, is_doubted } = &mut entry.state else {
-            // Somebody still wants it: questions go on, or its connection would never be opened.
+            // The address is still needed: without further requests its connection would never be established.
             if entry.asked == QUESTIONS_MAX && entry.ask_at <= now {
                 entry.asked = 0;
             }
@@ -96,7 +95,7 @@ impl Neighbours {
         Some(mac)
     }
 
-    /// Frames to this one seem not to arrive: whoever looks it up next has it asked for again.
+    /// Frames to this neighbour seem to be lost: the next lookup causes a new request.
     pub fn doubt(&mut self, now: Time, ip: Ipv4Addr) {
         if let Ok(at) = self.position(ip)
             && let State::Known { until, .. } = &mut self.entries[at].state
@@ -105,7 +104,7 @@ impl Neighbours {
         }
     }
 
-    /// A neighbour has told its address.
+    /// Learns the Ethernet address of a neighbour from an ARP packet.
     pub fn learned(&mut self, now: Time, ip: Ipv4Addr, mac: Mac, heard: Heard) {
         if !is_host(ip) || !mac.is_unicast() {
             return;
@@ -126,8 +125,8 @@ impl Neighbours {
         entry.asked = 0;
     }
 
-    /// An address to ask for now, to everybody. Ask until there is none; then
-    /// [`poll_timeout`](Neighbours::poll_timeout) tells when to ask again.
+    /// The next address to request by broadcast. Call it until it returns `None`; then
+    /// [`poll_timeout`](Neighbours::poll_timeout) says when to call it again.
     #[inline]
     #[must_use]
     pub fn poll_question(&mut self, now: Time) -> Option<Ipv4Addr> {
@@ -162,8 +161,8 @@ impl Neighbours {
         self.entries.binary_search_by_key(&ip, |entry| entry.ip)
     }
 
-    /// Where an address is; a new one is to be asked for at once. `None` for what is no host's, and where there is
-    /// no room.
+    /// The index of an address; a new entry is requested at once. `None` if no host can have the address, or if there is no
+    /// room.
     fn entry(&mut self, now: Time, ip: Ipv4Addr) -> Option<usize> {
         let place = match self.position(ip) {
             Ok(at) => return Some(at),
@@ -172,7 +171,7 @@ impl Neighbours {
         };
         let mut at = place;
         if self.entries.len() >= NEIGHBOURS_MAX {
-            // Not who was asked for just now: who comes back at once would be asked for again.
+            // Keep entries requested within the last second: a new one for that address would be requested too early.
             let may_go = |at: &usize| self.entries[*at].ask_at <= now;
             let oldest = (0..self.entries.len()).filter(may_go).min_by_key(|at| self.entries[*at].used_at)?;
             self.entries.remove(oldest);

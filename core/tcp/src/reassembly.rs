@@ -1,8 +1,8 @@
 //! Bytes that came out of order (RFC 9293 §3.10.7.4).
 //!
-//! Contiguous ranges beyond RCV.NXT. Of what comes twice the bytes that came first are kept. What is held stays until it is
-//! taken: the peer was told of it by SACK, and Linux goes through a timeout when that is taken back. Where there is no room,
-//! what comes is refused, and comes again.
+//! Holds contiguous ranges beyond RCV.NXT. Of bytes that arrive twice the first copy is kept. A range stays until its bytes
+//! are taken: SACK has reported it to the peer, and Linux waits for a retransmission timeout after reneging. Bytes without
+//! room are refused, and the peer retransmits them.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -10,14 +10,14 @@ use alloc::vec::Vec;
 use crate::narrow::in_memory;
 use crate::seq::Seq;
 
-/// Ranges that are held, at most.
+/// Maximum number of ranges held.
 pub const RANGES_MAX: usize = 64;
 
-/// What one direction of a connection holds. Without an allocation while that is nothing; at most about twice the bytes
-/// that it holds otherwise.
+/// The out-of-order bytes of one direction of a connection. Allocates nothing while empty, and otherwise at most about twice
+/// the bytes that it holds.
 #[derive(Clone, Debug, Default)]
 pub struct Reassembly {
-    /// In order, with something missing between any two.
+    /// Sorted, with a gap between any two.
     ranges: Vec<Range>,
 }
 
@@ -26,18 +26,18 @@ struct Range {
     from: Seq,
     /// Never empty.
     bytes: VecDeque<u8>,
-    /// Larger than of those that changed before.
+    /// Stamp of the last change: larger for ranges that changed later.
     changed: u64,
 }
 
-/// What became of a segment's bytes.
+/// The effect of a segment's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inserted {
-    /// Bytes that were not held before, and are now.
+    /// Bytes held that were not held before.
     pub new: usize,
-    /// The first part of the segment that was held already: for D-SACK (RFC 2883 §4).
+    /// The first part of the segment that was already held: for D-SACK (RFC 2883 §4).
     pub duplicate: Option<(Seq, Seq)>,
-    /// There was no room: nothing has changed.
+    /// The bytes had no room: nothing has changed.
     pub refused: bool,
 }
 
@@ -48,39 +48,35 @@ impl Range {
 }
 
 impl Reassembly {
-    /// Empty.
     pub fn new() -> Reassembly {
         Reassembly::default()
     }
 
-    /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// How many bytes are held.
     pub fn bytes(&self) -> usize {
         self.ranges.iter().map(|range| range.bytes.len()).sum()
     }
 
-    /// How many ranges, each contiguous.
     #[cfg(test)]
     pub fn ranges(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Behind the last byte that is held.
+    /// The sequence number after the last byte held.
     #[cfg(test)]
     pub fn until(&self) -> Option<Seq> {
         self.ranges.last().map(Range::until)
     }
 
-    /// Where the first range begins.
+    /// The sequence number of the first byte held.
     pub fn first(&self) -> Option<Seq> {
         self.ranges.first().map(|range| range.from)
     }
 
-    /// Whether anything from `seq` on is held.
+    /// Whether any byte at or after `seq` is held.
     pub fn reaches_beyond(&self, seq: Seq) -> bool {
         self.ranges.last().is_some_and(|range| range.until() > seq)
     }
@@ -91,17 +87,17 @@ impl Reassembly {
         self.ranges.iter().find(holds).map(|range| (range.from, range.until()))
     }
 
-    /// Behind the bytes that are contiguous from `from` on: `from` itself where that is missing.
+    /// The end of the bytes that are contiguous from `from` on; `from` itself if that byte is missing.
     pub fn contiguous_until(&self, from: Seq) -> Seq {
         self.block_around(from).map_or(from, |(_, until)| until)
     }
 
-    /// Keeps the bytes of a segment, of which none is due yet. There may be `bytes_max` in all.
+    /// Keeps a segment's bytes, all of them beyond RCV.NXT, as long as no more than `bytes_max` bytes are held in total.
     pub fn insert(&mut self, from: Seq, bytes: &[u8], bytes_max: usize) -> Inserted {
         let Some(until) = from.checked_add(bytes.len() as u64).filter(|until| *until > from) else {
             return Inserted { refused: !bytes.is_empty(), ..Inserted::default() };
         };
-        // Those that overlap it or touch it will be one with it.
+        // Ranges `first..end` overlap or touch the segment and become one range with it.
         let first = self.ranges.partition_point(|range| range.until() < from);
         let end = self.ranges.partition_point(|range| range.from <= until);
         let overlap = |range: &Range| (range.from.max(from), range.until().min(until));
@@ -117,7 +113,7 @@ impl Reassembly {
         Inserted { new, duplicate, refused: false }
     }
 
-    /// Puts a segment and the ranges `first..end`, which overlap it or touch it, together.
+    /// Merges a segment with the ranges `first..end`, which overlap or touch it.
     fn merge(&mut self, first: usize, end: usize, from: Seq, bytes: &[u8]) {
         let changed = 1 + self.ranges.iter().map(|range| range.changed).max().unwrap_or(0);
         if first == end {
@@ -147,8 +143,8 @@ impl Reassembly {
         }
     }
 
-    /// The bytes that are contiguous from exactly `from`, which is RCV.NXT, cut at `until`; what follows stays. What
-    /// lies before `from` has come by another way and is dropped.
+    /// Takes the bytes that are contiguous from `from`, which is RCV.NXT, up to `until`; later bytes stay. Bytes before
+    /// `from` were received in another segment and are dropped.
     pub fn take(&mut self, from: Seq, until: Seq) -> Option<Vec<u8>> {
         self.drop_before(from);
         let first = self.ranges.first_mut().filter(|range| range.from == from && from < until)?;
@@ -162,7 +158,7 @@ impl Reassembly {
         Some(core::mem::replace(&mut first.bytes, rest).into())
     }
 
-    /// What lies before `seq` has come by another way.
+    /// Drops bytes before `seq`: they were received in another segment.
     pub fn drop_before(&mut self, seq: Seq) {
         if self.ranges.first().is_none_or(|range| range.from >= seq) {
             return;
@@ -181,8 +177,8 @@ impl Reassembly {
         }
     }
 
-    /// The ranges for SACK, as many as there is room for: the one that the latest segment belongs to first, then the one
-    /// before that (RFC 2018 §4). How many.
+    /// Writes the ranges to report by SACK, as many as `out` has room for, and returns their number: first the range that
+    /// changed last, then the one that changed before it (RFC 2018 §4).
     pub fn blocks(&self, out: &mut [(Seq, Seq)]) -> usize {
         let (mut count, mut before) = (0, u64::MAX);
         for block in out {
@@ -195,7 +191,7 @@ impl Reassembly {
         count
     }
 
-    /// All that is held, in pieces: that which changed first is first, so that [`Reassembly::import`] restores the order
+    /// All held bytes, in pieces. Ranges that changed earlier come first, so that [`Reassembly::import`] restores the order
     /// of [`Reassembly::blocks`].
     pub fn export(&self) -> impl Iterator<Item = (Seq, &[u8])> {
         let mut ranges: Vec<_> = self.ranges.iter().collect();
@@ -207,7 +203,7 @@ impl Reassembly {
         pieces.filter(|(_, bytes)| !bytes.is_empty())
     }
 
-    /// What was exported, beyond `next`, which is RCV.NXT. `None` when it is too much, overlaps, or is due already.
+    /// Restores exported pieces; `next` is RCV.NXT. `None` if they are too many bytes, overlap, or are not beyond `next`.
     pub fn import<'a>(
         next: Seq,
         pieces: impl IntoIterator<Item = (Seq, &'a [u8])>,

@@ -1,18 +1,18 @@
 //! Sequence numbers that do not wrap.
 //!
 //! On the wire a sequence number has 32 bits and wraps (RFC 9293 §3.4). Inside the stack it is *extended* to 64 bits, so
-//! that everything compares plain integers, and only this file knows arithmetic modulo 2^32.
+//! that all other code compares plain integers. Only this file does arithmetic modulo 2^32.
 
 use crate::narrow::low_half;
 
-/// An extended sequence number. Ours begin at [`FIRST`], whatever the initial sequence number is.
+/// An extended sequence number. Each direction begins at [`FIRST`], whatever its initial sequence number is.
 pub type Seq = u64;
 
-/// The SYN's. The first byte of the stream is one further; what is a little older than the SYN is still no negative
-/// number.
+/// Extended sequence number of the SYN. The first byte of the stream follows it. Starting at 2^32 keeps segments that are
+/// slightly older than the SYN from underflowing.
 pub const FIRST: Seq = 1 << 32;
 
-/// An extended sequence number as it travels with a connection that moves: counted from the SYN, which is 0.
+/// A sequence number as an exported connection state stores it: relative to the SYN, which is 0.
 pub(crate) fn stream(seq: Seq) -> u64 {
     seq.saturating_sub(FIRST)
 }
@@ -22,12 +22,12 @@ pub(crate) fn extended(stream: u64) -> Seq {
     stream.saturating_add(FIRST)
 }
 
-/// What relates extended sequence numbers of one direction to those on the wire.
+/// Maps extended sequence numbers of one direction to those on the wire, and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base(u32);
 
 impl Base {
-    /// Of a stream whose SYN has this sequence number on the wire.
+    /// For a stream whose SYN has this sequence number on the wire.
     pub fn new(initial: u32) -> Base {
         Base(initial)
     }
@@ -37,13 +37,13 @@ impl Base {
         self.0
     }
 
-    /// As it is on the wire.
+    /// The sequence number on the wire.
     #[inline]
     pub fn low(self, seq: Seq) -> u32 {
         low_half(seq).wrapping_add(self.0)
     }
 
-    /// The one nearest to `near` that is `low` on the wire: at most 2^31 away.
+    /// The extended number nearest to `near` (at most 2^31 away) whose wire form is `low`.
     #[inline]
     pub fn expand(self, low: u32, near: Seq) -> Seq {
         let distance = low.wrapping_sub(self.low(near)).cast_signed();

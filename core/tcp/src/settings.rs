@@ -1,4 +1,4 @@
-//! What a stack is told when it is made.
+//! The configuration of a stack.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,93 +12,93 @@ use crate::recovery;
 
 /// Bytes of the IPv4 and TCP headers without options.
 pub(crate) const HEADERS_BYTES: u16 = 40;
-/// Every IPv4 host takes datagrams of so many bytes (RFC 791), and a smaller MTU leaves little room for options.
+/// Every IPv4 host accepts datagrams of 576 bytes (RFC 791); a smaller MTU leaves little room for options.
 const MTU_MIN: u16 = 576;
 
 /// An address and port at which peers may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// One of the stack's own addresses, and the port.
+    /// The stack's own address, and the port.
     pub address: SocketAddrV4,
-    /// Whether bytes are acknowledged only as far as [`release`](spillway_transport::Transport::release) says (PostMan §4.2).
+    /// Whether acknowledgements wait for [`release`](spillway_transport::Transport::release) (PostMan §4.2).
     pub is_gated: bool,
 }
 
-/// When a silent connection is asked whether it lives (RFC 9293 §3.8.4).
+/// Keep-alive probes of silent connections (RFC 9293 §3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Nothing was heard for so long.
+    /// Silence before the first probe.
     pub idle: Duration,
-    /// Between two questions.
+    /// Time between two probes.
     pub interval: Duration,
-    /// So many questions without an answer, and the connection is lost.
+    /// Unanswered probes after which the connection is lost.
     pub probes: u32,
 }
 
-/// Everything that a stack is told. `Settings::new` has sensible values for all but the addresses.
+/// The configuration of a stack. `Settings::new` has defaults for all but the addresses.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The interface's.
+    /// Ethernet address of the interface.
     pub mac: Mac,
-    /// The stack's own.
+    /// IPv4 address of the stack.
     pub address: Ipv4Addr,
-    /// Addresses that share so many leading bits with ours are on the link. 0 to 32.
+    /// Length of the link's prefix in bits: addresses that share it with `address` are on the link. 0 to 32.
     pub prefix: u8,
-    /// Where packets for all others go.
+    /// Next hop for all other addresses; `None`: they are unreachable.
     pub gateway: Option<Ipv4Addr>,
-    /// Bytes of the largest IP packet. 576 to 65,535; 1,500.
+    /// Bytes of the largest IP packet. 576 to 65,535; default 1,500.
     pub mtu: u16,
-    /// Routers that a packet may pass (RFC 9293 MUST-49). At least 1; 64.
+    /// Time to live of packets (RFC 9293 MUST-49). At least 1; default 64.
     pub ttl: u8,
-    /// The differentiated services that packets ask for (RFC 2474; RFC 9293 MUST-48). At most 63; 0.
+    /// Differentiated services code point of packets (RFC 2474; RFC 9293 MUST-48). At most 63; default 0.
     pub dscp: u8,
-    /// Where peers may connect.
+    /// Addresses and ports at which peers may connect.
     pub listeners: Vec<Listener>,
-    /// Connections at once, half-open ones included.
+    /// Connections at the same time, half-open ones included.
     pub connections_max: u32,
-    /// Connections that were begun by a peer and are not established; more are answered with cookies (RFC 4987 §3.6).
+    /// Connections that peers opened and that are not established yet; beyond it SYNs get cookies (RFC 4987 §3.6).
     pub half_open_max: u32,
-    /// Connections remembered after both ends have closed; the oldest are forgotten.
+    /// Connections remembered after both ends have closed; beyond it the oldest are forgotten.
     pub time_wait_max: usize,
-    /// Connections that came of a cookie in the last two minutes or so, for a cookie is good once: when there are more, no
-    /// cookie is given or taken until some are older. 21 bytes each at most; 262,144.
+    /// Used cookies remembered, about two minutes each, because a cookie is valid only once. At the limit no cookie is sent
+    /// or accepted until older ones expire. At most 21 bytes each; default 262,144.
     pub cookies_max: usize,
-    /// Bytes of one connection that were taken and are not acknowledged.
+    /// Send buffer of a connection: bytes taken from the application and not acknowledged.
     pub send_buffer_bytes: usize,
-    /// The largest window that can be told: sets the window scale. 65,535 to 2^30.
+    /// The largest window that can be advertised; it determines the window scale. 65,535 to 2^30.
     pub receive_window_max: u32,
-    /// The window of a connection to which nothing was granted yet, so that its first bytes need not wait. At most 65,535.
+    /// The window before the application's first grant, so that a peer's first bytes need not wait. At most 65,535.
     pub initial_window: u16,
-    /// How far ahead of its next byte a connection keeps what comes out of order; what comes from beyond is refused, and comes
-    /// again. 256 KB.
+    /// How far ahead of RCV.NXT a connection keeps bytes out of order, in bytes. Bytes beyond are dropped, and the peer
+    /// retransmits them. Default 256 KB.
     pub reassembly_bytes_max: usize,
-    /// The same of all connections together; what comes beyond is dropped, and comes again. 64 MB.
+    /// Bytes out of order kept by all connections together; further ones are dropped and retransmitted. Default 64 MB.
     pub reassembly_total_max: usize,
-    /// Of hashes for initial sequence numbers, timestamps and cookies. Secret; helpers may share it.
+    /// Key of the hashes for initial sequence numbers, timestamps and cookies. Secret; helpers may share it.
     pub key: Key,
-    /// What a clock that goes on over restarts, and is the same for all who share the key, shows at [`Time::ZERO`](spillway_transport::Time::ZERO): the time
-    /// since 1970.
+    /// The time since 1970 at [`Time::ZERO`](spillway_transport::Time::ZERO), by a clock that survives restarts and is the
+    /// same for all that share the key.
     pub clock_at_zero: Duration,
-    /// Whether small segments wait for what is in flight (RFC 9293 §3.7.4). Batches have no use for it.
+    /// Whether small segments wait while data is in flight (RFC 9293 §3.7.4). Off: batches are large anyway.
     pub is_nagle: bool,
-    /// How long an acknowledgement may wait for company. At most 500 ms (RFC 9293 §3.8.6.3); 40 ms.
+    /// How long an acknowledgement may be delayed. At most 500 ms (RFC 9293 §3.8.6.3); default 40 ms.
     pub delayed_ack: Duration,
-    /// How long a closed connection is remembered: twice the maximum segment lifetime. 60 s, as Linux.
+    /// How long a closed connection is remembered: twice the maximum segment lifetime. Default 60 s, as in Linux.
     pub time_wait: Duration,
-    /// What is not acknowledged for so long breaks the connection. At least 100 s by RFC 9293 §3.8.3; 120 s.
+    /// Time without progress that ends a connection. At least 100 s by RFC 9293 §3.8.3; default 120 s.
     pub give_up_after: Duration,
-    /// The same while it is being established. At least 180 s by RFC 9293 §3.8.3.
+    /// The same while the connection is being established. At least 180 s by RFC 9293 §3.8.3, the default.
     pub give_up_opening_after: Duration,
-    /// Nothing: connections may be silent for ever.
+    /// Keep-alive probes; `None`: connections may be silent for ever.
     pub keep_alive: Option<KeepAlive>,
-    /// Whether expected segments take the short way. It makes no difference but in time: for tests that compare.
+    /// Whether expected segments take the fast path. It only saves time; tests compare both paths.
     pub is_predicting: bool,
-    /// Of what was sent and is not acknowledged.
+    /// Loss recovery and congestion control.
     pub recovery: recovery::Settings,
 }
 
 impl Settings {
-    /// Of a stack on one link, with these addresses.
+    /// Defaults for a stack on one link, with these addresses.
     pub fn new(mac: Mac, address: Ipv4Addr, prefix: u8, key: Key) -> Settings {
         Settings {
             mac,
@@ -131,7 +131,7 @@ impl Settings {
         }
     }
 
-    /// What cannot be.
+    /// Finds the first invalid setting.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         let ensure = |is_right, error| if is_right { Ok(()) } else { Err(error) };
         ensure(self.mtu >= MTU_MIN, SettingsError::Mtu(self.mtu))?;
@@ -153,25 +153,25 @@ impl Settings {
         Ok(())
     }
 
-    /// The maximum segment size that we tell.
+    /// The maximum segment size that SYNs advertise.
     pub(crate) fn mss(&self) -> u16 {
         self.mtu - HEADERS_BYTES
     }
 
-    /// By how many bits our windows are shifted: as few as let the largest one be told (RFC 7323 §2.3).
+    /// The window scale that SYNs advertise: the smallest with which the largest window fits its field (RFC 7323 §2.3).
     pub(crate) fn window_scale(&self) -> u8 {
         let shift = |scale: &u8| self.receive_window_max >> *scale <= u32::from(u16::MAX);
         (0..14).find(shift).unwrap_or(14)
     }
 
-    /// Whether one host may have this address: the last of our own link is everybody's (RFC 1122 §3.2.1.3).
+    /// Whether a single other host may have this address: not the link's broadcast address (RFC 1122 §3.2.1.3).
     pub(crate) fn is_peer(&self, address: Ipv4Addr) -> bool {
         let hosts = u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or(0);
         let is_everybody = hosts > 1 && address.to_bits() == self.address.to_bits() | hosts;
         is_host(address) && address != self.address && !is_everybody
     }
 
-    /// To whom a packet for this address is given.
+    /// The next hop of packets for this address.
     pub(crate) fn next_hop(&self, target: Ipv4Addr) -> Option<Ipv4Addr> {
         let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
         let is_near = (target.to_bits() ^ self.address.to_bits()) & mask == 0;
@@ -184,30 +184,30 @@ pub(crate) fn is_host(address: Ipv4Addr) -> bool {
     !(address.is_unspecified() || address.is_multicast() || address.is_broadcast() || address.is_loopback())
 }
 
-/// Why a stack is not made: the caller's mistake.
+/// Why a stack cannot be created: an invalid setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingsError {
-    /// Smaller than IPv4 allows.
+    /// The MTU is below the minimum of IPv4.
     Mtu(u16),
-    /// Packets that no router and no host takes.
+    /// The time to live is 0.
     Ttl,
-    /// More than six bits.
+    /// The DSCP has more than six bits.
     Dscp(u8),
-    /// More than 32 bits.
+    /// The prefix has more than 32 bits.
     Prefix(u8),
-    /// Not one of a single interface.
+    /// The Ethernet address is not unicast.
     Mac,
-    /// Not one of a host.
+    /// The IPv4 address is not one of a host.
     Address(Ipv4Addr),
-    /// Room for no connection.
+    /// A limit of connections is 0.
     NoConnections,
-    /// Not between 65,535 and 2^30.
+    /// The window is not between 65,535 and 2^30.
     Window(u32),
-    /// Longer than RFC 9293 allows.
+    /// The delay is longer than RFC 9293 allows.
     DelayedAck(Duration),
-    /// More than 65,535.
+    /// There are more than 65,535 listeners.
     Listeners(usize),
-    /// Not at the stack's own address, or without a port.
+    /// The listener is not at the stack's own address, or has no port.
     Listener(SocketAddrV4),
 }
 

@@ -1,34 +1,34 @@
-//! A connection's timers: one table, which says when to wake and what has expired then.
+//! A connection's timers in one table, which yields the next wake-up time and the timers that have expired.
 //!
-//! The connection's parts (acknowledging, loss recovery, persist) set and stop timers; only
-//! `Connection::handle_timeout` looks at what has expired. Many connections share the [wheel](crate::timers), in which each
-//! has one deadline: [`Timers::next`].
+//! The connection's parts (acknowledging, loss recovery, persist) set and stop timers; only `Connection::handle_timeout`
+//! acts on expired ones. All connections share the [wheel](crate::timers), in which each connection has one deadline:
+//! [`Timers::next`].
 
 use spillway_transport::Time;
 
-/// What a connection waits for.
+/// The timers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
     /// The delayed acknowledgement (RFC 9293 §3.8.6.3).
     Acknowledge,
-    /// The last acknowledgement is repeated, as it may have been lost.
+    /// Repeats the last acknowledgement, which may have been lost.
     Repeat,
-    /// A segment that was sent before others that have arrived counts as lost (RFC 8985 §6.2).
+    /// Marks a segment lost when segments sent after it have arrived (RFC 8985 §6.2).
     Reordering,
     /// A tail loss probe (RFC 8985 §7.2).
     Probe,
     /// The retransmission timeout (RFC 6298 §5).
     Retransmission,
-    /// A probe of the peer's shut window, or the end of the wait for a larger one (RFC 9293 §3.8.6.1, §3.8.6.2.1).
+    /// A probe of the peer's closed window, or the SWS override of a small one (RFC 9293 §3.8.6.1, §3.8.6.2.1).
     Persist,
-    /// A silent peer is asked whether it is there (RFC 9293 §3.8.4).
+    /// A keep-alive probe, after the peer was silent (RFC 9293 §3.8.4).
     KeepAlive,
-    /// The connection should be established by then.
+    /// The limit for establishing the connection.
     Opening,
 }
 
 impl Timer {
-    /// All timers, in the order in which those that expire together are handled.
+    /// All timers, in the order in which timers that expire together are handled.
     pub const VALUES: [Timer; 8] = [
         Timer::Acknowledge,
         Timer::Repeat,
@@ -41,13 +41,13 @@ impl Timer {
     ];
 }
 
-/// The end of time: the timer does not run.
+/// The end of time marks a timer that does not run.
 const NEVER: Time = Time(u64::MAX);
 
-/// The timers of one connection.
+/// The expiry times of one connection's timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timers {
-    /// By timer.
+    /// Indexed by [`Timer`].
     expiry: [Time; Timer::VALUES.len()],
 }
 
@@ -58,19 +58,19 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// Starts a timer, or moves it. The end of time stops it.
+    /// Starts a timer, or moves it. `Time(u64::MAX)` stops it.
     #[inline]
     pub fn set(&mut self, timer: Timer, at: Time) {
         self.expiry[timer as usize] = at;
     }
 
-    /// Stops a timer, whether it runs or not.
+    /// Stops a timer; no effect if it does not run.
     #[inline]
     pub fn stop(&mut self, timer: Timer) {
         self.expiry[timer as usize] = NEVER;
     }
 
-    /// When a timer expires; `None` when it does not run.
+    /// When a timer expires; `None` if it does not run.
     #[inline]
     pub fn get(&self, timer: Timer) -> Option<Time> {
         Some(self.expiry[timer as usize]).filter(|at| *at < NEVER)
@@ -82,19 +82,19 @@ impl Timers {
         self.expiry[timer as usize] < NEVER
     }
 
-    /// Whether a timer's time has come. It runs until it is stopped or set anew.
+    /// Whether a timer has expired. It stays expired until it is stopped or set again.
     #[inline]
     pub fn is_expired(&self, timer: Timer, now: Time) -> bool {
         self.is_set(timer) && self.expiry[timer as usize] <= now
     }
 
-    /// Whether one timer expires before another one does.
+    /// Whether `one` expires before `other`.
     #[inline]
     pub fn is_before(&self, one: Timer, other: Timer) -> bool {
         self.expiry[one as usize] < self.expiry[other as usize]
     }
 
-    /// When the first timer expires; the end of time when none runs.
+    /// When the first timer expires; the end of time if none runs.
     #[inline]
     pub fn next(&self) -> Time {
         self.expiry.iter().copied().fold(NEVER, Time::min)

@@ -1,11 +1,11 @@
-//! A hierarchical timing wheel (Varghese and Lauck 1987): one deadline a connection.
+//! A hierarchical timing wheel (Varghese and Lauck 1987) with one deadline per connection.
 //!
-//! Eight levels of 64 places: a place of the lowest level is one tick wide, of each further level 64 times wider. A
-//! deadline is filed at the level of the highest digit in which it differs from the present tick, and comes down level by
-//! level as its time approaches. Those of the present tick are in order, exact to the nanosecond.
+//! Eight levels of 64 places: a place of the lowest level is one tick wide, of each further level 64 times wider. A deadline
+//! is filed at the level of the highest digit in which it differs from the present tick, and moves down level by level as
+//! its time approaches. Deadlines in the present tick are sorted, exact to the nanosecond.
 //!
-//! A deadline that is put off, which is what each acknowledgement does, stays where it was filed until that time has
-//! come: arming later is one store.
+//! A deadline that is postponed, as by nearly every acknowledgement, stays filed under the earlier time until that time
+//! comes: postponing costs one store.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -16,32 +16,32 @@ use spillway_transport::Time;
 const TICK_BITS: u32 = 17;
 const DIGIT_BITS: u32 = 6;
 const PLACES: usize = 1 << DIGIT_BITS;
-/// 17 + 8 × 6 bits are more than the 64 of a time.
+/// 17 + 8 × 6 bits cover more than the 64 bits of a time.
 const LEVELS: usize = 8;
-/// Nodes that [`Wheel::next_at`] looks at before it is content with less than the exact time.
+/// How many nodes [`Wheel::next_at`] examines before it returns a lower bound instead of the exact time.
 const LOOKED_AT_MAX: usize = 32;
-/// No deadline, or no node.
+/// Marks a node without a deadline.
 const NEVER: u64 = u64::MAX;
 const NONE: u32 = u32::MAX;
 
-/// Deadlines of many keys. Keys are small and dense, such as [`Conn::slot`](spillway_transport::Conn::slot): memory is
+/// One deadline per key. Keys are small and dense, such as [`Conn::slot`](spillway_transport::Conn::slot): the wheel needs
 /// 32 bytes for each number up to the highest key.
 #[derive(Debug)]
 pub struct Wheel {
-    /// The present tick: all that is filed at a level is due later.
+    /// The present tick: all deadlines that are filed at a level are later.
     tick: u64,
     nodes: Vec<Node>,
     levels: [Level; LEVELS],
-    /// What is due in the present tick or was before: when, and whose.
+    /// Time and key of deadlines in the present tick or before it.
     due: BTreeSet<(u64, u32)>,
     armed: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// Its deadline, [`NEVER`] when it has none.
+    /// The deadline; [`NEVER`] if there is none.
     at: u64,
-    /// The time under which it is filed, at most `at`.
+    /// The time under which the node is filed, at most `at`.
     filed: u64,
     next: u32,
     previous: u32,
@@ -57,7 +57,7 @@ enum Place {
 
 #[derive(Clone, Copy, Debug)]
 struct Level {
-    /// Which places have nodes.
+    /// Bit set of the places that have nodes.
     used: u64,
     heads: [u32; PLACES],
 }
@@ -66,7 +66,7 @@ const UNARMED: Node = Node { at: NEVER, filed: NEVER, next: NONE, previous: NONE
 const EMPTY: Level = Level { used: 0, heads: [NONE; PLACES] };
 
 impl Wheel {
-    /// An empty one.
+    /// A wheel without deadlines.
     pub fn new(now: Time) -> Wheel {
         Wheel {
             tick: now.as_nanos() >> TICK_BITS,
@@ -77,7 +77,7 @@ impl Wheel {
         }
     }
 
-    /// How many keys have a deadline.
+    /// The number of keys with a deadline.
     pub fn len(&self) -> usize {
         self.armed
     }
@@ -87,15 +87,15 @@ impl Wheel {
         self.armed == 0
     }
 
-    /// A key's deadline.
+    /// The deadline of a key.
     pub fn deadline(&self, key: u32) -> Option<Time> {
         self.nodes.get(key as usize).filter(|node| node.at != NEVER).map(|node| Time(node.at))
     }
 
-    /// Sets a key's deadline, in place of the one it had. The end of time is none.
+    /// Sets a key's deadline in place of an earlier one. `Time(u64::MAX)` removes it.
     #[inline]
     pub fn arm(&mut self, key: u32, at: Time) {
-        // Put off, as by nearly every acknowledgement.
+        // Postponed, as by nearly every acknowledgement.
         if let Some(node) = self.nodes.get_mut(key as usize)
             && node.place != Place::Nowhere
             && (node.filed..NEVER).contains(&at.as_nanos())
@@ -124,7 +124,7 @@ impl Wheel {
         self.file(key);
     }
 
-    /// The key has no deadline any more.
+    /// Removes the key's deadline.
     pub fn disarm(&mut self, key: u32) {
         if let Some(node) = self.nodes.get_mut(key as usize) {
             self.armed -= usize::from(node.at != NEVER);
@@ -132,8 +132,8 @@ impl Wheel {
         }
     }
 
-    /// A key whose deadline has come; it has none any more. Earlier ones first, at the same time by key. Ask again until
-    /// there is none.
+    /// Removes a deadline that has expired and returns its key; earlier deadlines first, equal ones by key. Call it until it
+    /// returns `None`.
     pub fn poll(&mut self, now: Time) -> Option<u32> {
         self.advance(now.as_nanos() >> TICK_BITS);
         while let Some(&(filed, key)) = self.due.first() {
@@ -148,12 +148,12 @@ impl Wheel {
                 self.armed -= 1;
                 return Some(key);
             }
-            self.file(key); // was put off
+            self.file(key); // postponed
         }
         None
     }
 
-    /// Whether [`Wheel::poll`] may have something, or something to bring nearer.
+    /// Whether [`Wheel::poll`] may return a key, or may move deadlines to a lower level.
     #[inline]
     pub fn may_be_due(&self, now: Time) -> bool {
         let tick = now.as_nanos() >> TICK_BITS;
@@ -162,8 +162,8 @@ impl Wheel {
         !self.due.is_empty() || (self.tick < tick && first().is_some_and(is_near))
     }
 
-    /// When to call [`Wheel::poll`] next: never later than the first deadline. Earlier where many deadlines were put off,
-    /// or many are far away and close to each other; `poll` then brings them nearer.
+    /// When to call [`Wheel::poll`] next: never later than the first deadline. It is earlier if many deadlines were
+    /// postponed, or if many distant ones are close together; `poll` then moves them to lower levels.
     pub fn next_at(&self) -> Option<Time> {
         if self.armed == 0 {
             return None;
@@ -195,7 +195,7 @@ impl Wheel {
         (search.first != NEVER).then_some(Time(search.first))
     }
 
-    /// The first tick of a place, of those that are to come.
+    /// The first tick of a place, in its next round.
     fn begins(&self, level: usize, place: u32) -> u64 {
         #[expect(clippy::cast_possible_truncation, reason = "there are 8 levels")]
         let shift = level as u32 * DIGIT_BITS;
@@ -203,7 +203,7 @@ impl Wheel {
         (above | u64::from(place)) << shift
     }
 
-    /// Time goes on: what is due by the end of this tick moves to `due`.
+    /// Advances to `tick`: moves deadlines that are due by its end to `due`.
     fn advance(&mut self, tick: u64) {
         while self.tick < tick {
             // Places of a lower level begin before those of a higher one.
@@ -228,7 +228,7 @@ impl Wheel {
         self.tick = self.tick.max(tick);
     }
 
-    /// Files a node that is nowhere by its deadline, if it has one.
+    /// Files an unfiled node by its deadline, if it has one.
     fn file(&mut self, key: u32) {
         let node = &mut self.nodes[key as usize];
         node.filed = node.at;
@@ -244,7 +244,7 @@ impl Wheel {
         let level = (tick ^ self.tick).ilog2() / DIGIT_BITS;
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "there are 8 levels of 64 places: a digit of 6 bits"
+            reason = "there are 8 levels, and a place is a digit of 6 bits"
         )]
         let (level_byte, place) = (level as u8, (tick >> (level * DIGIT_BITS)) as u8 % PLACES as u8);
         node.place = Place::Level(level_byte, place);
@@ -257,7 +257,7 @@ impl Wheel {
         }
     }
 
-    /// Takes a node out of where it is filed.
+    /// Removes a node from the list or set in which it is filed.
     fn unfile(&mut self, key: u32) {
         let node = self.nodes[key as usize];
         self.nodes[key as usize].place = Place::Nowhere;
@@ -284,15 +284,15 @@ impl Wheel {
     }
 }
 
-/// For the first deadline, with a bound.
+/// The bounded search for the first deadline.
 struct Search {
     first: u64,
     looks: usize,
 }
 
 impl Search {
-    /// Whether something earlier than what was found may be among those that are filed at this time or later, and is
-    /// worth a look.
+    /// Whether nodes filed under `filed` or later may hold a deadline before `first`, and the budget of looks allows to
+    /// examine them. With the budget used up, `filed` becomes the result, a lower bound.
     fn goes_on(&mut self, filed: u64) -> bool {
         if filed >= self.first {
             return false;
@@ -410,7 +410,7 @@ mod tests {
         Poll(u64),
     }
 
-    /// Each order of magnitude is as likely as the others.
+    /// All orders of magnitude are equally likely.
     fn span() -> impl Strategy<Value = u64> {
         (0_u32..50, any::<u64>()).prop_map(|(bits, word)| word % (1 << bits))
     }
@@ -432,7 +432,7 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Arm(key, after) => {
-                        // Some are past already.
+                        // Some deadlines are in the past.
                         let at = (now + after).saturating_sub(1000);
                         wheel.arm(key, Time(at));
                         model.insert(key, at);

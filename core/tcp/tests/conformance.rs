@@ -1,4 +1,4 @@
-//! The stack keeps the contract of the boundary.
+//! The stack keeps the contract of the transport boundary.
 
 mod pair;
 
@@ -80,7 +80,7 @@ fn keeps_every_promise_where_frames_are_lost() {
             let mut rig = StackRig::new(|_| {});
             let mut state = seed;
             rig.0.filter = Box::new(move |_, frame| {
-                // Whoever has nothing to send never hears of a reset that was lost.
+                // Resets are not dropped: a peer with nothing to send would never learn of a lost one.
                 let is_reset = frame.get(47).is_some_and(|flags| flags & 4 != 0);
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 is_reset || (state >> 33) % 20 != 0

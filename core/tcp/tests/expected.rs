@@ -1,4 +1,4 @@
-//! The short way for expected segments does what the long way does, to the byte; in the end no nanosecond is between them.
+//! The fast path for expected segments sends the same frames as the general path, at the same times.
 
 mod pair;
 mod streams;
@@ -13,10 +13,10 @@ use spillway_tcp::Settings;
 use spillway_transport::{Time, Transport};
 use streams::Streams;
 
-/// What is on the cable: whose, and what.
+/// Frames on the cable: the sending host, and the bytes.
 type Frames = Vec<(usize, Vec<u8>)>;
 
-/// All frames of three connections, of which one in `lost_in` is lost.
+/// All frames of three connections, and the time of their end; one frame in `lost_in` is lost.
 fn frames(is_predicting: bool, seed: u64, lost_in: u64) -> (Frames, Time) {
     let settings = [1, 2].map(|host| Settings { is_predicting, ..settings(host) });
     let mut pair = Pair::new(settings, [Streams::new(200_000), Streams::new(200_000)]);

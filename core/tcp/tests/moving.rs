@@ -1,4 +1,4 @@
-//! Connections move to another stack at every frame, in whatever state they are; nobody notices.
+//! Connections move to another stack at every step, in any state, and their peers do not notice.
 
 mod pair;
 mod streams;
@@ -26,7 +26,7 @@ fn through_bytes(state: &ConnectionState) -> ConnectionState {
     read
 }
 
-/// Each connection of a host goes to a new stack, as bytes.
+/// Exports each connection of a host and imports it again, as bytes; returns their number.
 fn move_all(pair: &mut Pair<Streams>, host: usize) -> u64 {
     pair.command(host, |now, application, stack| {
         let conns: Vec<_> = application.streams.keys().copied().collect();
@@ -84,7 +84,7 @@ fn at_every_turn_where_frames_are_lost() {
 fn moves_cost_acknowledgements_at_most() {
     let frames = |moves| run(300_000, 1, None, moves).0.hosts[1].stack.counters().frames_sent;
     let (calm, moved) = (frames(false), frames(true));
-    // A move tells the peer what a delayed acknowledgement would have told later, and no more.
+    // A move sends an acknowledgement that would have been delayed, and no more.
     assert!(moved <= calm * 2, "{calm} frames, {moved} with moves");
 }
 
@@ -108,7 +108,7 @@ fn another_stack_goes_on_with_it_under_the_old_address() {
     let mut other = Stack::new(pair.now, settings(3)).expect("settings that can be");
     let moved = other.import(pair.now, &through_bytes(&state)).expect("room");
     assert_eq!(other.import(pair.now, &state), Err(ImportError::Present));
-    // The switch sends its frames there now, under the old host's Ethernet address.
+    // Frames to the old host's Ethernet address go to the new stack, as a switch would send them.
     pair.hosts[1].stack = other;
     rename(&mut pair.hosts[1].application, conn, moved);
     let (from, to) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3]);
@@ -154,7 +154,7 @@ fn a_silent_peer_is_not_asked_anew_at_each_arrival() {
         let state = stack.export(now, conn).expect("established");
         conn = stack.import(now, &state).expect("room");
     }
-    // One question, what it owed, and whom it asks for the peer's Ethernet address.
+    // One keep-alive probe, the acknowledgement that is owed, and ARP requests.
     assert!(asked < 10, "{asked}");
 }
 
@@ -166,7 +166,7 @@ fn what_comes_for_one_that_was_broken_off_elsewhere_is_refused() {
     let moved = other.import(pair.now, &state).expect("room");
     other.abort(moved);
     let mut slot = vec![0; 1514];
-    while other.poll_transmit(pair.now, &mut slot).is_some() {} // all that it says is lost
+    while other.poll_transmit(pair.now, &mut slot).is_some() {} // all of them are lost
     assert_eq!(other.counters().resets_sent, 1);
     let frames = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let kept = frames.clone();
@@ -200,7 +200,7 @@ fn a_state_that_was_altered_is_refused() {
     }
 }
 
-/// A connection with bytes under way in both directions, some of them lost, and what came to it meanwhile.
+/// The state of a connection with bytes in flight in both directions, some of them lost, and the frames sent to it.
 fn busy() -> (Vec<u8>, Vec<Vec<u8>>) {
     let mut pair = Pair::new([1, 2].map(settings), [Streams::new(90_000), Streams::new(90_000)]);
     pair.hosts[0].stack.set_listening(0, true);
@@ -233,7 +233,7 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
     ) {
         let (mut bytes, frames) = BUSY.with(Clone::clone);
-        // Not the bytes of the queue, which may be any: the fields before and after.
+        // Changes the fields before and after the queue, whose bytes may be any.
         let end = bytes.len() - 8;
         for (at, to) in changes {
             let at = at.index(400);

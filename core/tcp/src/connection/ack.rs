@@ -1,4 +1,4 @@
-//! When to acknowledge (RFC 9293 §3.8.6.3, RFC 5681 §4.2, RFC 2883), and what was acknowledged to us.
+//! Acknowledgements: when to send them (RFC 9293 §3.8.6.3, RFC 5681 §4.2, RFC 2883), and how received ones are handled.
 
 use core::time::Duration;
 
@@ -13,44 +13,44 @@ use crate::recovery;
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
-/// Segments at the beginning of a connection that are acknowledged at once, as Linux does: its sender is in slow start, or
-/// writes its first message in two parts and, with Nagle's algorithm, waits for the acknowledgement of the first. Small ones
-/// only until this end has answered: from then on an answer mostly takes the acknowledgement with it.
+/// How many segments at the beginning of a connection are acknowledged at once, as in Linux: the sender is in slow start, or
+/// writes its first message in two parts and, with Nagle's algorithm, waits for the acknowledgement of the first. Small
+/// segments only until this end has sent bytes: later, replies mostly carry the acknowledgement.
 const QUICK_ACKS: u8 = 16;
-/// How long a full segment waits for a second one at most. Whoever sends such has more to send, and a single one is all
-/// that its window, or a probe, allows: it would wait as long (RFC 9293 §3.8.6.3 has no lower bound).
+/// The longest delay for a single full segment. Its sender has more to send, but its window, or a probe, allows only one
+/// segment: it waits for this acknowledgement (RFC 9293 §3.8.6.3 has no lower bound).
 const DELAY_FULL: Duration = Duration::from_millis(2);
 /// How long a peer that has sent bytes is silent before the last acknowledgement is repeated, once, while packets are lost
-/// or reordered. One acknowledgement answers a whole turn's frames. If that one is lost, the peer may have nothing more to
-/// send and hears nothing until its retransmission timeout: in a recovery Linux sends no tail loss probe. RFC 5681 §4.2
-/// allows one *immediate* acknowledgement per segment; this one comes later.
+/// or reordered. One acknowledgement answers all frames of a turn. If it is lost, a peer with nothing more to send hears
+/// nothing until its retransmission timeout: during recovery Linux sends no tail loss probe. RFC 5681 §4.2 allows one
+/// *immediate* acknowledgement per segment; this one is delayed.
 const REPEAT_AFTER: Duration = Duration::from_millis(2);
-/// How long after a gap or a duplicate the last acknowledgement is repeated.
+/// How long after a gap or a duplicate acknowledgements are repeated.
 const TROUBLE_LASTS: Duration = Duration::from_secs(1);
-/// Answers to segments that nobody should have sent, per connection (RFC 5961 §7).
+/// Minimum time between two challenge acknowledgements of a connection (RFC 5961 §7).
 const CHALLENGE_EVERY: Duration = Duration::from_millis(500);
 
-/// What is owed to the peer.
+/// The acknowledgements owed to the peer.
 #[derive(Debug)]
 pub(super) struct Acking {
-    /// At once.
+    /// An acknowledgement must be sent at once.
     pub(super) is_due: bool,
     /// The next acknowledgement is to be repeated.
     repeats: bool,
-    /// Until then packets count as lost or reordered recently.
+    /// Until then packets count as recently lost or reordered.
     trouble_until: Time,
     /// The acknowledgement field sent last: Last.ACK.sent (RFC 7323 §4.3).
     pub(super) last_sent: Seq,
-    /// The field that our FIN had when it was first sent: whoever acknowledges the FIN has heard at least that.
+    /// The acknowledgement field of our FIN when it was first sent: a peer that acknowledges the FIN has received this, too.
     pub(super) with_fin: Seq,
-    /// Bytes that came since something was sent.
+    /// Bytes received since a segment was last sent.
     bytes: u64,
-    /// The largest segment of the peer's so far: a full one.
+    /// The peer's largest segment so far, in bytes: a full one.
     full: u64,
     quick_left: u8,
-    /// This end has sent bytes after some had come.
+    /// This end has sent bytes after it had received some.
     has_answered: bool,
-    /// What came twice and is to be told by D-SACK.
+    /// Duplicates to be reported by D-SACK.
     pub(super) duplicates: Duplicates,
     challenge_after: Time,
 }
@@ -72,14 +72,14 @@ impl Acking {
         }
     }
 
-    /// Of a connection that comes from another stack. Its first segments were elsewhere. What is not told any more: what came
-    /// twice, and what was to be repeated.
+    /// For an imported connection: its first segments arrived elsewhere. Duplicates to be reported and a pending repetition
+    /// are not part of the exported state.
     pub(super) fn of_moved(last_sent: Seq, is_due: bool) -> Acking {
         Acking { is_due, quick_left: 0, ..Acking::new(last_sent) }
     }
 
-    /// Something was sent, with this field. `is_held`: a gate holds back bytes that have come. A repetition would be a
-    /// duplicate acknowledgement then, of a head that is not lost.
+    /// A segment with acknowledgement `field` was sent. `is_held`: the gate holds back received bytes. A repetition would
+    /// then be a duplicate acknowledgement for a segment that is not lost.
     #[inline]
     pub(super) fn sent(
         &mut self,
@@ -96,13 +96,12 @@ impl Acking {
         }
     }
 
-    /// Bytes of ours were sent.
     #[inline]
     pub(super) fn sent_bytes(&mut self) {
         self.has_answered |= self.quick_left < QUICK_ACKS;
     }
 
-    /// Bytes came in order, in a segment of so many.
+    /// The acknowledgement can rise by `bytes`, after a segment of `segment` payload bytes in order.
     #[inline]
     pub(super) fn came(&mut self, now: Time, bytes: u64, segment: u64, delay: Duration, timers: &mut Timers) {
         let is_full = segment >= self.full;
@@ -118,8 +117,8 @@ impl Acking {
         }
     }
 
-    /// Bytes came out of order, or filled a gap, or came twice. `is_trouble`: packets were lost or reordered; otherwise they
-    /// only wait for a grant.
+    /// Bytes arrived out of order, filled a gap or arrived twice. `is_trouble`: packets were lost or reordered; otherwise
+    /// the bytes only wait for a grant.
     pub(super) fn came_out_of_order(&mut self, now: Time, is_trouble: bool) {
         self.is_due = true;
         if is_trouble {
@@ -128,7 +127,7 @@ impl Acking {
         self.repeats |= now < self.trouble_until;
     }
 
-    /// Something is to be told, if nothing goes there before that; when an acknowledgement is to be repeated before, then.
+    /// Owes an acknowledgement within `delay`, or at the time of a pending repetition, which it replaces.
     pub(super) fn owe_within(&mut self, now: Time, delay: Duration, timers: &mut Timers) {
         if !timers.is_set(Timer::Acknowledge) {
             timers.set(Timer::Acknowledge, timers.get(Timer::Repeat).unwrap_or(now + delay));
@@ -136,24 +135,24 @@ impl Acking {
         }
     }
 
-    /// The peer waits for something: a repetition is not that.
+    /// Whether an acknowledgement is owed; a repetition is not.
     pub(super) fn owes(&self, timers: &Timers) -> bool {
         self.is_due || timers.is_set(Timer::Acknowledge)
     }
 
-    /// [`Timer::Acknowledge`] has expired: what could wait may not wait any longer.
+    /// [`Timer::Acknowledge`] has expired: the delayed acknowledgement is due.
     pub(super) fn on_delayed(&mut self, timers: &mut Timers) {
         timers.stop(Timer::Acknowledge);
         self.is_due = true;
     }
 
-    /// [`Timer::Repeat`] has expired. `is_held` as for [`sent`](Self::sent): bytes may have come to the gate since.
+    /// [`Timer::Repeat`] has expired. `is_held` as for [`sent`](Self::sent): bytes may have reached the gate since.
     pub(super) fn on_repeat(&mut self, is_held: bool, timers: &mut Timers) {
         timers.stop(Timer::Repeat);
         self.is_due |= !is_held;
     }
 
-    /// Whether one more answer to a segment that should not have been sent is due.
+    /// Whether the rate limit permits a challenge now; if so, one is accounted for.
     pub(super) fn may_challenge(&mut self, now: Time) -> bool {
         let may = now >= self.challenge_after;
         if may {
@@ -164,7 +163,7 @@ impl Acking {
 }
 
 impl Connection {
-    /// The acknowledgement of an acceptable segment: whether the segment is to be looked at further.
+    /// Handles the acknowledgement of an acceptable segment. Returns whether the rest of the segment is to be handled.
     pub(super) fn take_ack(
         &mut self,
         cx: &mut Context<'_>,
@@ -174,7 +173,7 @@ impl Connection {
     ) -> bool {
         let (una, nxt) = (self.recovery.una(), self.recovery.nxt());
         let ack = self.base.expand(header.ack, una);
-        // RFC 5961 §5: neither what was never sent nor what is older than any window.
+        // RFC 5961 §5: rejects acknowledgements of bytes never sent, and those older than any window.
         if ack > nxt || ack + self.peer_window.largest.max(u64::from(u16::MAX)) < una {
             cx.drop(Dropped::BadAck);
             self.challenge(cx);
@@ -213,8 +212,8 @@ impl Connection {
         true
     }
 
-    /// An acknowledgement that was overtaken by a later one: its blocks are news all the same (RFC 6675 §5: "upon the receipt
-    /// of any ACK containing SACK information").
+    /// Handles an acknowledgement that was overtaken by a later one: its SACK blocks may still be new (RFC 6675 §5: "upon
+    /// the receipt of any ACK containing SACK information").
     #[cold]
     fn take_overtaken(&mut self, cx: &Context<'_>, header: &tcp::Header, ack: Seq) {
         let mut sack = [(0, 0); 4];
@@ -237,7 +236,7 @@ impl Connection {
         );
     }
 
-    /// The window that an acknowledgement tells. Whether it has changed.
+    /// Takes the window of an acknowledgement; returns whether it has changed.
     #[inline]
     pub(super) fn take_window(&mut self, now: Time, seq: Seq, ack: Seq, header: &tcp::Header) -> bool {
         let una = self.recovery.una();
@@ -248,7 +247,7 @@ impl Connection {
         is_changed
     }
 
-    /// What the peer holds beyond its acknowledgement, as far as it can be; and what it got twice (RFC 2883 §4).
+    /// Writes a segment's plausible SACK blocks to `out` and returns their number, and the D-SACK block (RFC 2883 §4).
     fn sack_of(
         &self,
         header: &tcp::Header,
@@ -268,7 +267,7 @@ impl Connection {
             let is_within = |outer: (Seq, Seq)| block.0 >= outer.0 && block.1 <= outer.1;
             let is_again = block.1 <= ack || blocks.get(1).map(expand).is_some_and(is_within);
             if block.0 >= block.1 || block.1 > nxt {
-                continue; // nonsense
+                continue; // invalid
             } else if index == 0 && is_again {
                 dsack = Some(block);
             } else if block.0 > ack {
@@ -279,7 +278,7 @@ impl Connection {
         (many, dsack)
     }
 
-    /// Says where we are to whoever sent what cannot be (RFC 5961), not too often.
+    /// Owes a challenge acknowledgement to the sender of an unacceptable segment (RFC 5961), within the rate limit.
     pub(super) fn challenge(&mut self, cx: &mut Context<'_>) {
         if self.acking.may_challenge(cx.now) {
             cx.counters.challenges += 1;

@@ -1,21 +1,21 @@
-//! How a connection ends (RFC 9293 §3.6).
+//! Closing a connection (RFC 9293 §3.6).
 
 use spillway_transport::LostReason;
 
 use super::{Connection, Context, State};
 use crate::event::StackEvent;
 
-/// How the stack is to go on with a connection that has ended.
+/// What the stack keeps of a connection that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Nothing is left of it.
+    /// Nothing.
     Gone,
-    /// The peer may not know that we have its FIN: answer it for a while.
+    /// An entry that answers the peer's FIN for a while: the peer may not know that it has arrived.
     TimeWait,
 }
 
 impl Connection {
-    /// We send no more.
+    /// Sends a FIN after all queued bytes.
     pub(crate) fn finish(&mut self) {
         if self.fin.is_some() || self.is_lost() {
             return;
@@ -28,12 +28,12 @@ impl Connection {
         };
     }
 
-    /// Our FIN was sent and acknowledged.
+    /// Whether our FIN was sent and acknowledged.
     pub(super) fn is_fin_acknowledged(&self) -> bool {
         self.fin.is_some_and(|fin| self.recovery.una() > fin)
     }
 
-    /// The peer's FIN has come, and all before it.
+    /// The peer's FIN has arrived, and everything before it.
     pub(super) fn take_fin(&mut self) {
         self.state = match self.state {
             State::Established | State::SynReceived => State::CloseWait,
@@ -43,8 +43,8 @@ impl Connection {
         };
     }
 
-    /// What an acknowledgement of our FIN changes, and whether all is over. Behind a closed gate it is not: the peer's FIN is
-    /// not acknowledged yet.
+    /// Advances the state when our FIN is acknowledged, and ends the connection when both directions are done. Behind a
+    /// closed gate it goes on, because the peer's FIN is not acknowledged yet.
     pub(super) fn advance_closing(&mut self) {
         if !self.is_fin_acknowledged() {
             return;
@@ -53,7 +53,7 @@ impl Connection {
         match self.state {
             State::FinWait1 => self.state = State::FinWait2,
             State::Closing | State::TimeWait if is_open => self.end(Ended::TimeWait),
-            // A gate may have kept our acknowledgement back when our FIN was sent.
+            // A gate may have held back the acknowledgement of the peer's FIN when our FIN was sent.
             State::LastAck if is_open => {
                 let is_told = self.acking.with_fin == self.receiving.received();
                 self.end(if is_told { Ended::Gone } else { Ended::TimeWait });
@@ -67,7 +67,7 @@ impl Connection {
         self.lose(LostReason::Closed);
     }
 
-    /// The connection is over. The event is told when everything else was.
+    /// Ends the connection. The event follows all others.
     pub(super) fn lose(&mut self, reason: LostReason) {
         if self.lost.is_none() {
             self.lost = Some(reason);
@@ -75,12 +75,11 @@ impl Connection {
         }
     }
 
-    /// Whether it is over.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_some()
     }
 
-    /// Tells what has happened, in the order that the transport's contract wants.
+    /// Pushes the events that are due, in the order of the transport's contract.
     pub(crate) fn tell(&mut self, cx: &mut Context<'_>) {
         self.advance_closing();
         let through = self.acknowledged_offset();

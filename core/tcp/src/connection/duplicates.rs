@@ -1,12 +1,12 @@
-//! What came twice, until it is told by D-SACK (RFC 2883).
+//! Duplicates that wait to be reported by D-SACK (RFC 2883).
 
 use crate::seq::Seq;
 
-/// Ranges that wait. More than so many in one turn are rare, and telling of them is no duty.
+/// Maximum number of waiting ranges. More in one turn are rare, and reporting them is optional.
 const RANGES_MAX: usize = 4;
 
-/// Ranges that came twice. An acknowledgement tells one of them, and each is told once. A peer undoes a needless reduction of
-/// its window when each of its retransmissions was told, so none is dropped for another of the same turn.
+/// Ranges that arrived twice. An acknowledgement reports one of them, and each is reported once. A peer undoes a needless
+/// reduction of its window if all its retransmissions were reported, so no range replaces another one.
 #[derive(Debug, Default)]
 pub(super) struct Duplicates {
     ranges: [(Seq, Seq); RANGES_MAX],
@@ -14,13 +14,12 @@ pub(super) struct Duplicates {
 }
 
 impl Duplicates {
-    /// Whether nothing waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.many == 0
     }
 
-    /// These bytes came again. Neighbours are told as one range: the peer counts the segments in it.
+    /// Adds a range that arrived again, and merges it with the last one if they touch: the peer counts the segments in it.
     pub(super) fn add(&mut self, from: Seq, to: Seq) {
         let many = usize::from(self.many);
         if let Some(last) = self.ranges[..many].last_mut()
@@ -34,15 +33,15 @@ impl Duplicates {
         }
     }
 
-    /// The first that may be told: below what is acknowledged, or beyond all that has come in order. What lies between the two
-    /// waits at a gate, and its peer is to know nothing of it.
+    /// The first range that may be reported: below what is acknowledged, or beyond all bytes in order. Bytes between the two
+    /// are behind the gate, and the peer must not learn that they arrived.
     pub(super) fn next(&self, acknowledged: Seq, received: Seq) -> Option<(Seq, Seq)> {
         let many = usize::from(self.many);
         let may_be_told = |range: &&(Seq, Seq)| range.1 <= acknowledged || range.0 > received;
         self.ranges[..many].iter().find(may_be_told).copied()
     }
 
-    /// The peer has been told of this range.
+    /// Removes a range that was reported.
     pub(super) fn told(&mut self, range: (Seq, Seq)) {
         let many = usize::from(self.many);
         if let Some(at) = self.ranges[..many].iter().position(|one| *one == range) {

@@ -1,5 +1,5 @@
-//! The short way for what nearly every segment is: in order, of now, with nothing missing in either direction (Van
-//! Jacobson's header prediction). It does what the long way does, in one piece; [`Settings::is_predicting`] compares them.
+//! The fast path for nearly all segments: in order, not old, with nothing missing in either direction (Van Jacobson's header
+//! prediction). Its effect equals that of the general path; tests compare both by [`Settings::is_predicting`].
 //!
 //! [`Settings::is_predicting`]: crate::Settings::is_predicting
 
@@ -10,7 +10,7 @@ use super::{Connection, Context, Handled, State};
 use crate::seq::{FIRST, Seq};
 
 impl Connection {
-    /// Takes a segment, if it is one that was expected. `false`: nothing was done.
+    /// Handles a segment if it is the expected one. `false`: nothing was done.
     #[inline]
     pub(super) fn take_expected(
         &mut self,
@@ -50,7 +50,7 @@ impl Connection {
         true
     }
 
-    /// All that can be seen without looking at the acknowledgement.
+    /// Checks everything but the acknowledgement number.
     #[inline]
     fn is_expected(&self, cx: &Context<'_>, header: &tcp::Header, payload: &[u8]) -> bool {
         let receiving = &self.receiving;
@@ -72,7 +72,7 @@ impl Connection {
             && cx.settings.is_predicting
     }
 
-    /// In order, granted, and nothing waits behind them.
+    /// Delivers bytes that are in order and granted, with no waiting bytes after them.
     #[inline]
     fn take_expected_bytes(&mut self, cx: &Context<'_>, end: Seq, bytes: usize, handled: &mut Handled) {
         let before = self.receiving.acknowledged();

@@ -1,4 +1,4 @@
-//! A connection that leaves for another stack (Capybara §3.3).
+//! Exports a connection to another stack (Capybara §3.3).
 
 use alloc::vec;
 
@@ -17,7 +17,7 @@ impl Connection {
             State::FinWait1 => Stage::FinWait1,
             State::FinWait2 => Stage::FinWait2,
             State::CloseWait => Stage::CloseWait,
-            // Both ends have finished; where our acknowledgement of the peer's waits behind a gate, that is not all.
+            // Both ends have finished, but a gate may still hold back the acknowledgement of the peer's FIN.
             State::Closing | State::TimeWait => Stage::Closing,
             State::LastAck => Stage::LastAck,
             State::Closed => return Err(ExportError::Ended),

@@ -1,4 +1,4 @@
-//! Gated acknowledgements (PostMan §4.2): what came is not acknowledged before somebody else has it.
+//! Gated acknowledgements (PostMan §4.2): received bytes are not acknowledged before the server has them.
 
 use crate::seq::{FIRST, Seq};
 
@@ -7,24 +7,24 @@ use crate::seq::{FIRST, Seq};
 pub(super) struct Gate(Option<Seq>);
 
 impl Gate {
-    /// At this place; nothing: no gate.
+    /// A gate at this sequence number; `None`: no gate.
     pub(super) fn new(at: Option<Seq>) -> Gate {
         Gate(at)
     }
 
-    /// Where it is.
+    /// The gate's position.
     pub(super) fn at(&self) -> Option<Seq> {
         self.0
     }
 
-    /// Opens it up to a stream offset; one more than the stream's length opens it for the FIN. It never closes again.
+    /// Opens the gate up to a stream offset; the stream's length plus one opens it for the FIN. A gate never closes again.
     pub(super) fn open(&mut self, through: u64) {
         if let Some(at) = &mut self.0 {
             *at = (*at).max(through.saturating_add(FIRST + 1));
         }
     }
 
-    /// What may be acknowledged of what has come.
+    /// The acknowledgement field when everything before `next` has arrived.
     pub(super) fn limit(&self, next: Seq) -> Seq {
         self.0.map_or(next, |at| at.min(next))
     }

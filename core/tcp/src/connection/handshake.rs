@@ -1,4 +1,4 @@
-//! How a connection begins (RFC 9293 §3.5, §3.10.7.3; RFC 7323 §2.2; RFC 2018 §2).
+//! Opening a connection (RFC 9293 §3.5, §3.10.7.3; RFC 7323 §2.2; RFC 2018 §2).
 
 use spillway_transport::{LostReason, Time};
 use spillway_wire::packet::tcp::{self, Flags};
@@ -12,30 +12,30 @@ use crate::seq::{Base, FIRST, Seq};
 use crate::settings::Settings;
 use crate::timer::Timer;
 
-/// Without the option a peer takes segments of so many bytes (RFC 9293 §3.7.1).
+/// The segment size that a peer accepts if its SYN does not say, in bytes (RFC 9293 §3.7.1).
 pub(crate) const MSS_DEFAULT: u16 = 536;
-/// A peer that tells less would make us send mostly headers: Linux's floor.
+/// Smaller segment sizes are raised to this, as in Linux: segments would be mostly headers.
 pub(super) const MSS_MIN: u16 = 88;
 
-/// What both ends have agreed on in their SYNs.
+/// The options that both SYNs have negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// The largest segment that the peer takes, options not counted (RFC 6691).
+    /// The largest segment that the peer accepts, options not counted (RFC 6691).
     pub(super) mss: u16,
     pub(super) has_sack: bool,
-    /// Both ends shift their windows, be it by nothing (RFC 7323 §2.2).
+    /// Both ends scale their windows, possibly by 0 bits (RFC 7323 §2.2).
     pub(super) has_scale: bool,
     pub(super) stamps: Option<Stamps>,
 }
 
 impl Agreed {
-    /// Before the peer has said anything, we offer all.
+    /// All options, to be offered in our SYN.
     pub(super) fn offered(settings: &Settings, offset: u32) -> Agreed {
         let stamps = Stamps { offset, recent: 0, recent_at: Time::ZERO };
         Agreed { mss: settings.mss(), has_sack: true, has_scale: true, stamps: Some(stamps) }
     }
 
-    /// With a peer whose SYN has these options.
+    /// The options in use with a peer whose SYN has `options`.
     pub(super) fn with(settings: &Settings, options: &tcp::Options, offset: u32, now: Time) -> Agreed {
         let stamps = options.timestamps.map(|told| Stamps { offset, recent: told.value, recent_at: now });
         let mss = options.mss.unwrap_or(MSS_DEFAULT).clamp(MSS_MIN, settings.mss());
@@ -45,7 +45,7 @@ impl Agreed {
 }
 
 impl Connection {
-    /// One that we begin.
+    /// A connection that this end opens.
     pub(crate) fn connect(now: Time, settings: &Settings, opening: Opening) -> Connection {
         let agreed = Agreed::offered(settings, opening.timestamp_offset);
         let receiving = Receiving::new(0, settings.window_scale(), settings.initial_window, false);
@@ -54,7 +54,7 @@ impl Connection {
         connection
     }
 
-    /// One that a peer has begun with this SYN.
+    /// A connection that a peer opens with this SYN.
     pub(crate) fn accept(now: Time, settings: &Settings, opening: Opening, syn: &tcp::Header) -> Connection {
         let agreed = Agreed::with(settings, &syn.options, opening.timestamp_offset, now);
         let scale = if syn.options.window_scale.is_some() { settings.window_scale() } else { 0 };
@@ -66,7 +66,7 @@ impl Connection {
         connection
     }
 
-    /// In SYN-SENT: RFC 9293 §3.10.7.3. Says whether the segment has to be answered with a reset.
+    /// Handles a segment in SYN-SENT (RFC 9293 §3.10.7.3). Returns whether it has to be answered with a reset.
     pub(super) fn handle_in_syn_sent(&mut self, cx: &mut Context<'_>, header: &tcp::Header) -> bool {
         let has = |flag| header.flags.contains(flag);
         let ack = self.base.expand(header.ack, self.recovery.una());
@@ -92,29 +92,29 @@ impl Connection {
         self.agreed = Agreed::with(cx.settings, &header.options, offset, cx.now);
         let scales = header.options.window_scale.map(|theirs| (cx.settings.window_scale(), theirs));
         let (ours, theirs) = scales.unwrap_or((0, 0));
-        // All else stays: the application may have granted already.
+        // Everything else stays: the application may have granted bytes already.
         (self.receiving.base, self.receiving.scale) = (Base::new(header.seq), ours);
         self.peer_window.scale = theirs;
-        // Without ACK the field may be anything.
+        // Without the ACK flag the acknowledgement field is undefined.
         let told_with = if is_acked { ack } else { self.recovery.una() };
         self.peer_window.update(FIRST, told_with, header.window, true);
         if is_acked {
             self.establish(cx, ack);
             self.acking.is_due = true;
         } else {
-            // Both ends began at once (§3.5, figure 8).
+            // Simultaneous open (§3.5, figure 7).
             self.state = State::SynReceived;
             self.repeat_syn = true;
         }
         false
     }
 
-    /// Our SYN is acknowledged, and the peer's is here.
+    /// Our SYN is acknowledged, and the peer's has arrived.
     pub(super) fn establish(&mut self, cx: &mut Context<'_>, ack: Seq) {
         self.state = if self.fin.is_some() { State::FinWait1 } else { State::Established };
         self.is_opened = true;
         self.timers.stop(Timer::Opening);
-        // An answer to a SYN that is not sent yet needs no SYN any more.
+        // A SYN-ACK that is still to be sent becomes an acknowledgement.
         self.acking.is_due |= core::mem::take(&mut self.repeat_syn);
         self.acknowledge_syn(cx.now, ack);
         self.heard_at = cx.now;

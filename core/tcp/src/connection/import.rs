@@ -1,4 +1,4 @@
-//! A connection that comes from another stack (Capybara §3.3). Nothing of it is trusted: every field is checked against the others and against this stack's settings.
+//! Imports a connection from another stack (Capybara §3.3). Every field is checked: the state is not trusted.
 
 use core::net::{SocketAddr, SocketAddrV4};
 
@@ -72,7 +72,7 @@ impl Connection {
             Stage::LastAck => State::LastAck,
         };
         connection.heard_at = Time(now.0.saturating_sub(state.heard_age_ns));
-        // Whether the silent peer was asked does not travel: were it asked at each arrival, moves would beget moves.
+        // One keep-alive probe counts as sent now, so that repeated moves do not each send another.
         if settings.keep_alive.is_some_and(|keep_alive| now.since(connection.heard_at) >= keep_alive.idle) {
             connection.persist.asked(now);
         }
@@ -80,11 +80,11 @@ impl Connection {
             connection.persist.waits_since(Time(now.0.saturating_sub(recovery.sent_age_ns)));
         }
         if is_beyond_window(&state.sending) {
-            // What it was last heard to say: it is not given up for what it does not take (MUST-37).
+            // The window was closed when last seen: bytes that it does not take must not end the connection (MUST-37).
             connection.persist.shut_at = Some(connection.heard_at);
         }
         connection.told_finished = state.receiving.told_finished;
-        // Only what is owed: a peer with something in flight would take anything else for a sign of loss.
+        // Send only what is owed: a peer with segments in flight would take another acknowledgement for a sign of loss.
         connection.acking = Acking::of_moved(extended(state.receiving.acknowledged), state.receiving.owes);
         Ok(connection)
     }
@@ -93,7 +93,7 @@ impl Connection {
         let sending = &state.sending;
         let (una, nxt) = (extended(sending.una), extended(sending.nxt));
         let length = sending.queue.len() as u64;
-        // A FIN that is acknowledged is beyond the last byte.
+        // An acknowledged FIN lies between the last byte and `una`.
         let start = una - u64::from(sending.finish == Finish::Acknowledged);
         self.queue = SendQueue::new(start);
         if length > 0 {
@@ -119,11 +119,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Of a stack that tells nothing about it: what is on its way counts as sent now.
+    /// For a state without recovery data: everything in flight counts as sent now.
     fn recovery_from_outside(&mut self, now: Time, settings: &Settings, una: Seq, nxt: Seq) -> Recovery {
         let mss = self.payload_max();
         let mut recovery = Recovery::new(now, &settings.recovery, mss, self.agreed.has_sack, una - 1);
-        // As after a handshake.
+        // As after a handshake: the SYN is sent and acknowledged.
         recovery.on_sent(now, una, &mut self.timers);
         let ack = recovery::Ack {
             una,
@@ -144,7 +144,7 @@ impl Connection {
     }
 }
 
-/// The peer's window is shut, or was shut before some of what is on its way.
+/// Whether the peer's window is closed, or is short of bytes in flight.
 fn is_beyond_window(sending: &Sending) -> bool {
     sending.window == 0 || sending.una + sending.window < sending.nxt
 }
@@ -201,7 +201,7 @@ fn import_receiving(settings: &Settings, state: &state::Receiving) -> Checked<Re
         bytes = bytes.saturating_add(piece.len());
         pieces.push((extended(*seq), piece.as_slice()));
     }
-    // A piece that is next in order waits for a grant.
+    // A piece that is next in order is valid: it waits for a grant.
     let limit = settings.reassembly_bytes_max;
     if bytes > limit {
         return Err(ImportError::TooMuch("bytes out of order"));
@@ -220,7 +220,6 @@ fn import_agreed(now: Time, settings: &Settings, state: &state::Agreed) -> Check
         recent: stamps.recent,
         recent_at: Time(now.0.saturating_sub(stamps.recent_age_ns)),
     });
-    // A smaller MTU than where it comes from is a smaller segment.
-    // Only SYNs tell of a scale.
+    // This stack's MTU may be smaller than the exporter's. `has_scale` matters only in SYNs.
     Ok(Agreed { mss: state.mss.min(settings.mss()), has_sack: state.has_sack, has_scale: false, stamps })
 }

@@ -1,13 +1,13 @@
-//! One connection: RFC 9293's state machine, cut into its parts.
+//! One connection: RFC 9293's state machine, divided into its parts.
 //!
-//! - `handshake`: how it begins; `close`: how it ends
-//! - `expected`: the short way for usual segments
-//! - `accept_segment`: whether a segment is the peer's, and of now
-//! - `receiving`: the receiving direction, with what came out of order; `gate`: what may be acknowledged
-//! - `ack`: when to acknowledge, and what was acknowledged to us; `duplicates`: what came twice
-//! - `send_queue`: what the application handed over; `window`: how far the peer takes it; `persist`: when it does not
-//! - `export`, `import`: how it moves to another stack
-//! - `segmenter`: what to send next, and its bytes; `words`: what is said when it is over
+//! - `handshake`: opening; `close`: closing
+//! - `expected`: the fast path for usual segments
+//! - `accept_segment`: whether a segment is valid: the peer's, in the window, not old
+//! - `receiving`: the receiving direction, with bytes out of order; `gate`: what may be acknowledged
+//! - `ack`: when to acknowledge, and received acknowledgements; `duplicates`: what D-SACK reports
+//! - `send_queue`: bytes from the application; `window`: the peer's window; `persist`: when it stays closed
+//! - `export`, `import`: moving to another stack
+//! - `segmenter`: what to send next, and writing it; `words`: segments for a connection that is over
 
 mod accept_segment;
 mod ack;
@@ -52,12 +52,12 @@ pub(crate) use handshake::MSS_DEFAULT;
 pub(crate) use segmenter::{TCP_AT, write_headers, write_network};
 pub(crate) use send_queue::Spent;
 
-/// Timeouts in a row, after which whoever passes frames on may be to blame: R1 (RFC 9293 §3.8.3, RFC 1122 §2.3.2.1).
+/// Consecutive timeouts after which the next hop's Ethernet address is doubted: R1 (RFC 9293 §3.8.3, RFC 1122 §2.3.2.1).
 const DOUBTED_AFTER: u32 = 2;
 
-/// RFC 9293 §3.3.2, but LISTEN, which is the stack's. TIME-WAIT is left at once for a smaller memory of it.
+/// The states of RFC 9293 §3.3.2 but LISTEN, which is the stack's. The stack keeps a smaller entry for most of TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the RFC's")]
+#[allow(missing_docs, reason = "the RFC defines the names")]
 pub(crate) enum State {
     SynSent,
     SynReceived,
@@ -71,7 +71,7 @@ pub(crate) enum State {
     Closed,
 }
 
-/// What a verb of a connection may use of its stack.
+/// The parts of the stack that a connection's methods may use.
 pub(crate) struct Context<'a> {
     pub(crate) now: Time,
     pub(crate) settings: &'a Settings,
@@ -79,82 +79,81 @@ pub(crate) struct Context<'a> {
     pub(crate) spent: &'a mut Spent,
     pub(crate) counters: &'a mut Counters,
     pub(crate) drops: &'a mut Drops,
-    /// So many bytes more may wait in this stack.
+    /// Room that the stack has left for bytes out of order or not granted, in bytes.
     pub(crate) late_room: usize,
 }
 
 impl Context<'_> {
-    /// The segment that is looked at, or a part of it, has no effect.
+    /// Counts the current segment, or a part of it, as dropped.
     #[cold]
     pub(crate) fn drop(&mut self, reason: Dropped) {
         self.drops.add(self.now, reason, self.counters);
     }
 }
 
-/// What a connection is begun with.
+/// The parameters of a new connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening {
     pub(crate) conn: Conn,
     pub(crate) flow: Flow,
-    /// Nothing: we begin it.
+    /// `None`: this end opens the connection.
     pub(crate) listener: Option<u16>,
     pub(crate) is_gated: bool,
     pub(crate) mac: Option<Mac>,
-    /// Our initial sequence number.
+    /// Initial sequence number of this end.
     pub(crate) initial: u32,
     pub(crate) timestamp_offset: u32,
 }
 
-/// What a segment led to.
+/// The result of handling a segment.
 #[derive(Debug, Default)]
 pub(crate) struct Handled {
     /// In-order bytes: where they are in the payload, and the stream offset after them.
     pub(crate) delivery: Option<(Range<usize>, u64)>,
-    /// It must be answered with a reset.
+    /// The segment must be answered with a reset.
     pub(crate) is_refused: bool,
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) conn: Conn,
     pub(crate) flow: Flow,
     pub(crate) listener: Option<u16>,
-    /// To whom its frames go, when that is known.
+    /// The next hop's Ethernet address, as the source of the peer's last accepted segment.
     pub(crate) mac: Option<Mac>,
-    /// Where they go while nothing has come back, at first or for a while.
+    /// The Ethernet address used while `mac` is unknown: the result of ARP, or the previous `mac`.
     pub(crate) mac_in_doubt: Option<Mac>,
-    /// Its neighbour is to be asked for again.
+    /// Before the next lookup the next hop's ARP entry is doubted.
     pub(crate) asks_again: bool,
-    /// In the stack's list of those with which something was done.
+    /// The connection is in the stack's list of touched connections.
     pub(crate) is_touched: bool,
-    /// In the stack's list of those whose peer's Ethernet address is not known.
+    /// The connection is in the stack's list of those that wait for an Ethernet address.
     pub(crate) is_unresolved: bool,
     state: State,
-    /// Relates our sequence numbers to the wire.
+    /// Maps this end's sequence numbers to the wire.
     base: Base,
     agreed: Agreed,
     recovery: Recovery,
     queue: SendQueue,
-    /// Our FIN's sequence number: no byte comes after it.
+    /// Sequence number of this end's FIN; no byte follows it.
     fin: Option<Seq>,
     receiving: Receiving,
     acking: Acking,
     peer_window: PeerWindow,
     persist: Persist,
-    /// Everything that the connection waits for: its parts set and stop these.
+    /// All timers of the connection; its parts set and stop them.
     timers: Timers,
-    /// The SYN is to go again at once.
+    /// The SYN must be sent again at once.
     repeat_syn: bool,
-    /// When the peer's last acceptable segment came.
+    /// When the peer's last acceptable segment arrived.
     heard_at: Time,
     is_watched: bool,
     wants_room: bool,
-    /// Both ends know of each other, or did.
+    /// The connection is established, or has been.
     is_opened: bool,
-    /// Bytes that wait here, as the stack has counted them.
+    /// This connection's share of the stack's total of waiting bytes.
     late_counted: usize,
-    /// Of the send queue's memory, what is counted among all connections'.
+    /// This connection's share of the stack's total of send queue memory.
     held_counted: usize,
     told_acknowledged: u64,
     told_finished: bool,
@@ -208,7 +207,7 @@ impl Connection {
         }
     }
 
-    /// A segment of this connection, its checksum right.
+    /// Handles a segment of this connection; its checksum was verified.
     pub(crate) fn handle_segment(
         &mut self,
         cx: &mut Context<'_>,
@@ -251,7 +250,7 @@ impl Connection {
                 handled.is_refused = true;
                 return;
             }
-            // Together with the window, which a SYN tells without its scale.
+            // The window is taken at the same time: that of the SYN was not scaled.
             self.peer_window.update(seq, ack, header.window, header.flags.contains(Flags::SYN));
             self.establish(cx, ack);
         } else if !self.take_ack(cx, seq, header, payload.len()) {
@@ -284,7 +283,7 @@ impl Connection {
         let start = seq + u64::from(header.flags.contains(Flags::SYN));
         let taken = self.receiving.take(start, payload, has_fin, room);
         if let Some(range) = taken.direct {
-            // The next in order end where RCV.NXT is now: what waited comes after.
+            // Bytes that waited follow these, and are passed on below.
             let end = start + range.end as u64 - FIRST - 1;
             if cx.events.is_empty() {
                 handled.delivery = Some((range, end));
@@ -314,7 +313,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that came out of order, or before they were granted.
+    /// Passes on bytes that waited because they arrived out of order or before they were granted.
     fn pass_late(&mut self, cx: &mut Context<'_>) {
         while let Some(bytes) = self.receiving.take_late() {
             let end = self.receiving.offset();
@@ -322,24 +321,24 @@ impl Connection {
         }
     }
 
-    /// The application takes so many more bytes. What [waits](Self::has_late) may go to it then.
+    /// The application accepts `bytes` more. Bytes that [wait](Self::has_late) may then be passed on.
     pub(crate) fn grant(&mut self, bytes: u32) {
         if !self.is_lost() {
             self.receiving.grant(bytes);
         }
     }
 
-    /// Whether bytes wait for others, or for a grant.
+    /// Whether received bytes wait for a gap to be filled, or for a grant.
     pub(crate) fn has_late(&self) -> bool {
         self.receiving.has_late() && self.is_opened && !self.is_lost()
     }
 
-    /// Bytes that wait for others, or for a grant.
+    /// The number of received bytes that wait.
     pub(crate) fn late_bytes(&self) -> usize {
         self.receiving.late.bytes()
     }
 
-    /// Counts what waits here among all that waits.
+    /// Updates this connection's share of the stack's total of waiting bytes.
     #[inline]
     pub(crate) fn count_late(&mut self, all: &mut usize) {
         if self.late_counted > 0 || self.receiving.has_late() {
@@ -349,17 +348,17 @@ impl Connection {
         }
     }
 
-    /// It is gone, and what waited here with it.
+    /// Removes this connection's share from the stack's total of waiting bytes.
     pub(crate) fn drop_late(&mut self, all: &mut usize) {
         *all -= core::mem::take(&mut self.late_counted);
     }
 
-    /// Bytes of memory that hold what was sent and is not acknowledged.
+    /// Memory of the send queue, in bytes.
     pub(crate) fn held(&self) -> usize {
         self.queue.held()
     }
 
-    /// Counts them among those of all connections.
+    /// Updates this connection's share of the stack's total of send queue memory.
     #[inline]
     pub(crate) fn count_held(&mut self, all: &mut usize) {
         let held = self.queue.held();
@@ -367,12 +366,12 @@ impl Connection {
         self.held_counted = held;
     }
 
-    /// It is gone, and its send queue with it.
+    /// Removes this connection's share from the stack's total of send queue memory.
     pub(crate) fn drop_held(&mut self, all: &mut usize) {
         *all -= core::mem::take(&mut self.held_counted);
     }
 
-    /// Bytes that waited for a grant go to the application.
+    /// Passes on bytes that waited for a grant.
     pub(crate) fn pass_granted(&mut self, cx: &mut Context<'_>) {
         let before = self.receiving.next;
         self.pass_late(cx);
@@ -392,7 +391,7 @@ impl Connection {
         self.tell(cx);
     }
 
-    /// Bytes that the queue takes now.
+    /// Free room of the send buffer in bytes; 0 while the connection cannot send.
     pub(crate) fn room(&self, settings: &Settings) -> usize {
         if self.fin.is_some() || self.is_lost() || !self.is_opened {
             return 0;
@@ -404,7 +403,7 @@ impl Connection {
         self.queue.len() == 0 || self.room(settings) >= settings.send_buffer_bytes / 4
     }
 
-    /// Takes as much as there is room for.
+    /// Queues as many bytes as there is room for, and returns their number.
     pub(crate) fn send(&mut self, settings: &Settings, spent: &mut Spent, bytes: &[u8]) -> usize {
         let many = bytes.len().min(self.room(settings));
         self.queue.push(&bytes[..many], spent);
@@ -412,12 +411,12 @@ impl Connection {
         many
     }
 
-    /// Room is told when the peer has acknowledged some of what waits.
+    /// Asks for a `Room` event when a quarter of the send buffer is free.
     pub(crate) fn want_room(&mut self) {
         self.wants_room = true;
     }
 
-    /// Takes a whole chunk, or gives it back.
+    /// Queues a whole chunk, or returns it.
     pub(crate) fn send_chunk(&mut self, settings: &Settings, chunk: Chunk) -> Result<(), Chunk> {
         let room = self.room(settings);
         if chunk.is_empty() && room > 0 {
@@ -431,7 +430,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Bytes that were not sent yet.
+    /// The number of queued bytes that were never sent.
     pub(crate) fn queued(&self) -> usize {
         in_memory(self.queue.end().saturating_sub(self.recovery.nxt().max(self.queue.start())))
     }
@@ -440,18 +439,18 @@ impl Connection {
         self.is_watched = is_watched;
     }
 
-    /// Of our stream, as far as the peer's TCP has it.
+    /// The stream offset up to which the peer has acknowledged this end's bytes.
     fn acknowledged_offset(&self) -> u64 {
         let una = self.recovery.una().min(self.queue.end());
         una.saturating_sub(FIRST + 1)
     }
 
-    /// Half-open, begun by a peer.
+    /// Whether a peer has opened the connection and it is not established yet.
     pub(crate) fn is_half_open(&self) -> bool {
         self.state == State::SynReceived && self.listener.is_some()
     }
 
-    /// Whether the application knows, or will know, of this connection: one that a peer has begun it hears of when it is
+    /// Whether the application knows of this connection, or will: of a peer's connection only when it is established.
     /// established.
     pub(crate) fn is_known(&self) -> bool {
         self.listener.is_none() || self.is_opened
@@ -461,14 +460,14 @@ impl Connection {
         self.ended
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due; the end of time when nothing is. Right once the connection has
+    /// When [`handle_timeout`](Self::handle_timeout) is due. Valid once the connection has [settled](Self::settle).
     /// [settled](Self::settle).
     #[inline]
     pub(crate) fn wakes_at(&self) -> Time {
         self.timers.next()
     }
 
-    /// Time has come to [`wakes_at`](Self::wakes_at): does what has expired.
+    /// Handles the timers that have expired.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         let of_recovery = Recovery::first_expired(now, &self.timers);
@@ -500,13 +499,13 @@ impl Connection {
         }
     }
 
-    /// Frames may go to a card that is gone: its neighbour is asked for again. Until it answers they go where they went.
+    /// Frames may go to an interface that is gone: ARP asks again. Until the reply they go to the old address.
     fn doubt_neighbour(&mut self) {
         self.mac_in_doubt = self.mac.take().or(self.mac_in_doubt);
         self.asks_again = true;
     }
 
-    /// The turn ends, and all has been sent that can be: what is left waits for the peer's window, or for a time.
+    /// Sets the timers of what waits. Call it at the end of a turn, when everything that may be sent was sent.
     #[inline]
     pub(crate) fn settle(&mut self, now: Time, settings: &Settings) {
         if self.recovery.in_flight() == 0 && self.is_window_blocked(settings) {
@@ -515,7 +514,7 @@ impl Connection {
         } else {
             self.persist.stop(&mut self.timers);
         }
-        // Small steps of our window are told late (RFC 9293 §3.8.6.2.2), but told.
+        // A small growth of the window is advertised after a delay (RFC 9293 §3.8.6.2.2).
         let owes = self.acking.owes(&self.timers);
         if self.is_opened && !owes && self.receiving.update(self.agreed.mss) != Update::None {
             self.acking.owe_within(now, settings.delayed_ack, &mut self.timers);
@@ -523,7 +522,7 @@ impl Connection {
         self.arm_keep_alive(settings);
     }
 
-    /// Our SYN is acknowledged, and the peer's options are known.
+    /// Handles the acknowledgement of this end's SYN; the peer's options are known.
     fn acknowledge_syn(&mut self, now: Time, ack: Seq) {
         self.recovery.set_mss(self.payload_max());
         self.recovery.on_ack(

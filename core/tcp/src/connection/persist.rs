@@ -1,4 +1,4 @@
-//! Silence: a window that stays shut (RFC 9293 §3.8.6.1), a peer that may be gone (§3.8.3, §3.8.4).
+//! Silence: probes of a closed window (RFC 9293 §3.8.6.1), keep-alives (§3.8.4), giving up a peer (§3.8.3).
 
 use core::time::Duration;
 
@@ -8,61 +8,60 @@ use super::{Connection, Context};
 use crate::settings::Settings;
 use crate::timer::{Timer, Timers};
 
-/// The longest time between two probes of a window.
+/// The longest time between two window probes.
 const PROBE_EVERY_MAX: Duration = Duration::from_secs(60);
-/// What is ready waits at most so long for a window that is merely small (RFC 9293 §3.8.6.2.1).
+/// How long ready bytes wait for a window that is small but open (RFC 9293 §3.8.6.2.1).
 const OVERRIDE_AFTER: Duration = Duration::from_millis(200);
 
-/// When the peer is asked.
+/// State of the window probes and keep-alives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Persist {
-    /// There is something to send, nothing is on its way, and the peer's window is against it.
+    /// There is something to send, nothing is in flight, and the peer's window prevents sending.
     is_blocked: bool,
-    /// Probes since the window closed.
+    /// Expirations of [`Timer::Persist`] since the window last allowed sending.
     backoffs: u32,
-    /// A probe is to go now.
+    /// A probe must be sent now.
     pub(super) is_due: bool,
-    /// Whatever the window takes is to go now.
+    /// Whatever the window allows must be sent now.
     pub(super) is_override: bool,
-    /// Unanswered questions of a silent connection.
+    /// Unanswered keep-alive probes.
     questions: u32,
     asked_at: Time,
-    /// Of a connection that comes from elsewhere: what is ready waits since then.
+    /// In an imported connection: the time since when ready bytes wait.
     since: Option<Time>,
-    /// When the peer last said that it takes nothing.
+    /// When the peer's window was last seen closed, or short of bytes in flight.
     pub(super) shut_at: Option<Time>,
 }
 
 impl Persist {
-    /// Whether there is something to send that only the peer's window holds up.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
-    /// The peer has taken something.
+    /// The peer has acknowledged new bytes.
     pub(super) fn heard(&mut self) {
         (self.backoffs, self.questions) = (0, 0);
     }
 
-    /// A silent peer was asked once, now.
+    /// Counts one keep-alive probe as sent now.
     pub(super) fn asked(&mut self, now: Time) {
         (self.questions, self.asked_at) = (1, now);
     }
 
-    /// A connection comes from elsewhere, where something was sent at this time for the last time: a small window holds it
-    /// no longer because it moves.
+    /// For an imported connection that last sent something at `sent_at`: the wait for a larger window continues from there,
+    /// so that a move does not prolong it.
     pub(super) fn waits_since(&mut self, sent_at: Time) {
         self.since = Some(sent_at);
     }
 
-    /// The window lets something go, or there is nothing.
+    /// The window allows sending, or there is nothing to send.
     #[inline]
     pub(super) fn stop(&mut self, timers: &mut Timers) {
         timers.stop(Timer::Persist);
         (self.backoffs, self.since, self.is_blocked) = (0, None, false);
     }
 
-    /// The window is against it. `is_shut`: nothing goes; otherwise too little to be worth a segment.
+    /// The window prevents sending. `is_shut`: it is closed; otherwise it is too small to be worth a segment.
     pub(super) fn run(&mut self, is_shut: bool, now: Time, rto: Duration, timers: &mut Timers) {
         self.is_blocked = true;
         if !timers.is_set(Timer::Persist) {
@@ -75,11 +74,11 @@ impl Persist {
 }
 
 impl Connection {
-    /// [`Timer::Persist`] has expired: the peer's window is against what there is to send, for long.
+    /// [`Timer::Persist`] has expired: the peer's window has prevented sending for long.
     pub(super) fn on_window_shut_long(&mut self, cx: &mut Context<'_>) {
         self.timers.stop(Timer::Persist);
         self.persist.backoffs += 1;
-        // A shut window is asked about for as long as the peer answers (MUST-37).
+        // A closed window is probed for as long as the peer answers (MUST-37).
         if cx.now.since(self.heard_at) >= cx.settings.give_up_after {
             self.give_up(cx);
         } else if self.peer_window.size > 0 {
@@ -87,10 +86,10 @@ impl Connection {
         } else {
             self.persist.is_due = true;
         }
-        self.arm_keep_alive(cx.settings); // one that answers none of these probes may be gone
+        self.arm_keep_alive(cx.settings); // a peer that answers no probe may be gone
     }
 
-    /// When a silent peer is asked next. Not while something is outstanding, or its window is asked about: that asks as well.
+    /// Sets the next keep-alive; none while segments are in flight or the window is probed: those probe the peer as well.
     #[inline]
     pub(super) fn arm_keep_alive(&mut self, settings: &Settings) {
         let Some(keep_alive) = settings.keep_alive else { return };
@@ -104,7 +103,7 @@ impl Connection {
         self.timers.set(Timer::KeepAlive, at);
     }
 
-    /// [`Timer::KeepAlive`] has expired. The peer is asked, unless something came in this turn.
+    /// [`Timer::KeepAlive`] has expired. The peer is probed, unless a segment has arrived in this turn.
     pub(super) fn on_idle(&mut self, cx: &mut Context<'_>) {
         if self.heard_at > self.persist.asked_at {
             self.persist.questions = 0;
@@ -122,11 +121,11 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 §3.8.3: what is not acknowledged for long breaks the connection.
+    /// RFC 9293 §3.8.3: gives up if bytes stay unacknowledged for too long.
     pub(super) fn give_up_if_silent(&mut self, cx: &mut Context<'_>) {
         let Some(since) = self.recovery.first_unacked_since().filter(|_| self.is_opened) else { return };
-        // While it answers that its window is shut, it lives (MUST-37): bytes may be on their way since before that. The next
-        // answer can be expected when they are sent again.
+        // A peer that reports a closed window is alive (MUST-37), though bytes may be in flight since before that. Its next
+        // answer can be expected when they are retransmitted.
         let shut_until = self.persist.shut_at.map_or(Time::ZERO, |at| at + self.recovery.rto());
         if cx.now.since(since.max(shut_until)) >= cx.settings.give_up_after {
             self.give_up(cx);

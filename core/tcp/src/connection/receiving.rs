@@ -1,4 +1,4 @@
-//! The receiving direction: what comes in order, what waits, how far the peer may send.
+//! The receiving direction: bytes in order, waiting bytes, and the advertised window.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -10,77 +10,77 @@ use crate::narrow::{in_field, in_memory};
 use crate::reassembly::{Inserted, Reassembly};
 use crate::seq::{Base, FIRST, Seq, extended};
 
-/// Where the peer's stream stands. Sequence numbers are extended; the first byte is `FIRST + 1`.
+/// The state of the peer's stream. Sequence numbers are extended; the first byte is `FIRST + 1`.
 #[derive(Debug)]
 pub(super) struct Receiving {
     pub(super) base: Base,
-    /// Everything before it is the application's. Never beyond what was granted.
+    /// All bytes before it were passed to the application. Never beyond what was granted.
     pub(super) next: Seq,
-    /// How far the application has granted.
+    /// How far the application has granted bytes.
     pub(super) granted: Seq,
-    /// The right edge of the window, of all that were told the farthest: what lies before it is taken (RFC 7323 §2.4).
+    /// The rightmost window edge ever advertised: bytes before it are accepted (RFC 7323 §2.4).
     pub(super) edge: Seq,
-    /// The edge that was told last: less than a unit of the scale before that.
+    /// The window edge advertised last; less than one unit of the scale left of `edge`.
     pub(super) offered: Seq,
-    /// The largest window that there was to offer: against silly windows.
+    /// The largest window that could be offered so far: for silly window avoidance.
     pub(super) largest: u64,
-    /// By how many bits windows are shifted, if both ends do (RFC 7323 §2).
+    /// The scale of advertised windows in bits; 0 without scaling (RFC 7323 §2).
     pub(super) scale: u8,
-    /// The FIN's own sequence number, once it has come.
+    /// Sequence number of the peer's FIN, once it has arrived.
     pub(super) fin: Option<Seq>,
     pub(super) late: Reassembly,
     pub(super) gate: Gate,
 }
 
-/// What a segment's payload came to.
+/// The result of taking a segment's payload.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// Part of the payload that is the next in order.
+    /// The part of the payload that is next in order.
     pub(super) direct: Option<Range<usize>>,
-    /// Held already, or before RCV.NXT: for D-SACK (RFC 2883).
+    /// Bytes that were held already, or are before RCV.NXT: for D-SACK (RFC 2883).
     pub(super) duplicate: Option<(Seq, Seq)>,
-    /// RCV.NXT moved.
+    /// RCV.NXT has moved.
     pub(super) is_advanced: bool,
-    /// Something is or was missing, or waits for a grant: the peer is to know at once (RFC 5681 §4.2).
+    /// Bytes are or were missing, or wait for a grant: the peer must learn it at once (RFC 5681 §4.2).
     pub(super) is_out_of_order: bool,
-    /// Something is or was missing, or came twice: packets are lost or reordered.
+    /// Bytes are or were missing, or arrived twice: packets are lost or reordered.
     pub(super) is_trouble: bool,
-    /// Bytes came out of order, or before they were granted, and there was no room to keep them.
+    /// Bytes arrived out of order or before they were granted, and there was no room to keep them.
     pub(super) is_refused: bool,
 }
 
-/// What may wait of one connection.
+/// Limits of the bytes that a connection may keep waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Nothing beyond so many bytes from RCV.NXT on. As much as this is there for whatever comes before that, so nothing that
-    /// was told by SACK is ever taken back.
+    /// Bytes wait only within this distance of RCV.NXT. All bytes within it fit, unless the stack's total is used up: so
+    /// none that SACK has reported gives way to nearer ones.
     pub(super) ahead: usize,
-    /// Bytes in all.
+    /// Bytes that may wait in total.
     pub(super) bytes: usize,
 }
 
-/// What a segment says about this direction.
+/// The acknowledgement and window of a segment to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Told {
     /// The acknowledgement field.
     pub(super) acknowledged: Seq,
-    /// The window field,
+    /// The window field.
     pub(super) window: u16,
-    /// and the right edge that it tells.
+    /// The right edge of the window.
     pub(super) offered: Seq,
 }
 
-/// By how much the window is larger than the peer knows.
+/// Whether the window has grown since it was advertised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Update {
     None,
-    /// Not worth a segment.
+    /// Grown too little for a segment of its own.
     Small,
     Due,
 }
 
 impl Receiving {
-    /// Of a peer whose SYN has this sequence number. `initial_window`: offered before anything was granted.
+    /// `initial`: sequence number of the peer's SYN. `initial_window`: advertised before the first grant.
     pub(super) fn new(initial: u32, scale: u8, initial_window: u16, is_gated: bool) -> Receiving {
         let next = FIRST + 1;
         Receiving {
@@ -97,7 +97,7 @@ impl Receiving {
         }
     }
 
-    /// One that comes from another stack, its fields checked.
+    /// Restores the state of an imported connection; its fields were checked.
     pub(super) fn restored(state: &state::Receiving, late: Reassembly) -> Receiving {
         let edge = extended(state.edge);
         let mut receiving = Receiving {
@@ -118,41 +118,41 @@ impl Receiving {
         receiving
     }
 
-    /// RCV.NXT: everything before it has come. What is beyond `next` was within the window that was told and waits for a
-    /// grant: were it not acknowledged, the peer would send it again until it gives up.
+    /// RCV.NXT: everything before it has arrived. Bytes from `next` up to here were within the advertised window and wait
+    /// for a grant. Unless they were acknowledged, the peer would retransmit them until it gives up.
     #[inline]
     pub(super) fn received(&self) -> Seq {
         if self.late.is_empty() {
             return self.next + u64::from(self.fin == Some(self.next));
         }
         let held = self.late.contiguous_until(self.next);
-        let held = self.fin.map_or(held, |fin| held.min(fin.max(self.next))); // what is beyond the end does not count
+        let held = self.fin.map_or(held, |fin| held.min(fin.max(self.next))); // bytes beyond the FIN do not count
         held + u64::from(self.fin == Some(held))
     }
 
-    /// The acknowledgement field of whatever is sent now.
+    /// The acknowledgement field of segments sent now.
     #[inline]
     pub(super) fn acknowledged(&self) -> Seq {
         self.gate.limit(self.received())
     }
 
-    /// Whether a gate holds back bytes that have come.
+    /// Whether the gate holds back the acknowledgement of received bytes.
     pub(super) fn is_held_back(&self) -> bool {
         let received = self.received();
         self.gate.limit(received) < received
     }
 
-    /// Whether the FIN has come, and everything before it.
+    /// Whether the FIN has arrived, and all bytes before it were passed on.
     pub(super) fn is_finished(&self) -> bool {
         self.fin.is_some_and(|fin| self.next > fin)
     }
 
-    /// Whether a segment may be looked at (RFC 9293 §3.10.7.4, first). `end` counts SYN and FIN.
+    /// Whether a segment is acceptable (RFC 9293 §3.10.7.4, first). `end` counts SYN and FIN.
     ///
-    /// A bare FIN is next in order and needs no window: its sender has nothing else to probe with.
+    /// A bare FIN that is next in order needs no window: its sender has nothing else to probe with.
     pub(super) fn is_acceptable(&self, seq: Seq, end: Seq, is_bare_fin: bool) -> bool {
         if seq == end {
-            // What waits for a grant was acknowledged: a question about the window comes from before it.
+            // Bytes that wait for a grant were acknowledged: a window probe comes before `received`, and must be answered.
             let received = self.received();
             return seq == received || (received..self.edge).contains(&seq);
         }
@@ -163,7 +163,7 @@ impl Receiving {
             || (is_bare_fin && seq == self.next)
     }
 
-    /// Takes an acceptable segment's bytes and FIN. What is before RCV.NXT or beyond the window is cut off.
+    /// Takes the bytes and the FIN of an acceptable segment. Cuts off what is before RCV.NXT or beyond the window.
     pub(super) fn take(&mut self, seq: Seq, payload: &[u8], has_fin: bool, room: Room) -> Taken {
         let mut taken = Taken::default();
         let contiguous = self.late.contiguous_until(self.next);
@@ -184,7 +184,7 @@ impl Receiving {
         }
         let part = |from: Seq, to: Seq| in_memory(from - seq)..in_memory(to - seq);
         if seq <= self.next && end > self.next {
-            // Bytes that came first are kept: what is held is not replaced by what comes now.
+            // The first copy of a byte is kept: new bytes do not replace held ones.
             let held_from = self.late.first().unwrap_or(Seq::MAX);
             let to = end.min(self.granted).min(held_from).max(self.next);
             if to > self.next {
@@ -217,13 +217,12 @@ impl Receiving {
         self.late.insert(from, bytes, bytes_max)
     }
 
-    /// Whether something waits.
     #[inline]
     pub(super) fn has_late(&self) -> bool {
         !self.late.is_empty()
     }
 
-    /// Bytes that waited and are the next in order now.
+    /// Takes bytes that waited and are next in order.
     pub(super) fn take_late(&mut self) -> Option<Vec<u8>> {
         let until = self.fin.map_or(self.granted, |fin| fin.min(self.granted));
         let bytes = self.late.take(self.next, until)?;
@@ -235,19 +234,19 @@ impl Receiving {
     fn pass_fin(&mut self) {
         if self.fin == Some(self.next) {
             self.next += 1;
-            self.late = Reassembly::new(); // what came from beyond the end is not the stream's
+            self.late = Reassembly::new(); // bytes beyond the FIN are not part of the stream
         }
     }
 
-    /// The application takes so many more.
+    /// The application accepts `bytes` more.
     pub(super) fn grant(&mut self, bytes: u32) {
         self.granted = self.granted.saturating_add(u64::from(bytes));
         self.largest = self.largest.max(self.granted.saturating_sub(self.next));
     }
 
-    /// What a segment tells that is sent now, in units of the scale. What was granted is rounded up, so that all of it can
-    /// come; once it has, what is left is rounded down, which moves the edge left by less than a unit (RFC 7323 §2.4):
-    /// whoever has sent some bytes more waits for a window then, and does not give them up for lost.
+    /// The acknowledgement and window of a segment sent now. A grant is rounded up to the unit of the scale, so that all of
+    /// it can arrive; once it has, the rest is rounded down, which moves the edge left by less than a unit (RFC 7323 §2.4):
+    /// a peer that has sent a few bytes more then waits for the window, and does not treat them as lost.
     #[inline]
     pub(super) fn told(&self) -> Told {
         let acknowledged = self.acknowledged();
@@ -259,16 +258,16 @@ impl Receiving {
         Told { acknowledged, window: in_field(units), offered: acknowledged + (units << self.scale) }
     }
 
-    /// A segment has told this.
+    /// A segment with this acknowledgement and window was sent.
     #[inline]
     pub(super) fn has_told(&mut self, told: Told) {
         self.offered = told.offered;
         self.edge = self.edge.max(told.offered);
     }
 
-    /// Whether the window has grown, and enough to be told (RFC 9293 §3.8.6.2.2): by a segment, or half of what there is. At
-    /// once only where the peer has less than half of the window left and will have twice that, as Linux does: a peer with
-    /// room hears it with the next acknowledgement.
+    /// Whether the window has grown enough to be advertised (RFC 9293 §3.8.6.2.2): by a segment, or half of the largest
+    /// window. At once only if the peer has less than half of the window left and this doubles it, as in Linux: a peer with
+    /// room learns it from the next acknowledgement.
     #[inline]
     pub(super) fn update(&self, mss: u16) -> Update {
         if self.granted <= self.offered {
@@ -277,14 +276,14 @@ impl Receiving {
         let left = self.offered.saturating_sub(self.received());
         let half = self.largest / 2;
         match self.told().offered.saturating_sub(self.offered) {
-            // Less than a unit is not worth a word: what was told is used up first, and then this is more.
+            // Growth below one unit is not advertised: it becomes more while the peer uses up the advertised window.
             more if more < 1 << self.scale => Update::None,
             more if more >= u64::from(mss).min(half) && left <= half.min(more) => Update::Due,
             _ => Update::Small,
         }
     }
 
-    /// Blocks that came out of order, for SACK (RFC 2018): most recent first. What is in order and not granted yet is none.
+    /// SACK blocks (RFC 2018), most recent first. Bytes in order that wait for a grant are not reported.
     pub(super) fn blocks(&self, out: &mut [(Seq, Seq)]) -> usize {
         let mut all = [(0, 0); 5];
         let many = self.late.blocks(&mut all);
@@ -296,7 +295,7 @@ impl Receiving {
         told
     }
 
-    /// The stream offset of RCV.NXT; the FIN is no byte.
+    /// The stream offset of `next`; the FIN does not count.
     pub(super) fn offset(&self) -> u64 {
         self.next - FIRST - 1 - u64::from(self.is_finished())
     }

@@ -1,4 +1,4 @@
-//! What to send next, and its bytes (RFC 9293 §3.7, §3.8.6.2.1).
+//! Decides what to send next, and writes it (RFC 9293 §3.7, §3.8.6.2.1).
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
@@ -13,19 +13,19 @@ use crate::narrow::{in_memory, in_packet};
 use crate::seq::{FIRST, Seq};
 use crate::settings::Settings;
 
-/// Before a TCP header: Ethernet and IPv4.
+/// Offset of the TCP header in a frame: after Ethernet and IPv4.
 pub(crate) const TCP_AT: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
-/// NOP, NOP, timestamps.
+/// Bytes of the timestamps option with two NOPs.
 const STAMPS_BYTES: u32 = 12;
 
-/// One segment.
+/// The segment to be sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
-    /// Sequence numbers from..to; SYN and FIN count one.
+    /// Sequence numbers `from..to`; SYN and FIN count one each.
     Bytes { from: Seq, to: Seq, is_new: bool, is_probe: bool },
-    /// Nothing but an acknowledgement.
+    /// A pure acknowledgement.
     Acknowledge,
-    /// One that cannot be accepted, so that the peer answers.
+    /// A probe: a segment that is not acceptable, so that the peer answers.
     Question,
 }
 
@@ -36,7 +36,7 @@ impl Connection {
         u32::from(self.agreed.mss) - if self.agreed.stamps.is_some() { STAMPS_BYTES } else { 0 }
     }
 
-    /// The same with the blocks that are to be told now.
+    /// Bytes of payload in a full segment with the SACK blocks that are to be sent now.
     fn payload_now(&self) -> u32 {
         if !self.may_have_sack_blocks() {
             return self.payload_max();
@@ -46,7 +46,7 @@ impl Connection {
         self.payload_max() - sack_bytes
     }
 
-    /// Writes the next frame, if there is one: its length. `slot` holds a frame of the MTU.
+    /// Writes the next frame into `slot`, which has room for the MTU, and returns the frame's length.
     pub(crate) fn transmit(
         &mut self,
         now: Time,
@@ -73,7 +73,7 @@ impl Connection {
         self.plan(settings).is_some()
     }
 
-    /// Whether there is surely nothing more to send, at a glance.
+    /// A quick check; `true`: there is nothing more to send.
     #[inline]
     pub(crate) fn has_sent_all(&self) -> bool {
         self.recovery.is_quiet()
@@ -129,7 +129,7 @@ impl Connection {
         (is_due && self.state != State::SynSent).then_some(Plan::Acknowledge)
     }
 
-    /// New sequence numbers that may go now, a segment's worth.
+    /// New sequence numbers that may be sent now, at most one segment.
     #[inline]
     fn fresh(&self, settings: &Settings, mss: u32, room: u64) -> Option<(Seq, Seq)> {
         let nxt = self.recovery.nxt();
@@ -144,7 +144,7 @@ impl Connection {
         let within_window = (una + self.peer_window.size).saturating_sub(nxt);
         let bytes = end.saturating_sub(nxt).min(within_window).min(room).min(mss);
         let is_all = nxt + bytes == end;
-        // A FIN needs no window once all before it is acknowledged: nothing else would ask about the window.
+        // A FIN needs no window once everything before it is acknowledged: nothing else would probe the window.
         let may_fin = within_window > bytes || (bytes == 0 && una == nxt);
         let fin = u64::from(is_all && may_fin && self.fin == Some(end));
         if bytes == 0 {
@@ -158,7 +158,7 @@ impl Connection {
         is_worth.then_some((nxt, nxt + bytes + fin))
     }
 
-    /// There is something to send, nothing is on its way, and only the peer's window is against it.
+    /// Whether there is something to send, nothing is in flight, and only the peer's window prevents sending.
     pub(super) fn is_window_blocked(&self, settings: &Settings) -> bool {
         let is_idle = self.recovery.una() == self.recovery.nxt();
         let has_more = self.queue.end() > self.recovery.nxt();
@@ -193,7 +193,7 @@ impl Connection {
         if self.state != State::SynSent {
             let is_syn = matches!(plan, Plan::Bytes { from: FIRST, .. });
             if !is_syn {
-                self.receiving.has_told(told); // a SYN's window is another, and not shifted
+                self.receiving.has_told(told); // a SYN has another window, not scaled
             }
             let receiving = &self.receiving;
             self.acking.sent(now, told.acknowledged, || receiving.is_held_back(), &mut self.timers);
@@ -203,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// The segment has told of one duplicate; if there are more, another acknowledgement tells the next.
+    /// The segment has reported one duplicate; if more wait, another acknowledgement is due.
     #[cold]
     fn has_told_duplicate(&mut self, told: Told) {
         let received = self.receiving.received();
@@ -235,7 +235,7 @@ impl Connection {
         let bytes = in_memory(to - from) - usize::from(is_fin);
         let is_last = bytes > 0 && to == self.queue.end();
         let fin = if is_fin { Flags::FIN } else { Flags::NONE };
-        // Linux acknowledges what is pushed once its program has it, and lets another single segment wait for 40 ms.
+        // Linux acknowledges a pushed segment once its program has read it, and any other single segment after 40 ms.
         let psh = if is_last || (is_probe && bytes > 0) { Flags::PSH } else { Flags::NONE };
         let header = self.header(now, from, fin | psh, told);
         let payload_at = TCP_AT + header.header_bytes();
@@ -245,7 +245,7 @@ impl Connection {
         write_headers(settings, self.flow, target, &header, bytes, slot)
     }
 
-    /// Of anything but a SYN, with these flags besides ACK.
+    /// The header of a segment other than a SYN, with these flags besides ACK.
     #[inline]
     pub(super) fn header(&self, now: Time, from: Seq, flags: Flags, told: Told) -> tcp::Header {
         let stamps = self.agreed.stamps;
@@ -267,7 +267,7 @@ impl Connection {
     fn write_syn(&self, now: Time, settings: &Settings, target: Mac, slot: &mut [u8]) -> usize {
         let is_answer = self.state != State::SynSent;
         let acknowledged = self.receiving.acknowledged();
-        // A window that is not shifted. One that is said again tells no more than the first: bytes may have come meanwhile.
+        // The window is not scaled. A repeated SYN advertises no more than the first: bytes may have arrived since.
         let left = u16::try_from(self.receiving.edge.saturating_sub(acknowledged)).unwrap_or(u16::MAX);
         let (ack, flags, window) = if is_answer {
             let ack = self.receiving.base.low(acknowledged);
@@ -302,8 +302,8 @@ impl Connection {
         (!self.receiving.late.is_empty() || !self.acking.duplicates.is_empty()) && self.agreed.has_sack
     }
 
-    /// RFC 2018 §4, RFC 2883 §4: what came twice first, then the block that it belongs to, then what else came out of order.
-    /// Nothing that a gate holds back: Linux takes a head that is told so for one that is given up again.
+    /// RFC 2018 §4, RFC 2883 §4: a duplicate first, then the block around it, then other blocks out of order. Never bytes
+    /// that the gate holds back: Linux takes a SACKed segment that is not acknowledged for reneging.
     fn sack_blocks(&self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         let receiving = &self.receiving;
@@ -326,7 +326,7 @@ impl Connection {
     }
 }
 
-/// Writes all headers before a payload that is in its place already: the frame's length.
+/// Writes all headers before a payload that is already in place, and returns the frame's length.
 #[inline(always)]
 pub(crate) fn write_headers(
     settings: &Settings,
@@ -344,7 +344,7 @@ pub(crate) fn write_headers(
     write_network(settings, flow, target, ipv4::PROTOCOL_TCP, tcp_bytes, slot)
 }
 
-/// Writes Ethernet and IPv4 before a payload that is in its place already: the frame's length.
+/// Writes the Ethernet and IPv4 headers before a payload that is already in place, and returns the frame's length.
 #[inline]
 pub(crate) fn write_network(
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! Bytes that the application has handed over and the peer has not acknowledged: the retransmission buffer.
+//! The retransmission buffer: bytes that the application has handed over and the peer has not acknowledged.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -8,21 +8,21 @@ use spillway_transport::Chunk;
 use crate::narrow::in_memory;
 use crate::seq::Seq;
 
-/// Bytes of small sends are gathered in chunks of this size.
+/// Small sends are gathered in chunks of this size.
 const GATHER_BYTES: usize = 16 * 1024;
-/// Spent chunks that are kept for reuse; beyond that they are freed.
+/// Number of spent chunks kept for reuse; further ones are freed.
 const SPENT_MAX: usize = 64;
-/// A connection that sends little keeps its buffer, if it is no larger than this.
+/// A connection keeps its empty buffer if that is no larger than this.
 const KEPT_BYTES: usize = 1024;
-/// Larger ones are freed: one burst is not to hold memory for ever.
+/// Larger spent chunks are freed, so that one burst does not hold memory for ever.
 const SPENT_BYTES_MAX: usize = 256 * 1024;
 
-/// A chunk as it came: a batch is its own retransmission buffer.
+/// A chunk as the application passed it: a batch is its own retransmission buffer.
 #[derive(Debug)]
 struct Piece {
     from: Seq,
     chunk: Chunk,
-    /// Made here from small sends: more may be added.
+    /// The chunk was made here from small sends, and more may be appended.
     is_open: bool,
 }
 
@@ -32,15 +32,15 @@ impl Piece {
     }
 }
 
-/// In order, without gaps.
+/// The queued bytes, in order and without gaps.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     pieces: VecDeque<Piece>,
-    /// The first byte held.
+    /// Sequence number of the first byte held.
     start: Seq,
-    /// After the last.
+    /// Sequence number after the last byte.
     end: Seq,
-    /// Capacity of all pieces.
+    /// Capacity of all pieces, in bytes.
     capacity: usize,
 }
 
@@ -53,22 +53,20 @@ impl SendQueue {
         self.start
     }
 
-    /// After the last byte that was taken.
     pub(super) fn end(&self) -> Seq {
         self.end
     }
 
-    /// Bytes held.
     pub(super) fn len(&self) -> usize {
         in_memory(self.end - self.start) // bounded by the send buffer, or one chunk
     }
 
-    /// Bytes of memory that hold them. A buffer that waits empty for the next ones is not counted.
+    /// Memory that holds the bytes, in bytes. An empty buffer kept for the next ones does not count.
     pub(super) fn held(&self) -> usize {
         if self.start == self.end { 0 } else { self.capacity }
     }
 
-    /// Copies bytes to the end.
+    /// Appends copied bytes.
     pub(super) fn push(&mut self, mut bytes: &[u8], spent: &mut Spent) {
         if let Some(piece) = self.pieces.back_mut()
             && piece.is_open
@@ -94,7 +92,7 @@ impl SendQueue {
         }
     }
 
-    /// Moves a chunk to the end.
+    /// Appends a chunk without copying it.
     pub(super) fn push_chunk(&mut self, chunk: Chunk) {
         let from = self.end;
         self.end += chunk.len() as u64;
@@ -102,7 +100,7 @@ impl SendQueue {
         self.pieces.push_back(Piece { from, chunk, is_open: false });
     }
 
-    /// Everything before `seq` is acknowledged.
+    /// Releases everything before `seq`, which is acknowledged.
     pub(super) fn acknowledge(&mut self, seq: Seq, spent: &mut Spent) {
         self.start = seq.clamp(self.start, self.end);
         if self.start == self.end
@@ -123,7 +121,7 @@ impl SendQueue {
         }
     }
 
-    /// Copies bytes `from..` into a segment. They are all held.
+    /// Copies bytes from `from` on into a segment. All of them must be held.
     pub(super) fn copy(&self, from: Seq, out: &mut [u8]) {
         debug_assert!(from >= self.start && from + out.len() as u64 <= self.end, "only what is held is sent");
         if let Some(piece) = self.pieces.front()

@@ -1,27 +1,27 @@
-//! How far the peer lets us send (RFC 9293 §3.10.7.4, fifth; RFC 7323 §2).
+//! The peer's window (RFC 9293 §3.10.7.4, fifth; RFC 7323 §2).
 
 use crate::seq::Seq;
 
-/// The peer's window as it told it last.
+/// The window that the peer has advertised last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PeerWindow {
     /// SND.WND, bytes from SND.UNA on.
     pub(super) size: u64,
-    /// The segment that told it: SND.WL1,
+    /// Sequence number of the segment that advertised it: SND.WL1.
     told_by: Seq,
-    /// and its acknowledgement: SND.WL2.
+    /// Acknowledgement of that segment: SND.WL2.
     told_with: Seq,
-    /// By how many bits the field is shifted.
+    /// The scale of the peer's windows, in bits.
     pub(super) scale: u8,
-    /// The largest it ever was: half of it is worth a segment (RFC 9293 §3.8.6.2.1).
+    /// The largest window so far: half of it is worth a segment (RFC 9293 §3.8.6.2.1).
     pub(super) largest: u64,
 }
 
 impl PeerWindow {
-    /// What a segment says. Older ones say nothing any more. Whether it has changed.
+    /// Takes a segment's window unless a newer segment has set it; returns whether it has changed.
     ///
-    /// RFC 9293 compares sequence numbers first. But what is sent again has an old one and a new acknowledgement: were its
-    /// window left out, the one before would count from a place for which it was not meant.
+    /// RFC 9293 compares sequence numbers first. But a retransmission has an old sequence number and a new acknowledgement:
+    /// if its window were ignored, the previous window would count from an acknowledgement for which it was not meant.
     #[inline]
     pub(super) fn update(&mut self, seq: Seq, ack: Seq, field: u16, is_syn: bool) -> bool {
         if (ack, seq) < (self.told_with, self.told_by) {
@@ -34,12 +34,12 @@ impl PeerWindow {
         is_changed
     }
 
-    /// WL1 and WL2, for a connection that moves.
+    /// SND.WL1 and SND.WL2, for an export.
     pub(super) fn told(&self) -> (Seq, Seq) {
         (self.told_by, self.told_with)
     }
 
-    /// One that was told so.
+    /// Restores an exported window.
     pub(super) fn restored(size: u64, told: (Seq, Seq), scale: u8, largest: u64) -> PeerWindow {
         PeerWindow { size, told_by: told.0, told_with: told.1, scale, largest }
     }

@@ -1,4 +1,4 @@
-//! What is said when a connection is over, and what others say about it.
+//! Segments for the time after a connection, and reactions to ICMP errors.
 
 use spillway_transport::{LostReason, Time};
 use spillway_wire::packet::tcp::{self, Flags};
@@ -6,19 +6,19 @@ use spillway_wire::packet::tcp::{self, Flags};
 use super::{Connection, State};
 use crate::settings::HEADERS_BYTES;
 
-/// A router that tells less is not believed (RFC 1191 §3 gives 68; what carries options needs more, as Linux has it).
+/// The smallest MTU accepted from a router (RFC 1191 §3 allows 68, but options need room; the same as in Linux).
 const MTU_MIN: u16 = 552;
 
-/// Segments for the time after a connection.
+/// Segments that may be sent after a connection is over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastWords {
-    /// Everything has come.
+    /// Acknowledges everything received.
     pub(crate) acknowledgement: tcp::Header,
-    /// The peer does not know that yet.
+    /// The acknowledgement is still owed to the peer.
     pub(crate) is_due: bool,
-    /// It is over.
+    /// Resets the connection.
     pub(crate) reset: tcp::Header,
-    /// TS.Recent, if there were timestamps.
+    /// TS.Recent, if timestamps were negotiated.
     pub(crate) stamps: Option<u32>,
 }
 
@@ -28,7 +28,7 @@ impl Connection {
             self.header(now, self.recovery.nxt(), tcp::Flags::NONE, self.receiving.told());
         acknowledgement.options.sack = tcp::SackBlocks::default();
         let flags = Flags::RST | Flags::ACK;
-        // RFC 7323 §3.2: a reset, too, has timestamps where they were agreed on; some hosts drop those without.
+        // RFC 7323 §3.2: a reset has timestamps, too, if they were negotiated; some hosts drop resets without them.
         let options =
             tcp::Options { timestamps: acknowledgement.options.timestamps, ..tcp::Options::default() };
         LastWords {
@@ -39,12 +39,12 @@ impl Connection {
         }
     }
 
-    /// The peer knows of it.
+    /// Whether the peer has opened the connection, or has answered.
     pub(crate) fn is_begun(&self) -> bool {
         self.state != State::SynSent
     }
 
-    /// We have begun it, and it is not established.
+    /// Whether this end has opened the connection and it is not established yet.
     pub(crate) fn is_opening(&self) -> bool {
         self.listener.is_none() && !self.is_opened
     }
@@ -53,12 +53,12 @@ impl Connection {
         self.lost
     }
 
-    /// It is over, for a reason that the stack knows.
+    /// Ends the connection for a reason that the stack knows.
     pub(crate) fn fail(&mut self, reason: LostReason) {
         self.lose(reason);
     }
 
-    /// Our SYN was a cookie: it has been sent.
+    /// Counts our SYN as sent: it was a cookie.
     pub(crate) fn answered_by_cookie(&mut self, now: Time) {
         self.recovery.on_sent(now, crate::seq::FIRST + 1, &mut self.timers);
     }
@@ -68,13 +68,13 @@ impl Connection {
         (self.base.initial(), self.receiving.base.initial())
     }
 
-    /// Whether this is the sequence number of something that was sent and not acknowledged (RFC 5927 §4.1).
+    /// Whether this sequence number was sent and is not acknowledged (RFC 5927 §4.1).
     pub(crate) fn is_on_its_way(&self, seq: u32) -> bool {
         let seq = self.base.expand(seq, self.recovery.una());
         (self.recovery.una()..self.recovery.nxt()).contains(&seq)
     }
 
-    /// A router does not take packets as large as ours (RFC 1191).
+    /// Reduces the segment size to an MTU that a router has reported (RFC 1191).
     pub(crate) fn lower_mtu(&mut self, mtu: u16) {
         let mss = mtu.max(MTU_MIN) - HEADERS_BYTES;
         if mss < self.agreed.mss {

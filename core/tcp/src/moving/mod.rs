@@ -1,5 +1,5 @@
-//! Connections that move to another stack, whatever is under way (Capybara §3.3): [`Stack::export`] takes one out,
-//! [`Stack::import`] goes on with it, on this host or another. The peer does not notice, if its segments follow.
+//! Connections that move in any synchronised state (Capybara §3.3): [`Stack::export`] takes one out, [`Stack::import`]
+//! continues it on another stack. The peer does not notice, provided that its packets are redirected.
 
 pub(crate) mod recovery;
 
@@ -11,14 +11,14 @@ use spillway_wire::state::ConnectionState;
 use crate::connection::Connection;
 use crate::stack::Stack;
 
-/// Why a connection cannot be taken out: its owner's mistake, or a matter of time.
+/// Why a connection cannot be exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportError {
-    /// There is no such connection.
+    /// The connection does not exist.
     Unknown,
-    /// It is not established yet.
+    /// The connection is not established yet.
     Opening,
-    /// It is over.
+    /// The connection is over.
     Ended,
 }
 
@@ -34,18 +34,18 @@ impl fmt::Display for ExportError {
 
 impl core::error::Error for ExportError {}
 
-/// Why a connection cannot be gone on with.
+/// Why a connection cannot be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImportError {
-    /// The table is full.
+    /// The table of connections is full.
     Full,
-    /// It is here already, or was until now.
+    /// A connection with the same two ends exists here, or is in TIME-WAIT.
     Present,
-    /// The stack has no path for IPv6.
+    /// An address is IPv6, which the stack does not support.
     Family,
-    /// The state contradicts itself, in this.
+    /// The state contradicts itself; the text names the field.
     Contradiction(&'static str),
-    /// More than this stack's settings allow, of this.
+    /// The state exceeds this stack's settings; the text names what there is too much of.
     TooMuch(&'static str),
 }
 
@@ -64,11 +64,11 @@ impl fmt::Display for ImportError {
 impl core::error::Error for ImportError {}
 
 impl Stack {
-    /// Takes a connection out, with everything that is known of it. Nothing is told to the peer; what still comes for it
-    /// is dropped in silence, so that a reset does not end what goes on elsewhere.
+    /// Takes a connection out with its whole state. Sends nothing to the peer, and silently drops later segments of the
+    /// connection, because a reset would end it on its new stack.
     ///
     /// # Errors
-    /// The connection stays as it was.
+    /// On an error the connection is unchanged.
     pub fn export(&mut self, now: Time, conn: Conn) -> Result<ConnectionState, ExportError> {
         let connection = self.connection(conn).ok_or(ExportError::Unknown)?;
         let state = connection.export(now)?;
@@ -76,11 +76,11 @@ impl Stack {
         Ok(state)
     }
 
-    /// Goes on with a connection. Its local address may be another than the stack's own: segments for it are taken where they
-    /// come. The application learns its name here, there is no event.
+    /// Continues an exported connection. Its local address may differ from the stack's own; the stack then accepts segments
+    /// for that address, too. The returned [`Conn`] is the connection's new id; there is no `Opened` event.
     ///
     /// # Errors
-    /// Nothing has changed.
+    /// On an error nothing has changed.
     pub fn import(&mut self, now: Time, state: &ConnectionState) -> Result<Conn, ImportError> {
         self.take_over(now, |now, settings, conn| Connection::import(now, settings, conn, state))
     }

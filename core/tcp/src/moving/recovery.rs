@@ -1,4 +1,4 @@
-//! Loss recovery, as it is here and as it travels: with numbers of the stream.
+//! Converts loss recovery state between extended sequence numbers and those that count from the SYN.
 
 use spillway_wire::state::{self, ConnectionState, Segment, Undo};
 

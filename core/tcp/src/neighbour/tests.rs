@@ -1,4 +1,4 @@
-//! What is asked, learned, forgotten; then any sequence of operations.
+//! Tests of requests, learning and removal, then random sequences of operations.
 
 use alloc::vec;
 
@@ -150,7 +150,7 @@ proptest! {
                     all.learned(at(ms), ip(host), ONE, if is_reply { Heard::Reply } else { Heard::Question });
                 }
                 Step::Pass(passed) => {
-                    // As a driver does: it wakes when it is told to.
+                    // Like a driver: wakes at each `poll_timeout`.
                     let until = ms + passed;
                     while let Some(next) = all.poll_timeout().filter(|next| *next <= at(until)) {
                         ms = ms.max(next.as_nanos() / 1_000_000);

@@ -1,4 +1,4 @@
-//! Single rules, then any sequence of operations against a map of single bytes.
+//! Tests of single rules, then random operations compared with a map of single bytes.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -139,7 +139,7 @@ fn what_was_exported_is_imported_with_its_order() {
 fn in_reverse_a_megabyte_is_put_together() {
     let mut held = Reassembly::new();
     for at in (1..=1024_u64).rev() {
-        assert_eq!(held.insert(at * 1024, &[at as u8; 1024], 1 << 20), new(1024)); // its low bits
+        assert_eq!(held.insert(at * 1024, &[at as u8; 1024], 1 << 20), new(1024)); // the low bits of `at`
     }
     let bytes = held.take(1024, u64::MAX).unwrap();
     assert!(bytes.chunks(1024).zip(1_u64..).all(|(chunk, at)| chunk == [at as u8; 1024]));
@@ -162,7 +162,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The contiguous ranges of a map of bytes.
+/// The contiguous ranges of a byte map.
 fn ranges(model: &BTreeMap<Seq, u8>) -> Vec<(Seq, Seq)> {
     let mut ranges = Vec::<(Seq, Seq)>::new();
     for seq in model.keys() {
@@ -181,7 +181,7 @@ proptest! {
     ) {
         let (mut held, mut model, mut next) = (Reassembly::new(), BTreeMap::<Seq, u8>::new(), 1_000_u64);
         for (count, step) in steps.into_iter().enumerate() {
-            let tag = count as u8; // so that it is seen whose bytes are kept
+            let tag = count as u8; // shows which step's bytes are kept
             match step {
                 Step::Insert(ahead, length) => {
                     let from = next + 1 + ahead;

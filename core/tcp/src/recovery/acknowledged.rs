@@ -1,4 +1,4 @@
-//! An acknowledgement came.
+//! Handling of acknowledgements.
 
 use core::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
 impl Recovery {
-    /// An acceptable acknowledgement came (RFC 9293 §3.10.7.4).
+    /// Handles an acceptable acknowledgement (RFC 9293 §3.10.7.4).
     pub fn on_ack(&mut self, now: Time, ack: &Ack<'_>, timers: &mut Timers) -> Acked {
         let is_plain = self.is_quiet
             && ack.una > self.una()
@@ -29,12 +29,12 @@ impl Recovery {
         Acked { bytes, delivered: bytes, is_recovered: false, is_undone: false }
     }
 
-    /// The window, where nothing else is new.
+    /// Sets the peer's window, if nothing else is new.
     pub(crate) fn set_peer_window(&mut self, bytes: u64) {
         self.peer_window = bytes;
     }
 
-    /// The usual case: while it is [quiet](Self::is_quiet) what was sent has arrived, in order, up to `una`.
+    /// The fast path while the connection is [quiet](Self::is_quiet): everything up to `una` has arrived, in order.
     #[inline]
     pub(crate) fn on_plain_ack(
         &mut self,
@@ -84,7 +84,7 @@ impl Recovery {
         let is_syn = self.is_handshake && bytes > 0;
         let mut rtt_ns = 0;
         if bytes > 0 {
-            // Of what came twice the first acknowledgement may have been lost. The timestamp is that of the first, too.
+            // With a D-SACK the echoed timestamp is that of the first copy, whose acknowledgement may have been lost.
             let echoed = ack.rtt.filter(|_| ack.dsack.is_none());
             rtt_ns = self.on_progress(now, echoed, &delivered);
         }
@@ -111,7 +111,7 @@ impl Recovery {
         acked
     }
 
-    /// Nothing is missing, and nothing tells so.
+    /// Whether nothing is missing, and the acknowledgement does not indicate otherwise.
     fn is_plain(&self, ack: &Ack<'_>) -> bool {
         self.phase == Phase::Open
             && self.scoreboard.sacked() == 0
@@ -122,7 +122,7 @@ impl Recovery {
             && ack.dsack.is_none()
     }
 
-    /// Known only when the handshake is over.
+    /// Whether the peer supports SACK is known only after the handshake.
     fn set_has_sack(&mut self, has_sack: bool) {
         if self.has_sack != has_sack {
             self.has_sack = has_sack;
@@ -131,9 +131,9 @@ impl Recovery {
         }
     }
 
-    /// Something was acknowledged: a round trip, when it can be told. What was sent twice tells nothing without
-    /// timestamps (Karn; RFC 6298 §3), and then the timeout stays backed off (§5). Returns the round trip in nanoseconds, 0 for
-    /// none.
+    /// New bytes were acknowledged: measures a round trip if possible. Segments sent twice cannot be measured without
+    /// timestamps (Karn; RFC 6298 §3), and then the timeout stays backed off (§5). Returns the round trip in nanoseconds, 0
+    /// for none.
     fn on_progress(&mut self, now: Time, echoed: Option<Duration>, delivered: &Delivered) -> u64 {
         let sent_at = delivered.sent_at.filter(|_| !delivered.repeated);
         let rtt_ns = sent_at.map_or(by_timestamp(echoed), |sent_at| now.0.saturating_sub(sent_at.0));
@@ -147,7 +147,7 @@ impl Recovery {
         rtt_ns
     }
 
-    /// A round trip, or none: a clock that stood still measured nothing.
+    /// Takes a round trip, and returns whether there is one: 0 means none, as when the clock stood still.
     fn measured(&mut self, rtt_ns: u64) -> bool {
         if rtt_ns > 0 {
             self.rtt.sample(rtt_ns);
@@ -155,7 +155,7 @@ impl Recovery {
         rtt_ns > 0
     }
 
-    /// The window grows only when it was the limit (RFC 9438 §5.8); in slow start, when half of it was used in this round.
+    /// Grows the window if it was the limit (RFC 9438 §5.8); in slow start, if half of it was used in this round.
     fn grow(&mut self, now: Time, mut bytes: u64, is_loss: bool, was_limit: bool, rtt_ns: u64) {
         let window = self.congestion.window;
         let is_slow_start = window.cwnd < window.ssthresh;
@@ -176,7 +176,7 @@ impl Recovery {
         }
     }
 
-    /// RFC 6298 §5.2 and §5.3; RFC 8985 §7.2.
+    /// Sets the timers after an acknowledgement (RFC 6298 §5.2 and §5.3; RFC 8985 §7.2).
     fn arm(&mut self, now: Time, is_progress: bool, is_news: bool, timers: &mut Timers) {
         if self.in_flight() == 0 {
             self.probe_wanted = None;
@@ -194,10 +194,10 @@ impl Recovery {
     }
 }
 
-/// Timestamps are milliseconds, so that paths shorter than that look as if they took no time.
+/// Tick of timestamps, 1 ms: shorter round trips would look like 0.
 const TIMESTAMP_NS: u64 = 1_000_000;
 
-/// In nanoseconds; zero when there is none. Send times are more exact, where they can be told.
+/// The round trip by timestamp in nanoseconds, 0 for none. Less exact than one by send times.
 fn by_timestamp(echoed: Option<Duration>) -> u64 {
     echoed.map_or(0, |rtt| nanos(rtt).max(TIMESTAMP_NS))
 }

@@ -1,5 +1,5 @@
-//! Finding what was lost, and sending less: fast retransmit and recovery with SACK (RFC 6675) and without (RFC 6582),
-//! the window going down in proportion to what arrives (RFC 9937).
+//! Loss detection, fast retransmit and recovery with SACK (RFC 6675) and without (RFC 6582). In recovery the window shrinks
+//! in proportion to what arrives (RFC 9937).
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -14,29 +14,29 @@ use super::{Ack, Acked, Phase, Recovery, THRESHOLD_MIN};
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
-/// However much out of order segments come, so many later ones tell that one is lost.
+/// Bound of the threshold, however far out of order segments arrive.
 pub(super) const THRESHOLD_MAX: u32 = 128;
 
-/// Timers are not finer on most hosts, and a host's own delays are no reordering.
+/// Timers are not finer on most hosts, and delays within a host are not reordering.
 const REORDERING_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
 /// Proportional rate reduction (RFC 9937 §6), in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reduction {
-    /// What was in flight when the recovery began: RecoverFS.
+    /// Bytes in flight when the recovery began: RecoverFS.
     pub flight: u64,
-    /// Arrived since.
+    /// Bytes delivered since.
     pub delivered: u64,
-    /// Sent since.
+    /// Bytes sent since.
     pub out: u64,
-    /// Where the highest retransmission of this recovery ended (RFC 6675's HighRxt).
+    /// End of the highest retransmission of this recovery (RFC 6675's HighRxt).
     pub high_rxt: Seq,
-    /// The last segment was sent again (RFC 6675's RescueRxt).
+    /// The last segment was retransmitted (RFC 6675's RescueRxt).
     pub is_rescued: bool,
 }
 
 impl Recovery {
-    /// An acknowledgement while something is missing, or that tells that something is.
+    /// Handles an acknowledgement while segments are missing, or one that indicates a loss.
     pub(super) fn on_loss_signals(
         &mut self,
         now: Time,
@@ -72,7 +72,7 @@ impl Recovery {
             acked.is_recovered = true;
             self.end_recovery();
             if self.scoreboard.lost() > 0 {
-                // What was sent during the recovery was lost in part: the next one.
+                // Segments that were sent during the recovery are lost: the next recovery begins.
                 self.begin_recovery(now, bytes, delivered);
                 return;
             }
@@ -93,8 +93,8 @@ impl Recovery {
         }
     }
 
-    /// Without SACK each duplicate tells that one segment has arrived, and an acknowledgement that fills a hole that
-    /// all these are no duplicates any more (RFC 6582 §3.2, step 3).
+    /// Without SACK each duplicate indicates that one segment has arrived. An acknowledgement of new bytes covers segments
+    /// that duplicates have counted (RFC 6582 §3.2, step 3).
     fn count_duplicates(&mut self, is_duplicate: bool, bytes: u64, delivered: &mut Delivered) {
         let mss = u64::from(self.mss);
         if bytes > 0 {
@@ -114,7 +114,7 @@ impl Recovery {
         self.duplicated = self.duplicated.min(self.scoreboard.pipe());
     }
 
-    /// Whether the probe told, and what; a loss that it repaired counts as one (RFC 8985 §7.4.2).
+    /// Whether the acknowledgement answers the probe. A loss that the probe repaired reduces the window (RFC 8985 §7.4.2).
     fn on_probe_fate(&mut self, ack: &Ack<'_>) -> bool {
         let Some(probe) = self.probe else { return false };
         let fate = probe.fate(self.una(), ack.is_duplicate, ack.dsack);
@@ -129,8 +129,8 @@ impl Recovery {
         fate != Fate::Open
     }
 
-    /// Whether to begin a recovery: with SACK when anything is lost, without after three duplicates that are not of
-    /// what the last recovery sent again (RFC 6582 §3.2, step 2).
+    /// Whether to begin a recovery: with SACK when anything is lost, without it after three duplicates beyond what the last
+    /// recovery retransmitted (RFC 6582 §3.2, step 2).
     fn is_loss_evident(&mut self, now: Time) -> bool {
         if self.has_sack {
             self.find_lost(now, false) > 0
@@ -139,26 +139,26 @@ impl Recovery {
         }
     }
 
-    /// Marks what is lost; returns the bytes newly found.
+    /// Marks lost segments; returns the bytes newly marked.
     fn find_lost(&mut self, now: Time, is_partial: bool) -> u64 {
         if !self.has_sack {
-            // The acknowledgement ends where the next hole begins (RFC 6582 §3.2, step 3, partial).
+            // A partial acknowledgement ends where the next hole begins (RFC 6582 §3.2, step 3, partial).
             return if is_partial { self.scoreboard.mark_first_lost() } else { 0 };
         }
-        // With few in flight, no more can tell than all the others; never fewer than three.
+        // With few segments in flight the threshold is the number of the others, but at least three.
         let others = u32::try_from(self.scoreboard.segments.len().saturating_sub(1)).unwrap_or(u32::MAX);
         let threshold = self.threshold.min(others.max(THRESHOLD_MIN));
         self.scoreboard.mark_lost(threshold, self.mss) + self.find_overdue(now)
     }
 
-    /// Segments came so much out of order: fewer later ones tell nothing (RFC 4653 has the reasons).
+    /// Segments arrived this far out of order: a smaller threshold would not prove a loss (RFC 4653 has the reasons).
     fn expect_reordering(&mut self, segments: u32) {
         self.threshold = self.threshold.max(segments.min(THRESHOLD_MAX));
     }
 
-    /// How much later than others a segment may come: a quarter of a round trip, and as much more as segments were
-    /// found out of order or sent again needlessly, up to a round trip. Nothing where no segment ever came out of order, once
-    /// enough tells of a loss (RFC 8985 §6.2).
+    /// How long to wait for a segment that may be out of order: a quarter of the shortest round trip, longer after
+    /// reordering or needless retransmissions, at most a round trip. Zero if no segment ever arrived out of order, once
+    /// there is enough evidence of a loss (RFC 8985 §6.2).
     fn reordering_window(&self) -> Duration {
         let is_told = self.phase != Phase::Open || self.scoreboard.sacked_segments() >= THRESHOLD_MIN;
         if is_told && !self.reordering.is_seen() {
@@ -170,13 +170,13 @@ impl Recovery {
         by_segments.max(quarter.saturating_mul(self.reordering.quarters())).min(smoothed)
     }
 
-    /// What was sent before the latest that has arrived, and long enough ago to have arrived as well.
+    /// Marks segments lost that were sent before the latest arrived one, and early enough to have arrived as well.
     fn find_overdue(&mut self, now: Time) -> u64 {
         let slack = self.latest_rtt + self.reordering_window();
         self.scoreboard.mark_older_lost(Time(now.0.saturating_sub(nanos(slack))), self.latest)
     }
 
-    /// When what is missing is overdue, without a further acknowledgement (RFC 8985 §6.2, step 5).
+    /// Sets the timer for missing segments that become overdue without a further acknowledgement (RFC 8985 §6.2, step 5).
     pub(super) fn arm_reordering(&self, now: Time, timers: &mut Timers) {
         let awaited = self.has_sack && (self.scoreboard.sacked() > 0 || self.scoreboard.lost() > 0);
         let oldest = if awaited { self.scoreboard.oldest_awaited(self.latest) } else { None };
@@ -189,8 +189,8 @@ impl Recovery {
         }
     }
 
-    /// [`Timer::Reordering`] has expired: what is missing is overdue, as what was sent later has arrived. Returns whether there
-    /// is something to send again.
+    /// [`Timer::Reordering`] has expired: missing segments are overdue, because later ones have arrived. Returns whether
+    /// there is something to retransmit.
     pub fn on_overdue(&mut self, now: Time, timers: &mut Timers) -> bool {
         let newly_lost = self.find_overdue(now);
         match self.phase {
@@ -202,15 +202,15 @@ impl Recovery {
         newly_lost > 0
     }
 
-    /// The acknowledgement that told of the loss has acknowledged so many bytes cumulatively. One for many segments may
-    /// acknowledge most of the window and tell of a hole in it: what was in flight before it counts (RFC 5681 §3.1 means
+    /// `acknowledged`: bytes acknowledged by the acknowledgement that revealed the loss. They count as in flight, because
+    /// one acknowledgement for many segments may cover most of the window and reveal a hole in it (RFC 5681 §3.1 means
     /// duplicate acknowledgements, which acknowledge nothing).
     fn begin_recovery(&mut self, now: Time, acknowledged: u64, delivered: &Delivered) {
         self.undo = Some(Box::new(Undo::new(self.congestion, &self.scoreboard)));
         self.congestion.on_loss((self.in_flight() + acknowledged).min(self.cwnd()));
         (self.phase, self.recovery_point) = (Phase::Recovery, self.nxt());
         if self.has_sack {
-            self.find_overdue(now); // less patiently from now on
+            self.find_overdue(now); // the reordering window may be shorter in recovery
         } else {
             self.scoreboard.mark_first_lost();
         }
@@ -221,9 +221,9 @@ impl Recovery {
         self.reduce(delivered.bytes, false);
     }
 
-    /// RFC 9937 §6.2.
+    /// Sets the window in recovery after bytes have arrived (RFC 9937 §6.2).
     fn reduce(&mut self, arrived: u64, is_safe: bool) {
-        self.duplicated = self.duplicated.min(self.scoreboard.pipe()); // the first is lost: it is none of those
+        self.duplicated = self.duplicated.min(self.scoreboard.pipe()); // the first segment is lost: no duplicate was for it
         if arrived == 0 && self.reduction.out > 0 {
             return;
         }
@@ -231,8 +231,8 @@ impl Recovery {
         self.set_window(arrived, is_safe);
     }
 
-    /// So much may be sent beyond what is in the network: in proportion to what has arrived since the recovery began. When the
-    /// timer has found losses, without an acknowledgement, that keeps them from being sent again in one burst.
+    /// Limits what may be sent beyond `pipe`, in proportion to what has arrived since the recovery began. If the timer has
+    /// found losses without an acknowledgement, this avoids retransmitting them in one burst.
     fn set_window(&mut self, arrived: u64, is_safe: bool) {
         let (pipe, ssthresh, mss) = (self.pipe(), self.ssthresh(), u64::from(self.mss));
         let reduction = &self.reduction;
@@ -252,7 +252,7 @@ impl Recovery {
         self.congestion.window.cwnd = pipe.saturating_add(count).clamp(mss, window_max);
     }
 
-    /// All that was in flight when it began has arrived.
+    /// Everything that was in flight when the recovery began has arrived.
     fn end_recovery(&mut self) {
         self.reordering.on_recovered();
         if self.phase == Phase::Recovery {

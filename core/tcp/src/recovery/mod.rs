@@ -1,15 +1,15 @@
-//! What was sent and is not acknowledged: loss, round-trip times, congestion.
+//! Loss recovery, round-trip times and congestion control for what was sent and is not acknowledged.
 //!
-//! One [`Recovery`] a connection. Whoever owns it tells what was sent and what was acknowledged, and asks what to send:
-//! 1. while [`Recovery::next_retransmission`] names a range, that is sent again ([`Recovery::on_retransmitted`]);
+//! One [`Recovery`] per connection. Its owner reports what was sent and what was acknowledged, and asks what to send:
+//! 1. while [`Recovery::next_retransmission`] returns a range, that is retransmitted ([`Recovery::on_retransmitted`]);
 //! 2. then new bytes, at most [`Recovery::send_room`] ([`Recovery::on_sent`]). A sender with more than that to send
 //!    waits for room for a whole segment, unless nothing is in flight;
-//! 3. with nothing new to send, what [`Recovery::spare_retransmission`] names;
-//! 4. when [`Recovery::wants_probe`], one new segment whatever the room, or [`Recovery::last_segment`] again, and then
+//! 3. with nothing new to send, the range that [`Recovery::spare_retransmission`] returns;
+//! 4. when [`Recovery::wants_probe`], one new segment regardless of the room, or [`Recovery::last_segment`] again, and then
 //!    [`Recovery::on_probe`].
 //!
-//! Ask again after each acknowledgement and each of its three timers: it sets and stops them in the connection's table, and is
-//! told which of them has expired ([`Recovery::on_overdue`], [`Recovery::on_probe_due`], [`Recovery::on_timeout`]).
+//! The owner asks after each acknowledgement and each of the three timers, which `Recovery` sets and stops. It reports those
+//! that have expired: [`Recovery::on_overdue`], [`Recovery::on_probe_due`], [`Recovery::on_timeout`].
 
 mod acknowledged;
 pub mod congestion;
@@ -46,40 +46,40 @@ use undo::Undo;
 /// An acceptable acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack<'a> {
-    /// What the peer expects next: between SND.UNA and SND.NXT, counts as SND.UNA otherwise.
+    /// The acknowledgement number; outside of SND.UNA to SND.NXT it counts as SND.UNA.
     pub una: Seq,
-    /// SACK blocks, the D-SACK not among them. What was never sent is ignored.
+    /// SACK blocks without the D-SACK. Blocks of bytes never sent are ignored.
     pub sack: &'a [(Seq, Seq)],
-    /// What the peer received twice (RFC 2883).
+    /// The D-SACK block: bytes that the peer received twice (RFC 2883).
     pub dsack: Option<(Seq, Seq)>,
-    /// As RFC 5681 §2 defines it: nothing new acknowledged, no data, the window unchanged, something outstanding.
+    /// A duplicate as in RFC 5681 §2: nothing new acknowledged, no data, the window unchanged, something outstanding.
     pub is_duplicate: bool,
     /// SACK was negotiated.
     pub has_sack: bool,
-    /// By the timestamp echoed, where there is one and something new is acknowledged (RFC 7323 §4.1). Used where send
-    /// times do not tell, and to recognise what was sent again for nothing.
+    /// The round trip by the echoed timestamp, if there is one and new bytes are acknowledged (RFC 7323 §4.1). Used if send
+    /// times are ambiguous, and to detect spurious retransmissions.
     pub rtt: Option<Duration>,
-    /// The window from `una` on.
+    /// The peer's window from `una` on, in bytes.
     pub peer_window: u64,
 }
 
-/// What an acknowledgement did.
+/// The effect of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acked {
-    /// Newly acknowledged cumulatively; a SYN or a FIN counts one.
+    /// Bytes newly acknowledged cumulatively; a SYN or a FIN counts one.
     pub bytes: u64,
-    /// Newly known to have arrived, SACKed ones included.
+    /// Bytes newly known to have arrived, SACKed ones included.
     pub delivered: u64,
-    /// A recovery is over.
+    /// A recovery has ended.
     pub is_recovered: bool,
-    /// A reduction of the window turned out to be wrong and was taken back.
+    /// A reduction of the window was spurious and was undone.
     pub is_undone: bool,
 }
 
-/// What happened to a connection.
+/// Totals of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Segments sent again, probes included.
+    /// Retransmitted segments, probes included.
     pub retransmissions: u32,
     /// Recoveries without a timeout.
     pub fast_recoveries: u32,
@@ -89,11 +89,11 @@ pub struct Counters {
     pub probes: u32,
     /// D-SACKs received.
     pub duplicates: u32,
-    /// Reductions of the window taken back.
+    /// Reductions of the window that were undone.
     pub undone: u32,
 }
 
-/// See the module.
+/// Loss recovery and congestion control of one connection.
 #[derive(Clone, Debug)]
 pub struct Recovery {
     limits: Limits,
@@ -102,9 +102,9 @@ pub struct Recovery {
     congestion: Congestion,
     mss: u32,
     has_sack: bool,
-    /// Nothing is missing, marked, sent twice or probed for, so that an acknowledgement can be taken quickly.
+    /// Nothing is marked, sent twice or probed for, so that an acknowledgement can take the fast path.
     is_quiet: bool,
-    /// The SYN is on the way: it is no data.
+    /// The SYN is in flight; it is not data.
     is_handshake: bool,
     peer_window: u64,
     phase: Phase,
@@ -112,43 +112,43 @@ pub struct Recovery {
     recovery_point: Seq,
     reduction: Reduction,
     undo: Option<Box<Undo>>,
-    /// Without SACK: what duplicate acknowledgements tell to have left the network, in bytes.
+    /// Without SACK: bytes that have left the network according to duplicate acknowledgements.
     duplicated: u64,
     /// Without SACK: duplicate acknowledgements in a row.
     duplicates: u32,
-    /// How many segments later ones must arrive before a missing one counts as lost.
+    /// How many later segments must arrive before a missing one counts as lost.
     threshold: u32,
     reordering: Reordering,
     hystart: HyStart,
-    /// The last sent of what has arrived: its send time and its end.
+    /// Send time and end of the segment that was sent last among those that have arrived.
     latest: (Time, Seq),
-    /// How long it took, and its acknowledgement.
+    /// The time from its transmission to its acknowledgement.
     latest_rtt: Duration,
-    /// The window was the limit when the byte before this one was sent.
+    /// End of the last bytes that were sent while the congestion window was the limit.
     limited_to: Seq,
-    /// The most that was in flight in this round, which ends when `used_to` is acknowledged.
+    /// The most bytes in flight in this round, which ends when `used_to` is acknowledged.
     used: u64,
     used_to: Seq,
     sent_at: Time,
-    /// When only the peer's window held up what there was to send, for the last time.
+    /// When last only the peer's window prevented sending.
     blocked_at: Time,
     progress_at: Time,
     backoffs: u32,
     timeouts: u32,
-    /// A probe is to be sent; SND.NXT when this was found.
+    /// A probe must be sent; the value is SND.NXT when it became due.
     probe_wanted: Option<Seq>,
     probe: Option<Probe>,
     counters: Counters,
 }
 
-/// The longest IP packet, about. Longer segments count as this.
+/// Bound of the segment size: about the longest IP packet.
 const MSS_MAX: u32 = 1 << 16;
 
-/// RFC 5681's duplicate acknowledgements before a fast retransmit; more where segments come out of order.
+/// Duplicate acknowledgements before a fast retransmit (RFC 5681); more where segments arrive out of order.
 const THRESHOLD_MIN: u32 = 3;
 
 impl Recovery {
-    /// Of a connection that begins: SND.UNA = SND.NXT = `first`, the SYN's sequence number.
+    /// For a new connection: SND.UNA = SND.NXT = `first`, the sequence number of the SYN.
     pub fn new(now: Time, settings: &Settings, mss: u32, has_sack: bool, first: Seq) -> Recovery {
         let (mss, limits) = (mss.clamp(1, MSS_MAX), Limits::new(settings));
         Recovery {
@@ -213,23 +213,23 @@ impl Recovery {
         self.arm_probe(now, timers);
     }
 
-    /// How many new bytes may be sent now. Nothing while there is something to retransmit: that goes first.
+    /// How many new bytes may be sent now. 0 while there is something to retransmit: that goes first.
     pub fn send_room(&self) -> u64 {
         if self.scoreboard.has_lost_to_send() {
             return 0;
         }
-        // Before three duplicates, what they tell to have left makes room as well: limited transmit (RFC 3042).
+        // Even fewer than three duplicates reduce `pipe`, which gives room for limited transmit (RFC 3042).
         let room = self.cwnd().saturating_sub(self.pipe());
         room.min(self.limits.window_max(self.mss).saturating_sub(self.in_flight()))
     }
 
-    /// The same while it is [quiet](Self::is_quiet): all that is outstanding is on its way.
+    /// The same while the connection is [quiet](Self::is_quiet): all that is outstanding counts as in the network.
     #[inline]
     pub(crate) fn quiet_room(&self) -> u64 {
         self.cwnd().min(self.limits.window_max(self.mss)).saturating_sub(self.in_flight())
     }
 
-    /// A lost range to send again now, of at most `mss` bytes, when the congestion window and the peer's allow it.
+    /// A lost range of at most `mss` bytes to retransmit now, if the congestion window and the peer's permit it.
     pub fn next_retransmission(&self, mss: u32) -> Option<(Seq, Seq)> {
         if !self.scoreboard.has_lost_to_send() {
             return None;
@@ -238,8 +238,8 @@ impl Recovery {
         (self.window_allows(to - from) && self.peer_allows(from, to)).then_some((from, to))
     }
 
-    /// What to send again when there are no new bytes to send: missing but not yet thought lost, or the last segment,
-    /// once a recovery (RFC 6675 §4, NextSeg rules 3 and 4).
+    /// A range to retransmit when there are no new bytes to send: missing but not considered lost yet, or, once per
+    /// recovery, the last segment (RFC 6675 §4, NextSeg rules 3 and 4).
     pub fn spare_retransmission(&self, mss: u32) -> Option<(Seq, Seq)> {
         if self.phase != Phase::Recovery || !self.has_sack || self.scoreboard.has_lost_to_send() {
             return None;
@@ -254,7 +254,7 @@ impl Recovery {
         (self.window_allows(to - from) && self.peer_allows(from, to)).then_some((from, to))
     }
 
-    /// This range was sent again.
+    /// This range was retransmitted.
     pub fn on_retransmitted(&mut self, now: Time, from: Seq, to: Seq, timers: &mut Timers) {
         let (from, to) = (from.max(self.una()), to.min(self.nxt()));
         if from >= to {
@@ -273,7 +273,7 @@ impl Recovery {
             undo.retransmitted(now);
         }
         if from == self.una() {
-            self.arm_timeout(now, timers); // the time it takes until this one is missed
+            self.arm_timeout(now, timers); // the timeout counts from this transmission
         }
         self.sent_at = now;
         self.counters.retransmissions = self.counters.retransmissions.saturating_add(1);
@@ -284,13 +284,13 @@ impl Recovery {
         pipe == 0 || self.cwnd() >= pipe.saturating_add(bytes)
     }
 
-    /// The first segment may be sent whatever the peer's window, as it probes it (RFC 9293 §3.8.6.1).
+    /// The first segment may be sent with any window of the peer, because it probes that window (RFC 9293 §3.8.6.1).
     fn peer_allows(&self, from: Seq, to: Seq) -> bool {
         from == self.una() || to - self.una() <= self.peer_window
     }
 
-    /// The segment size has changed, or become known. What is on the way in longer segments is to be sent again,
-    /// without a smaller window: it was not lost by congestion (RFC 1191 §6.5).
+    /// The segment size has changed, or become known. Longer segments in flight must be retransmitted, without a smaller
+    /// window: they were not lost by congestion (RFC 1191 §6.5).
     pub fn set_mss(&mut self, mss: u32) {
         let mss = mss.clamp(1, MSS_MAX);
         if mss == self.mss {
@@ -310,14 +310,14 @@ impl Recovery {
         window.ssthresh = window.ssthresh.max(window.least());
     }
 
-    /// There is something to send, nothing is in flight, and only the peer's window is against it. That is no silence of this
-    /// end: every slow reader would cost its sender the window (RFC 5681 §4.1 and RFC 7661 §4.1 mean a sender without data).
+    /// Only the peer's window prevents sending, with nothing in flight. This does not count as idle: otherwise every slow
+    /// reader would cost its sender the window (RFC 5681 §4.1 and RFC 7661 §4.1 mean a sender without data).
     pub fn on_blocked(&mut self, now: Time) {
         self.blocked_at = now;
     }
 
-    /// Something is to be sent: after a silence of more than a timeout with nothing in flight, the window is the
-    /// initial one again (RFC 5681 §4.1).
+    /// Something is about to be sent. If nothing was in flight for longer than a timeout, the window returns to the initial
+    /// one (RFC 5681 §4.1).
     pub fn on_idle(&mut self, now: Time) {
         if self.in_flight() == 0
             && !self.is_handshake
@@ -330,28 +330,28 @@ impl Recovery {
         }
     }
 
-    /// Nothing is missing, marked, sent twice or probed for.
+    /// Whether nothing is marked, sent twice or probed for.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_quiet
     }
 
-    /// The oldest byte that is not acknowledged.
+    /// SND.UNA: the oldest byte that is not acknowledged.
     pub fn una(&self) -> Seq {
         self.scoreboard.una()
     }
 
-    /// The next new byte.
+    /// SND.NXT: the next new byte.
     pub fn nxt(&self) -> Seq {
         self.scoreboard.nxt()
     }
 
-    /// Sent and not acknowledged, in bytes.
+    /// Bytes sent and not acknowledged.
     pub fn in_flight(&self) -> u64 {
         self.scoreboard.in_flight()
     }
 
-    /// What is thought to be in the network, in bytes: at most what is in flight (RFC 6675 §4).
+    /// Bytes considered to be in the network: at most those in flight (RFC 6675 §4).
     pub fn pipe(&self) -> u64 {
         self.scoreboard.pipe().saturating_sub(self.duplicated)
     }
@@ -386,12 +386,12 @@ impl Recovery {
         self.rtt.variation()
     }
 
-    /// Which recovery, if any.
+    /// The state of recovery.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// By how many powers of two the timeout is backed off. Stays until a round trip was measured (Karn).
+    /// How often the timeout is doubled. Kept until a round trip is measured (Karn).
     pub fn backoffs(&self) -> u32 {
         self.backoffs
     }
@@ -401,12 +401,12 @@ impl Recovery {
         self.timeouts
     }
 
-    /// Since when nothing was acknowledged while something was outstanding.
+    /// The time of the last progress while something is outstanding.
     pub fn first_unacked_since(&self) -> Option<Time> {
         (self.in_flight() > 0).then_some(self.progress_at)
     }
 
-    /// What happened so far.
+    /// Totals of this connection.
     pub fn counters(&self) -> Counters {
         self.counters
     }

@@ -1,38 +1,38 @@
-//! Tail loss probes (RFC 8985 §7): when nothing is heard for two round trips, the last segment, or a new one, is sent
-//! before the retransmission timeout, so that its acknowledgement tells what is missing.
+//! Tail loss probes (RFC 8985 §7): after two round trips without an acknowledgement, the last segment, or a new one, is sent
+//! before the retransmission timeout, so that its acknowledgement shows what is missing.
 
 use crate::seq::Seq;
 
 /// How long a peer may delay the acknowledgement of a single segment (RFC 8985 §7.2): 200 ms.
 const ACK_DELAY_NS_MAX: u64 = 200_000_000;
 
-/// What both hosts may take besides, as Linux has it, 2 ms: paths can be shorter than a timer's tick.
+/// Slack for delays in both hosts, 2 ms as in Linux: paths can be shorter than a timer's tick.
 const SLACK_NS: u64 = 2_000_000;
 
-/// Before a round trip was measured (RFC 8985 §7.2): 1 s.
+/// The probe timeout before a round trip was measured (RFC 8985 §7.2): 1 s.
 const INITIAL_NS: u64 = 1_000_000_000;
 
-/// A probe that is out.
+/// An outstanding probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
-    /// What was sent, then, ended here.
+    /// SND.NXT when the probe had been sent.
     pub end: Seq,
-    /// It was no new data.
+    /// The probe repeated a segment.
     pub is_repeated: bool,
 }
 
-/// What became of the probe by an acknowledgement.
+/// What an acknowledgement shows about the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Open,
     /// Nothing was lost, or the probe was new data.
     Done,
-    /// The probe repaired a loss that nothing else would tell of (§7.4).
+    /// The probe repaired a loss that nothing else would reveal (§7.4).
     Repaired,
 }
 
 impl Probe {
-    /// §7.4.2.
+    /// Evaluates an acknowledgement (§7.4.2).
     pub(super) fn fate(&self, una: Seq, is_duplicate: bool, dsack: Option<(Seq, Seq)>) -> Fate {
         if una < self.end {
             Fate::Open

@@ -1,28 +1,28 @@
-//! How much later than others a segment may come, in time (RFC 8985 §6.2, `RACK_update_reo_wnd`).
+//! How long to wait for a segment that may only be out of order (RFC 8985 §6.2, `RACK_update_reo_wnd`).
 
 use crate::seq::Seq;
 
-/// After so many recoveries without a D-SACK the window is as small as ever.
+/// Recoveries after the last D-SACK until the window is the smallest again.
 const PERSISTS: u8 = 16;
 
-/// Wider is of no use: the window is at most a round trip, which is four quarters of the shortest one or more.
+/// Bound of the window. A wider one has no effect: it is limited to a round trip, which is four or more quarters.
 const QUARTERS_MAX: u32 = 1 << 16;
 
-/// What was seen of segments out of order.
+/// Observations of segments out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reordering {
-    /// Segments that were sent once have arrived out of order.
+    /// Segments have arrived out of order, or were retransmitted needlessly.
     is_seen: bool,
     /// The window, in quarters of the shortest round trip.
     quarters: u32,
-    /// Recoveries until it is one again.
+    /// Recoveries until the window is one quarter again.
     persists: u8,
-    /// D-SACKs count once until this is acknowledged.
+    /// Until this is acknowledged further D-SACKs do not count.
     round_end: Option<Seq>,
 }
 
 impl Reordering {
-    /// Of a path that was, or was not, seen to reorder.
+    /// `is_seen`: whether the path was seen to reorder.
     pub(super) fn new(is_seen: bool) -> Reordering {
         Reordering { is_seen, quarters: 1, persists: 0, round_end: None }
     }
@@ -35,12 +35,12 @@ impl Reordering {
         self.quarters
     }
 
-    /// Something arrived out of order, or was sent again needlessly.
+    /// A segment arrived out of order, or was retransmitted needlessly.
     pub(super) fn seen(&mut self) {
         self.is_seen = true;
     }
 
-    /// An acknowledgement has come; `is_needless`: it tells by D-SACK of a needless retransmission.
+    /// Handles an acknowledgement; `is_needless`: its D-SACK reports a needless retransmission.
     pub(super) fn on_ack(&mut self, una: Seq, nxt: Seq, is_needless: bool) {
         self.round_end = self.round_end.filter(|end| una < *end);
         if is_needless && self.round_end.is_none() {

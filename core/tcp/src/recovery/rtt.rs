@@ -2,20 +2,20 @@
 
 use core::time::Duration;
 
-/// A longer round trip than this (73 minutes) counts as this.
+/// Bound of a measured round trip: 73 minutes.
 const SAMPLE_NS_MAX: u64 = 1 << 42;
 
-/// The timeout after a SYN was sent again, until a round trip was measured (RFC 6298 §5.7).
+/// The timeout after the SYN was retransmitted, until a round trip is measured (RFC 6298 §5.7).
 const AFTER_SYN_TIMEOUT_NS: u64 = 3_000_000_000;
 
-/// What is known of the path's round trips, in nanoseconds.
+/// Estimates of the path's round-trip time, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rtt {
     /// Zero until the first sample.
     smoothed_ns: u64,
     variation_ns: u64,
     smallest_ns: u64,
-    /// Without backoff.
+    /// The retransmission timeout without backoff.
     rto_ns: u64,
     rto_ns_min: u64,
     rto_ns_max: u64,
@@ -43,7 +43,7 @@ impl Rtt {
         }
     }
 
-    /// A round trip was measured: never of what was sent twice, unless by timestamps (Karn; RFC 6298 §3).
+    /// Takes a measured round trip. Segments sent twice are measured only by timestamps (Karn; RFC 6298 §3).
     pub(super) fn sample(&mut self, rtt_ns: u64) {
         let rtt_ns = rtt_ns.clamp(1, SAMPLE_NS_MAX);
         self.smallest_ns = self.smallest_ns.min(rtt_ns);
@@ -57,21 +57,21 @@ impl Rtt {
         self.compute();
     }
 
-    /// The floor is one of the variation's term, as Linux has it: a steady long path gets slack as well, and a peer
-    /// may delay its acknowledgements on any path.
+    /// The minimum bounds the variation's term, as in Linux: a steady long path gets slack as well, and a peer may delay its
+    /// acknowledgements on any path.
     fn compute(&mut self) {
         let slack_ns = (4 * self.variation_ns).max(self.rto_ns_min);
         self.rto_ns = (self.smoothed_ns + slack_ns).clamp(1, self.rto_ns_max);
     }
 
-    /// The SYN was sent again, so its round trip is unknown (RFC 6298 §5.7).
+    /// The SYN was retransmitted, so its round trip is unknown (RFC 6298 §5.7).
     pub(super) fn syn_timed_out(&mut self) {
         if self.smoothed_ns == 0 {
             self.rto_ns = self.rto_ns.max(AFTER_SYN_TIMEOUT_NS).min(self.rto_ns_max);
         }
     }
 
-    /// The timeout after so many in a row, each twice the one before (RFC 6298 §5.5), in nanoseconds.
+    /// The timeout after `backoffs` timeouts, each twice the one before (RFC 6298 §5.5), in nanoseconds.
     pub(super) fn rto_ns(&self, backoffs: u32) -> u64 {
         if backoffs == 0 {
             return self.rto_ns;
@@ -98,7 +98,7 @@ impl Rtt {
         (self.smallest_ns < u64::MAX).then(|| Duration::from_nanos(self.smallest_ns))
     }
 
-    /// As another stack measured it.
+    /// Restores the estimates of an imported connection.
     pub(super) fn restore(&mut self, smoothed_ns: u64, variation_ns: u64, smallest_ns: u64) {
         if smoothed_ns > 0 {
             self.smoothed_ns = smoothed_ns.min(SAMPLE_NS_MAX);

@@ -1,35 +1,35 @@
-//! What a host chooses about recovery, the same for all its connections.
+//! Settings of loss recovery, the same for all connections of a host.
 
 use core::time::Duration;
 
-/// How the congestion window follows the path.
+/// The congestion control algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// RFC 9438, as most hosts of the Internet use it.
+    /// CUBIC (RFC 9438), as most hosts of the Internet use.
     Cubic,
-    /// RFC 5681.
+    /// NewReno (RFC 5681).
     NewReno,
 }
 
 /// Settings of recovery and congestion control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What the retransmission timeout exceeds the smoothed round-trip time by, at least.
+    /// The minimum by which the retransmission timeout exceeds the smoothed round-trip time.
     pub rto_min: Duration,
-    /// The longest retransmission timeout, backed off or not: at least 60 s by RFC 6298 §2.4.
+    /// The longest retransmission timeout, backed off or not: at least 60 s by RFC 6298 §2.5.
     pub rto_max: Duration,
     /// The retransmission timeout before the first measured round trip (RFC 6298 §2.1).
     pub rto_initial: Duration,
-    /// How the congestion window follows the path.
+    /// The congestion control algorithm.
     pub algorithm: Algorithm,
     /// The initial window, in segments (RFC 6928 §2).
     pub initial_window_segments: u32,
     /// Whether to send a tail loss probe before the retransmission timeout (RFC 8985 §7). Needs SACK.
     pub tail_loss_probe: bool,
-    /// Whether the first slow start slows down when round trips become longer, instead of going on to the first loss (HyStart++,
-    /// RFC 9406).
+    /// Whether the first slow start slows down when round trips become longer, instead of continuing to the first loss
+    /// (HyStart++, RFC 9406).
     pub hystart: bool,
-    /// The most that may be on the way, in bytes, whatever the congestion window.
+    /// The maximum number of bytes in flight, whatever the congestion window.
     pub window_bytes_max: u64,
 }
 
@@ -48,10 +48,10 @@ impl Default for Settings {
     }
 }
 
-/// Windows are at most this, whatever the settings: what window scaling can express (RFC 7323 §2.3).
+/// Bound of windows with any settings: what window scaling can express (RFC 7323 §2.3).
 const WINDOW_BYTES_LIMIT: u64 = 1 << 30;
 
-/// What each connection keeps of them.
+/// The settings that each connection keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     window_bytes_max: u64,
@@ -70,13 +70,12 @@ impl Limits {
         }
     }
 
-    /// The bound of all windows with segments of this size: two segments at least.
+    /// The bound of all windows in bytes, at least two segments of this size.
     pub(super) fn window_max(&self, mss: u32) -> u64 {
         self.window_bytes_max.max(2 * u64::from(mss))
     }
 
-    /// RFC 6928 §2: so many segments, but at most 14,600 bytes or two segments; as much less as the segments are fewer
-    /// than ten.
+    /// RFC 6928 §2: the configured number of segments, but at most 1,460 bytes for each of them, or two segments.
     pub(super) fn initial_window(&self, mss: u32) -> u64 {
         let (mss, segments) = (u64::from(mss), u64::from(self.initial_window_segments));
         (segments * mss).min((2 * mss).max(segments * 1460)).min(self.window_bytes_max.max(2 * mss))

@@ -1,4 +1,4 @@
-//! All of it as plain numbers, for a connection that moves to another host. Times are relative: clocks differ.
+//! The state of recovery in plain numbers, for a connection that moves. Times are relative, because clocks differ.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -19,15 +19,15 @@ use super::{Counters, Phase, Recovery, Settings, THRESHOLD_MIN};
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
-/// Of these the numbers are extended ones here, and those of the stream in [`spillway_wire::state`].
+/// Their sequence numbers are extended here, and count from the SYN in [`spillway_wire::state`].
 pub use spillway_wire::state::{
     Controller as ControllerState, Epoch as EpochState, Segment as SegmentState, Undo as UndoState,
 };
 
-/// Windows that an algorithm remembers are at most this: so calculations with them cannot overflow.
+/// Bound of windows that an algorithm remembers, so that calculations with them cannot overflow.
 const BYTES_MAX: u64 = 1 << 40;
 
-/// All that [`Recovery`] knows. Nothing is trusted when it is imported.
+/// The state of a [`Recovery`]. It is checked when it is imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryState {
     /// SND.UNA.
@@ -46,11 +46,11 @@ pub struct RecoveryState {
     pub cwnd: u64,
     /// The slow start threshold, in bytes; `u64::MAX` before the first loss.
     pub ssthresh: u64,
-    /// The algorithm's own.
+    /// The state of the congestion control algorithm.
     pub controller: ControllerState,
     /// The smoothed round-trip time in nanoseconds; zero before the first sample.
     pub srtt_ns: u64,
-    /// Its variation in nanoseconds.
+    /// The variation of the round-trip time in nanoseconds.
     pub rttvar_ns: u64,
     /// The shortest round trip in nanoseconds.
     pub rtt_min_ns: u64,
@@ -58,42 +58,42 @@ pub struct RecoveryState {
     pub backoffs: u32,
     /// Timeouts since something was last acknowledged.
     pub timeouts: u32,
-    /// Which recovery.
+    /// The state of recovery.
     pub phase: Phase,
-    /// Where it ends, or the last one ended.
+    /// Where the recovery ends, or the last one ended.
     pub recovery_point: Seq,
-    /// In flight when it began, arrived since, sent since, in bytes (RFC 9937).
+    /// Bytes in flight when the recovery began, delivered since, and sent since (RFC 9937).
     pub reduction: [u64; 3],
-    /// Where its highest retransmission ended.
+    /// End of the highest retransmission of the recovery.
     pub high_rxt: Seq,
-    /// Its last segment was sent again.
+    /// The recovery has retransmitted the last segment.
     pub is_rescued: bool,
-    /// Without SACK: what duplicates told, in bytes, and their number.
+    /// Without SACK: bytes that have left the network according to duplicate acknowledgements, and the number of these.
     pub duplicated: (u64, u32),
-    /// How many later segments tell that one is lost.
+    /// How many later segments must arrive before a missing one counts as lost.
     pub threshold: u32,
-    /// Up to where the window was the limit.
+    /// End of the last bytes that were sent while the congestion window was the limit.
     pub limited_to: Seq,
-    /// How long ago anything was sent, in nanoseconds.
+    /// Time since anything was sent, in nanoseconds.
     pub sent_age_ns: u64,
-    /// How long ago anything was acknowledged, in nanoseconds.
+    /// Time since anything was acknowledged, in nanoseconds.
     pub progress_age_ns: u64,
-    /// How long ago what has arrived was sent, the last of it, in nanoseconds.
+    /// Time since the transmission of the segment that was sent last among those that have arrived, in nanoseconds.
     pub latest_age_ns: u64,
-    /// Until the retransmission timeout, in nanoseconds, when it runs.
+    /// Time until the retransmission timeout, in nanoseconds, if it runs.
     pub rto_in_ns: Option<u64>,
-    /// Until a tail loss probe, in nanoseconds, when one is due.
+    /// Time until a tail loss probe, in nanoseconds, if one is due.
     pub probe_in_ns: Option<u64>,
-    /// A probe is out: where it ended, and whether it was no new data.
+    /// An outstanding probe: its end, and whether it repeated a segment.
     pub probe: Option<(Seq, bool)>,
-    /// What to take back.
+    /// The state to restore if the recovery is spurious.
     pub undo: Option<UndoState>,
-    /// What is on the way.
+    /// The segments in flight.
     pub segments: Vec<SegmentState>,
 }
 
 impl Recovery {
-    /// For another host. A probe that is wanted is due again at once.
+    /// Exports the state for another host. A probe that must be sent is exported as due at once.
     pub fn export(&self, now: Time, timers: &Timers) -> RecoveryState {
         let age = |then: Time| now.0.saturating_sub(then.0);
         let until = |timer| timers.get(timer).map(|then| then.0.saturating_sub(now.0));
@@ -149,8 +149,8 @@ impl Recovery {
         }
     }
 
-    /// From another host; `None` when it contradicts itself or a bound. Windows are cut to this host's settings; the
-    /// algorithm begins anew when this host uses the other one. Its timers run on in `timers`.
+    /// Imports the state of another host; `None` if it contradicts itself or exceeds a bound. Windows are limited to this
+    /// host's settings; the algorithm begins anew if this host uses the other one. Sets the state's timers in `timers`.
     pub fn import(
         now: Time,
         settings: &Settings,
@@ -206,7 +206,7 @@ impl Recovery {
         recovery.duplicated = state.duplicated.0.min(scoreboard.pipe());
         recovery.duplicates = state.duplicated.1;
         recovery.threshold = state.threshold.clamp(THRESHOLD_MIN, super::loss::THRESHOLD_MAX);
-        // What does not travel: D-SACKs counted for the reordering window, and rounds of slow start, which begin anew.
+        // Not exported: D-SACKs counted for the reordering window, and rounds of HyStart++, which begin anew.
         recovery.reordering = Reordering::new(recovery.threshold > THRESHOLD_MIN);
         recovery.limited_to = state.limited_to.min(state.nxt);
         (recovery.used, recovery.used_to) = (state.nxt - state.una, state.nxt);
@@ -229,7 +229,7 @@ impl Recovery {
     }
 }
 
-/// A send time before this clock began cannot be told: the round trip would look too short, so it counts as sent twice.
+/// A segment sent before this clock began counts as sent twice: its round trip cannot be measured, and would look too short.
 fn import_segment(now: Time, state: &SegmentState) -> Segment {
     let is_before = state.age_ns > now.0;
     Segment {

@@ -1,4 +1,4 @@
-//! The retransmission timeout (RFC 6298 §5) and the time of tail loss probes.
+//! The retransmission timeout (RFC 6298 §5) and the timer of tail loss probes.
 
 use alloc::boxed::Box;
 
@@ -10,15 +10,15 @@ use super::{Phase, Recovery};
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
-/// More would change nothing.
+/// Further backoffs would not change the timeout.
 const BACKOFFS_MAX: u32 = 32;
 
 impl Recovery {
-    /// Which of recovery's timers is due now, of those that have expired. One at a time: what it has found is sent before the
-    /// next one judges what is on its way.
+    /// Which of recovery's expired timers to handle now. One at a time: the segments that it causes are sent before the next
+    /// one judges what is in flight.
     #[must_use]
     pub fn first_expired(now: Time, timers: &Timers) -> Option<Timer> {
-        // A reduction that was undone may have brought the timeout before a probe.
+        // An undone reduction may have moved the timeout before the probe.
         let is_probe_late = timers.is_before(Timer::Retransmission, Timer::Probe);
         let next = if is_probe_late { Timer::Retransmission } else { Timer::Probe };
         [Timer::Reordering, next, Timer::Retransmission]
@@ -26,7 +26,7 @@ impl Recovery {
             .find(|timer| timers.is_expired(*timer, now))
     }
 
-    /// [`Timer::Probe`] has expired: a tail loss probe is to be sent.
+    /// [`Timer::Probe`] has expired: a tail loss probe must be sent.
     pub fn on_probe_due(&mut self, now: Time, timers: &mut Timers) {
         debug_assert!(self.in_flight() > 0, "the timer stops when all is acknowledged");
         timers.stop(Timer::Probe);
@@ -34,8 +34,8 @@ impl Recovery {
         (self.probe_wanted, self.is_quiet) = (Some(self.nxt()), false);
     }
 
-    /// [`Timer::Retransmission`] has expired: all is to be sent again. Whether to give up instead is the caller's decision:
-    /// see [`Recovery::timeouts`] and [`Recovery::first_unacked_since`].
+    /// [`Timer::Retransmission`] has expired: everything must be retransmitted. Whether to give up instead is the caller's
+    /// decision: see [`Recovery::timeouts`] and [`Recovery::first_unacked_since`].
     pub fn on_timeout(&mut self, now: Time, timers: &mut Timers) {
         debug_assert!(self.in_flight() > 0, "the timer stops when all is acknowledged");
         self.retransmit_all();
@@ -44,22 +44,22 @@ impl Recovery {
         self.arm_timeout(now, timers);
     }
 
-    /// The time until what is outstanding is missed begins now.
+    /// Restarts the retransmission timeout.
     #[inline]
     pub(super) fn arm_timeout(&self, now: Time, timers: &mut Timers) {
         timers.set(Timer::Retransmission, after(now, self.rtt.rto_ns(self.backoffs)));
     }
 
-    /// RFC 6298 §5.4 to §5.6, RFC 5681 §3.1.
+    /// The reaction to a timeout (RFC 6298 §5.4 to §5.6, RFC 5681 §3.1).
     fn retransmit_all(&mut self) {
-        // Lost by the same timeout once more: the threshold stays (RFC 5681 §3.1, after equation 4).
+        // After a further timeout of the same segment the threshold stays (RFC 5681 §3.1, after equation 4).
         if self.timeouts == 0 {
             self.undo = Some(Box::new(Undo::new(self.congestion, &self.scoreboard)));
             if self.is_handshake {
                 self.congestion.window.cwnd = u64::from(self.mss); // no data was lost (RFC 5681 §3.1)
             } else {
                 if self.phase == Phase::Recovery {
-                    // The window of a recovery follows what is thought to be in the network; the threshold is what it aims at.
+                    // In recovery the window follows what is in the network; the threshold is the window that it aims at.
                     self.congestion.window.cwnd = self.ssthresh().min(self.limits.window_max(self.mss));
                 }
                 self.congestion.on_timeout(self.in_flight().min(self.cwnd()));
@@ -76,12 +76,12 @@ impl Recovery {
         self.counters.timeouts = self.counters.timeouts.saturating_add(1);
     }
 
-    /// Whether a tail loss probe is to be sent: a new segment, whatever the window's room, or the last one again.
+    /// Whether a tail loss probe must be sent: a new segment, whatever the window's room, or the last one again.
     pub fn wants_probe(&self) -> bool {
         self.probe_wanted.is_some()
     }
 
-    /// What to send as a probe when there is nothing new.
+    /// The range to send as a probe if there are no new bytes.
     pub fn last_segment(&self) -> Option<(Seq, Seq)> {
         self.scoreboard.last(self.mss)
     }
@@ -95,7 +95,7 @@ impl Recovery {
         self.counters.probes = self.counters.probes.saturating_add(1);
     }
 
-    /// RFC 8985 §7.2: at most when the timeout would be.
+    /// Sets the probe timer, at the latest to the time of the timeout (RFC 8985 §7.2).
     #[inline]
     pub(super) fn arm_probe(&self, now: Time, timers: &mut Timers) {
         let is_due = self.limits.tail_loss_probe && self.has_sack && (self.is_quiet || self.may_probe());
@@ -108,8 +108,8 @@ impl Recovery {
     }
 
     fn may_probe(&self) -> bool {
-        // In a recovery, too, unlike RFC 8985: Linux answers a retransmission with a single acknowledgement, for it
-        // compresses the SACKs before, and without that one nothing would be heard until the timeout.
+        // Unlike RFC 8985 in recovery, too: Linux compresses SACKs and answers a retransmission with a single
+        // acknowledgement; if that is lost, nothing arrives until the timeout.
         let may_be_silent = match self.phase {
             Phase::Open => self.scoreboard.sacked() == 0,
             Phase::Recovery => true,
@@ -119,7 +119,6 @@ impl Recovery {
     }
 }
 
-/// So many nanoseconds later.
 pub(super) fn after(now: Time, ns: u64) -> Time {
     Time(now.0.saturating_add(ns))
 }

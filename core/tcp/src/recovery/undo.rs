@@ -1,4 +1,4 @@
-//! Taking back what was done about a loss that was none: segments were late, or their acknowledgements were.
+//! Undoes the reaction to a spurious loss: segments, or their acknowledgements, were only late.
 
 use core::time::Duration;
 
@@ -9,24 +9,24 @@ use super::scoreboard::{Delivered, Scoreboard};
 use super::{Ack, Phase, Recovery};
 use crate::seq::Seq;
 
-/// How exact timestamps are: two ticks of the usual millisecond.
+/// Error of timestamps: two ticks of the usual millisecond.
 const TIMESTAMP_ERROR: Duration = Duration::from_millis(2);
 
-/// What was before a recovery.
+/// The state before a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Undo {
     pub congestion: Congestion,
-    /// What was in flight when it began.
+    /// The range in flight when the recovery began.
     pub from: Seq,
     pub to: Seq,
-    /// Retransmissions of which the peer has not told that they were needless.
+    /// Retransmissions that the peer has not reported as needless.
     pub open: u32,
-    /// When the first was sent.
+    /// When the first retransmission was sent.
     pub first_at: Option<Time>,
 }
 
 impl Undo {
-    /// What an earlier recovery sent again and is still on the way counts: its acknowledgement is as old.
+    /// Counts retransmissions in flight of an earlier recovery: acknowledgements as old as those do not show a spurious one.
     pub(super) fn new(congestion: Congestion, scoreboard: &Scoreboard) -> Undo {
         let again = scoreboard.segments.iter().filter(|segment| segment.retransmitted);
         let (open, first_at) = again.fold((0_u32, None), |(open, first_at), segment| {
@@ -42,11 +42,11 @@ impl Undo {
 }
 
 impl Recovery {
-    /// Whether the present recovery, or the last one, was for nothing:
-    /// - the timestamp acknowledged is older than the first retransmission (Eifel, RFC 3522);
+    /// Whether the present recovery, or the last one, was spurious:
+    /// - the echoed timestamp is older than the first retransmission (Eifel, RFC 3522);
     /// - each retransmission was received twice (RFC 2883, RFC 3708);
-    /// - after a timeout, something arrived that was sent before it and not again (F-RTO with SACK, RFC 5682 §3.1;
-    ///   one such acknowledgement is enough, as for Linux).
+    /// - after a timeout, a segment arrived that was sent before it and not retransmitted (F-RTO with SACK, RFC 5682 §3.1;
+    ///   one such acknowledgement is enough, as in Linux).
     pub(super) fn is_spurious(
         &mut self,
         now: Time,
@@ -73,7 +73,7 @@ impl Recovery {
             && undo.open > 0
             && let Some((from, to)) = ack.dsack.filter(is_ours)
         {
-            // One may tell of several segments in a row: as many as there are in it, as Linux counts.
+            // One D-SACK may report several adjacent segments: counted by their size, as in Linux.
             let segments = (to - from.max(undo.from)).div_ceil(u64::from(self.mss));
             undo.open = undo.open.saturating_sub(u32::try_from(segments).unwrap_or(u32::MAX));
             return undo.open == 0;

@@ -1,5 +1,5 @@
-//! ICMP as a stack needs it: `ping` is answered (RFC 1122 §3.2.2.6), and routers are heard, as far as they may be
-//! believed (RFC 9293 §3.9.2.2, RFC 5927).
+//! ICMP: answers `ping` (RFC 1122 §3.2.2.6), and acts on errors from routers as far as they can be trusted (RFC 9293
+//! §3.9.2.2, RFC 5927).
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
@@ -33,7 +33,7 @@ impl Stack {
         }
     }
 
-    /// Only who has seen one of our segments that is on its way is believed.
+    /// Acts on an error only if it quotes a segment that is in flight: others may be forged (RFC 5927 §4.1).
     fn handle_unreachable(&mut self, ours: Ipv4Addr, code: u8, next_hop_mtu: u16, inner: &[u8]) {
         let quoted = ipv4::Header::parse_quoted(inner).ok().and_then(|(header, payload)| {
             let is_ours = header.protocol == ipv4::PROTOCOL_TCP && header.source == ours;
@@ -51,7 +51,7 @@ impl Stack {
             }
             match code {
                 icmp::v4::CODE_FRAGMENTATION_NEEDED => connection.lower_mtu(next_hop_mtu),
-                // Hard errors end what is not established; the rest may heal (RFC 1122 §4.2.3.9, RFC 5461).
+                // A hard error ends an opening connection; others may be temporary (RFC 1122 §4.2.3.9, RFC 5461).
                 icmp::v4::CODE_PROTOCOL | icmp::v4::CODE_PORT if connection.is_opening() => {
                     connection.fail(LostReason::Refused);
                     connection.tell(cx);

@@ -1,4 +1,4 @@
-//! From a frame to a connection.
+//! Input: from a received frame to the connection.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
@@ -18,7 +18,7 @@ use crate::narrow::in_packet;
 use crate::neighbour::Heard;
 
 impl Stack {
-    /// A frame has come. Pass the delivery on first, then [`poll_event`](Self::poll_event) until there is nothing.
+    /// Handles a received frame. Pass the delivery on first, then call [`poll_event`](Self::poll_event) until it is `None`.
     pub fn handle_frame(&mut self, now: Time, frame: &[u8]) -> Option<Delivery> {
         self.now = self.now.max(now);
         self.counters.frames_received += 1;
@@ -41,7 +41,7 @@ impl Stack {
         None
     }
 
-    /// The frame has no effect.
+    /// Counts the frame as dropped; always returns `None`.
     #[cold]
     fn drop_frame<T>(&mut self, reason: Dropped) -> Option<T> {
         self.drop_it(reason);
@@ -60,14 +60,14 @@ impl Stack {
         if packet.operation == arp::Operation::Request {
             self.replies.push(Reply::Arp { mac, ip }, &mut self.counters);
         }
-        // Whoever is not on the link has no place in the table: it would push out those who are.
+        // Only addresses on the link enter the cache: others would displace them.
         if ip != self.settings.address && self.settings.next_hop(ip) == Some(ip) {
             let heard = match packet.operation {
                 arp::Operation::Request => Heard::Question,
                 arp::Operation::Reply => Heard::Reply,
             };
             self.neighbours.learned(self.now, ip, mac, heard);
-            // Whoever waited for this one, or for another, is asked again.
+            // The entry may be needed by a waiting connection: all of them look up their next hop again.
             self.touch_unresolved();
         }
     }
@@ -80,7 +80,7 @@ impl Stack {
         let is_for_us = header.target == self.settings.address;
         let ends = (header.target, header.source);
         match header.protocol {
-            // Connections that have moved here have kept their addresses, and routers answer to those.
+            // Imported connections keep their addresses, and ICMP errors about them go to those.
             ipv4::PROTOCOL_TCP if is_for_us || self.has_moved_here => {
                 return self.handle_tcp(source, ends, payload, ethernet::HEADER_BYTES + header_bytes);
             }
@@ -134,7 +134,7 @@ impl Stack {
         Some(Delivery { conn, range: start + range.start..start + range.end, end })
     }
 
-    /// A segment of no connection that lives. It may belong to one that has just come to be.
+    /// Handles a segment of no live connection. Returns the connection, if the segment creates one that must handle it.
     fn handle_stranger(
         &mut self,
         flow: Flow,

@@ -1,4 +1,4 @@
-//! Connections that peers begin (RFC 9293 §3.10.7.2), and what is done when too many do (RFC 4987 §3.6).
+//! Connections that peers open (RFC 9293 §3.10.7.2), and SYN cookies when there are too many (RFC 4987 §3.6).
 
 use alloc::boxed::Box;
 use core::net::SocketAddrV4;
@@ -15,19 +15,19 @@ use crate::dropped::Dropped;
 use crate::flow::Flow;
 use crate::narrow::{in_field, low_half};
 
-/// Sequence numbers of a connection begin so far behind those of the one before.
+/// Distance of an initial sequence number from the last one that an earlier connection of the same flow used.
 const APART: u32 = 1 << 16;
 
-/// What a listener makes of a segment.
+/// The result of a segment at a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Taken {
-    /// It is refused by a reset.
+    /// The segment is answered by a reset.
     Refused(Dropped),
-    /// It is ignored.
+    /// The segment is ignored.
     Dropped(Dropped),
-    /// All is done.
+    /// Nothing more is to be done with the segment.
     Done,
-    /// It belongs to this connection, which has just come to be.
+    /// The segment has created this connection, which must handle it.
     Continues(Conn),
 }
 
@@ -38,7 +38,7 @@ impl Stack {
         at.filter(|at| self.listening[*at])
     }
 
-    /// A segment of no connection. `last`: our last sequence number in one of the same flow that has closed.
+    /// Handles a segment of no connection. `last`: our last sequence number in a closed connection of the same flow.
     pub(super) fn handle_at_listener(
         &mut self,
         flow: Flow,
@@ -64,7 +64,7 @@ impl Stack {
         if self.half_open >= self.settings.half_open_max {
             return self.send_cookie(flow, mac, header);
         }
-        // Without room the peer asks again, and there may be some then.
+        // If the table is full the peer retransmits its SYN, and there may be room then.
         let Some(conn) = self.table.next() else { return Taken::Dropped(Dropped::TableFull) };
         self.begin(conn, listener, flow, mac, header, last);
         Taken::Done
@@ -83,7 +83,7 @@ impl Stack {
         if let Some(last) =
             last.filter(|last| initial.wrapping_sub(*last).cast_signed() < APART.cast_signed())
         {
-            // It has sent faster than the clock goes (RFC 9293 §3.6.1, MAY-2, 1).
+            // The earlier connection sent faster than the clock ticks (RFC 9293 §3.6.1, MAY-2, 1).
             initial = last.wrapping_add(APART);
         }
         let opening = self.opening(conn, listener, flow, mac, initial);
@@ -96,7 +96,7 @@ impl Stack {
         Opening {
             conn,
             flow,
-            listener: Some(in_field(listener as u64)), // settings have no more
+            listener: Some(in_field(listener as u64)), // settings allow no more listeners
             is_gated: self.settings.listeners[listener].is_gated,
             mac: Some(mac),
             initial,
@@ -104,11 +104,11 @@ impl Stack {
         }
     }
 
-    /// Answers a SYN without remembering it.
+    /// Answers a SYN by a cookie, without storing a connection.
     fn send_cookie(&mut self, flow: Flow, mac: Mac, syn: &tcp::Header) -> Taken {
         self.used_cookies.turn(self.cookies.counter(self.now));
         if !self.used_cookies.may_take() {
-            return Taken::Dropped(Dropped::SynQueueFull); // the peer asks again
+            return Taken::Dropped(Dropped::SynQueueFull); // the peer retransmits its SYN
         }
         let ends = cookie_flow(flow, syn.seq);
         let options = &syn.options;
@@ -120,7 +120,7 @@ impl Stack {
         let clock = options.timestamps.map(|_| self.timestamp(flow));
         let answer = self.cookies.answer(self.now, ends, offered, clock);
         let stamps = answer.timestamp.zip(options.timestamps);
-        // Without timestamps there is nowhere to keep the other options.
+        // Without timestamps a cookie cannot keep the other options.
         let header = tcp::Header {
             source: flow.local.port(),
             target: flow.peer.port(),
@@ -143,8 +143,8 @@ impl Stack {
         Taken::Done
     }
 
-    /// The end of a handshake that we may have answered with a cookie. Only while cookies of ours are out: of another stack's,
-    /// or of a time that we do not remember, nobody here knows what has come of them.
+    /// Handles an ACK that may return a cookie. Accepts cookies only while some of this stack's own may be outstanding: it
+    /// cannot know whether a cookie of another stack, or of its own before a restart, was used.
     fn accept_cookie(&mut self, listener: usize, flow: Flow, mac: Mac, header: &tcp::Header) -> Taken {
         if self.now >= self.cookies_until {
             return Taken::Refused(Dropped::NoConnection);
@@ -154,13 +154,13 @@ impl Stack {
         let echo = header.options.timestamps.map(|told| told.echo);
         let ends = cookie_flow(flow, peer_initial);
         let Some(cookie) = self.cookies.check(self.now, ends, initial, echo) else {
-            // Its acknowledgement may have been lost, so that this one is not the first: a reset would end what the peer
-            // takes for established, and what it sends again may be.
+            // The peer's first ACK may have been lost, and this be a later segment, which does not verify. A reset would end
+            // a connection that the peer takes for established; a retransmission of the first segment may verify.
             return Taken::Dropped(Dropped::CookieInvalid);
         };
         self.used_cookies.turn(self.cookies.counter(self.now));
         if self.used_cookies.contains(ends, initial) {
-            // What came of it is over, and this has come late.
+            // The connection that this cookie began is over, and the segment is late.
             return Taken::Refused(Dropped::CookieUsed);
         }
         if !self.used_cookies.may_take() {
@@ -185,7 +185,7 @@ impl Stack {
         let mut connection = Connection::accept(self.now, &self.settings, opening, &syn);
         connection.answered_by_cookie(self.now);
         self.table.add(Box::new(connection));
-        self.half_open += 1; // until the segment itself is handled
+        self.half_open += 1; // until it has handled the segment itself
         Taken::Continues(conn)
     }
 

@@ -1,9 +1,9 @@
 //! The stack: frames in, frames out, for many connections.
 //!
-//! - `table`: connections by slot and by flow; `time_wait`: those that have closed
-//! - `input`: from a frame to a connection; `icmp`: what routers and `ping` say
-//! - `listen`: those that begin; `used_cookies`: of which cookies one has
-//! - `moving`: connections that leave and come
+//! - `table`: connections by slot and by flow; `time_wait`: closed connections
+//! - `input`: from a frame to a connection; `icmp`: errors from routers, `ping`
+//! - `listen`: connections that peers open; `used_cookies`: cookies that were accepted
+//! - `moving`: connections that are exported and imported
 //! - `output`: from a connection to a frame; `replies`: answers that belong to no connection
 //! - `verbs`: [`Transport`](spillway_transport::Transport)
 
@@ -41,54 +41,54 @@ use table::Table;
 use time_wait::{TimeWait, TimeWaits};
 use used_cookies::UsedCookies;
 
-/// One core's TCP. Verbs are called by one driver, in turns:
+/// The TCP of one core. One driver calls its methods in turns:
 ///
-/// 1. [`handle_frame`](Self::handle_frame) for each frame that is there; its [`Delivery`](crate::Delivery) goes to the
+/// 1. [`handle_frame`](Self::handle_frame) for each waiting frame; its [`Delivery`](crate::Delivery) goes to the
 ///    application, then all of [`poll_event`](Self::poll_event);
 /// 2. [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) has come, and events again;
-/// 3. [`poll_transmit`](Self::poll_transmit) until there is nothing.
+/// 3. [`poll_transmit`](Self::poll_transmit) until it returns `None`.
 ///
 /// Between them the application uses [`Transport`](spillway_transport::Transport). [`drive`](crate::drive) does this for
 /// an [`Application`](spillway_transport::Application).
 #[derive(Debug)]
 pub struct Stack {
     settings: Settings,
-    /// Of the last verb that had one.
+    /// The latest time that a caller has passed.
     now: Time,
     table: Table,
     events: Events,
     spent: Spent,
     counters: Counters,
     drops: Drops,
-    /// Something was done with them: they may have something to send, and another time to wake.
+    /// Slots of connections that have changed in this turn: they may have something to send, or a new wake-up time.
     touched: VecDeque<u32>,
-    /// Have something to send, and nobody knows yet to whom.
+    /// Connections that have something to send while the Ethernet address of their next hop is unknown.
     unresolved: Vec<Conn>,
     wheel: Wheel,
     replies: Replies,
     neighbours: Neighbours,
     listening: Vec<bool>,
     half_open: u32,
-    /// That wait for others, or for a grant, of all connections.
+    /// Bytes of all connections that are out of order or not granted yet.
     late_bytes: usize,
     /// Bytes of memory of all send queues.
     held_bytes: usize,
     time_waits: TimeWaits,
     isn: Isn,
     cookies: Cookies,
-    /// Until then a peer may come back with a cookie.
+    /// Until then a peer may return a cookie of this stack.
     cookies_until: Time,
     used_cookies: UsedCookies,
     next_port: u16,
-    /// A connection has come with an address that may not be ours.
+    /// Whether a connection was imported whose local address is not this stack's own.
     has_moved_here: bool,
 }
 
 impl Stack {
-    /// A stack without connections, all listeners closed.
+    /// A stack without connections, with all listeners closed.
     ///
     /// # Errors
-    /// Settings that cannot be.
+    /// The first invalid setting.
     pub fn new(now: Time, settings: Settings) -> Result<Stack, SettingsError> {
         settings.check()?;
         Ok(Stack {
@@ -118,35 +118,35 @@ impl Stack {
         })
     }
 
-    /// What it was told.
+    /// The settings that the stack was created with.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// What has happened since it was made.
+    /// Totals since the stack was created.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Keeps the last `kept_max` frames and segments that are dropped from now on, for [`poll_dropped`](Self::poll_dropped).
-    /// 0, as at first, keeps none: then drops are only [counted](Self::counters).
+    /// Keeps the last `kept_max` frames and segments that are dropped after this call, for
+    /// [`poll_dropped`](Self::poll_dropped). 0, the default, keeps none: drops are only [counted](Self::counters).
     pub fn watch_drops(&mut self, kept_max: usize) {
         self.drops.watch(kept_max);
     }
 
-    /// What was dropped, and why, oldest first. Poll as often as it is of interest: only the last few are kept.
+    /// The oldest kept drop. Poll often: only the last few are kept.
     #[must_use]
     pub fn poll_dropped(&mut self) -> Option<Dropping> {
         self.drops.poll()
     }
 
-    /// What was received has no effect.
+    /// Counts the current frame or segment as dropped.
     #[cold]
     fn drop_it(&mut self, reason: Dropped) {
         self.drops.add(self.now, reason, &mut self.counters);
     }
 
-    /// Connections, half-open ones included.
+    /// The number of connections, half-open ones included.
     pub fn connections(&self) -> usize {
         self.table.len()
     }
@@ -156,13 +156,13 @@ impl Stack {
         !self.events.is_empty()
     }
 
-    /// What happened next, if anything. Poll until there is nothing, after each frame and each timeout.
+    /// The next event, if there is one. Call it until it returns `None`, after each frame and each timeout.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<(Conn, StackEvent)> {
         loop {
             let (conn, event) = self.events.pop()?;
             if self.table.get(conn).is_none() {
-                continue; // aborted meanwhile
+                continue; // aborted since
             }
             if matches!(event, StackEvent::Lost(_)) {
                 self.free(conn);
@@ -171,8 +171,8 @@ impl Stack {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due: exact, or a little early. Ask after each turn; before
-    /// [`poll_transmit`](Self::poll_transmit) has nothing more it is now.
+    /// When [`handle_timeout`](Self::handle_timeout) is due: exact, or slightly early. Call it when
+    /// [`poll_transmit`](Self::poll_transmit) has returned `None`; before that it may return the present time.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if !self.touched.is_empty() {
@@ -182,7 +182,7 @@ impl Stack {
         others.into_iter().flatten().min()
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) would find something; now and then it does not.
+    /// Whether [`handle_timeout`](Self::handle_timeout) may have something to do; occasionally it has not.
     #[inline]
     pub(crate) fn is_timeout_due(&self, now: Time) -> bool {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
@@ -191,7 +191,7 @@ impl Stack {
             || is_due(self.time_waits.next_at())
     }
 
-    /// Time has come to [`poll_timeout`](Self::poll_timeout). Early or late calls do no harm.
+    /// Handles timers when [`poll_timeout`](Self::poll_timeout) has come. Early or late calls are harmless.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.time_waits.expire(self.now);
@@ -203,7 +203,7 @@ impl Stack {
         }
     }
 
-    /// Whoever waits for somebody's Ethernet address looks again.
+    /// Lets all connections that wait for an Ethernet address look it up again.
     fn touch_unresolved(&mut self) {
         for conn in self.unresolved.drain(..) {
             if let Some(connection) = self.table.get_mut(conn) {
@@ -213,7 +213,7 @@ impl Stack {
         }
     }
 
-    /// Does something with a connection, and what follows of it.
+    /// Runs `act` on a connection, then updates the stack's totals and ends the connection if it is over.
     #[inline]
     fn with<R>(&mut self, conn: Conn, act: impl FnOnce(&mut Connection, &mut Context<'_>) -> R) -> Option<R> {
         let connection = self.table.get_mut(conn)?;
@@ -239,7 +239,8 @@ impl Stack {
         Some(result)
     }
 
-    /// A connection is over: nothing finds it any more but the event that says so.
+    /// Takes a connection that is over out of the flow table. Its slot is freed with its `Lost` event, at once if there is
+    /// none.
     fn end(&mut self, conn: Conn) {
         let Some(connection) = self.table.get(conn) else {
             debug_assert!(false, "the caller has just found that this connection of the table is over");
@@ -278,7 +279,7 @@ impl Stack {
         }
     }
 
-    /// The answer to a segment that belongs to nothing (RFC 9293 §3.10.7.1).
+    /// Answers a segment of no connection by a reset (RFC 9293 §3.10.7.1).
     fn refuse(&mut self, flow: Flow, mac: Mac, header: &tcp::Header, bytes: usize) {
         if header.flags.contains(Flags::RST) {
             return;
@@ -306,8 +307,8 @@ impl Stack {
     }
 }
 
-/// After anything that was done with a connection: it may have something to send. What that is, and when it wants to be
-/// woken, is found out once, when the turn ends.
+/// Call it after any change of a connection. What the connection has to send, and its wake-up time, are computed once, when
+/// the turn ends.
 #[inline]
 fn touch(touched: &mut VecDeque<u32>, connection: &mut Connection) {
     if !core::mem::replace(&mut connection.is_touched, true) {

@@ -1,4 +1,4 @@
-//! Connections that leave for another stack, and come from one.
+//! Connections that are exported to another stack, or imported from one.
 
 use alloc::boxed::Box;
 
@@ -17,7 +17,7 @@ impl Stack {
         self.table.get(conn)
     }
 
-    /// The connection goes on elsewhere.
+    /// Forgets an exported connection, and drops its later segments silently.
     pub(crate) fn let_go(&mut self, now: Time, conn: Conn) {
         self.now = self.now.max(now);
         let Some(connection) = self.table.get(conn) else {
@@ -33,7 +33,7 @@ impl Stack {
         self.counters.exported += 1;
     }
 
-    /// A connection comes from elsewhere.
+    /// Adds an imported connection.
     pub(crate) fn take_over(
         &mut self,
         now: Time,
@@ -52,7 +52,7 @@ impl Stack {
             return Err(ImportError::Present);
         }
         if let Some(half_open) = there {
-            // Whoever has forged a SYN meanwhile does not keep it out.
+            // A half-open connection does not prevent the import: its SYN may be forged.
             self.half_open -= 1;
             self.wheel.disarm(half_open.slot);
             self.free(half_open);
@@ -73,7 +73,7 @@ impl Stack {
         Ok(conn)
     }
 
-    /// A connection was broken off. Of our own address everything that is not there is refused; of others, only this.
+    /// Remembers an aborted connection at another address than our own, where unknown segments are otherwise ignored.
     pub(super) fn remember_broken(&mut self, flow: Flow) {
         if *flow.local.ip() != self.settings.address {
             let expiry = self.now + self.settings.time_wait;

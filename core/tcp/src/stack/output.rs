@@ -1,4 +1,4 @@
-//! From a connection to a frame.
+//! Output: from a connection to a frame.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
@@ -14,13 +14,13 @@ use crate::neighbour::Neighbours;
 use crate::settings::Settings;
 
 impl Stack {
-    /// Bytes that a frame may have: what [`poll_transmit`](Self::poll_transmit) needs.
+    /// The length of the longest frame in bytes: what [`poll_transmit`](Self::poll_transmit) needs.
     pub fn frame_bytes_max(&self) -> usize {
         ethernet::HEADER_BYTES + usize::from(self.settings.mtu)
     }
 
-    /// Writes the next frame to be sent, if there is one: its length. Call until there is none, at the end of each turn.
-    /// `slot` holds [`frame_bytes_max`](Self::frame_bytes_max); a shorter one gets nothing.
+    /// Writes the next frame into `slot` and returns its length. Call it at the end of each turn until it returns `None`.
+    /// `slot` must hold [`frame_bytes_max`](Self::frame_bytes_max) bytes; a shorter one gets nothing.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
         self.now = self.now.max(now);
@@ -34,13 +34,13 @@ impl Stack {
         Some(length)
     }
 
-    /// In turn, one segment each, so that none waits for another's many.
+    /// Round robin, one segment per connection, so that none waits for all segments of another.
     fn next_segment(&mut self, slot: &mut [u8]) -> Option<usize> {
         let (now, settings) = (self.now, &self.settings);
         while let Some(index) = self.touched.pop_front() {
             let Some(connection) = self.table.at_mut(index) else { continue };
             let peer = *connection.flow.peer.ip();
-            // Nobody is asked for who is not needed.
+            // Resolve a neighbour only if there is something to send.
             let is_searching = connection.mac.is_none() && connection.wants_transmit(settings);
             let mac = connection.mac.or_else(|| {
                 if !is_searching {
@@ -136,7 +136,7 @@ impl Stack {
     }
 }
 
-/// Whose card takes what is for this address.
+/// The Ethernet address of the next hop to `target`.
 fn resolve(now: Time, settings: &Settings, neighbours: &mut Neighbours, target: Ipv4Addr) -> Option<Mac> {
     neighbours.lookup(now, settings.next_hop(target)?)
 }

@@ -1,4 +1,4 @@
-//! Answers that belong to no connection: resets, last acknowledgements, ARP, `ping`.
+//! Answers that belong to no connection: resets, acknowledgements in TIME-WAIT, ARP, `ping`.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -10,13 +10,13 @@ use spillway_wire::packet::tcp;
 use crate::counters::Counters;
 use crate::flow::Flow;
 
-/// More wait only where frames come faster than they can be answered; nobody relies on one of them.
+/// Maximum number of waiting answers. More arise only from an excess of frames, and no peer depends on a single one.
 const WAITING_MAX: usize = 1024;
 
-/// One frame to be sent.
+/// A frame to be sent.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
-    /// A segment without bytes.
+    /// A segment without payload.
     Segment { flow: Flow, mac: Option<Mac>, header: tcp::Header },
     /// The answer to an ARP request.
     Arp { mac: Mac, ip: Ipv4Addr },

@@ -1,4 +1,4 @@
-//! Connections by slot, and by flow.
+//! Connections by slot and by flow.
 
 use alloc::boxed::Box;
 
@@ -15,7 +15,7 @@ use crate::isn::Key;
 pub(super) struct Table {
     slots: Slots<Box<Connection>>,
     flows: HashMap<Flow, u32, Keyed>,
-    /// Whose segment came last: segments come in trains (Jain and Routhier 1986).
+    /// Flow of the last segment: segments come in trains (Jain and Routhier 1986).
     last: Option<(Flow, u32)>,
 }
 
@@ -29,12 +29,12 @@ impl Table {
         self.slots.len()
     }
 
-    /// The name of the next connection, if there is room for one.
+    /// The id of the next connection, if there is room for one.
     pub(super) fn next(&self) -> Option<Conn> {
         self.slots.next_key().map(Conn::from)
     }
 
-    /// Adds a connection under the name that [`next`](Self::next) gave.
+    /// Adds a connection with the id that [`next`](Self::next) returned.
     pub(super) fn add(&mut self, connection: Box<Connection>) {
         let (flow, conn) = (connection.flow, connection.conn);
         let added = self.slots.insert(connection);
@@ -51,7 +51,7 @@ impl Table {
         self.slots.get_mut(conn).map(Box::as_mut)
     }
 
-    /// Whoever has this slot now.
+    /// The connection in this slot, of any generation.
     pub(super) fn at(&self, slot: u32) -> Option<&Connection> {
         self.slots.at(slot).map(|(_, connection)| connection.as_ref())
     }
@@ -72,7 +72,7 @@ impl Table {
         self.at(slot).map(|connection| connection.conn)
     }
 
-    /// Segments of this flow are not this connection's any more. Whether they were.
+    /// Removes a flow if it belongs to this connection; returns whether it did.
     pub(super) fn forget_flow(&mut self, flow: Flow, conn: Conn) -> bool {
         let is_its = self.flows.get(&flow) == Some(&conn.slot);
         if is_its {
@@ -82,7 +82,7 @@ impl Table {
         is_its
     }
 
-    /// The slot of a connection that is in the table may be used again.
+    /// Removes a connection, and its slot may be used again.
     pub(super) fn free(&mut self, conn: Conn) {
         let Some(connection) = self.slots.remove(conn) else {
             debug_assert!(false, "the caller has just looked this connection up");

@@ -1,5 +1,5 @@
-//! Connections that have closed, remembered so that a FIN that comes again is answered (RFC 9293 §3.6.1); and those that
-//! have moved away, or came from elsewhere and were broken off.
+//! Connections in TIME-WAIT, remembered so that a repeated FIN is answered (RFC 9293 §3.6.1); also connections that were
+//! exported, or were imported and then aborted.
 
 use alloc::collections::VecDeque;
 
@@ -12,36 +12,36 @@ use crate::flow::Flow;
 use crate::hasher::{Keyed, keyed};
 use crate::isn::Key;
 
-/// What is left of a connection.
+/// The state kept of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TimeWait {
-    /// It has closed.
+    /// The connection has closed.
     Closed {
-        /// The answer to whatever comes.
+        /// The answer to its segments.
         acknowledgement: tcp::Header,
-        /// TS.Recent, if there were timestamps.
+        /// TS.Recent, if timestamps were negotiated.
         stamps: Option<u32>,
     },
-    /// It came from elsewhere, under another address than ours, and was broken off: what comes is told so, as it is to ours.
+    /// Imported under another address than the stack's own, and aborted: its segments are answered by resets.
     Broken,
-    /// It goes on elsewhere: what comes here has come late, and an answer would end it. A SYN that is newer has not: then it
-    /// is over there, too.
+    /// The connection continues on another stack: segments that arrive here are late, and an answer would end it there. A
+    /// newer SYN is not late: the connection is over there, too.
     Moved {
-        /// What would have been said here next.
+        /// The acknowledgement that would have been sent here next.
         acknowledgement: tcp::Header,
-        /// TS.Recent, if there were timestamps.
+        /// TS.Recent, if timestamps were negotiated.
         stamps: Option<u32>,
     },
 }
 
-/// What to do about a segment of one.
+/// How to answer a segment of a remembered connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// For this reason.
+    /// Drop the segment for this reason.
     Nothing(Dropped),
     Refuse,
     Acknowledge(tcp::Header),
-    /// It is forgotten: a new connection begins (RFC 6191), its numbers after all that this one has used.
+    /// The connection was forgotten: a new one begins (RFC 6191), with sequence numbers after `last`.
     Begin {
         last: u32,
     },
@@ -51,15 +51,15 @@ pub(super) enum Answer {
 struct Entry {
     time_wait: TimeWait,
     until: Time,
-    /// Under what time it is in `order`.
+    /// The time under which the entry is in `order`.
     queued: Time,
 }
 
 #[derive(Debug)]
 pub(super) struct TimeWaits {
     entries: HashMap<Flow, Entry, Keyed>,
-    /// One place for each, in order of expiry, for all stay equally long; some are gone already. Not `spillway_parts::Delays`:
-    /// the queue's length has a fixed bound, at which the oldest entry is forgotten.
+    /// One place per entry in order of expiry, because all wait equally long; some places have lost their entry. Not
+    /// `spillway_parts::Delays`: this queue's length has a fixed bound, at which the oldest entry is forgotten.
     order: VecDeque<(Time, Flow)>,
     many_max: usize,
 }
@@ -70,14 +70,14 @@ impl TimeWaits {
         TimeWaits { entries, order: VecDeque::new(), many_max }
     }
 
-    /// Remembers a connection. Whether an older one was forgotten before its time.
+    /// Remembers a connection; returns whether an older one was forgotten before its expiry.
     pub(super) fn add(&mut self, flow: Flow, expiry: Time, entry: TimeWait) -> bool {
         let mut is_forgotten = false;
         if let Some(old) = self.entries.get_mut(&flow).filter(|old| old.queued == expiry) {
             (old.time_wait, old.until) = (entry, expiry);
             return false;
         }
-        // Of connections that come and go most places are of no use: they are no reason to forget others.
+        // If connections come and go, most places have no entry: remove those places rather than entries.
         if self.order.len() >= self.many_max && self.entries.len() <= self.many_max / 2 {
             let entries = &self.entries;
             self.order.retain(|(at, flow)| entries.get(flow).is_some_and(|entry| entry.queued == *at));
@@ -91,18 +91,18 @@ impl TimeWaits {
         is_forgotten
     }
 
-    /// Whose place this was in `order`.
+    /// Removes the entry of a place in `order`, unless it has another place meanwhile; returns whether it did.
     fn remove_if(&mut self, flow: Flow, queued: Time) -> bool {
         let is_it = self.entries.get(&flow).is_some_and(|entry| entry.queued == queued);
         is_it && self.entries.remove(&flow).is_some()
     }
 
-    /// It comes back.
+    /// Forgets a connection that returns by import.
     pub(super) fn forget(&mut self, flow: &Flow) {
         self.entries.remove(flow);
     }
 
-    /// Whether it has closed a while ago.
+    /// Whether a connection is in TIME-WAIT.
     pub(super) fn has_closed(&self, flow: &Flow) -> bool {
         self.entries.get(flow).is_some_and(|entry| matches!(entry.time_wait, TimeWait::Closed { .. }))
     }
@@ -120,7 +120,7 @@ impl TimeWaits {
         while let Some((at, flow)) = self.order.front().copied().filter(|(at, _)| *at <= now) {
             self.order.pop_front();
             match self.entries.get_mut(&flow).filter(|entry| entry.queued == at && entry.until > now) {
-                // A FIN has renewed it. It goes behind all others, and its end may so be late by a little.
+                // A repeated FIN has restarted the wait. The entry moves to the end, and may be removed slightly late.
                 Some(entry) => {
                     entry.queued = entry.until;
                     self.order.push_back((entry.until, flow));
@@ -130,8 +130,8 @@ impl TimeWaits {
         }
     }
 
-    /// A segment of a closed connection. `is_listening`: a new one may begin there. Resets do not shorten the wait (RFC 1337); a FIN that comes again makes it last
-    /// until `expiry` (RFC 9293 §3.10.7.4, eighth).
+    /// Handles a segment of a remembered connection. `is_listening`: a SYN may begin a new one. Resets do not shorten the
+    /// wait (RFC 1337); a repeated FIN extends it to `expiry` (RFC 9293 §3.10.7.4, eighth).
     pub(super) fn handle(
         &mut self,
         flow: &Flow,
@@ -163,7 +163,7 @@ impl TimeWaits {
         let occupies = payload_bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN);
         let asks = header.seq.wrapping_add(1) == acknowledgement.ack;
         if is_moved || (!occupies && !asks) {
-            return Some(Answer::Nothing(reason)); // two that wait would answer each other until the end of the wait
+            return Some(Answer::Nothing(reason)); // two ends in TIME-WAIT would answer each other endlessly
         }
         if has(Flags::FIN) {
             entry.until = entry.until.max(expiry);
@@ -189,7 +189,7 @@ mod tests {
         all.add(flow(1), Time(1_000), TimeWait::Broken);
         for moves in 0..100 {
             let moved = TimeWait::Moved { acknowledgement: tcp::Header::default(), stamps: None };
-            all.add(flow(2), Time(2_000 + moves / 2), moved); // two at a time
+            all.add(flow(2), Time(2_000 + moves / 2), moved); // two with the same expiry
             assert!(all.order.len() <= 8);
             assert!(all.contains(&flow(1)), "{moves}");
             if moves % 3 > 0 {

@@ -1,8 +1,8 @@
-//! Cookies of which a connection has come. A cookie stays good for a while, and the segment that brought it may be repeated
-//! for as long: after its connection is over it would begin that anew, and its bytes would come twice. So each is good once.
+//! Cookies that were accepted. A cookie stays valid for a while, and a late copy of the segment that returned it would begin
+//! its connection again and deliver its bytes twice. So each cookie is accepted once.
 //!
-//! Who is remembered has ended a handshake: a flood of forged SYNs takes no room here. When there is none, no cookie is
-//! given or taken until the oldest are not good any more; none is forgotten before.
+//! An entry is made only after a complete handshake, so a flood of forged SYNs takes no room here. If the table is full, no
+//! cookie is sent or accepted until the oldest entries expire; none is forgotten before.
 
 use hashbrown::HashSet;
 
@@ -14,18 +14,18 @@ use crate::isn::{Key, Purpose};
 pub(super) struct UsedCookies {
     key: Key,
     many_max: usize,
-    /// The counter of cookies that are made now.
+    /// The counter of cookies that are made in this period.
     counter: u64,
-    /// Used while that was the counter, and while the one before was. Older ones are good no more.
+    /// Cookies accepted in this period, and in the one before. Older cookies are no longer valid.
     present: Used,
     previous: Used,
 }
 
 #[derive(Debug)]
 struct Used {
-    /// Keyed hashes. Two are the same once in 2^64 times, and then a connection does not come to be.
+    /// Keyed hashes. Two collide once in 2^64 times, and then a connection is refused.
     names: HashSet<u64, Keyed>,
-    /// There was no room for one that was used elsewhere.
+    /// A cookie that was used on another stack had no room here.
     is_incomplete: bool,
 }
 
@@ -40,7 +40,7 @@ impl UsedCookies {
         UsedCookies { key, many_max, counter: 0, present: Used::new(key), previous: Used::new(key) }
     }
 
-    /// Forgets those that are good no more; to be called before anything else.
+    /// Forgets expired entries. Call it before any other method.
     pub(super) fn turn(&mut self, counter: u64) {
         if counter == self.counter {
             return;
@@ -50,7 +50,7 @@ impl UsedCookies {
         self.counter = counter;
     }
 
-    /// Whether another may be taken: it is known of all that were used, and there is room.
+    /// Whether another cookie may be accepted: all used ones are known, and there is room.
     pub(super) fn may_take(&self) -> bool {
         let is_incomplete = self.present.is_incomplete || self.previous.is_incomplete;
         !is_incomplete && self.present.names.len() + self.previous.names.len() < self.many_max
@@ -61,9 +61,9 @@ impl UsedCookies {
         self.present.names.contains(&name) || self.previous.names.contains(&name)
     }
 
-    /// A connection has come of it, here or elsewhere.
+    /// Adds a cookie that was used here, or by an imported connection.
     pub(super) fn add(&mut self, flow: cookies::Flow, initial: u32) {
-        // If it is there, it has been since it was first used, and will be for as long as it is good.
+        // An entry stays from the first use on for as long as the cookie is valid.
         if self.contains(flow, initial) {
             return;
         }
@@ -74,7 +74,7 @@ impl UsedCookies {
         }
     }
 
-    /// The cookie itself, and whose it is: with another one, the same peer may begin anew.
+    /// Hash of the cookie and of its connection: with another cookie the same peer may connect again.
     fn name(&self, flow: cookies::Flow, initial: u32) -> u64 {
         let numbers = u64::from(flow.peer_initial) << 32 | u64::from(initial);
         self.key.hash(Purpose::CookieUsed, flow.local, flow.peer, numbers)

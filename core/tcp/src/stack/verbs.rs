@@ -1,4 +1,4 @@
-//! The stack as a [`Transport`].
+//! Implements [`Transport`] for the stack.
 
 use alloc::boxed::Box;
 use core::net::{SocketAddr, SocketAddrV4};
@@ -11,22 +11,22 @@ use crate::connection::{Connection, Opening};
 use crate::flow::Flow;
 use crate::narrow::in_field;
 
-/// Ports of our own connections (RFC 6335 §6 gives 49152 on; Linux has more).
+/// Local ports of connections that this end opens (RFC 6335 §6 reserves 49152 and up; Linux uses more).
 const PORTS: core::ops::Range<u16> = 32_768..61_000;
 
 impl Stack {
-    /// Our end of a connection, as `getsockname` tells it; `None` when there is no such connection.
+    /// The local address of a connection, as `getsockname` returns it; `None` if there is no such connection.
     pub fn local_address(&self, conn: Conn) -> Option<SocketAddr> {
         self.table.get(conn).map(|connection| connection.flow.local.into())
     }
 
-    /// What our clock of timestamps to this peer shows at time zero.
+    /// The value of the timestamp clock for this peer at time zero.
     pub(super) fn timestamp_offset(&self, flow: Flow) -> u32 {
         let hashed = self.isn.timestamp_offset((*flow.local.ip()).into(), (*flow.peer.ip()).into());
         hashed.wrapping_add(self.isn.milliseconds(Time::ZERO))
     }
 
-    /// A port of ours that no connection with this peer has. Begins where nobody can guess (RFC 6056 §3.3.3).
+    /// A free local port for a connection to this peer. The search begins where others cannot guess (RFC 6056 §3.3.3).
     fn free_port(&mut self, peer: SocketAddrV4) -> Option<u16> {
         let many = PORTS.end - PORTS.start;
         let offset = self.isn.port_offset(self.settings.address.into(), peer.into());
@@ -48,7 +48,7 @@ impl Transport for Stack {
     fn connect(&mut self, now: Time, target: SocketAddr) -> Result<Conn, Full> {
         self.now = self.now.max(now);
         let conn = self.table.next().ok_or(Full)?;
-        // IPv6 has no path here: it is lost at once, as an unreachable network is.
+        // IPv6 is not supported: the connection is lost at once, as with an unreachable network.
         let peer = match target {
             SocketAddr::V4(peer) => peer,
             SocketAddr::V6(_) => SocketAddrV4::new(core::net::Ipv4Addr::UNSPECIFIED, 0),

@@ -19,25 +19,24 @@ pub fn settings(host: u8) -> Settings {
     Settings { listeners, ..Settings::new(Mac([2, 0, 0, 0, 0, host]), address, 24, Key([host; 16])) }
 }
 
-/// A stack, its application, and frames on their way to it.
+/// A stack, its application, and the frames in flight to it.
 pub struct Host<A> {
     pub stack: Stack,
     pub application: A,
     arriving: VecDeque<(Time, Vec<u8>)>,
 }
 
-/// What is asked of each frame: the host that sends it, and its bytes.
+/// Whether a frame arrives, by the host that sends it and its bytes.
 pub type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
 /// Alters frames on their way.
 pub type Rewrite = Box<dyn FnMut(usize, &mut [u8])>;
 
-/// Frames take a fixed time and arrive in order, unless a filter says otherwise.
+/// Frames take a fixed time and arrive in order, unless the filter drops them.
 pub struct Pair<A> {
     pub hosts: [Host<A>; 2],
     pub now: Time,
     pub delay: Duration,
-    /// Sees each frame and the host that sends it: whether it arrives.
     pub filter: Filter,
     pub rewrite: Option<Rewrite>,
 }
@@ -54,7 +53,7 @@ impl<A: Application> Pair<A> {
         Pair { hosts, now: Time::ZERO, delay: Duration::from_micros(25), filter, rewrite: None }
     }
 
-    /// Something is done with a host between two turns.
+    /// Runs `act` on a host between two turns.
     pub fn command<R>(&mut self, host: usize, act: impl FnOnce(Time, &mut A, &mut Stack) -> R) -> R {
         let one = &mut self.hosts[host];
         let result = act(self.now, &mut one.application, &mut one.stack);
@@ -62,7 +61,7 @@ impl<A: Application> Pair<A> {
         result
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     pub fn next_at(&self) -> Option<Time> {
         let of = |host: &Host<A>| {
             let frame = host.arriving.front().map(|(at, _)| *at);
@@ -71,7 +70,7 @@ impl<A: Application> Pair<A> {
         self.hosts.iter().filter_map(of).min()
     }
 
-    /// Goes on to the next thing that happens, at most so far.
+    /// Advances to the next event, but no further than `most`.
     pub fn step(&mut self, most: Duration) {
         let latest = self.now + most;
         self.now = self.next_at().unwrap_or(latest).clamp(self.now, latest);

@@ -1,4 +1,4 @@
-//! An application whose every byte is checked.
+//! An application that checks every byte.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! Which segments are the peer's, and of now (RFC 9293 §3.4, §3.10.7.4; RFC 5961 §5).
+//! Which segments are acceptable (RFC 9293 §3.4, §3.10.7.4; RFC 5961 §5).
 
 use crate::trace::*;
 
-/// Established, with a window of 1000 and `came` bytes heard.
+/// Established, with a window of 1000 bytes and `came` bytes received.
 fn window_of_1000(came: usize) -> Trace {
     let mut t = Trace::new(|settings| settings.initial_window = 1000);
     t.establish(syn());
@@ -26,7 +26,7 @@ fn a_segment_counts_when_it_touches_the_window() {
         (91, 20, 10),  // begins before it
         (1, 110, 10),  // much before it
         (101, 900, 900),
-        (101, 1200, 900), // ends behind it
+        (101, 1200, 900), // ends after it
         (1, 1200, 900),   // is larger than it
     ] {
         let mut t = window_of_1000(100);
@@ -95,7 +95,7 @@ fn bytes_with_an_old_acknowledgement_count() {
     t.hears("abc");
 }
 
-/// RFC 5961 §5: blind data has an acknowledgement out of thin air.
+/// RFC 5961 §5: blindly injected data has a guessed acknowledgement.
 #[test]
 fn bytes_with_an_acknowledgement_of_long_ago_do_not_count() {
     let mut t = Trace::open();
@@ -115,7 +115,7 @@ fn bytes_with_an_acknowledgement_of_long_ago_do_not_count() {
     t.hears("right");
 }
 
-/// Bytes beyond the window are cut off, and not acknowledged (§3.10.7.4, seventh).
+/// Bytes beyond the window are cut off and not acknowledged (§3.10.7.4, seventh).
 #[test]
 fn what_is_beyond_the_window_comes_again() {
     let mut t = window_of_1000(0);
@@ -127,7 +127,7 @@ fn what_is_beyond_the_window_comes_again() {
     assert_eq!(t.peer().heard, pattern(1, 1500));
 }
 
-/// MUST-66: acknowledgements and resets count while the window is shut.
+/// MUST-66: acknowledgements and resets count while the window is closed.
 #[test]
 fn a_shut_window_lets_acknowledgements_in() {
     let mut t = window_of_1000(1000);
@@ -136,12 +136,12 @@ fn a_shut_window_lets_acknowledgements_in() {
     t.recv(bytes(1001, "x").ack(11));
     t.expect(ack(1001).window(0));
     t.pass(secs(5));
-    t.nothing(); // nothing is sent again
+    t.nothing(); // nothing is retransmitted
     t.recv(rst(1001));
     t.lost(spillway_transport::LostReason::Reset);
 }
 
-/// §3.10.7.4: a byte that probes a shut window is answered, and comes again when it is open.
+/// §3.10.7.4: a byte that probes a closed window is answered, and retransmitted when the window is open.
 #[test]
 fn probes_of_a_shut_window_are_answered() {
     let mut t = window_of_1000(1000);
@@ -156,7 +156,7 @@ fn probes_of_a_shut_window_are_answered() {
     t.hears("p");
 }
 
-/// As Linux probes: without a byte, one before the window.
+/// Linux probes without a byte, with the number before the window.
 #[test]
 fn probes_before_the_window_are_answered() {
     let mut t = window_of_1000(1000);
@@ -166,7 +166,7 @@ fn probes_before_the_window_are_answered() {
     }
 }
 
-/// MUST-3: "the receiver MUST check it"; MUST-2 is held for every frame of these tests.
+/// MUST-3: "the receiver MUST check it"; MUST-2 is checked for every frame of these tests.
 #[test]
 fn damaged_segments_do_not_count() {
     let mut t = Trace::open();
@@ -181,7 +181,7 @@ fn damaged_segments_do_not_count() {
     t.hears("abc");
 }
 
-/// §3.4: numbers wrap; the tests' peer begins at 2^32 - 256.
+/// §3.4: numbers wrap; the peer of these tests begins at 2^32 - 256.
 #[test]
 fn sequence_numbers_wrap() {
     let mut t = Trace::open();
@@ -191,7 +191,7 @@ fn sequence_numbers_wrap() {
     assert_eq!(t.peer().heard, pattern(1, 1000));
 }
 
-/// A stream may be longer than there are numbers, where windows scale: here, the greatest distance in a window.
+/// A stream may be longer than the sequence space if windows are scaled: here the largest distance within a window.
 #[test]
 fn the_far_end_of_a_large_window_is_known_from_what_is_before_it() {
     let large = |settings: &mut spillway_tcp::Settings| {
@@ -207,7 +207,7 @@ fn the_far_end_of_a_large_window_is_known_from_what_is_before_it() {
     t.expect(ack(1));
 }
 
-/// Urgent bytes are bytes, as many as they are (MUST-31); RFC 6093 §5 asks for no more.
+/// Urgent bytes are delivered like others, any number of them (MUST-31); RFC 6093 §5 demands no more.
 #[test]
 fn urgent_bytes_are_bytes() {
     let mut t = Trace::open();

@@ -2,7 +2,7 @@
 
 use crate::trace::*;
 
-/// MUST-40, SHLD-18, SHLD-19: at most 500 ms; 40 here.
+/// MUST-40, SHLD-18, SHLD-19: at most 500 ms; 40 ms here.
 #[test]
 fn an_acknowledgement_may_wait_for_company() {
     let mut t = Trace::open();
@@ -17,7 +17,7 @@ fn an_acknowledgement_may_wait_for_company() {
     t.nothing();
 }
 
-/// MUST-58: what comes meanwhile is acknowledged with it, and does not make it wait longer.
+/// MUST-58: segments that arrive during the delay are acknowledged with the first, and do not extend the delay.
 #[test]
 fn one_acknowledgement_tells_of_many_segments() {
     let mut t = Trace::open();
@@ -32,7 +32,7 @@ fn one_acknowledgement_tells_of_many_segments() {
     t.quiet();
 }
 
-/// MUST-59: in one turn, one acknowledgement.
+/// MUST-59: one acknowledgement per turn.
 #[test]
 fn segments_of_one_turn_are_acknowledged_together() {
     let mut t = Trace::open();
@@ -41,7 +41,7 @@ fn segments_of_one_turn_are_acknowledged_together() {
     t.quiet();
 }
 
-/// SHLD-19, RFC 5681 §4.2: at least every second full segment. At first each, for its sender is in slow start.
+/// SHLD-19, RFC 5681 §4.2: at least every second full segment. The first ones each, because their sender is in slow start.
 #[test]
 fn every_second_full_segment_is_acknowledged() {
     let mut t = Trace::open();
@@ -60,7 +60,7 @@ fn every_second_full_segment_is_acknowledged() {
     }
 }
 
-/// A full segment that comes alone is all that its sender may send, or a tail loss probe: it is not left to wait.
+/// A single full segment is all that its sender may send, or a tail loss probe: its acknowledgement is not delayed for long.
 #[test]
 fn a_single_full_segment_is_acknowledged_soon() {
     let mut t = Trace::open();
@@ -80,8 +80,8 @@ fn a_single_full_segment_is_acknowledged_soon() {
     t.expect(ack(18_000));
 }
 
-/// The first ones whatever their size, as Linux: a peer with Nagle's algorithm that writes its first message in two parts waits
-/// for the acknowledgement of the first.
+/// The first segments of any size, as in Linux: a peer with Nagle's algorithm that writes its first message in two parts
+/// waits for the acknowledgement of the first.
 #[test]
 fn the_first_segments_are_acknowledged_at_once_however_small() {
     let mut t = Trace::open();
@@ -94,7 +94,7 @@ fn the_first_segments_are_acknowledged_at_once_however_small() {
     t.expect(ack(18));
 }
 
-/// Small ones only until they are answered, as Linux: an acknowledgement for each question would be a frame more.
+/// Small segments only until this end has replied, as in Linux: later each request would cost one more frame.
 #[test]
 fn small_segments_wait_once_this_end_has_answered() {
     let mut t = Trace::open();
@@ -122,7 +122,7 @@ fn bytes_of_ours_take_the_acknowledgement_with_them() {
     t.quiet();
 }
 
-/// RFC 5681 §4.2, MUST: out of order, at once.
+/// RFC 5681 §4.2, MUST: segments out of order are acknowledged at once.
 #[test]
 fn what_is_out_of_order_is_told_at_once() {
     let mut t = Trace::open();
@@ -152,7 +152,7 @@ fn what_fills_a_gap_is_told_at_once() {
 }
 
 /// While packets are lost or reordered, the last acknowledgement of a turn is repeated once after 2 ms of silence: if it is
-/// lost, a peer in recovery that has nothing more to send hears nothing until its timeout.
+/// lost, a peer in recovery with nothing more to send hears nothing until its timeout.
 #[test]
 fn the_last_acknowledgement_is_repeated_once_after_trouble() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1460).sack_ok(true));
@@ -167,7 +167,7 @@ fn the_last_acknowledgement_is_repeated_once_after_trouble() {
     t.expect(ack(3001).sack(&[]));
     t.pass(ms(500));
     t.quiet();
-    // Bytes that come in order, still within a second.
+    // Bytes in order, still within a second after the gap.
     t.recv_all([many(3001, 1000), many(4001, 1000)]);
     t.expect(ack(5001));
     assert_eq!(t.until_sent(), ms(2));
@@ -178,7 +178,7 @@ fn the_last_acknowledgement_is_repeated_once_after_trouble() {
     t.nothing_sent_later();
 }
 
-/// What the peer was told is repeated with its blocks; what came twice is told once (RFC 2883).
+/// A repetition has the SACK blocks, but not the duplicate, which is reported once (RFC 2883).
 #[test]
 fn a_repetition_tells_of_blocks_and_not_of_duplicates() {
     let mut t = Trace::open_sack();
@@ -191,7 +191,7 @@ fn a_repetition_tells_of_blocks_and_not_of_duplicates() {
     t.nothing_sent_later();
 }
 
-/// What waits for a grant was not out of order.
+/// Bytes that only waited for a grant were not out of order.
 #[test]
 fn nothing_is_repeated_without_trouble() {
     let mut t = Trace::new(|_| {});
@@ -221,7 +221,7 @@ fn an_end_is_told_at_once() {
     t.nothing_sent_later();
 }
 
-/// §3.10.7.4: or two would talk for ever.
+/// §3.10.7.4: otherwise two stacks would answer each other for ever.
 #[test]
 fn acknowledgements_are_not_acknowledged() {
     let mut t = Trace::open();
@@ -233,7 +233,7 @@ fn acknowledgements_are_not_acknowledged() {
     t.nothing_sent_later();
 }
 
-/// MUST-61, SHLD-28: the last bytes that are queued push; what has no bytes does not.
+/// MUST-61, SHLD-28: the last queued bytes have PSH; a segment without bytes has not.
 #[test]
 fn the_last_bytes_push() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -245,7 +245,7 @@ fn the_last_bytes_push() {
     t.expect(ack(3).push(false));
 }
 
-/// MUST-60, §3.9.1.3: bytes are delivered when they come, pushed or not.
+/// MUST-60, §3.9.1.3: bytes are delivered when they arrive, with PSH or without.
 #[test]
 fn bytes_need_no_push_to_be_delivered() {
     let mut t = Trace::open();
@@ -253,7 +253,7 @@ fn bytes_need_no_push_to_be_delivered() {
     t.hears("abc");
 }
 
-/// The transport's contract: an application that asks hears what its peer has.
+/// The transport's contract: an application that watches learns what the peer has acknowledged.
 #[test]
 fn the_application_hears_what_was_acknowledged() {
     let mut t = Trace::open();

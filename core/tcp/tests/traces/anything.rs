@@ -1,5 +1,5 @@
-//! Any frames, in every state: no panic (debug assertions and overflow checks are on), bounded tables, and an honest
-//! connection beside goes on. From seeds: a failure comes again.
+//! Random frames in every state: no panic (debug assertions and overflow checks are on), bounded tables, and an honest
+//! connection beside them continues. Seeded, so that a failure can be repeated.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::trace::*;
 
 const MAC_BYTES: usize = 6;
 
-/// xorshift64*: good enough, and the same everywhere.
+/// xorshift64*: random enough, and the same on every host.
 struct Random(u64);
 
 impl Random {
@@ -28,7 +28,7 @@ impl Random {
         (self.next() >> 33) as usize % many.max(1)
     }
 
-    /// Among those that hurt, or anything.
+    /// A byte that often causes trouble, or any byte.
     fn byte(&mut self) -> u8 {
         match self.below(4) {
             0 => 0,
@@ -41,7 +41,7 @@ impl Random {
 
 type Begin = fn(&mut Trace);
 
-/// How a connection of the first peer comes into each state.
+/// How a connection of the first peer reaches each state.
 const STATES: [(&str, Begin); 13] = [
     ("listen", |_| {}),
     ("syn-sent", |t| t.connect()),
@@ -101,7 +101,7 @@ fn established(t: &mut Trace) {
     t.grant(50_000);
 }
 
-/// A frame that could be right: of the present peer, near where its connection is.
+/// A plausible frame of the present peer, with numbers near those of its connection.
 fn plausible(t: &mut Trace, random: &mut Random) -> Vec<u8> {
     let near = |random: &mut Random, of: i64| match random.below(4) {
         0 => of,
@@ -136,7 +136,7 @@ fn plausible(t: &mut Trace, random: &mut Random) -> Vec<u8> {
     t.frame_of(one)
 }
 
-/// A message or a question of somebody else.
+/// An ICMP message or an ARP packet.
 fn other(t: &mut Trace, random: &mut Random) -> Vec<u8> {
     let segment = plausible(t, random);
     let mut inner = segment[ethernet::HEADER_BYTES..].to_vec();
@@ -156,8 +156,8 @@ fn other(t: &mut Trace, random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// Bytes changed, cut or added; mostly with the checksums made right again. Ethernet addresses stay: who forges those on a
-/// link is answered under them.
+/// Changes, cuts off or adds bytes, mostly with corrected checksums. Ethernet addresses stay: a forged one would only change
+/// where answers go.
 fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..random.below(4) {
         let at = 2 * MAC_BYTES + random.below(frame.len() - 2 * MAC_BYTES);
@@ -212,7 +212,7 @@ fn attack(t: &mut Trace, random: &mut Random) {
     t.forget();
 }
 
-/// The honest peer's bytes arrive, and so do ours; whatever was said in between.
+/// The honest peer's bytes arrive, and so do the application's.
 fn goes_on(t: &mut Trace) {
     let (heard, said) = (t.peer().heard.len() as i64, t.peer().said.len() as i64);
     t.peer().segments.clear();
@@ -262,13 +262,13 @@ fn storm(state: usize, seed: u64, frames: usize) {
         assert!(t.stack.connections() <= 50, "{name}, seed {seed}");
         goes_on(t.at(1));
     }
-    // Left alone, all comes to rest.
+    // Without further frames the stack comes to rest.
     t.at(0).pass(secs(3600));
     t.forget();
     goes_on(t.at(1));
 }
 
-/// For a long search: SPILLWAY_SEEDS, so many, from SPILLWAY_SEED on.
+/// For a long search: SPILLWAY_SEEDS is the number of seeds, SPILLWAY_SEED the first one.
 #[test]
 fn an_honest_connection_goes_on_beside_an_attack_in_every_state() {
     let number_of = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
@@ -280,7 +280,7 @@ fn an_honest_connection_goes_on_beside_an_attack_in_every_state() {
     }
 }
 
-/// The same frames at the same times, the same output, byte for byte.
+/// The same frames at the same times give the same output, byte for byte.
 #[test]
 fn the_stack_is_deterministic() {
     let run = |seed: u64| {

@@ -1,4 +1,4 @@
-//! Who has which address (RFC 826; RFC 1122 §2.3.2), and packets for others.
+//! ARP (RFC 826; RFC 1122 §2.3.2), and frames for others.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -8,7 +8,7 @@ use spillway_wire::packet::{arp, ipv4};
 
 use crate::trace::*;
 
-/// The next frame that is no segment, as an ARP packet.
+/// The next frame that is not a segment, as an ARP packet.
 fn next_arp(t: &mut Trace) -> Option<(Mac, arp::Packet)> {
     let frame = t.others.pop_front()?;
     let (header, packet) = ethernet::Header::parse(&frame).expect("a frame");
@@ -16,7 +16,7 @@ fn next_arp(t: &mut Trace) -> Option<(Mac, arp::Packet)> {
     Some((header.target, arp::Packet::parse(packet).expect("ARP")))
 }
 
-/// The application connects to whoever is not known on the link yet.
+/// The application connects to a host that is not known on the link yet.
 fn connecting_to(t: &mut Trace, ip: Ipv4Addr) -> Conn {
     t.peer().ip = ip;
     let conn = t.stack.connect(t.now, SocketAddr::from((ip, PEER_PORT))).expect("room for it");
@@ -43,7 +43,7 @@ fn a_question_about_others_is_not_answered() {
     assert!(t.others.is_empty());
 }
 
-/// The first segment waits for the answer.
+/// The first segment waits for the reply.
 #[test]
 fn an_unknown_neighbour_is_asked_for() {
     let mut t = Trace::new(|_| {});
@@ -58,13 +58,13 @@ fn an_unknown_neighbour_is_asked_for() {
     t.opened();
 }
 
-/// The peer, or its router, may get another card. Only what counts as the peer's tells so.
+/// The peer, or its router, may get another network card. Only acceptable segments show it.
 #[test]
 fn frames_go_where_the_peers_last_came_from() {
     let mut t = Trace::open();
     let other = Mac([2, 0, 0, 0, 0, 77]);
     t.peer().is_trusted = false;
-    // What is out of the window is answered as well, but not believed.
+    // A segment outside the window is answered, too, but its source address is not used.
     for (seq, card) in [(1, other), (90_000, PEER_MAC), (1001, other)] {
         let mut frame = t.frame_of(many(seq, 1000));
         frame[6..12].copy_from_slice(&card.0);
@@ -74,8 +74,8 @@ fn frames_go_where_the_peers_last_came_from() {
     }
 }
 
-/// RFC 1122 §2.3.2.1, RFC 9293 §3.8.3 (a): after two timeouts the router's card may be another; a peer that only waits would
-/// never tell.
+/// RFC 1122 §2.3.2.1, RFC 9293 §3.8.3 (a): after two timeouts the router may have another card, and a peer that only waits
+/// would never show it.
 #[test]
 fn whoever_does_not_answer_is_asked_for_again() {
     let mut t = Trace::open();
@@ -100,7 +100,7 @@ fn whoever_does_not_answer_is_asked_for_again() {
     assert_eq!(t.last_segment_to, other);
 }
 
-/// A reply that was damaged on its way, which no checksum tells, is soon put right.
+/// A reply that was damaged on its way, which no checksum detects, is soon corrected.
 #[test]
 fn a_wrong_answer_is_put_right_while_we_connect() {
     let mut t = Trace::new(|_| {});
@@ -118,7 +118,7 @@ fn a_wrong_answer_is_put_right_while_we_connect() {
     assert_eq!(t.last_segment_to, PEER_MAC);
 }
 
-/// RFC 1122 §2.3.2.1: at most once a second.
+/// RFC 1122 §2.3.2.1: at most one request a second.
 #[test]
 fn questions_are_repeated_each_second() {
     let mut t = Trace::new(|_| {});
@@ -137,7 +137,7 @@ fn a_neighbour_that_never_answers_is_lost() {
     assert_eq!(t.stack.connections(), 0);
 }
 
-/// What lies beyond the link is the gateway's.
+/// Packets for hosts beyond the link go to the gateway.
 #[test]
 fn far_hosts_are_reached_by_the_gateway() {
     let gateway = Ipv4Addr::new(10, 0, 0, 254);
@@ -156,7 +156,7 @@ fn without_a_gateway_far_hosts_are_out_of_reach() {
     assert!(t.others.is_empty());
 }
 
-/// Those whose segments come are answered where they came from; nobody is asked for.
+/// A peer whose segments arrive is answered at their source, without an ARP request.
 #[test]
 fn peers_that_speak_to_us_need_no_question() {
     let mut t = Trace::open();
@@ -165,7 +165,7 @@ fn peers_that_speak_to_us_need_no_question() {
     assert!(t.others.is_empty());
 }
 
-/// Frames for others, of protocols that are not spoken, or cut: nothing happens.
+/// Frames for others, of unknown protocols, or cut short have no effect.
 #[test]
 fn frames_that_are_not_for_us_are_ignored() {
     let mut t = Trace::new(|_| {});
@@ -191,7 +191,7 @@ fn frames_that_are_not_for_us_are_ignored() {
     t.expect(syn_ack());
 }
 
-/// Ethernet fills short frames up; the IP packet's length counts.
+/// Ethernet pads short frames; the length of the IP packet counts.
 #[test]
 fn padding_is_not_payload() {
     let mut t = Trace::open();
@@ -201,7 +201,7 @@ fn padding_is_not_payload() {
     t.hears("abc");
 }
 
-/// RFC 791 §3.2: options of IP are passed over (MUST-50).
+/// RFC 791 §3.2: options of IP are skipped (MUST-50).
 #[test]
 fn options_of_ip_are_passed_over() {
     let mut t = Trace::open();
@@ -215,7 +215,7 @@ fn options_of_ip_are_passed_over() {
     t.hears("abc");
 }
 
-/// Fragments are not put together: peers are told of a segment size that needs none, and may not cut (DF).
+/// Fragments are not reassembled: the advertised segment size makes them needless.
 #[test]
 fn fragments_are_ignored() {
     for bits in [0x20, 0x01] {
@@ -228,7 +228,7 @@ fn fragments_are_ignored() {
     }
 }
 
-/// What takes the slot of one that waited, and is gone, waits once itself.
+/// A connection that reuses the slot of an aborted one that waited for ARP is queued only once.
 #[test]
 fn who_is_given_up_while_its_neighbour_is_asked_for_leaves_nothing() {
     let mut t = Trace::new(|_| {});
@@ -243,7 +243,7 @@ fn who_is_given_up_while_its_neighbour_is_asked_for_leaves_nothing() {
     t.nothing();
 }
 
-/// A frame of a group's is nobody's: what we answered would go to everybody.
+/// A frame from a group address is ignored: an answer would go to all members.
 #[test]
 fn what_comes_from_a_group_is_not_answered() {
     let mut t = Trace::new(|_| {});
@@ -255,7 +255,7 @@ fn what_comes_from_a_group_is_not_answered() {
     t.expect(syn_ack());
 }
 
-/// Only neighbours have a place among the neighbours.
+/// Only hosts on the link enter the ARP cache.
 #[test]
 fn a_question_from_beyond_the_link_teaches_nothing() {
     let mut t = Trace::new(|_| {});

@@ -1,10 +1,10 @@
-//! How connections end (RFC 9293 §3.6, §3.10.4, §3.10.7.4).
+//! Closing connections (RFC 9293 §3.6, §3.10.4, §3.10.7.4).
 
 use spillway_transport::{LostReason, Transport};
 
 use crate::trace::*;
 
-/// Figure 12, from our side: and MUST-13, the wait.
+/// Figure 12 from our side, and MUST-13, the wait.
 #[test]
 fn we_close_first() {
     let mut t = Trace::open();
@@ -31,7 +31,7 @@ fn the_peer_closes_first() {
     t.recv(ack(2));
     t.lost(LostReason::Closed);
     t.recv(ack(2));
-    t.expect(rst(2)); // nothing is left of it
+    t.expect(rst(2)); // the connection is forgotten
 }
 
 #[test]
@@ -45,8 +45,8 @@ fn the_peer_acknowledges_with_its_own_end() {
     t.lost(LostReason::Closed);
 }
 
-/// Both have ended at once, and the peer's acknowledgement of our end was lost. It comes with its own once more, and then
-/// the peer may be gone.
+/// Both ends close at once, and the peer's acknowledgement of our FIN is lost. The peer's repeated FIN carries it once more,
+/// and then the peer may be gone.
 #[test]
 fn the_peer_acknowledges_our_end_with_its_repeated_one() {
     let mut t = Trace::open();
@@ -61,7 +61,7 @@ fn the_peer_acknowledges_our_end_with_its_repeated_one() {
     t.lost(LostReason::Closed);
 }
 
-/// MAY-1: half-closed, the other direction goes on, for as long as it takes.
+/// MAY-1: half-closed, the other direction continues for any time.
 #[test]
 fn half_closed_we_still_hear() {
     let mut t = Trace::open();
@@ -92,7 +92,7 @@ fn half_closed_we_still_speak() {
     t.expect(fin(3001));
 }
 
-/// §3.10.4: everything before the end is sent.
+/// §3.10.4: all bytes before the FIN are sent.
 #[test]
 fn the_end_comes_after_all_bytes() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(1500));
@@ -108,7 +108,7 @@ fn the_end_comes_after_all_bytes() {
     t.quiet();
 }
 
-/// §3.10.2: no bytes after the end.
+/// §3.10.2: no bytes are accepted after the FIN.
 #[test]
 fn there_is_no_room_after_the_end() {
     let mut t = Trace::open();
@@ -134,7 +134,7 @@ fn an_end_that_is_lost_is_sent_again() {
     t.nothing_sent_later();
 }
 
-/// The FIN's acknowledgement may come in two steps.
+/// Our bytes and our FIN may be acknowledged separately.
 #[test]
 fn bytes_may_be_acknowledged_without_the_end() {
     let mut t = Trace::open();
@@ -150,7 +150,7 @@ fn bytes_may_be_acknowledged_without_the_end() {
     t.lost(LostReason::Closed);
 }
 
-/// §3.10.7.4, eighth: a FIN that comes again is acknowledged again, and ends nothing twice.
+/// §3.10.7.4, eighth: a repeated FIN is acknowledged again, and ends nothing twice.
 #[test]
 fn an_end_that_comes_again_is_acknowledged_again() {
     let mut t = Trace::open();
@@ -193,7 +193,7 @@ fn an_end_may_come_before_the_bytes() {
     t.expect(ack(8));
 }
 
-/// A hostile peer: bytes that came out of order from beyond the end are not the stream's.
+/// A hostile peer: bytes that arrived out of order from beyond the FIN are not part of the stream.
 #[test]
 fn bytes_beyond_an_end_that_comes_later_are_not_delivered() {
     for beyond in [bytes(4, "beyond"), bytes(2, "bcbeyond"), bytes(9, "far beyond")] {
@@ -207,13 +207,13 @@ fn bytes_beyond_an_end_that_comes_later_are_not_delivered() {
         t.nothing_happens();
         let last = t.last();
         assert_eq!(last.ack, Some(5));
-        // What came twice before the end may be told (RFC 2883), nothing from beyond it.
+        // Duplicates before the FIN may be reported (RFC 2883), nothing beyond it.
         let is_before_the_end = |block: &(i64, i64)| block.1 <= 4;
         assert!(last.sack.iter().flatten().all(is_before_the_end), "and nobody is told of them: {last}");
     }
 }
 
-/// Nor may an end be before what was acknowledged and waits for a grant.
+/// A FIN before bytes that were acknowledged and wait for a grant is ignored.
 #[test]
 fn an_end_before_what_was_acknowledged_does_not_count() {
     let mut t = Trace::new(|_| {});
@@ -229,7 +229,7 @@ fn an_end_before_what_was_acknowledged_does_not_count() {
     t.finished();
 }
 
-/// The first end counts.
+/// The first FIN counts.
 #[test]
 fn an_end_does_not_move() {
     let mut t = Trace::open();
@@ -257,7 +257,7 @@ fn an_end_beyond_the_window_does_not_count() {
     t.finished();
 }
 
-/// A FIN needs no window: its sender would have nothing to ask with.
+/// A FIN needs no window: its sender would have nothing to probe with.
 #[test]
 fn an_end_at_a_shut_window_counts() {
     let mut t = Trace::new(|settings| settings.initial_window = 3);
@@ -278,7 +278,7 @@ fn our_end_goes_whatever_the_window() {
     t.expect(fin(1));
 }
 
-/// R2 (§3.8.3) holds for ends as well.
+/// R2 (§3.8.3) holds for a FIN, too.
 #[test]
 fn an_end_that_is_never_acknowledged_loses_the_connection() {
     let mut t = Trace::open();

@@ -1,14 +1,14 @@
-//! A cookie is good once (RFC 4987 §3.6, RFC 9293 §3.6): what came of it is not begun anew by a segment that comes late.
+//! A cookie is accepted once (RFC 4987 §3.6, RFC 9293 §3.6): a late segment does not begin its connection again.
 
 use spillway_tcp::Settings;
 use spillway_transport::{LostReason, Transport};
 
 use crate::trace::*;
 
-/// So long a cookie is good at most.
+/// The longest time for which a cookie is valid, in seconds.
 const VALID_S: u64 = 128;
 
-/// A stack that remembers one half-open connection, and has it: all others are answered by cookies.
+/// A stack that stores one half-open connection, and has one: further SYNs are answered by cookies.
 fn flooded(change: impl FnOnce(&mut Settings)) -> Trace {
     let mut t = Trace::new(|settings| {
         settings.half_open_max = 1;
@@ -28,12 +28,12 @@ fn ask(t: &mut Trace) {
     assert_eq!(t.counters().cookies_sent, sent + 1);
 }
 
-/// All that the peer has to say, with the cookie.
+/// The peer's whole request, with the cookie.
 fn request() -> Seg {
     bytes(1, "hello").fin().ack(1)
 }
 
-/// The present peer's request comes with a cookie; we end second, and do not wait.
+/// Serves the present peer's request with a cookie. We close second, so there is no TIME-WAIT.
 fn serve(t: &mut Trace) {
     ask(t);
     t.recv(request());
@@ -47,7 +47,7 @@ fn serve(t: &mut Trace) {
     t.lost(LostReason::Closed);
 }
 
-/// The first segment comes again, after its connection: the peer is told that it is over.
+/// The first segment arrives again after its connection: it is answered by a reset.
 #[track_caller]
 fn is_not_begun_anew(t: &mut Trace) {
     let (connections, counters) = (t.stack.connections(), t.counters());
@@ -58,7 +58,7 @@ fn is_not_begun_anew(t: &mut Trace) {
     assert_eq!(t.counters().cookies_accepted, counters.cookies_accepted);
 }
 
-/// RFC 9293 §3.10.7.4: LAST-ACK ends without a wait.
+/// RFC 9293 §3.10.7.4: LAST-ACK ends without TIME-WAIT.
 #[test]
 fn a_request_that_comes_again_after_its_connection_is_not_heard_again() {
     for seconds in [0, 1, 53, 54, 117] {
@@ -70,7 +70,7 @@ fn a_request_that_comes_again_after_its_connection_is_not_heard_again() {
     }
 }
 
-/// However it has ended.
+/// However the connection has ended.
 #[test]
 fn a_cookie_is_good_once_whatever_has_come_of_it() {
     type End = fn(&mut Trace);
@@ -97,7 +97,7 @@ fn a_cookie_is_good_once_whatever_has_come_of_it() {
     }
 }
 
-/// RFC 9293 §3.6.1, MAY-2: the same ports, another initial number of the peer's.
+/// RFC 9293 §3.6.1, MAY-2: the same ports, with another initial number of the peer.
 #[test]
 fn the_same_ports_may_begin_anew() {
     let mut t = flooded(|_| {});
@@ -111,7 +111,7 @@ fn the_same_ports_may_begin_anew() {
     }
 }
 
-/// Even the same number may: it brings another cookie, and who repeats the first one's bytes does not.
+/// Even the same number may begin again: it gets another cookie, and a copy of the first request still begins nothing.
 #[test]
 fn the_same_number_may_begin_anew_with_another_cookie() {
     let mut t = flooded(|_| {});
@@ -125,7 +125,7 @@ fn the_same_number_may_begin_anew_with_another_cookie() {
     assert_eq!((t.stack.connections(), t.counters().cookies_used), (1, 2));
 }
 
-/// Bounded, and safe at the bound: nobody is forgotten before the cookie is too old, and until then none is given or taken.
+/// The table is bounded: no entry is forgotten before its cookie expires, and until then no cookie is sent or accepted.
 #[test]
 fn where_no_more_are_remembered_none_is_given_or_taken() {
     let mut t = flooded(|settings| settings.cookies_max = 2);
@@ -154,8 +154,8 @@ fn where_no_more_are_remembered_none_is_given_or_taken() {
     t.nothing();
 }
 
-/// Where no cookie was given for as long as one is good, none is taken: a stack that has begun anew, or another of the same key,
-/// does not know what has come of it.
+/// If no cookie was sent for as long as one is valid, none is accepted: after a restart, or for another stack of the same
+/// key, the stack does not know which cookies were used.
 #[test]
 fn a_cookie_of_another_time_is_not_taken() {
     let mut t = flooded(|_| {});
@@ -167,8 +167,8 @@ fn a_cookie_of_another_time_is_not_taken() {
     assert_eq!((again.stack.connections(), again.counters().resets_sent), (0, 1));
 }
 
-/// A connection that came of a cookie elsewhere, and has ended here. Where there is no room to remember that, none is taken as
-/// long as that one is good.
+/// A connection that began with a cookie elsewhere is imported and ends here. If there is no room to remember its cookie, no
+/// cookie is accepted as long as that one is valid.
 #[test]
 fn a_cookie_is_good_once_among_stacks_that_a_connection_passes() {
     for is_full in [false, true] {
@@ -176,7 +176,7 @@ fn a_cookie_is_good_once_among_stacks_that_a_connection_passes() {
         serve(here.at(98));
         let mut there = flooded(|_| {});
         for t in [&mut here, &mut there] {
-            t.pass(secs(60)); // another minute of cookies
+            t.pass(secs(60)); // the next period of cookies
             t.at(0).introduce();
         }
         ask(&mut there);
@@ -190,7 +190,7 @@ fn a_cookie_is_good_once_among_stacks_that_a_connection_passes() {
         here.transmit();
         let late = there.frame_of(request());
         for seconds in [0, 60] {
-            here.pass(secs(seconds)); // and another: the first are forgotten
+            here.pass(secs(seconds)); // the period after that: the first entries are forgotten
             let counters = here.counters();
             here.recv_frame(&late);
             assert_eq!((here.stack.connections(), here.counters().cookies_accepted), (1, 1));

@@ -1,4 +1,4 @@
-//! Why something was dropped: each reason, and what provokes it.
+//! The reasons for which frames and segments are dropped, and what provokes each.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -11,7 +11,7 @@ use spillway_wire::packet::tcp::{Flags, Header};
 use crate::icmp::unreachable_frame;
 use crate::trace::*;
 
-/// A trace that is watched, and what is about to come.
+/// A trace, and the frame that is to be dropped.
 type Scene = (Trace, Vec<u8>);
 
 fn scene(mut t: Trace, next: Seg) -> Scene {
@@ -19,7 +19,7 @@ fn scene(mut t: Trace, next: Seg) -> Scene {
     (t, frame)
 }
 
-/// The segment, with a change that leaves IPv4's checksum right.
+/// A segment's frame after a change, with the right checksum of IPv4.
 fn altered(next: Seg, change: impl FnOnce(&mut Vec<u8>)) -> Scene {
     let (t, mut frame) = scene(Trace::open(), next);
     change(&mut frame);
@@ -31,7 +31,7 @@ fn frame(bytes: Vec<u8>) -> Scene {
     (Trace::open(), bytes)
 }
 
-/// All but one are answered by cookies.
+/// A stack that answers all SYNs but one by cookies.
 fn flooded(change: impl FnOnce(&mut Settings)) -> Trace {
     let mut t = Trace::new(|settings| {
         settings.half_open_max = 1;
@@ -43,7 +43,7 @@ fn flooded(change: impl FnOnce(&mut Settings)) -> Trace {
     t
 }
 
-/// The present peer's connection came of a cookie, and it has broken it off.
+/// The present peer's connection began with a cookie, and the peer has reset it.
 fn cookie_used(change: impl FnOnce(&mut Settings)) -> Trace {
     let mut t = flooded(change);
     t.recv(bytes(1, "hello").ack(1));
@@ -53,7 +53,7 @@ fn cookie_used(change: impl FnOnce(&mut Settings)) -> Trace {
     t
 }
 
-/// One that came from another stack under another address, and was broken off.
+/// A connection that was imported under another address than the stack's own, and was aborted.
 fn broken_off() -> Scene {
     let (mut t, late) = scene(Trace::open(), bytes(1, "late"));
     let state = t.stack.export(t.now, t.conn()).expect("established");
@@ -180,7 +180,7 @@ fn each_reason_is_told_when_it_is_provoked() {
     }
 }
 
-/// What is told of a segment is what finds it in a capture of the network.
+/// A reported segment can be found in a packet capture.
 #[test]
 fn the_segment_is_named() {
     let mut t = Trace::open();

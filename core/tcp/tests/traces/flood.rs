@@ -1,4 +1,4 @@
-//! Many that begin, and few that go on (RFC 4987 §3.6: cookies).
+//! Many connections that begin, and few that continue (RFC 4987 §3.6: cookies).
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,7 +7,7 @@ use spillway_wire::packet::tcp::{Flags, Header};
 
 use crate::trace::*;
 
-/// A stack that remembers two half-open connections, and has them.
+/// A stack that stores two half-open connections, and has two.
 fn flooded() -> Trace {
     let mut t = Trace::new(|settings| settings.half_open_max = 2);
     for index in 1..3 {
@@ -18,7 +18,7 @@ fn flooded() -> Trace {
     t
 }
 
-/// A SYN of a stranger who will not be heard of again.
+/// A SYN of a peer that sends nothing more.
 fn stranger(index: u32) -> Vec<u8> {
     let ip = Ipv4Addr::from(0x0a00_0000 | (index % 60_000 + 1000) << 8 >> 8);
     let header = Header {
@@ -49,7 +49,7 @@ fn a_cookie_is_answered_without_a_memory_and_makes_a_connection() {
     t.expect(many(1, 1460));
 }
 
-/// Without timestamps, a cookie remembers little: the size of segments, roughly.
+/// Without timestamps a cookie keeps little: roughly the segment size.
 #[test]
 fn a_cookie_remembers_the_segment_size() {
     for (mss, least) in [(1460, 1400), (1300, 1000), (536, 536), (0, 500)] {
@@ -64,7 +64,7 @@ fn a_cookie_remembers_the_segment_size() {
     }
 }
 
-/// With them, the other options as well.
+/// With timestamps a cookie keeps the other options, too.
 #[test]
 fn a_cookie_in_the_timestamp_remembers_options() {
     let mut t = flooded();
@@ -80,7 +80,7 @@ fn a_cookie_in_the_timestamp_remembers_options() {
     t.expect(many(1, 800)); // 100 << 3; blocks need their room, too
 }
 
-/// The bytes of the segment that ends the handshake are not lost.
+/// The bytes of the segment that ends the handshake are delivered.
 #[test]
 fn bytes_may_come_with_the_answer_to_a_cookie() {
     let mut t = flooded();
@@ -92,8 +92,8 @@ fn bytes_may_come_with_the_answer_to_a_cookie() {
     t.hears("hello");
 }
 
-/// Who has not seen the cookie cannot guess it. It is met with silence: the right answer may have been lost, and a reset
-/// would end what the peer takes for established.
+/// A peer that has not seen the cookie cannot guess it. A wrong answer is ignored: the right one may have been lost, and a
+/// reset would end what the peer takes for established.
 #[test]
 fn a_forged_answer_to_a_cookie_is_ignored() {
     let mut t = flooded();
@@ -108,7 +108,7 @@ fn a_forged_answer_to_a_cookie_is_ignored() {
     t.opened();
 }
 
-/// A cookie is good for some minutes.
+/// A cookie is valid for two minutes.
 #[test]
 fn an_old_cookie_is_reset() {
     let mut t = flooded();
@@ -119,7 +119,7 @@ fn an_old_cookie_is_reset() {
     t.expect(rst(1));
 }
 
-/// When there is room again, cookies are not sent.
+/// While the table has room, cookies are not sent.
 #[test]
 fn half_open_connections_that_end_make_room() {
     let mut t = flooded();
@@ -136,7 +136,7 @@ fn half_open_connections_that_end_make_room() {
     assert_eq!(t.counters().cookies_sent, 1);
 }
 
-/// The flood takes no memory, and those who are there go on.
+/// A flood takes no memory, and existing connections continue.
 #[test]
 fn a_flood_harms_nobody() {
     let mut t = Trace::new(|settings| settings.half_open_max = 100);
@@ -153,7 +153,7 @@ fn a_flood_harms_nobody() {
     t.at(1).establish(syn());
 }
 
-/// Answers that nobody fetches are bounded.
+/// Waiting answers are bounded.
 #[test]
 fn answers_that_wait_are_bounded() {
     let mut t = flooded();
@@ -165,7 +165,7 @@ fn answers_that_wait_are_bounded() {
     assert_eq!(t.others.len(), 1024);
 }
 
-/// A full table refuses in silence: the peer asks again, and there may be room then.
+/// A full table drops SYNs silently: the peer retransmits, and there may be room then.
 #[test]
 fn a_full_table_refuses() {
     let mut t = Trace::new(|settings| settings.connections_max = 2);
@@ -180,7 +180,7 @@ fn a_full_table_refuses() {
     t.at(2).establish(syn());
 }
 
-/// Nor is there a place for whoever comes with a cookie.
+/// A full table refuses valid cookies, too.
 #[test]
 fn a_full_table_refuses_cookies() {
     let mut t = Trace::new(|settings| (settings.connections_max, settings.half_open_max) = (2, 1));

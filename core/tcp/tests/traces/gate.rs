@@ -1,5 +1,5 @@
-//! Gated acknowledgements (PostMan §4.2; the design's promise: every acknowledgement field is the lower of RCV.NXT and
-//! the gate). The harness looks at each segment; these tests make the stack send all kinds of them.
+//! Gated acknowledgements (PostMan §4.2): every acknowledgement field is the lower of RCV.NXT and the gate. The harness
+//! checks each segment; these tests make the stack send all kinds of them.
 
 use spillway_transport::LostReason;
 
@@ -37,7 +37,7 @@ fn a_gate_opens_by_steps() {
     t.nothing_sent_later();
 }
 
-/// Opened before the bytes come, they are acknowledged as ever.
+/// Bytes below an open gate are acknowledged as without a gate.
 #[test]
 fn a_gate_may_be_open_beforehand() {
     let mut t = plain();
@@ -73,7 +73,7 @@ fn our_bytes_tell_no_more_than_the_gate() {
     t.say(6);
     t.expect(many(7, 6).ack(5));
     assert_eq!(t.until_sent(), secs(1));
-    t.expect(many(1, 6).ack(5)); // and what is sent again
+    t.expect(many(1, 6).ack(5)); // and so do retransmissions
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn an_abort_tells_no_more_than_the_gate() {
     t.expect(rst(1).ack(6));
 }
 
-/// One more than the stream's length opens the gate for its end.
+/// The stream's length plus one opens the gate for the FIN.
 #[test]
 fn an_end_behind_the_gate_is_heard_and_not_acknowledged() {
     let mut t = plain();
@@ -148,7 +148,7 @@ fn an_end_behind_the_gate_is_heard_and_not_acknowledged() {
     t.expect(ack(5));
 }
 
-/// The peer's TCP must keep what is not released, even when both have said all.
+/// The peer's TCP must keep bytes that are not released, even when both ends have finished.
 #[test]
 fn a_connection_with_a_closed_gate_does_not_end() {
     let mut t = plain();
@@ -166,7 +166,7 @@ fn a_connection_with_a_closed_gate_does_not_end() {
     t.lost(LostReason::Closed);
 }
 
-/// The last acknowledgement may be lost: it is given again.
+/// The last acknowledgement may be lost: a repeated FIN is acknowledged again.
 #[test]
 fn the_end_that_was_released_last_is_acknowledged_again() {
     let mut t = plain();
@@ -179,14 +179,14 @@ fn the_end_that_was_released_last_is_acknowledged_again() {
     t.expect(ack(2));
 }
 
-/// Our end was sent while the gate was closed, so its acknowledgement does not say that the peer knows of its own.
+/// Our FIN was sent while the gate was closed: its acknowledgement does not show that the peer's FIN was acknowledged.
 #[test]
 fn the_end_that_was_released_after_ours_is_acknowledged_again() {
     let mut t = plain();
     t.recv(fin(1));
     t.finish();
     t.peer().segments.clear();
-    t.release(1); // opens it for the FIN, and is lost
+    t.release(1); // opens the gate for the FIN; this acknowledgement is lost
     t.peer().segments.clear();
     t.recv(fin(1).ack(2));
     t.expect(ack(2));
@@ -204,12 +204,12 @@ fn windows_count_from_the_gate() {
     t.expect(ack(4001).window(61_535));
     t.grant(6_000);
     assert_eq!(t.until_sent(), ms(40), "the peer has most of its window left");
-    t.expect(ack(4001).window(65_535)); // as much as a field takes
+    t.expect(ack(4001).window(65_535)); // the largest value of the field
     t.release(10_000);
     t.expect(ack(10_001).window(61_535));
 }
 
-/// The peer may fill its window and stops then; nothing but the gate moves it on.
+/// The peer stops when its window is full, and only the gate lets it continue.
 #[test]
 fn a_full_window_waits_for_the_gate() {
     let mut t = plain();
@@ -219,14 +219,14 @@ fn a_full_window_waits_for_the_gate() {
     t.recv(many(65_001, 535));
     t.grant(65_535);
     t.quiet();
-    t.recv(many(65_536, 1)); // does not wait
+    t.recv(many(65_536, 1)); // beyond the window: answered at once
     t.expect(ack(1).window(65_535));
     assert_eq!(t.peer().heard.len(), 65_535);
     t.release(65_535);
     t.expect(ack(65_536).window(65_535));
 }
 
-/// What is sent again while the gate is shut is answered with where the gate is: nothing more is known of it.
+/// A retransmission while the gate is closed is acknowledged at the gate, and not reported as a duplicate.
 #[test]
 fn what_comes_again_behind_the_gate_is_no_duplicate() {
     let mut t = with_sack();
@@ -238,7 +238,7 @@ fn what_comes_again_behind_the_gate_is_no_duplicate() {
     assert_eq!(t.peer().heard.len(), 1000);
 }
 
-/// RFC 2883: below the gate it is one.
+/// RFC 2883: below the gate it is reported.
 #[test]
 fn what_comes_again_below_the_gate_is_a_duplicate() {
     let mut t = with_sack();
@@ -249,7 +249,7 @@ fn what_comes_again_below_the_gate_is_a_duplicate() {
     t.expect(ack(1001).sack(&[(1, 501)]));
 }
 
-/// Half of it is.
+/// Half of the segment is below the gate.
 #[test]
 fn a_duplicate_across_the_gate_is_not_told_before_it_is_open() {
     let mut t = with_sack();
@@ -260,7 +260,7 @@ fn a_duplicate_across_the_gate_is_not_told_before_it_is_open() {
     t.expect(ack(501).sack(&[]));
 }
 
-/// What is really out of order is told: a peer in want of that sends it again.
+/// Segments that are out of order are reported: the peer retransmits what is missing.
 #[test]
 fn what_is_missing_is_told_whatever_the_gate() {
     let mut t = with_sack();
@@ -269,15 +269,15 @@ fn what_is_missing_is_told_whatever_the_gate() {
     t.recv(many(2001, 1000));
     t.expect(ack(1).sack(&[(2001, 3001)]));
     t.recv(many(1001, 1000));
-    t.expect(ack(1).sack(&[])); // all of it is in order, and held back
+    t.expect(ack(1).sack(&[])); // everything is in order, and held back
     t.release(1500);
     t.expect(ack(1501).sack(&[]));
     t.release(3000);
     t.expect(ack(3001));
 }
 
-/// The last acknowledgement is not repeated while the gate holds bytes back: it would be a duplicate of a head that is not
-/// lost. Neither where they come after it and before its repetition.
+/// The last acknowledgement is not repeated while the gate holds bytes back: it would be a duplicate acknowledgement for a
+/// segment that is not lost. The same holds for bytes that arrive between the acknowledgement and its repetition.
 #[test]
 fn nothing_is_repeated_while_the_gate_holds_bytes_back() {
     for is_late in [false, true] {
@@ -302,7 +302,7 @@ fn nothing_is_repeated_while_the_gate_holds_bytes_back() {
     }
 }
 
-/// RFC 7323 §4.3: what is not acknowledged is not echoed either, so that the peer's timeouts know of the gate.
+/// RFC 7323 §4.3: timestamps of unacknowledged segments are not echoed, so that the peer's timeouts allow for the gate.
 #[test]
 fn the_echo_is_of_what_the_gate_lets_through() {
     let mut t = Trace::open_gated(syn().mss(1460).stamp(PEER_CLOCK));
@@ -314,7 +314,7 @@ fn the_echo_is_of_what_the_gate_lets_through() {
     t.expect(ack(21).echo(1100));
 }
 
-/// A peer's reset is exact when it knows RCV.NXT, or the gate.
+/// A peer's reset is exact at RCV.NXT, or at the gate.
 #[test]
 fn resets_at_the_gate_count() {
     for seq in [1, 11] {
@@ -333,7 +333,7 @@ fn resets_at_the_gate_count() {
     t.hears("here");
 }
 
-/// Only those of the listener that has a gate.
+/// Only connections of the gated listener have a gate.
 #[test]
 fn other_listeners_have_no_gate() {
     let mut t = Trace::open();

@@ -1,10 +1,10 @@
-//! Peers that do not answer any more (RFC 9293 §3.8.3; MUST-20, MUST-21; RFC 6298 §5).
+//! Peers that stop answering (RFC 9293 §3.8.3; MUST-20, MUST-21; RFC 6298 §5).
 
 use spillway_transport::LostReason;
 
 use crate::trace::*;
 
-/// RFC 6298 §5.5 to §5.7, MUST-19: ever more slowly.
+/// RFC 6298 §5.5 to §5.7, MUST-19: exponential backoff.
 #[test]
 fn what_is_not_acknowledged_is_sent_again_ever_more_slowly() {
     let mut t = Trace::open();
@@ -18,7 +18,7 @@ fn what_is_not_acknowledged_is_sent_again_ever_more_slowly() {
     t.nothing_sent_later();
 }
 
-/// MUST-20, SHLD-11: R2 is two minutes; the peer is told.
+/// MUST-20, SHLD-11: R2 is two minutes; the peer gets a reset.
 #[test]
 fn a_connection_is_lost_after_two_minutes() {
     let mut t = Trace::open();
@@ -39,12 +39,12 @@ fn the_time_can_be_set() {
         t.say(10);
         t.pass(secs(limit - 1));
         assert!(t.peer().events.is_empty(), "{limit}");
-        t.pass(secs(limit)); // with the next timeout
+        t.pass(secs(limit)); // at the next timeout
         t.lost(LostReason::TimedOut);
     }
 }
 
-/// Whatever else the peer says: R2 is about this segment.
+/// Whatever else the peer sends: R2 is about this segment.
 #[test]
 fn answers_that_acknowledge_nothing_do_not_help() {
     let mut t = Trace::open();
@@ -60,7 +60,7 @@ fn answers_that_acknowledge_nothing_do_not_help() {
     t.fail("it was never given up");
 }
 
-/// Each byte that is acknowledged begins the time anew.
+/// Each acknowledged byte restarts the time.
 #[test]
 fn progress_begins_the_time_anew() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -72,7 +72,7 @@ fn progress_begins_the_time_anew() {
     assert!(t.peer().events.is_empty());
 }
 
-/// RFC 6298 §5.2, §5.3: all is acknowledged, no timer; some is, it begins anew.
+/// RFC 6298 §5.2, §5.3: the timer stops when everything is acknowledged, and restarts when a part is.
 #[test]
 fn the_timer_runs_from_the_last_progress() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -99,7 +99,7 @@ fn three_duplicates_send_the_first_again() {
     t.expect(many(1, 1000));
 }
 
-/// RFC 5681 §2: what brings bytes, or another window, is no duplicate.
+/// RFC 5681 §2: a segment with bytes, or with another window, is not a duplicate.
 #[test]
 fn only_bare_acknowledgements_are_duplicates() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -128,7 +128,7 @@ fn slow_start() {
     assert_eq!(burst(&mut t), 20);
 }
 
-/// RFC 5681 §3.1, MUST-19: after a timeout one segment.
+/// RFC 5681 §3.1, MUST-19: one segment after a timeout.
 #[test]
 fn after_a_timeout_there_is_one_segment_at_first() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -143,7 +143,7 @@ fn after_a_timeout_there_is_one_segment_at_first() {
     t.quiet();
 }
 
-/// RFC 6298 §3, Karn, MUST-18: what was sent twice tells nothing of the round trip.
+/// RFC 6298 §3, Karn, MUST-18: a segment that was sent twice is not measured.
 #[test]
 fn what_was_sent_twice_is_not_measured() {
     let mut t = Trace::open();

@@ -1,4 +1,4 @@
-//! How connections begin (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
+//! Opening connections (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -7,7 +7,7 @@ use spillway_transport::{LostReason, Transport};
 
 use crate::trace::*;
 
-/// The application connects, and the peer has seen the SYN.
+/// The application connects, and the peer has received the SYN.
 fn connecting() -> Trace {
     let mut t = Trace::new(|_| {});
     t.connect();
@@ -50,8 +50,8 @@ fn we_open_a_connection() {
     t.nothing();
 }
 
-/// The end of the handshake was lost, and the peer asks for a window: that alone does not open the connection, nor may
-/// it be in the way of what does.
+/// The end of the handshake was lost, and the peer probes the window: the probe neither opens the connection nor prevents it
+/// from opening.
 #[test]
 fn a_probe_of_the_window_is_no_end_of_the_handshake() {
     let mut t = Trace::new(|settings| settings.initial_window = 0);
@@ -88,7 +88,7 @@ fn our_syn_is_sent_again_ever_more_slowly() {
     t.opened();
 }
 
-/// Once it is acknowledged it has been heard: a SYN in an established connection would be challenged.
+/// Once our SYN-ACK is acknowledged it is not repeated: the peer would challenge it.
 #[test]
 fn a_repeated_syn_is_not_answered_after_the_handshake() {
     let mut t = Trace::new(|_| {});
@@ -143,7 +143,7 @@ fn a_reset_that_acknowledges_our_syn_refuses() {
     assert_eq!(t.stack.connections(), 0);
 }
 
-/// §3.10.7.3, second: a reset without ACK, or with another, is nobody's who has seen our SYN.
+/// §3.10.7.3, second: the sender of a reset without ACK, or with a wrong one, has not seen our SYN.
 #[test]
 fn blind_resets_do_not_refuse() {
     let mut t = connecting();
@@ -260,7 +260,7 @@ fn the_last_segment_of_the_handshake_may_finish() {
     t.expect(ack(2));
 }
 
-/// What comes with a SYN is not taken, and so not acknowledged (§3.4 lets it be queued, or sent again).
+/// Bytes of a SYN are not accepted, and so not acknowledged (§3.4 permits to queue them, or to let them be retransmitted).
 #[test]
 fn bytes_that_come_with_a_syn_come_again() {
     let mut t = Trace::new(|_| {});
@@ -279,7 +279,7 @@ fn bytes_that_come_with_a_syn_come_again() {
     t.hears("abc");
 }
 
-/// MUST-11, §3.10.7.4, second: the listener is as it was, the application has never heard of it.
+/// MUST-11, §3.10.7.4, second: the listener is unchanged, and the application has not learned of the connection.
 #[test]
 fn a_peer_takes_its_syn_back() {
     let mut t = Trace::new(|_| {});
@@ -291,7 +291,7 @@ fn a_peer_takes_its_syn_back() {
     t.establish(syn());
 }
 
-/// Figure 9: an old duplicate SYN.
+/// Figure 8: an old duplicate SYN.
 #[test]
 fn an_old_syn_is_found_out() {
     let mut t = Trace::new(|_| {});
@@ -302,7 +302,7 @@ fn an_old_syn_is_found_out() {
     t.establish(syn());
 }
 
-/// What was granted before the connection is there counts as well.
+/// Bytes granted before the connection is established count, too.
 #[test]
 fn grants_may_come_before_the_handshake_is_over() {
     let mut t = connecting();
@@ -335,7 +335,7 @@ fn nobody_is_told_of_an_abort_before_the_peer_has_answered() {
     t.expect(rst(1));
 }
 
-/// MUST-46, MUST-63: neither do we connect to many at once, nor do many connect to us.
+/// MUST-46, MUST-63: no connection to a group address, and none from one.
 #[test]
 fn groups_are_no_peers() {
     for ip in [[224, 0, 0, 1], [255, 255, 255, 255], [0, 0, 0, 0], [10, 0, 0, 255], [127, 0, 0, 1]] {
@@ -349,7 +349,7 @@ fn groups_are_no_peers() {
     }
 }
 
-/// MUST-57: a SYN to a group is not for us.
+/// MUST-57: a SYN to a group address is ignored.
 #[test]
 fn a_syn_to_a_group_is_ignored() {
     for target in [[10, 0, 0, 255], [255, 255, 255, 255], [224, 0, 0, 1]] {
@@ -379,8 +379,8 @@ fn initial_sequence_numbers_rise_with_the_clock() {
     assert_ne!(t.peer().stack_initial(), second, "another peer, other numbers");
 }
 
-/// While cookies are out, a peer whose first acknowledgement was lost, and whose first bytes too, is met with silence: it
-/// sends them again, and those bring the cookie (RFC 4987 §3.6).
+/// While cookies are outstanding, later bytes of a peer whose first acknowledgement and first bytes were lost get no answer:
+/// the peer retransmits the first bytes, and these return the cookie (RFC 4987 §3.6).
 #[test]
 fn later_bytes_without_the_cookie_are_awaited_again() {
     let mut t = Trace::new(|settings| settings.half_open_max = 1);
@@ -395,7 +395,7 @@ fn later_bytes_without_the_cookie_are_awaited_again() {
     assert_eq!(t.stack.counters().cookies_accepted, 1);
 }
 
-/// RFC 6335 §6: port 0 is nobody's.
+/// RFC 6335 §6: port 0 is reserved.
 #[test]
 fn a_peer_has_a_port() {
     let mut t = Trace::new(|_| {});
@@ -405,7 +405,7 @@ fn a_peer_has_a_port() {
     assert_eq!((t.stack.connections(), t.counters().frames_malformed), (0, 1));
 }
 
-/// A port at which we listen is nobody's end of a connection of ours.
+/// Connections that this end opens do not use the ports of listeners.
 #[test]
 fn our_connections_avoid_the_ports_at_which_we_listen() {
     let free = 40_000;

@@ -1,4 +1,4 @@
-//! What routers and `ping` say (RFC 9293 §3.9.2.2; RFC 1122 §3.2.2, §4.2.3.9; RFC 5927; RFC 1191).
+//! Errors from routers, and `ping` (RFC 9293 §3.9.2.2; RFC 1122 §3.2.2, §4.2.3.9; RFC 5927; RFC 1191).
 
 use spillway_transport::LostReason;
 use spillway_wire::packet::icmp::v4::{self, Message};
@@ -6,7 +6,7 @@ use spillway_wire::packet::{ethernet, ipv4};
 
 use crate::trace::*;
 
-/// The router quotes a segment of ours: IP header and eight bytes, with this number.
+/// The part of a segment that a router quotes: IP header and eight bytes; the segment has this number.
 fn quoted(t: &mut Trace, seq: i64) -> Vec<u8> {
     let peer = t.peer();
     let mut tcp = [0; 8];
@@ -17,7 +17,7 @@ fn quoted(t: &mut Trace, seq: i64) -> Vec<u8> {
     frame::packet(source, target, ipv4::PROTOCOL_TCP, &tcp)[ethernet::HEADER_BYTES..].to_vec()
 }
 
-/// What a router says about it.
+/// A router's error that quotes the segment with this number.
 pub fn unreachable_frame(t: &mut Trace, code: u8, next_hop_mtu: u16, seq: i64) -> Vec<u8> {
     let inner = quoted(t, seq);
     let message = Message::Unreachable { code, next_hop_mtu, inner: &inner };
@@ -29,7 +29,7 @@ fn unreachable(t: &mut Trace, code: u8, next_hop_mtu: u16, seq: i64) {
     t.recv_frame(&frame);
 }
 
-/// Established with a segment of 1460 bytes on its way.
+/// Established, with a segment of 1460 bytes in flight.
 fn sending() -> Trace {
     let mut t = Trace::open();
     t.say(1460);
@@ -56,7 +56,7 @@ fn soft_errors_end_nothing() {
     }
 }
 
-/// SHLD-26 while it begins.
+/// SHLD-26, while the connection is being opened.
 #[test]
 fn hard_errors_end_what_is_not_established() {
     for code in [v4::CODE_PROTOCOL, v4::CODE_PORT] {
@@ -68,7 +68,7 @@ fn hard_errors_end_what_is_not_established() {
     }
 }
 
-/// RFC 5927 §5.2, RFC 5461: and nothing else.
+/// RFC 5927 §5.2, RFC 5461: they end nothing else.
 #[test]
 fn hard_errors_do_not_end_what_is_established() {
     for code in [v4::CODE_PROTOCOL, v4::CODE_PORT] {
@@ -81,7 +81,7 @@ fn hard_errors_do_not_end_what_is_established() {
     }
 }
 
-/// RFC 5927 §4.1: who has not seen what is on its way is not believed.
+/// RFC 5927 §4.1: an error that does not quote a segment in flight is ignored.
 #[test]
 fn errors_about_what_is_not_on_its_way_are_ignored() {
     let mut t = Trace::new(|_| {});
@@ -99,7 +99,7 @@ fn errors_about_what_is_not_on_its_way_are_ignored() {
     t.expect(many(1461, 1460));
 }
 
-/// RFC 1191 §6.1: smaller segments, and what was too large is sent again at once in such.
+/// RFC 1191 §6.1: segments become smaller, and a segment that was too large is retransmitted at once in smaller ones.
 #[test]
 fn a_smaller_mtu_makes_smaller_segments() {
     let mut t = sending();
@@ -113,7 +113,7 @@ fn a_smaller_mtu_makes_smaller_segments() {
     t.expect(many(2421, 500));
 }
 
-/// RFC 5927 §7: a router that tells of nearly nothing is not believed so far.
+/// RFC 5927 §7: an MTU that is reported as nearly nothing is raised to 552 bytes.
 #[test]
 fn a_tiny_mtu_is_not_believed() {
     for mtu in [0, 1, 68, 551] {
@@ -133,7 +133,7 @@ fn a_larger_mtu_changes_nothing() {
     t.expect(many(1461, 1460));
 }
 
-/// MUST-55: source quench is discarded in silence; so is what is not known.
+/// MUST-55: source quench is discarded silently; so are unknown messages.
 #[test]
 fn other_messages_are_ignored() {
     let mut t = sending();
@@ -149,7 +149,7 @@ fn other_messages_are_ignored() {
     t.expect(many(1461, 1460));
 }
 
-/// Quotations that are cut, of others' packets, or of nothing.
+/// Quotations that are cut short.
 #[test]
 fn any_quotation_does_no_harm() {
     let mut t = sending();
@@ -176,7 +176,7 @@ fn ping_is_answered() {
     assert_eq!(Message::parse(message), Ok(pong));
 }
 
-/// RFC 1122 §3.2.2.6: not to groups, whose hosts would all answer one that has not asked.
+/// RFC 1122 §3.2.2.6: not to or from groups: all hosts of a group would answer a forged request.
 #[test]
 fn ping_to_or_from_a_group_is_not_answered() {
     let ping = Message::EchoRequest { ident: 7, sequence: 8, payload: b"" };

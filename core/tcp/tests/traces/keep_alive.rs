@@ -21,7 +21,7 @@ fn nobody_is_asked_unless_it_is_wanted() {
     assert_eq!(t.stack.connections(), 1);
 }
 
-/// MUST-24, MUST-26, MUST-27, SHLD-12: after the time that was set, without bytes.
+/// MUST-24, MUST-26, MUST-27, SHLD-12: after the configured time, without bytes.
 #[test]
 fn a_silent_peer_is_asked() {
     let mut t = silent();
@@ -29,7 +29,7 @@ fn a_silent_peer_is_asked() {
     t.expect(ack(1).seq(0));
 }
 
-/// MUST-26: whoever says something is not silent.
+/// MUST-26: a peer that sends something is not silent.
 #[test]
 fn whoever_speaks_is_not_asked() {
     let mut t = silent();
@@ -42,7 +42,7 @@ fn whoever_speaks_is_not_asked() {
     t.quiet();
 }
 
-/// The answer is an acknowledgement; the next question comes as late as the first.
+/// The peer acknowledges the probe; the next probe follows as late as the first.
 #[test]
 fn a_peer_that_answers_is_asked_again_later() {
     let mut t = silent();
@@ -84,7 +84,7 @@ fn a_peer_that_never_answers_is_lost() {
     assert_eq!(t.counters().given_up, 1);
 }
 
-/// MUST-26: while something is on its way, that asks.
+/// MUST-26: not while segments are in flight, because these probe the peer.
 #[test]
 fn what_is_on_its_way_asks_as_well() {
     let mut t = silent();
@@ -97,7 +97,7 @@ fn what_is_on_its_way_asks_as_well() {
     }
 }
 
-/// A reset is an answer, too.
+/// A reset is an answer to a probe, too.
 #[test]
 fn a_peer_that_knows_nothing_of_us_resets() {
     let mut t = silent();
@@ -107,7 +107,7 @@ fn a_peer_that_knows_nothing_of_us_resets() {
     t.lost(LostReason::Reset);
 }
 
-/// SHLD-12 from the other side: questions with and without a byte are answered.
+/// SHLD-12 from the other side: probes with and without a byte are answered.
 #[test]
 fn questions_are_answered() {
     let mut t = Trace::open();

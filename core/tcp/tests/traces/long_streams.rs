@@ -1,14 +1,14 @@
-//! Streams longer than there are sequence numbers (RFC 9293 §3.4): the numbers on the wire go round, the stream goes on.
+//! Streams longer than the sequence space (RFC 9293 §3.4): the numbers on the wire wrap, and the stream continues.
 
 use spillway_tcp::StackEvent;
 
 use crate::trace::*;
 
-/// How many numbers there are.
+/// Size of the sequence space.
 const ROUND: u64 = 1 << 32;
 
-/// A connection through which so many bytes have passed in each direction, whole rounds: what its peer calls 1 is the byte
-/// after them.
+/// A connection through which `passed` bytes, a multiple of the sequence space, have gone in each direction: the peer's
+/// number 1 is the byte after them.
 fn after(passed: u64, syn: Seg) -> Trace {
     let mut t = Trace::opened_by(|_| {}, syn);
     t.moves(|state| {
@@ -28,7 +28,7 @@ fn after(passed: u64, syn: Seg) -> Trace {
     t
 }
 
-/// The peer's first number is 256 below the end of a round, so these streams cross one.
+/// The peer's first number is 256 below the end of the sequence space, so these streams wrap.
 #[test]
 fn bytes_are_heard_and_said_at_every_round() {
     for round in [1, 2, 1000] {

@@ -1,4 +1,4 @@
-//! What the stack says of the memory of its send queues, by which a relay keeps to its bound.
+//! The memory of send queues that the stack reports; a relay uses it to keep within its bound.
 
 use spillway_transport::{Chunk, Transport};
 
@@ -35,7 +35,7 @@ fn a_chunk_counts_with_its_capacity_and_a_connection_that_is_gone_holds_nothing(
     assert_eq!(held(&mut t), (0, 0));
 }
 
-/// Many that read nothing: their sum is what is held by all, and each takes its own away.
+/// Peers that read nothing: the total is the sum of all connections, and a closed connection's share leaves it.
 #[test]
 fn connections_add_up() {
     let mut t = Trace::open();

@@ -1,4 +1,4 @@
-//! Connections that move while they end (Capybara §3.3): no segment is sent but those that are owed.
+//! Connections that move while they close (Capybara §3.3): only segments that are owed are sent.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -10,7 +10,7 @@ use spillway_wire::state::{ConnectionState, Finish, Stage};
 
 use crate::trace::*;
 
-/// Behind a gate, the peer's bytes and its end have come, and ours is acknowledged.
+/// Behind a gate: the peer's bytes and its FIN have arrived, and our FIN is acknowledged.
 fn ended_behind_the_gate(we_finish_first: bool) -> Trace {
     let mut t = Trace::open_gated(syn().mss(1460));
     t.say(10);
@@ -30,7 +30,7 @@ fn ended_behind_the_gate(we_finish_first: bool) -> Trace {
     t
 }
 
-/// LAST-ACK and CLOSING, our end acknowledged: it is not said again, and what was released is acknowledged.
+/// LAST-ACK and CLOSING with our FIN acknowledged: the FIN is not repeated, and released bytes are acknowledged.
 #[test]
 fn an_end_that_was_acknowledged_is_not_said_again() {
     for we_finish_first in [false, true] {
@@ -48,7 +48,7 @@ fn an_end_that_was_acknowledged_is_not_said_again() {
     }
 }
 
-/// FIN-WAIT-2, and then the peer's end comes behind the gate: neither it nor we are to be forgotten.
+/// FIN-WAIT-2, and then the peer's FIN arrives behind the gate: the connection must not end.
 #[test]
 fn an_end_that_came_last_may_wait_behind_the_gate_elsewhere() {
     let mut t = Trace::open_gated(syn().mss(1460));
@@ -63,7 +63,7 @@ fn an_end_that_came_last_may_wait_behind_the_gate_elsewhere() {
     t.lost(LostReason::Closed);
 }
 
-/// A peer that answers may keep its window shut for ever (MUST-37), here and elsewhere.
+/// A peer that answers may keep its window closed for ever (MUST-37), also after a move.
 #[test]
 fn bytes_at_a_shut_window_are_no_sign_of_death_elsewhere() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -81,7 +81,7 @@ fn bytes_at_a_shut_window_are_no_sign_of_death_elsewhere() {
     t.expect(many(2001, 10));
 }
 
-/// Nor is a window that was shut before anything was sent.
+/// The same for a window that was closed before anything was sent.
 #[test]
 fn a_shut_window_is_asked_about_elsewhere() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(0));
@@ -96,7 +96,7 @@ fn a_shut_window_is_asked_about_elsewhere() {
     t.expect(many(1, 1000));
 }
 
-/// What had to be acknowledged is, at once: nobody knows how long it has waited.
+/// An acknowledgement that is owed is sent at once, because the state does not tell how long it was delayed.
 #[test]
 fn what_is_owed_is_acknowledged_elsewhere() {
     let mut t = Trace::open();
@@ -108,7 +108,7 @@ fn what_is_owed_is_acknowledged_elsewhere() {
     t.expect(ack(4).seq(1));
 }
 
-/// Time goes on elsewhere: a peer that answers nothing is given up as soon as it would have been.
+/// A peer that does not answer is given up at the same time as without moves.
 #[test]
 fn a_dead_peer_is_dead_elsewhere() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -123,7 +123,7 @@ fn a_dead_peer_is_dead_elsewhere() {
 
 type Change = fn(&mut ConnectionState);
 
-/// Nothing of a state is believed.
+/// A state is not trusted: each contradiction is refused.
 #[test]
 fn states_that_contradict_themselves_are_refused() {
     const FAR: u64 = 1 << 61;
@@ -185,8 +185,8 @@ fn states_for_another_stack_are_refused() {
     assert!(t.stack.import(t.now, &state).is_ok());
 }
 
-/// What comes late is met with silence; a SYN that is newer (RFC 6191) has not come late, and would not come here if the old
-/// connection went on.
+/// Late segments get no answer. A newer SYN (RFC 6191) is not late, and would not arrive here if the old connection
+/// continued.
 #[test]
 fn a_new_connection_may_begin_where_an_old_one_has_left() {
     for options in [syn(), syn().stamp(PEER_CLOCK)] {
@@ -204,7 +204,7 @@ fn a_new_connection_may_begin_where_an_old_one_has_left() {
     }
 }
 
-/// Nobody keeps a connection from coming back by a SYN in its name.
+/// A forged SYN does not prevent a connection from coming back.
 #[test]
 fn a_forged_syn_does_not_take_its_place() {
     let mut t = Trace::open();
@@ -224,8 +224,8 @@ fn a_forged_syn_does_not_take_its_place() {
     assert_eq!(t.counters().cookies_sent, 0, "nor does it take a place of those who begin");
 }
 
-/// The new host does not know the peer's card, and nobody tells: it asks once a second while there is something to say, and
-/// wakes for nothing else.
+/// The new host does not know the peer's Ethernet address, and gets no reply: it sends one request a second while there is
+/// something to send, and wakes for nothing else.
 #[test]
 fn whoever_waits_for_an_answer_wakes_for_nothing_else() {
     for granted in [10, 0] {
@@ -248,7 +248,7 @@ fn whoever_waits_for_an_answer_wakes_for_nothing_else() {
     }
 }
 
-/// What has closed here is not gone on with: the peer knows that it has.
+/// A connection that has closed here is not continued: its peer knows that it is closed.
 #[test]
 fn a_connection_that_has_closed_does_not_come_back() {
     let mut t = Trace::open();
@@ -263,7 +263,7 @@ fn a_connection_that_has_closed_does_not_come_back() {
     assert!(t.stack.import(t.now, &state).is_ok(), "nobody knows any more");
 }
 
-/// Routers answer to the address that a connection has, not to its new host's own (RFC 1191).
+/// Routers send errors to the address of the connection, not to its new host's own (RFC 1191).
 #[test]
 fn routers_are_heard_under_the_old_address() {
     let mut t = Trace::open();

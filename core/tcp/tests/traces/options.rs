@@ -2,14 +2,14 @@
 
 use crate::trace::*;
 
-/// What the first full segment to a peer with this SYN holds.
+/// Payload bytes of the first full segment to a peer with this SYN.
 fn first_segment(syn: Seg) -> usize {
     let mut t = Trace::opened_by(|_| {}, syn);
     t.say(5000);
     t.next().payload.expect("a payload").len()
 }
 
-/// MUST-15: 536 bytes to a peer that has not said what it takes.
+/// MUST-15: 536 bytes to a peer without the MSS option.
 #[test]
 fn without_the_option_segments_are_of_536_bytes() {
     assert_eq!(first_segment(syn()), 536);
@@ -22,7 +22,7 @@ fn segments_are_as_large_as_the_peer_takes() {
     assert_eq!(first_segment(syn().mss(537)), 537);
 }
 
-/// MUST-16: nor larger than our own link takes.
+/// MUST-16: not larger than our own link permits.
 #[test]
 fn segments_are_at_most_what_our_link_takes() {
     assert_eq!(first_segment(syn().mss(65_535)), 1460);
@@ -34,20 +34,20 @@ fn what_options_need_is_taken_from_the_payload() {
     assert_eq!(first_segment(syn().mss(1460).stamp(1)), 1448);
 }
 
-/// MSS 0 is as good as none.
+/// MSS 0 counts as no option.
 #[test]
 fn a_segment_size_of_nothing_is_none() {
     assert_eq!(first_segment(syn().mss(0)), 536);
 }
 
-/// Less than 88 bytes would be mostly headers, and an attack; Linux has the same floor.
+/// Segments of less than 88 bytes would be mostly headers, as in an attack; Linux has the same minimum.
 #[test]
 fn tiny_segments_are_not_made() {
     assert_eq!(first_segment(syn().mss(48)), 88);
     assert_eq!(first_segment(syn().mss(1).sack_ok(true).stamp(1)), 76);
 }
 
-/// MUST-14, SHLD-5: both our SYNs tell what we take.
+/// MUST-14, SHLD-5: SYN and SYN-ACK advertise our segment size.
 #[test]
 fn we_say_what_we_take() {
     let mut t = Trace::new(|settings| settings.mtu = 9000);
@@ -73,7 +73,7 @@ fn packets_have_the_life_and_the_class_that_were_set() {
     assert_eq!(told(&t), (0, 64), "unless nothing was set");
 }
 
-/// MUST-65 is for senders; whoever sends it all the same is not believed.
+/// MUST-65 is for senders; an option without a SYN is ignored all the same.
 #[test]
 fn a_segment_size_without_a_syn_is_ignored() {
     let mut t = Trace::open();
@@ -82,14 +82,14 @@ fn a_segment_size_without_a_syn_is_ignored() {
     t.expect(many(1, 1460));
 }
 
-/// MUST-4, MUST-64: fillers may be anywhere, and options need not be aligned.
+/// MUST-4, MUST-64: padding may be anywhere, and options need not be aligned.
 #[test]
 fn options_need_no_alignment() {
     assert_eq!(first_segment(syn().raw_options(&[1, 1, 1, 2, 4, 3, 0xe8, 1, 0])), 1000);
     assert_eq!(first_segment(syn().raw_options(&[2, 4, 3, 0xe8])), 1000);
 }
 
-/// MUST-6, MUST-68: whatever is not known is passed over by its length.
+/// MUST-6, MUST-68: unknown options are skipped by their length.
 #[test]
 fn unknown_options_are_passed_over() {
     assert_eq!(first_segment(syn().raw_options(&[200, 6, 1, 2, 3, 4, 2, 4, 3, 0xe8])), 1000);
@@ -109,7 +109,7 @@ fn options_of_a_syn_in_other_segments_do_no_harm() {
     t.expect(many(1, 300));
 }
 
-/// MUST-7: lengths that cannot be.
+/// MUST-7: invalid lengths.
 #[test]
 fn impossible_lengths_end_the_options_and_the_segment_counts() {
     for options in [&[9, 0][..], &[9, 1], &[9, 200], &[2], &[2, 3, 1], &[8, 10, 0, 0], &[255; 40], &[5, 255]]
@@ -123,7 +123,7 @@ fn impossible_lengths_end_the_options_and_the_segment_counts() {
     }
 }
 
-/// RFC 7323 §2.2: only when both have said so.
+/// RFC 7323 §2.2: only if both SYNs have the option.
 #[test]
 fn windows_are_scaled_when_both_say_so() {
     let mut t = Trace::opened_by(|settings| settings.receive_window_max = 1 << 20, syn().mss(1000).scale(2));
@@ -150,7 +150,7 @@ fn the_peers_scale_is_used() {
     assert_eq!(t.peer().stack_nxt, 2001);
 }
 
-/// §2.2: the option is answered, whatever our own scale; the peer scales its windows only then.
+/// §2.2: the option is answered even if our own scale is 0: otherwise the peer could not scale its windows.
 #[test]
 fn a_scale_is_answered_even_with_none() {
     let mut t = Trace::new(|_| {});
@@ -198,7 +198,7 @@ fn the_window_of_a_syn_is_not_scaled() {
     t.quiet();
 }
 
-/// §2.3: 14 is used instead of more.
+/// §2.3: a larger scale counts as 14.
 #[test]
 fn a_scale_above_14_is_14() {
     let mut t = Trace::opened_by(|_| {}, syn().raw_options(&[2, 4, 3, 0xe8, 3, 3, 15]));
@@ -216,7 +216,7 @@ fn a_scale_above_14_is_14() {
     assert_eq!(sent, 16_000, "as many whole segments as 16,384 bytes take");
 }
 
-/// RFC 2018 §2: only where the SYN has permitted it.
+/// RFC 2018 §2: only if the SYN has permitted it.
 #[test]
 fn sack_is_agreed_on() {
     let mut t = Trace::new(|_| {});
@@ -248,7 +248,7 @@ fn timestamps_are_agreed_on() {
     t.expect(syn_ack().no_stamp());
 }
 
-/// RFC 7323 §3.2: a SYN-ACK without it, no timestamps.
+/// RFC 7323 §3.2: after a SYN-ACK without the option there are no timestamps.
 #[test]
 fn a_peer_may_not_want_timestamps() {
     let mut t = Trace::new(|_| {});

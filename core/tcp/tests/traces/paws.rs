@@ -17,7 +17,7 @@ fn a_segment_older_than_what_came_before_is_dropped() {
     t.hears("new");
 }
 
-/// §5.3, R1: resets are not looked at so.
+/// §5.3, R1: the check does not apply to resets.
 #[test]
 fn an_old_reset_resets() {
     let mut t = Trace::open_stamps();
@@ -27,7 +27,7 @@ fn an_old_reset_resets() {
     t.lost(spillway_transport::LostReason::Reset);
 }
 
-/// §3.2: a reset needs none.
+/// §3.2: a reset needs no timestamp.
 #[test]
 fn a_reset_without_a_timestamp_resets() {
     let mut t = Trace::open_stamps();
@@ -35,7 +35,7 @@ fn a_reset_without_a_timestamp_resets() {
     t.lost(spillway_transport::LostReason::Reset);
 }
 
-/// §3.2: once agreed on, other segments without one are dropped in silence.
+/// §3.2: once negotiated, other segments without a timestamp are dropped silently.
 #[test]
 fn segments_without_the_timestamp_are_dropped() {
     let mut t = Trace::open_stamps();
@@ -57,7 +57,7 @@ fn timestamps_wrap() {
     assert_eq!(t.peer().heard.len(), 3);
 }
 
-/// §5.5: after 24 days the clock may have wrapped: anything counts again.
+/// §5.5: after 24 days the clock may have wrapped, so any timestamp counts again.
 #[test]
 fn an_idle_connection_outlives_its_timestamps() {
     let mut t = Trace::open_stamps();
@@ -68,7 +68,7 @@ fn an_idle_connection_outlives_its_timestamps() {
     t.hears("def");
 }
 
-/// §5.5: and from then on it is the clock that is echoed; the old one would look like a round trip of weeks.
+/// §5.5: from then on the new clock is echoed; the old one would look like a round trip of weeks.
 #[test]
 fn after_weeks_the_new_clock_is_echoed() {
     let mut t = Trace::open_stamps();
@@ -83,7 +83,7 @@ fn after_weeks_the_new_clock_is_echoed() {
     assert_eq!(t.counters().old_timestamps, 1, "and protects again");
 }
 
-/// §3.2: echoed when ACK is set; and RTTM's clock is the stack's own.
+/// §3.2: the clock that is sent is the stack's own, in milliseconds.
 #[test]
 fn the_clock_goes_on_in_milliseconds() {
     let mut t = Trace::open_stamps();
@@ -96,7 +96,7 @@ fn the_clock_goes_on_in_milliseconds() {
     }
 }
 
-/// §4.3 (A): a delayed acknowledgement echoes the first of those that it is for.
+/// §4.3 (A): a delayed acknowledgement echoes the first segment that it covers.
 #[test]
 fn a_delayed_acknowledgement_echoes_the_first() {
     let mut t = Trace::open_stamps();
@@ -107,7 +107,7 @@ fn a_delayed_acknowledgement_echoes_the_first() {
     t.expect(ack(19).echo(1100));
 }
 
-/// §4.3 (B): while something is missing, the last that advanced the window.
+/// §4.3 (B): while something is missing, the echo is of the last segment that advanced the window.
 #[test]
 fn out_of_order_the_echo_is_of_what_was_in_order() {
     let mut t = Trace::open_stamps();
@@ -120,7 +120,7 @@ fn out_of_order_the_echo_is_of_what_was_in_order() {
     t.expect(ack(2).echo(1100));
 }
 
-/// §4.3 (C): what fills a hole is echoed.
+/// §4.3 (C): a segment that fills a hole is echoed.
 #[test]
 fn what_fills_a_hole_is_echoed() {
     let mut t = Trace::open_stamps();
@@ -130,7 +130,7 @@ fn what_fills_a_hole_is_echoed() {
     t.expect(ack(3).echo(1250));
 }
 
-/// §5.3: what is out of the window does not set the clock, however new it is.
+/// §5.3: a segment outside the window does not set TS.Recent, however new it is.
 #[test]
 fn a_forged_clock_does_not_shut_the_peer_out() {
     let mut t = Trace::open_stamps();
@@ -140,7 +140,7 @@ fn a_forged_clock_does_not_shut_the_peer_out() {
     t.hears("right");
 }
 
-/// §5.3: nor what is in the window, but not next: a guess at the number is not enough.
+/// §5.3: nor does a segment in the window that is not next: a guess at the number is not enough.
 #[test]
 fn a_forged_clock_ahead_in_the_window_does_not_shut_the_peer_out() {
     let mut t = Trace::open_stamps();
@@ -150,7 +150,7 @@ fn a_forged_clock_ahead_in_the_window_does_not_shut_the_peer_out() {
     t.hears("right");
 }
 
-/// Nor one whose acknowledgement is a guess, though it spans what is next.
+/// Nor does one with a guessed acknowledgement, though it spans the next number.
 #[test]
 fn a_forged_clock_with_a_wrong_acknowledgement_does_not_shut_the_peer_out() {
     let mut t = Trace::open_stamps();
@@ -160,7 +160,7 @@ fn a_forged_clock_with_a_wrong_acknowledgement_does_not_shut_the_peer_out() {
     t.hears("right");
 }
 
-/// RFC 5961 §4 before §5.3: whoever has restarted may have a clock that is behind, or no timestamps at all.
+/// RFC 5961 §4 before §5.3: a peer that has restarted may have a clock that is behind, or no timestamps at all.
 #[test]
 fn a_syn_is_challenged_whatever_its_clock() {
     for syn in [syn().seq(70_000).stamp(1), syn().seq(70_000).no_stamp()] {
@@ -172,7 +172,7 @@ fn a_syn_is_challenged_whatever_its_clock() {
     }
 }
 
-/// §5.3: an old segment says nothing, not even while the window is shut.
+/// §5.3: an old segment has no effect, not even while the window is closed.
 #[test]
 fn an_old_acknowledgement_at_a_shut_window_does_not_count() {
     let mut t = Trace::new(|settings| settings.initial_window = 3);
@@ -188,7 +188,7 @@ fn an_old_acknowledgement_at_a_shut_window_does_not_count() {
     t.expect(many(1, 10));
 }
 
-/// Segments of the same millisecond are of the same time.
+/// Segments of the same millisecond have the same timestamp.
 #[test]
 fn equal_timestamps_are_not_old() {
     let mut t = Trace::open_stamps();
@@ -198,7 +198,7 @@ fn equal_timestamps_are_not_old() {
     assert_eq!(t.peer().heard.len(), 10);
 }
 
-/// RFC 6528 and RFC 7323 §7: peers do not learn from it how long we run.
+/// RFC 6528 and RFC 7323 §7: timestamps do not reveal the uptime.
 #[test]
 fn each_peer_sees_another_clock() {
     let first = |ip: [u8; 4]| {

@@ -1,10 +1,10 @@
-//! A window that stays shut (RFC 9293 §3.8.6.1; MUST-35, MUST-36, MUST-37).
+//! A window that stays closed (RFC 9293 §3.8.6.1; MUST-35, MUST-36, MUST-37).
 
 use spillway_transport::LostReason;
 
 use crate::trace::*;
 
-/// With 3000 bytes to say to a peer whose window is shut.
+/// A sender with 3000 bytes for a peer whose window is closed.
 fn blocked() -> Trace {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(0));
     t.say(3000);
@@ -12,7 +12,7 @@ fn blocked() -> Trace {
     t
 }
 
-/// MUST-36: what cannot be accepted asks, as Linux does: the number before the window, no bytes.
+/// MUST-36: the probe is not acceptable, as in Linux: it has the number before the window, and no bytes.
 #[test]
 fn a_shut_window_is_asked_about() {
     let mut t = blocked();
@@ -48,7 +48,7 @@ fn a_peer_that_answers_may_keep_its_window_shut_for_ever() {
     t.expect(many(1, 1000));
 }
 
-/// The same for a peer that has taken some of it.
+/// The same for a peer that has accepted some of the bytes.
 #[test]
 fn a_window_may_shut_later_and_open_again() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(1000));
@@ -65,7 +65,7 @@ fn a_window_may_shut_later_and_open_again() {
     t.expect(many(2001, 1000));
 }
 
-/// A window that is small and not shut is used when the time has come.
+/// A window that is small but open is used after a while.
 #[test]
 fn a_window_that_opens_a_little_is_used_in_the_end() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(1000));
@@ -80,8 +80,8 @@ fn a_window_that_opens_a_little_is_used_in_the_end() {
     t.expect(many(1001, 3));
 }
 
-/// A reader that is slow for longer than a timeout does not cost its sender the congestion window: RFC 5681 §4.1 means a sender
-/// that has nothing to send.
+/// A reader that is slow for longer than a timeout does not cost its sender the congestion window: RFC 5681 §4.1 means a
+/// sender with nothing to send.
 #[test]
 fn a_window_that_was_shut_is_no_silence_of_ours() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -103,7 +103,7 @@ fn a_window_that_was_shut_is_no_silence_of_ours() {
     assert!(burst >= 20, "{burst} segments: the window of before");
 }
 
-/// R2 (§3.8.3): a peer that does not answer is gone.
+/// R2 (§3.8.3): a peer that does not answer is given up.
 #[test]
 fn a_peer_that_does_not_answer_is_lost() {
     let mut t = blocked();
@@ -118,7 +118,7 @@ fn nothing_to_say_nothing_to_ask() {
     t.nothing_sent_later();
 }
 
-/// What a window update says counts, though it acknowledges nothing.
+/// A window update counts, though it acknowledges nothing.
 #[test]
 fn a_window_that_opens_ends_the_questions() {
     let mut t = blocked();
@@ -132,18 +132,17 @@ fn a_window_that_opens_ends_the_questions() {
     t.nothing_sent_later();
 }
 
-/// Some peers acknowledge with the window update.
 #[test]
 fn a_lost_window_update_does_not_stop_us() {
     let mut t = blocked();
-    // The update to 4000 is lost; the next question is answered with it.
+    // The update to 4000 is lost; the answer to the next probe repeats it.
     t.until_sent();
     t.expect(ack(1).seq(0));
     t.recv(ack(1).window(4000));
     t.expect(many(1, 1000));
 }
 
-/// Our own window updates may be lost as well: a peer's question is answered.
+/// Our own window updates may be lost, too: the peer's probe is answered.
 #[test]
 fn a_peer_whose_window_update_was_lost_hears_it_again() {
     let mut t = Trace::new(|settings| settings.initial_window = 100);

@@ -1,4 +1,4 @@
-//! Bytes that come out of order (RFC 9293 §3.10.7.4, seventh; SHLD-31), and the bounds of what waits.
+//! Bytes out of order (RFC 9293 §3.10.7.4, seventh; SHLD-31), and the bounds of waiting bytes.
 
 use proptest::prelude::*;
 use spillway_tcp::StackEvent;
@@ -12,7 +12,7 @@ fn any_order_is_put_right() {
     let starts = [1, 3, 6, 7];
     let mut order = [0, 1, 2, 3];
     for round in 0..24 {
-        // Every permutation, by Heap's way written as a number in the factorial system.
+        // Every permutation: the digits of `round` in the factorial number system.
         let (mut left, mut digits) = (vec![0, 1, 2, 3], round);
         for (index, place) in order.iter_mut().enumerate() {
             *place = left.remove(digits % (4 - index));
@@ -28,7 +28,7 @@ fn any_order_is_put_right() {
     }
 }
 
-/// What came first is kept: who comes later cannot change it.
+/// The first copy of a byte is kept: a later one cannot change it.
 #[test]
 fn bytes_that_are_held_are_not_replaced() {
     let mut t = Trace::open();
@@ -38,7 +38,7 @@ fn bytes_that_are_held_are_not_replaced() {
     assert_eq!(t.peer().heard, b"aXcdefXXX");
 }
 
-/// What was delivered is delivered once.
+/// Bytes are delivered once.
 #[test]
 fn bytes_that_overlap_what_was_delivered_are_cut() {
     let mut t = Trace::open();
@@ -48,8 +48,8 @@ fn bytes_that_overlap_what_was_delivered_are_cut() {
     assert_eq!(t.peer().heard, b"abcdefg");
 }
 
-/// What is too far ahead is refused from the beginning, so that there is room for all that comes before it: nothing that was
-/// told is taken back, for which Linux would go through a timeout (RFC 2018 §8 allows it and discourages it).
+/// Bytes too far ahead are refused from the beginning, so that there is room for all bytes before them: none that SACK has
+/// reported is discarded, after which Linux would wait for a timeout (RFC 2018 §8 allows and discourages it).
 #[test]
 fn what_waits_is_bounded() {
     let small = |settings: &mut spillway_tcp::Settings| settings.reassembly_bytes_max = 2000;
@@ -57,7 +57,7 @@ fn what_waits_is_bounded() {
     t.recv(many(1601, 400));
     t.expect(ack(1).sack(&[(1601, 2001)]));
     t.recv(many(1901, 200));
-    t.expect(ack(1).sack(&[(1901, 2001), (1601, 2001)])); // the part of it that came twice
+    t.expect(ack(1).sack(&[(1901, 2001), (1601, 2001)])); // the part of it that arrived twice
     t.recv(many(1001, 500));
     t.expect(ack(1).sack(&[(1001, 1501), (1601, 2001)]));
     t.recv(many(1501, 100));
@@ -70,7 +70,7 @@ fn what_waits_is_bounded() {
     assert_eq!(t.peer().heard, pattern(1, 4500));
 }
 
-/// With the settings that a stack has without any: a window of which a quarter may wait.
+/// With default settings for waiting bytes: a quarter of the window may wait.
 #[test]
 fn what_was_told_by_sack_is_never_taken_back() {
     let usual = |settings: &mut spillway_tcp::Settings| settings.receive_window_max = 1 << 20;
@@ -91,7 +91,7 @@ fn what_was_told_by_sack_is_never_taken_back() {
     assert_eq!(t.peer().heard, pattern(1, 262_000));
 }
 
-/// The same where there are as many ranges as there may be.
+/// The same with the maximum number of ranges.
 #[test]
 fn a_range_too_many_takes_none_back() {
     let mut t = Trace::open_sack();
@@ -108,7 +108,7 @@ fn a_range_too_many_takes_none_back() {
     t.expect(ack(1051));
 }
 
-/// Together they hold no more than all may; who goes gives back what waited, in whatever way it goes.
+/// All connections together hold no more than the total; a connection that ends in any way gives its share back.
 #[test]
 fn what_waits_in_all_connections_is_bounded() {
     let small = |settings: &mut spillway_tcp::Settings| settings.reassembly_total_max = 1500;
@@ -134,7 +134,7 @@ fn what_waits_in_all_connections_is_bounded() {
     assert_eq!(t.peer().heard, pattern(1, 1100));
 }
 
-/// However they are cut: holes of one byte each.
+/// However the bytes are cut: holes of one byte each.
 #[test]
 fn holes_are_bounded() {
     let mut t = Trace::open();
@@ -151,7 +151,7 @@ fn holes_are_bounded() {
     assert_eq!(t.peer().heard, pattern(1, 10_000));
 }
 
-/// The send buffer: no more is taken, and the application hears when there is room.
+/// The send buffer is bounded, and the application learns when there is room.
 #[test]
 fn what_we_say_is_bounded() {
     let mut t = Trace::opened_by(|settings| settings.send_buffer_bytes = 1000, syn().mss(100).window(500));
@@ -169,7 +169,7 @@ fn what_we_say_is_bounded() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// However a stream is cut, mixed, and repeated: the same bytes come out.
+    /// However a stream is cut, mixed and repeated: the same bytes are delivered.
     #[test]
     fn a_stream_in_pieces_is_whole(
         cuts in prop::collection::vec((0_i64..3000, 1_usize..400), 1..60),
@@ -189,7 +189,7 @@ proptest! {
     }
 }
 
-/// A driver that has not polled yet gets later bytes behind those that wait for it.
+/// A driver that has not polled all events receives later bytes after those that wait.
 #[test]
 fn bytes_keep_their_order_where_events_wait() {
     let mut t = Trace::open();

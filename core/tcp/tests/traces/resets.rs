@@ -1,4 +1,4 @@
-//! Resets, SYNs in connections, and what a stranger can do with them (RFC 9293 §3.5.2, §3.5.3; RFC 5961 §3, §4).
+//! Resets, SYNs in connections, and blind attacks with them (RFC 9293 §3.5.2, §3.5.3; RFC 5961 §3, §4).
 
 use spillway_transport::LostReason;
 
@@ -15,7 +15,7 @@ fn a_reset_outside_the_window_is_ignored() {
     }
 }
 
-/// RFC 5961 §3.2, 2; MUST-12: the application hears that it was no end.
+/// RFC 5961 §3.2, 2; MUST-12: the application learns that the stream has not ended in order.
 #[test]
 fn a_reset_at_the_next_number_resets() {
     for reset in [rst(1), rst(1).ack(1), rst(1).ack(99), rst(1).payload("why")] {
@@ -27,7 +27,7 @@ fn a_reset_at_the_next_number_resets() {
     }
 }
 
-/// RFC 5961 §3.2, 3: the right peer answers the challenge with a reset that is exact.
+/// RFC 5961 §3.2, 3: the real peer answers the challenge with an exact reset.
 #[test]
 fn a_reset_elsewhere_in_the_window_is_challenged() {
     for seq in [2, 1000, 65_535] {
@@ -40,7 +40,7 @@ fn a_reset_elsewhere_in_the_window_is_challenged() {
     }
 }
 
-/// RFC 5961 §7: so that resets cannot be made to produce traffic.
+/// RFC 5961 §7: challenges are limited, so that resets cannot provoke traffic.
 #[test]
 fn challenges_are_few() {
     let mut t = Trace::open();
@@ -71,7 +71,7 @@ fn a_syn_in_a_connection_is_challenged() {
     }
 }
 
-/// §3.5.1, figure 10: the peer has crashed, and begins anew.
+/// §3.5.1, figure 9: the peer has crashed, and connects again.
 #[test]
 fn a_peer_that_has_restarted_ends_the_old_connection_and_begins_a_new_one() {
     let mut t = Trace::open();
@@ -85,7 +85,7 @@ fn a_peer_that_has_restarted_ends_the_old_connection_and_begins_a_new_one() {
     t.establish(syn());
 }
 
-/// §3.5.1, figure 11: we send to a peer that knows nothing of us any more.
+/// §3.5.1, figure 10: we send to a peer that has forgotten the connection.
 #[test]
 fn a_peer_that_has_forgotten_us_resets() {
     let mut t = Trace::open();
@@ -129,7 +129,7 @@ fn resets_end_closing_connections() {
     }
 }
 
-/// §3.10.5: an abort tells the peer, with the number that it expects, and forgets.
+/// §3.10.5: an abort sends a reset with the number that the peer expects, and forgets the connection.
 #[test]
 fn an_abort_is_told() {
     let mut t = Trace::open();
@@ -143,7 +143,7 @@ fn an_abort_is_told() {
     t.expect(rst(11));
 }
 
-/// RFC 7323 §3.2: where timestamps were agreed on, resets have them, too; some hosts drop those without.
+/// RFC 7323 §3.2: resets have timestamps, too, if these were negotiated; some hosts drop resets without them.
 #[test]
 fn an_abort_has_timestamps() {
     let mut t = Trace::open_stamps();
@@ -155,7 +155,7 @@ fn an_abort_has_timestamps() {
     t.expect(rst(1).ack(7).stamp(200).echo(1300).sack(&[]));
 }
 
-/// §3.5.3: the peer's bytes find nobody.
+/// §3.5.3: the peer's bytes belong to no connection.
 #[test]
 fn bytes_after_an_abort_are_reset() {
     let mut t = Trace::open();
@@ -165,7 +165,7 @@ fn bytes_after_an_abort_are_reset() {
     t.expect(rst(1));
 }
 
-/// §3.10.7.1: nobody answers a reset.
+/// §3.10.7.1: a reset is not answered.
 #[test]
 fn resets_are_never_answered() {
     let mut t = Trace::open();
@@ -177,7 +177,7 @@ fn resets_are_never_answered() {
     t.nothing();
 }
 
-/// RFC 5961 §5: bytes that are guessed in the window need an acknowledgement that is guessed as well.
+/// RFC 5961 §5: an attacker must guess a number in the window, and an acknowledgement as well.
 #[test]
 fn blind_bytes_are_challenged() {
     let mut t = Trace::open();
@@ -191,7 +191,7 @@ fn blind_bytes_are_challenged() {
     assert_eq!((t.counters().unacceptable_acks, t.counters().challenges), (3, 1));
 }
 
-/// Of another connection of the same peer nothing is touched.
+/// Another connection of the same peer is not affected.
 #[test]
 fn a_reset_ends_one_connection() {
     let mut t = Trace::open();

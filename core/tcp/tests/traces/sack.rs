@@ -1,8 +1,8 @@
-//! Selective acknowledgements, told and heard (RFC 2018, RFC 2883, RFC 6675).
+//! Selective acknowledgements, sent and received (RFC 2018, RFC 2883, RFC 6675).
 
 use crate::trace::*;
 
-/// RFC 2018 §3: what came, between holes.
+/// RFC 2018 §3: blocks report the bytes between holes.
 #[test]
 fn what_came_out_of_order_is_told() {
     let mut t = Trace::open_sack();
@@ -44,7 +44,7 @@ fn there_is_room_for_so_many_blocks() {
     }
 }
 
-/// RFC 2018 §4: in every acknowledgement, those with bytes as well; they are smaller by it.
+/// RFC 2018 §4: in every acknowledgement, also in segments with bytes, which are smaller by the option.
 #[test]
 fn bytes_of_ours_tell_of_blocks() {
     let mut t = Trace::open_sack();
@@ -56,7 +56,7 @@ fn bytes_of_ours_tell_of_blocks() {
     t.expect(many(2897, 104).sack(&[(11, 21)]));
 }
 
-/// RFC 2018 §4: blocks that the acknowledgement has passed are told no more.
+/// RFC 2018 §4: blocks below the acknowledgement are not reported.
 #[test]
 fn a_hole_that_is_filled_ends_its_block() {
     let mut t = Trace::open_sack();
@@ -69,7 +69,7 @@ fn a_hole_that_is_filled_ends_its_block() {
     t.expect(ack(41).sack(&[]));
 }
 
-/// What is in order but not granted is acknowledged, not told.
+/// Bytes in order that are not granted are acknowledged, not reported by SACK.
 #[test]
 fn what_is_not_granted_is_not_told() {
     let mut t = Trace::new(|_| {});
@@ -103,7 +103,7 @@ fn a_duplicate_is_told_once() {
     t.expect(many(1, 1).sack(&[(31, 41)]));
 }
 
-/// RFC 2883 §4.1.2: beside what is out of order.
+/// RFC 2883 §4.1.2: beside bytes out of order.
 #[test]
 fn a_duplicate_is_told_before_other_blocks() {
     let mut t = Trace::open_sack();
@@ -124,7 +124,7 @@ fn a_part_that_came_before_is_told() {
     t.expect(ack(16).sack(&[(6, 11)]));
 }
 
-/// RFC 2883 §4.2.1: a part that came before, out of order. What came first is kept.
+/// RFC 2883 §4.2.1: a part that arrived before, out of order. The first copy is kept.
 #[test]
 fn a_part_that_came_before_out_of_order_is_told() {
     let mut t = Trace::open_sack();
@@ -149,8 +149,8 @@ fn a_part_above_the_acknowledgement_is_told_with_its_block() {
     t.quiet();
 }
 
-/// RFC 2883 §4: each duplicate is told, those of one turn as well: a peer that counts its needless retransmissions takes a
-/// reduction back when all of them were told.
+/// RFC 2883 §4: each duplicate is reported, also those of one turn: a peer that counts its needless retransmissions undoes a
+/// reduction when all of them were reported.
 #[test]
 fn duplicates_of_one_turn_are_all_told() {
     let mut t = Trace::open_sack();
@@ -179,8 +179,8 @@ fn blocks_of_an_acknowledgement_that_was_overtaken_count() {
     t.expect(many(3001, 1000));
 }
 
-/// RFC 8985 §6.2: three segments that were sent later have arrived, and nothing ever came out of order: all before them is
-/// lost, whatever lies in between.
+/// RFC 8985 §6.2: three segments that were sent later have arrived, on a path without reordering: everything missing before
+/// them is lost, in each hole.
 #[test]
 fn every_hole_is_filled_before_anything_new_is_sent() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).sack_ok(true));
@@ -193,7 +193,7 @@ fn every_hole_is_filled_before_anything_new_is_sent() {
     t.expect(many(10_001, 1000));
 }
 
-/// RFC 9293 §3.9.1.2: a push is of bytes.
+/// RFC 9293 §3.9.1.2: PSH is for bytes.
 #[test]
 fn a_probe_without_bytes_is_not_pushed() {
     let mut t = Trace::open_sack();
@@ -207,7 +207,7 @@ fn a_probe_without_bytes_is_not_pushed() {
     t.expect(fin(1001).push(false));
 }
 
-/// RFC 2883 §4: out of order twice: the duplicate, then the block that holds it.
+/// RFC 2883 §4: a duplicate out of order is reported, then the block that holds it.
 #[test]
 fn what_came_twice_out_of_order_is_told_with_its_block() {
     let mut t = Trace::open_sack();
@@ -219,7 +219,7 @@ fn what_came_twice_out_of_order_is_told_with_its_block() {
     assert!(blocks.last() == Some(&(11, 31)), "{blocks:?}");
 }
 
-/// RFC 6675: only what is missing is sent again.
+/// RFC 6675: only missing segments are retransmitted.
 #[test]
 fn what_the_peer_has_is_not_sent_again() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).sack_ok(true));
@@ -236,7 +236,7 @@ fn what_the_peer_has_is_not_sent_again() {
     assert_eq!(seg.seq, Some(3001), "{seg}");
 }
 
-/// Blocks that cannot be: backwards, empty, never sent, before all.
+/// Invalid blocks: reversed, empty, never sent, before everything.
 #[test]
 fn nonsense_is_ignored() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).sack_ok(true));
@@ -251,7 +251,7 @@ fn nonsense_is_ignored() {
     t.nothing_sent_later();
 }
 
-/// RFC 2018 §8: a peer may take back what it told: after a timeout all is sent again.
+/// RFC 2018 §8: a peer may discard bytes that it has reported: after a timeout everything is retransmitted.
 #[test]
 fn a_peer_may_take_its_word_back() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).sack_ok(true));
@@ -270,7 +270,7 @@ fn a_peer_may_take_its_word_back() {
     }
 }
 
-/// RFC 2018 §2: whoever has not permitted it is not told, and not heard.
+/// RFC 2018 §2: a peer that has not permitted SACK gets no blocks, and its blocks are ignored.
 #[test]
 fn blocks_of_a_peer_that_never_permitted_them_do_not_count() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -282,7 +282,7 @@ fn blocks_of_a_peer_that_never_permitted_them_do_not_count() {
     t.expect(many(1, 1000));
 }
 
-/// RFC 8985 §7. Linux acknowledges a pushed segment as soon as its program has it, and another single one after 40 ms.
+/// RFC 8985 §7. Linux acknowledges a pushed segment once its program has read it, and any other single segment after 40 ms.
 #[test]
 fn a_tail_loss_probe_of_new_bytes_is_pushed() {
     let mut t = Trace::open_sack();

@@ -2,7 +2,7 @@
 
 use crate::trace::*;
 
-/// MUST-39: a window grows by a segment, or by half of what there is.
+/// MUST-39: an update is sent when the window has grown by a segment, or by half of the largest one.
 #[test]
 fn small_grants_are_not_told_at_once() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -16,8 +16,8 @@ fn small_grants_are_not_told_at_once() {
     t.expect(ack(65_001).window(535 + 1200));
 }
 
-/// A peer with more than half of its window left hears of more with the next acknowledgement, or within the delay of those; one
-/// that grants for each batch would send twice the acknowledgements otherwise.
+/// A peer with more than half of its window left learns of growth from the next acknowledgement, or within the delay of one:
+/// otherwise an application that grants for each batch would double the acknowledgements.
 #[test]
 fn a_window_that_is_half_open_is_not_told_at_once() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -51,7 +51,7 @@ fn half_of_a_small_window_is_told() {
     t.expect(ack(201).window(100));
 }
 
-/// Told late, but told: nobody waits for ever for the last bytes.
+/// A small growth is advertised late, but it is: otherwise a peer with few bytes left could wait for ever.
 #[test]
 fn a_small_grant_is_told_within_the_delay_of_acknowledgements() {
     let mut t = Trace::open();
@@ -62,7 +62,7 @@ fn a_small_grant_is_told_within_the_delay_of_acknowledgements() {
     t.expect(ack(1001).window(64_535 + 300));
 }
 
-/// MUST-38: a full segment goes at once.
+/// MUST-38: a full segment is sent at once.
 #[test]
 fn full_segments_go_at_once() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -70,7 +70,7 @@ fn full_segments_go_at_once() {
     t.expect(many(1, 1000));
 }
 
-/// MUST-38, §3.8.6.2.1: the rest of a window waits, unless it is half of the largest, or all there is to say.
+/// MUST-38, §3.8.6.2.1: the rest of a window is not used, unless it is half of the largest window, or enough for all bytes.
 #[test]
 fn a_small_rest_of_the_window_waits() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(2400));
@@ -103,7 +103,7 @@ fn all_there_is_to_say_is_enough() {
     t.expect(many(1501, 1));
 }
 
-/// §3.8.6.2.1 (4): 0.1 to 1 second, so that nobody waits for ever.
+/// §3.8.6.2.1 (4): after 0.1 to 1 second, so that a sender does not wait for ever.
 #[test]
 fn a_small_window_is_used_after_a_while() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -115,7 +115,7 @@ fn a_small_window_is_used_after_a_while() {
     t.quiet();
 }
 
-/// §3.7.4, MUST-17: off unless asked for.
+/// §3.7.4, MUST-17: Nagle's algorithm is off by default.
 #[test]
 fn small_segments_do_not_wait_for_others() {
     let mut t = Trace::open();
@@ -143,7 +143,7 @@ fn with_nagle_small_segments_wait_for_what_is_on_its_way() {
     t.expect(many(1403, 100));
 }
 
-/// §3.7.4: the end does not wait.
+/// §3.7.4: bytes before the FIN do not wait.
 #[test]
 fn with_nagle_the_last_bytes_go_with_the_fin() {
     let mut t = Trace::opened_by(|settings| settings.is_nagle = true, syn().mss(1000));

@@ -1,4 +1,4 @@
-//! Both ends at once (RFC 9293 §3.5 figure 7, §3.6 figure 13; MUST-10).
+//! Simultaneous open and close (RFC 9293 §3.5 figure 7, §3.6 figure 13; MUST-10).
 
 use spillway_transport::LostReason;
 
@@ -30,7 +30,7 @@ fn both_open_and_the_peer_acknowledges() {
     t.quiet();
 }
 
-/// Otherwise two of us would answer each other for ever.
+/// Otherwise two such stacks would answer each other for ever.
 #[test]
 fn a_syn_that_acknowledges_ours_is_not_answered_with_another() {
     let mut t = both_have_sent_a_syn();
@@ -42,7 +42,7 @@ fn a_syn_that_acknowledges_ours_is_not_answered_with_another() {
     }
 }
 
-/// MUST-11: it was begun by us.
+/// MUST-11: this end has opened the connection.
 #[test]
 fn a_reset_ends_what_both_have_opened() {
     let mut t = both_have_sent_a_syn();
@@ -56,7 +56,7 @@ fn both_close() {
     let mut t = Trace::open();
     t.finish();
     t.expect(fin(1).ack(1));
-    t.recv(fin(1).ack(1)); // has not seen ours
+    t.recv(fin(1).ack(1)); // has not received ours
     t.finished();
     t.expect(ack(2).seq(2));
     t.recv(ack(2));
@@ -64,7 +64,7 @@ fn both_close() {
     t.nothing();
 }
 
-/// Both wait then, and what one says must not make the other say something.
+/// Both ends are in TIME-WAIT: a segment of one must not provoke a segment of the other.
 #[test]
 fn two_that_wait_do_not_answer_each_other() {
     let mut t = Trace::open();
@@ -92,8 +92,8 @@ fn both_close_in_one_segment_each_with_bytes() {
     t.lost(LostReason::Closed);
 }
 
-/// Without ACK the field says nothing: Linux leaves it at 0, which may be anywhere from our numbers. It is not what the
-/// window of later segments is held against.
+/// Without ACK the acknowledgement field is undefined: Linux leaves it at 0, which may be anywhere relative to our numbers.
+/// Windows of later segments must not be compared with it.
 #[test]
 fn a_number_that_acknowledges_nothing_is_not_remembered() {
     for field in [0, 0x4000_0000, 0x8000_0000, 0xc000_0000_u32] {

@@ -1,4 +1,4 @@
-//! The specification names each requirement once, and only tests that are there.
+//! `SPECIFICATION.md` has one row for each requirement, and names only tests that exist.
 
 use std::fs;
 use std::path::Path;

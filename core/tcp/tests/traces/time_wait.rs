@@ -1,4 +1,4 @@
-//! After the end (RFC 9293 §3.6.1, MUST-13; RFC 1337; RFC 6191).
+//! TIME-WAIT (RFC 9293 §3.6.1, MUST-13; RFC 1337; RFC 6191).
 
 use std::net::{SocketAddr, SocketAddrV4};
 
@@ -7,7 +7,7 @@ use spillway_transport::{Full, Transport};
 
 use crate::trace::*;
 
-/// We have closed first, a peer with or without timestamps second.
+/// We have closed first, a peer with this SYN second.
 fn waiting(syn: Seg) -> Trace {
     let mut t = Trace::opened_by(|_| {}, syn);
     t.finish();
@@ -27,7 +27,7 @@ fn an_end_that_comes_again_is_acknowledged() {
     t.nothing_sent_later();
 }
 
-/// MUST-13: for twice the maximum segment lifetime. 60 s here, as Linux.
+/// MUST-13: for twice the maximum segment lifetime. 60 s here, as in Linux.
 #[test]
 fn it_is_over_after_a_minute() {
     let mut t = waiting(syn());
@@ -35,7 +35,7 @@ fn it_is_over_after_a_minute() {
     t.recv(fin(1).ack(2));
     t.expect(ack(2));
     t.pass(secs(59));
-    t.recv(fin(1).ack(2)); // the wait has begun anew
+    t.recv(fin(1).ack(2)); // the wait was restarted
     t.expect(ack(2));
     t.pass(secs(61));
     t.recv(fin(1).ack(2));
@@ -67,7 +67,7 @@ fn resets_do_not_shorten_the_wait() {
     t.expect(ack(2));
 }
 
-/// RFC 1337 §2: old duplicates find out that it is over, and are not taken for another's.
+/// RFC 1337 §2: old duplicates are acknowledged, and not taken for segments of another connection.
 #[test]
 fn old_bytes_are_acknowledged() {
     let mut t = waiting(syn());
@@ -98,7 +98,7 @@ fn a_new_connection_may_begin_with_a_greater_number() {
     assert!(distance > 65_535, "our numbers begin after those of the old one as well: {distance}");
 }
 
-/// §3.6.1: with a smaller one it is an old duplicate.
+/// §3.6.1: a SYN with a smaller number is an old duplicate.
 #[test]
 fn an_old_syn_begins_nothing() {
     let mut t = waiting(syn());
@@ -109,7 +109,7 @@ fn an_old_syn_begins_nothing() {
     assert_eq!(t.stack.connections(), 0);
 }
 
-/// RFC 6191 §2: a greater timestamp, whatever the number.
+/// RFC 6191 §2: a greater timestamp is enough, whatever the number.
 #[test]
 fn a_new_connection_may_begin_with_a_greater_timestamp() {
     let mut t = waiting(syn().stamp(PEER_CLOCK));
@@ -119,7 +119,7 @@ fn a_new_connection_may_begin_with_a_greater_timestamp() {
     t.expect(syn_ack().ack(1));
 }
 
-/// §3.10.7.4, fourth: where nobody listens, a SYN is a blind guess like any other. It does not cut the wait short.
+/// §3.10.7.4, fourth: without a listener a SYN is a blind guess like any other, and does not cut the wait short.
 #[test]
 fn where_nobody_listens_a_syn_begins_nothing() {
     let mut t = waiting(syn());
@@ -130,7 +130,7 @@ fn where_nobody_listens_a_syn_begins_nothing() {
     t.expect(ack(2).seq(2));
 }
 
-/// RFC 6191 §2: an older one, whatever the number.
+/// RFC 6191 §2: a SYN with an older timestamp is refused, whatever its number.
 #[test]
 fn an_old_timestamp_begins_nothing() {
     let mut t = waiting(syn().stamp(PEER_CLOCK));
@@ -138,7 +138,7 @@ fn an_old_timestamp_begins_nothing() {
     t.expect(ack(2).seq(2));
 }
 
-/// RFC 6191 §2: the same one, a greater number.
+/// RFC 6191 §2: with the same timestamp a greater number is needed.
 #[test]
 fn with_the_same_timestamp_the_number_decides() {
     let mut t = waiting(syn().stamp(PEER_CLOCK));
@@ -149,7 +149,7 @@ fn with_the_same_timestamp_the_number_decides() {
     t.expect(syn_ack().ack(1));
 }
 
-/// Our own connections avoid the ports of those that wait: here there are but two.
+/// Connections that this end opens avoid ports in TIME-WAIT: here only two ports are free.
 #[test]
 fn a_port_that_waits_is_not_used() {
     let two = [40_000, 50_000];
@@ -170,7 +170,7 @@ fn a_port_that_waits_is_not_used() {
     assert!(t.stack.connect(t.now, SocketAddr::from((PEER_IP, PEER_PORT))).is_ok());
 }
 
-/// The oldest are forgotten first: bounded.
+/// The table is bounded: the oldest entries are forgotten first.
 #[test]
 fn only_so_many_wait() {
     let mut t = Trace::new(|settings| settings.time_wait_max = 3);
@@ -187,7 +187,7 @@ fn only_so_many_wait() {
     }
 }
 
-/// FINs that come again and again renew the wait, and take no more room.
+/// Repeated FINs restart the wait, and take no more room.
 #[test]
 fn renewed_waits_are_bounded_as_well() {
     let mut t = Trace::new(|settings| settings.time_wait_max = 3);

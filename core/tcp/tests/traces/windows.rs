@@ -1,8 +1,8 @@
-//! How much may be sent (RFC 9293 §3.8.6): what we tell, and what the peer tells us.
+//! Windows (RFC 9293 §3.8.6): those that we advertise, and the peer's.
 
 use crate::trace::*;
 
-/// The window falls by what comes, and rises by what is granted: to a byte.
+/// The window shrinks by received bytes and grows by granted ones, exactly.
 #[test]
 fn the_window_is_what_was_granted() {
     let mut t = Trace::open();
@@ -15,7 +15,7 @@ fn the_window_is_what_was_granted() {
     t.expect(ack(2001).window(65_535));
 }
 
-/// §3.8.6: a window can be full.
+/// §3.8.6: a window can be 0.
 #[test]
 fn nothing_granted_is_a_window_of_nothing() {
     let mut t = Trace::new(|settings| settings.initial_window = 0);
@@ -32,8 +32,8 @@ fn nothing_granted_is_a_window_of_nothing() {
     t.hears(pattern(1, 100));
 }
 
-/// Bytes within the initial window need not wait for a grant; the application has them when it grants. They are
-/// acknowledged when they come: the peer would send them again, and give up.
+/// Bytes within the initial window need not wait for a grant; the application gets them when it grants. They are
+/// acknowledged when they arrive: otherwise the peer would retransmit them, and give up.
 #[test]
 fn the_first_bytes_wait_for_the_first_grant() {
     let mut t = Trace::new(|_| {});
@@ -49,12 +49,12 @@ fn the_first_bytes_wait_for_the_first_grant() {
     t.nothing();
 }
 
-/// SHLD-14: what is not granted any more stays in the window that was told (the harness looks at every edge).
+/// SHLD-14: the advertised window stays, even if less is granted (the harness checks every edge).
 #[test]
 fn the_right_edge_stays() {
     let mut t = Trace::new(|_| {});
     t.establish(syn());
-    t.grant(10_000); // of 65,535 that were told
+    t.grant(10_000); // of 65,535 that were advertised
     for at in 0..10 {
         t.recv(many(1 + 1000 * at, 1000));
     }
@@ -62,7 +62,7 @@ fn the_right_edge_stays() {
     assert_eq!((told.ack, told.window), (Some(10_001), Some(55_535)));
 }
 
-/// §3.8.6.2.1, with scales: fields are rounded, and the edge never moves left for it.
+/// §3.8.6.2.1, with scales: fields are rounded, but the edge does not move left by a whole unit.
 #[test]
 fn scaled_windows_never_move_left() {
     let mut t = Trace::opened_by(|settings| settings.receive_window_max = 1 << 24, syn().scale(3).mss(1460));
@@ -98,7 +98,7 @@ fn an_old_segment_does_not_change_the_window() {
     t.say(1000);
     t.recv(bytes(1, "x").ack(1001).window(1000));
     t.peer().segments.clear();
-    t.recv(ack(1001).seq(1).window(9000)); // sent before that
+    t.recv(ack(1001).seq(1).window(9000)); // sent before that one
     t.recv(ack(1).seq(2).window(9000)); // acknowledges less
     t.peer().segments.clear();
     t.say(3000);
@@ -106,7 +106,7 @@ fn an_old_segment_does_not_change_the_window() {
     t.quiet();
 }
 
-/// §3.8.6: a window that only opens says nothing else.
+/// §3.8.6: a pure window update.
 #[test]
 fn a_window_may_be_all_that_changes() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(1000));
@@ -118,7 +118,7 @@ fn a_window_may_be_all_that_changes() {
     t.quiet();
 }
 
-/// MUST-34: SHLD-14 asks peers not to.
+/// MUST-34, though SHLD-14 asks peers not to do so.
 #[test]
 fn a_peer_may_shrink_its_window() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -136,7 +136,7 @@ fn a_peer_may_shrink_its_window() {
     t.expect(many(3001, 500));
 }
 
-/// §3.8.6.2.1: what is beyond a window that shrank is not new; it is sent again until the peer takes it.
+/// §3.8.6.2.1: bytes beyond a window that shrank are not new; they are retransmitted until the peer accepts them.
 #[test]
 fn what_is_beyond_a_shrunken_window_is_sent_again() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
@@ -156,7 +156,7 @@ fn what_is_beyond_a_shrunken_window_is_sent_again() {
     t.expect(many(2001, 10));
 }
 
-/// The window in an acknowledgement of what was never sent is nobody's.
+/// The window of an unacceptable acknowledgement is ignored.
 #[test]
 fn windows_of_unacceptable_acknowledgements_do_not_count() {
     let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(0));

@@ -1,4 +1,4 @@
-//! CUBIC (RFC 9438) in integers.
+//! CUBIC (RFC 9438) in integer arithmetic.
 
 use core::time::Duration;
 
@@ -7,46 +7,45 @@ use spillway_transport::Time;
 use super::{Controller, Window};
 use crate::recovery::rtt::nanos;
 
-/// What is left of the window after a loss: 0.7 (§4.6).
+/// Factor of the window after a loss: 0.7 (§4.6).
 const BETA: (u64, u64) = (7, 10);
 
-/// What W_max becomes when the window did not come back to it: (1 + β) / 2 (§4.7).
+/// Factor of W_max if the window had not reached it again: (1 + β) / 2 (§4.7).
 const FAST_CONVERGENCE: (u64, u64) = (17, 20);
 
-/// What the Reno-friendly window grows by a round trip until it is where it was, in segments: 3 (1 - β) / (1 + β)
-/// (§4.3).
+/// Growth of the Reno-friendly window per round trip until it reaches `cwnd_prior`, in segments: 3 (1 - β) / (1 + β) (§4.3).
 const ALPHA: (u64, u64) = (9, 17);
 
-/// Distances from the plateau are at most 2^17 / 1024 s: 128 s. The window is at its bound long before.
+/// Bound of the distance from the plateau: 2^17 / 1024 s, or 128 s. The window reaches its bound long before.
 pub(in crate::recovery) const TICKS_MAX: u64 = 1 << 17;
 
-/// See the module. All windows in bytes.
+/// The state of CUBIC. All windows are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cubic {
     /// The window before the last reduction, or less by fast convergence; zero when none is known.
     pub w_max: u64,
     /// The window at the last reduction.
     pub cwnd_prior: u64,
-    /// Since when this congestion avoidance lasts, in which `t` is counted.
+    /// The present stage of congestion avoidance, from whose start `t` counts.
     pub epoch: Option<Epoch>,
 }
 
 /// One stage of congestion avoidance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
-    /// When it began, later by as long as the window was not the limit.
+    /// When the stage began, plus the time for which the window was not the limit.
     pub start: Time,
     /// Since when the window has not been the limit.
     pub paused: Option<Time>,
-    /// Where the curve is flat.
+    /// The window at the plateau.
     pub origin: u64,
-    /// From the start until there, in 1/1024 s.
+    /// Time from the start to the plateau, in 1/1024 s.
     pub k: u64,
-    /// What Reno would have.
+    /// The window that Reno would have.
     pub w_est: u64,
-    /// Parts of a byte that Reno's window is to grow, times 17 times the window.
+    /// Remainder of the growth of `w_est`, in bytes times 17 times the window.
     pub w_est_credit: u64,
-    /// Parts of a byte that the window is to grow, times the window.
+    /// Remainder of the growth of the window, in bytes times the window.
     pub credit: u64,
 }
 
@@ -82,8 +81,8 @@ impl Controller for Cubic {
         }
     }
 
-    /// From the window and not from what is in flight, which §4.6 allows where the window grows only while it is used: a single
-    /// message that is lost tells little of the path that a bulk transfer found before.
+    /// Reduces the window rather than what is in flight, which §4.6 allows if the window grows only while it is used: the
+    /// loss of a single message says little about the path that a bulk transfer found before.
     fn on_loss(&mut self, window: &mut Window, _: u64) {
         self.cwnd_prior = window.cwnd;
         self.w_max = if window.cwnd < self.w_max {
@@ -95,7 +94,7 @@ impl Controller for Cubic {
         window.ssthresh = (window.cwnd * BETA.0 / BETA.1).max(window.least());
     }
 
-    /// The next stage begins where its slow start ends (§4.8).
+    /// The next stage begins at the window with which its slow start ends (§4.8).
     fn on_timeout(&mut self, window: &mut Window, flight: u64) {
         self.on_loss(window, flight);
         self.w_max = 0;
@@ -118,7 +117,7 @@ impl Epoch {
     /// §4.2, equation 1: C (t - K)^3 + W_max.
     fn w_cubic(&self, t: u64, mss: u64) -> u64 {
         let distance = t.abs_diff(self.k).min(TICKS_MAX);
-        // At most 2^51, 2^41, and with segments below 2^16 bytes 2^58.
+        // The cube is at most 2^51, shifted 2^41, and the product with a segment below 2^16 bytes 2^58.
         let cube = distance * distance * distance;
         let away = ((cube >> 10) * (2 * mss.min(1 << 16)) / 5) >> 20;
         if t < self.k { self.origin.saturating_sub(away) } else { self.origin.saturating_add(away) }
@@ -127,7 +126,7 @@ impl Epoch {
     /// §4.3, equation 4.
     fn grow_w_est(&mut self, acked: u64, window: &Window, cwnd_prior: u64) {
         let (over, under) = if self.w_est < cwnd_prior { ALPHA } else { (1, 1) };
-        // Counted in seventeenths either way, so that what is left over keeps its meaning.
+        // In seventeenths in both cases, so that the remainder keeps its unit.
         self.w_est_credit += acked * window.mss * over * (ALPHA.1 / under);
         let whole = window.cwnd * ALPHA.1;
         self.w_est += self.w_est_credit / whole;
@@ -135,12 +134,12 @@ impl Epoch {
     }
 }
 
-/// In 1/1024 s, bounded.
+/// A duration in 1/1024 s, bounded.
 fn ticks(duration: Duration) -> u64 {
     nanos(duration) * 1024 / 1_000_000_000 // below 2^52: `nanos` is bounded
 }
 
-/// The whole part of the cube root, at most [`TICKS_MAX`].
+/// The integer part of the cube root, at most [`TICKS_MAX`].
 fn cube_root(cube: u128) -> u64 {
     let (mut root, mut bit) = (0_u64, TICKS_MAX);
     while bit > 0 {

@@ -1,49 +1,49 @@
-//! Ending the first slow start before it loses a window (HyStart++, RFC 9406).
+//! Ends the first slow start before it loses a window (HyStart++, RFC 9406).
 //!
 //! When the shortest round trip of a round has grown, a queue has formed: the window grows slowly for up to five rounds, and
-//! then slow start is over. Departures: the growth of one acknowledgement has no limit L, as peers acknowledge 64 KiB at
-//! once; rounds in which the window is not the limit are not looked at.
+//! then slow start ends. Differences from the RFC: the growth per acknowledgement has no limit L, because peers acknowledge
+//! 64 KiB at once; rounds in which the window is not the limit are ignored.
 
 use crate::seq::Seq;
 
-/// By how much a round trip has grown when a queue has formed: an eighth, but within these bounds (§4.3).
+/// Growth of the round trip that indicates a queue: an eighth, but within these bounds in nanoseconds (§4.3).
 const GROWN_NS: (u64, u64) = (4_000_000, 16_000_000);
 const GROWN_SHARE: u64 = 8;
 
-/// Round trips that a round must have measured (§4.3, N_RTT_SAMPLE).
+/// Round trips that must be measured in a round (§4.3, N_RTT_SAMPLE).
 const SAMPLES_MIN: u8 = 8;
 
-/// How much slower the window grows in conservative slow start (§4.3, CSS_GROWTH_DIVISOR).
+/// Divisor of the window's growth in conservative slow start (§4.3, CSS_GROWTH_DIVISOR).
 pub const CONSERVATIVE_DIVISOR: u64 = 4;
 
 /// Rounds of conservative slow start (§4.3, CSS_ROUNDS).
 const CONSERVATIVE_ROUNDS: u8 = 5;
 
-/// No round trip was measured.
+/// Marks a round trip that was not measured.
 const NONE: u64 = u64::MAX;
 
 /// How the window grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// As slow start does.
+    /// As in slow start.
     Usual,
-    /// By a part of that.
+    /// Divided by [`CONSERVATIVE_DIVISOR`].
     Conservative,
-    /// Slow start is over.
+    /// Slow start ends.
     Over,
 }
 
-/// See the module.
+/// The state of HyStart++.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HyStart {
-    /// A round ends when this is acknowledged. 0: what is sent next is the next round.
+    /// The round ends when this is acknowledged. 0: the next round begins with the next bytes sent.
     round_end: Seq,
     /// The shortest round trips of this round and the one before, in nanoseconds.
     shortest_ns: u64,
     shortest_before_ns: u64,
     /// Round trips measured in this round.
     samples: u8,
-    /// Rounds of conservative slow start so far, and the round trip that began it; none is usual slow start.
+    /// Rounds of conservative slow start so far, and the round trip that began it; `None` in usual slow start.
     conservative: Option<(u8, u64)>,
 }
 
@@ -54,7 +54,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// An acknowledgement up to `una` came in slow start; `rtt_ns` is 0 where it measured nothing.
+    /// Handles an acknowledgement up to `una` in slow start; `rtt_ns` is 0 if no round trip was measured.
     pub fn on_ack(&mut self, una: Seq, nxt: Seq, rtt_ns: u64) -> Pace {
         if rtt_ns > 0 {
             self.shortest_ns = self.shortest_ns.min(rtt_ns);
@@ -80,10 +80,10 @@ impl HyStart {
         if self.conservative.is_some() { Pace::Conservative } else { Pace::Usual }
     }
 
-    /// Enough was measured in this round.
+    /// Begins or ends conservative slow start, once the round has enough samples.
     fn look(&mut self) {
         match self.conservative {
-            // It was no queue.
+            // The round trip has shrunk again: there was no queue.
             Some((_, begun_ns)) if self.shortest_ns < begun_ns => self.conservative = None,
             Some(_) => {}
             None if self.shortest_before_ns < NONE => {
@@ -105,7 +105,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// One round of so many acknowledgements, each of one byte with this round trip: the pace after each.
+    /// One round of `count` acknowledgements of one byte with this round trip; returns the last pace.
     fn round(hystart: &mut HyStart, una: &mut Seq, count: u64, rtt_ms: u64) -> Pace {
         let nxt = *una + 2 * count;
         let mut pace = Pace::Usual;

@@ -1,4 +1,4 @@
-//! How much may be in the network: slow start here (RFC 5681 §3.1), congestion avoidance behind one trait.
+//! Congestion control: slow start here (RFC 5681 §3.1), congestion avoidance behind a trait.
 
 pub mod cubic;
 pub mod hystart;
@@ -15,7 +15,7 @@ use newreno::NewReno;
 /// The slow start threshold before the first loss.
 pub const THRESHOLD_INITIAL: u64 = u64::MAX;
 
-/// What an algorithm works on.
+/// The variables of congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The congestion window, in bytes.
@@ -27,30 +27,30 @@ pub struct Window {
 }
 
 impl Window {
-    /// The least that is left after a loss (RFC 5681 §3.1, equation 4).
+    /// The smallest threshold after a loss, in bytes (RFC 5681 §3.1, equation 4).
     pub fn least(&self) -> u64 {
         2 * self.mss
     }
 }
 
-/// Congestion avoidance.
+/// An algorithm for congestion avoidance.
 pub trait Controller {
-    /// So many bytes were acknowledged while the window was the limit, outside of slow start and recovery. `rtt` is the
-    /// smoothed one.
+    /// `acked` bytes were acknowledged while the window was the limit, outside of slow start and recovery. `rtt` is the
+    /// smoothed round-trip time.
     fn on_ack(&mut self, now: Time, window: &mut Window, acked: u64, rtt: Duration);
 
-    /// Bytes were acknowledged while the window was not the limit: no time passes for its growth.
+    /// Bytes were acknowledged while the window was not the limit: this time does not count for its growth.
     fn on_unlimited(&mut self, now: Time);
 
-    /// A loss was found; so much was in flight before the acknowledgement that told it. Sets the threshold. The window follows
-    /// in recovery.
+    /// A loss was found; `flight` bytes were in flight before the acknowledgement that revealed it. Sets the threshold;
+    /// recovery sets the window.
     fn on_loss(&mut self, window: &mut Window, flight: u64);
 
-    /// A timeout, with so much in flight: sets the threshold. The window is one segment afterwards.
+    /// A timeout with `flight` bytes in flight. Sets the threshold; the window becomes one segment.
     fn on_timeout(&mut self, window: &mut Window, flight: u64);
 }
 
-/// The algorithm of a connection, without a pointer.
+/// The algorithm of a connection, stored inline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Selected {
     Cubic(Cubic),
@@ -80,10 +80,10 @@ impl Congestion {
         }
     }
 
-    /// So many bytes were acknowledged while the window was the limit.
+    /// `acked` bytes were acknowledged while the window was the limit.
     ///
-    /// Slow start counts bytes, all of them: peers that acknowledge 64 KiB at once would halt it otherwise (RFC 3465
-    /// with a limit that grows with the segments, as Linux). After a timeout `slow_start_max` is one segment.
+    /// Slow start counts all acknowledged bytes: peers that acknowledge 64 KiB at once would stall it otherwise (RFC 3465
+    /// with a limit that grows with the segments, as in Linux). After a timeout `slow_start_max` is one segment.
     pub(super) fn on_ack(
         &mut self,
         now: Time,

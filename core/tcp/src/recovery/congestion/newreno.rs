@@ -1,4 +1,4 @@
-//! RFC 5681's congestion avoidance: one segment more a round trip, half after a loss.
+//! Congestion avoidance of RFC 5681: one segment more per round trip, half the window after a loss.
 
 use core::time::Duration;
 
@@ -6,7 +6,7 @@ use spillway_transport::Time;
 
 use super::{Controller, Window};
 
-/// See the module.
+/// The state of NewReno.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewReno {
     /// Bytes acknowledged since the window last grew (RFC 3465 §2.1).

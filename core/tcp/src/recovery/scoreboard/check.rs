@@ -1,9 +1,9 @@
-//! For tests: whether it agrees with itself.
+//! Consistency checks for tests.
 
 use super::Scoreboard;
 
 impl Scoreboard {
-    /// The sums are those of the segments, and what is remembered to save searching is true.
+    /// Checks the sums against the segments, and the positions that shorten searches.
     pub(in crate::recovery) fn check(&self) {
         let (mut start, mut sacked, mut lost, mut retransmitted) = (self.una, 0, 0, 0);
         let sacked_segments = self.segments.iter().filter(|segment| segment.sacked).count();

@@ -1,16 +1,16 @@
-//! Marking what is lost, and what of it to send again.
+//! Marks lost segments, and finds what to retransmit.
 
 use spillway_transport::Time;
 
 use super::Scoreboard;
 use crate::seq::Seq;
 
-/// So many segments are looked at to find the first that is awaited.
+/// How many segments are examined to find the first awaited one.
 const SEARCHED_MAX: usize = 64;
 
 impl Scoreboard {
-    /// Marks as lost what lies below so many SACKed segments, or so many bytes less one segment of them (RFC 6675 §4,
-    /// IsLost). Returns the bytes newly found lost.
+    /// Marks segments as lost below `threshold` SACKed segments, or below more SACKed bytes than `threshold - 1` segments
+    /// have (RFC 6675 §4, IsLost). Returns the bytes newly marked.
     pub(in crate::recovery) fn mark_lost(&mut self, threshold: u32, mss: u32) -> u64 {
         if self.sacked == 0 {
             return 0;
@@ -32,7 +32,7 @@ impl Scoreboard {
                 segments += 1;
                 bytes += segment.end - start;
                 if is_told(segments, bytes) {
-                    below = below.max(start); // what is above is not gone through again for what is below
+                    below = below.max(start); // everything below is marked: later calls stop here
                 }
             } else if is_told(segments, bytes) {
                 newly += self.mark(index);
@@ -42,15 +42,15 @@ impl Scoreboard {
         newly
     }
 
-    /// Marks as lost what was sent until then and has not arrived, before `latest`, which has (RFC 8985 §6.2). Returns
-    /// the bytes newly found lost.
+    /// Marks segments as lost that have not arrived and were sent by `until` and before `latest`, which has arrived
+    /// (RFC 8985 §6.2). Returns the bytes newly marked.
     pub(in crate::recovery) fn mark_older_lost(&mut self, until: Time, latest: (Time, Seq)) -> u64 {
         let (mut newly, mut all_marked) = (0, true);
         for index in self.index_of(self.lost_below)..self.segments.len() {
             let segment = self.segments[index];
             let is_overdue = segment.sent_at <= until && (segment.sent_at, segment.end) < latest;
             if !is_overdue && segment.transmissions == 1 && !segment.sacked {
-                break; // and what follows was sent later still
+                break; // the following ones were sent later
             }
             if is_overdue && !segment.sacked {
                 newly += self.mark(index);
@@ -63,8 +63,8 @@ impl Scoreboard {
         newly + self.mark_retransmissions_lost(until, latest)
     }
 
-    /// When the first was sent of what is neither SACKed nor lost, or is on the way again, and was sent before `latest`.
-    /// It is not searched for far.
+    /// The earliest send time of segments that are neither SACKed nor lost, or are retransmitted, and were sent before
+    /// `latest`. The search is bounded.
     pub(in crate::recovery) fn oldest_awaited(&self, latest: (Time, Seq)) -> Option<Time> {
         let from = self.index_of(self.lost_below.max(self.una));
         let mut awaited = self.segments.range(from..).take(SEARCHED_MAX);
@@ -81,7 +81,7 @@ impl Scoreboard {
         if self.segments.is_empty() { 0 } else { self.mark(0) }
     }
 
-    /// Marks as lost what is longer than this and not SACKed.
+    /// Marks segments longer than `mss` as lost, unless they are SACKed.
     pub(in crate::recovery) fn mark_longer_lost(&mut self, mss: u32) {
         for index in 0..self.segments.len() {
             if self.segments[index].end - self.start_of(index) > u64::from(mss) {
@@ -90,7 +90,7 @@ impl Scoreboard {
         }
     }
 
-    /// A timeout: all is lost, and what the peer told that it has it may have dropped (RFC 2018 §8).
+    /// After a timeout: everything is lost, and the peer may have discarded what it had SACKed (RFC 2018 §8).
     pub(in crate::recovery) fn mark_all_lost(&mut self) {
         self.forget_sacked();
         for segment in &mut self.segments {
@@ -101,7 +101,7 @@ impl Scoreboard {
         self.retransmitted_first = Time(u64::MAX);
     }
 
-    /// Nothing counts as lost any more: it was late.
+    /// Unmarks all lost segments: they were only late.
     pub(in crate::recovery) fn unmark_all(&mut self) {
         for segment in &mut self.segments {
             (segment.lost, segment.retransmitted) = (false, false);
@@ -111,7 +111,7 @@ impl Scoreboard {
         self.retransmitted_first = Time(u64::MAX);
     }
 
-    /// Marks as lost again what was sent again until then, before `latest`, and is still missing.
+    /// Marks retransmissions as lost that have not arrived and were sent by `until` and before `latest`.
     fn mark_retransmissions_lost(&mut self, until: Time, latest: (Time, Seq)) -> u64 {
         if self.retransmitted == 0 || self.retransmitted_first > until.min(latest.0) {
             return 0;
@@ -136,7 +136,7 @@ impl Scoreboard {
         newly
     }
 
-    /// The first lost segment that is not on the way again, at most so long.
+    /// The first lost segment that is to be retransmitted, at most `mss` bytes of it.
     pub(in crate::recovery) fn next_lost(&self, mss: u32) -> Option<(Seq, Seq)> {
         if self.lost == self.retransmitted {
             return None;
@@ -150,7 +150,7 @@ impl Scoreboard {
         Some((start, self.segments[index].end.min(start + u64::from(mss))))
     }
 
-    /// The first segment from `from` on that is neither SACKed nor lost and ends below `below`, at most so long.
+    /// The first segment from `from` on that is neither SACKed nor lost and ends by `below`, at most `mss` bytes of it.
     pub(in crate::recovery) fn next_missing(&self, from: Seq, below: Seq, mss: u32) -> Option<(Seq, Seq)> {
         let from = self.index_of(from.max(self.una));
         let index = (from..self.segments.len())
@@ -160,13 +160,13 @@ impl Scoreboard {
         Some((start, self.segments[index].end.min(start + u64::from(mss))))
     }
 
-    /// The last segment, or its last part of such a length.
+    /// The last segment, or its last `mss` bytes.
     pub(in crate::recovery) fn last(&self, mss: u32) -> Option<(Seq, Seq)> {
         let last = self.segments.len().checked_sub(1)?;
         Some((self.start_of(last).max(self.nxt.saturating_sub(u64::from(mss))), self.nxt))
     }
 
-    /// These bytes were sent again; with `as_lost` because they are thought lost, if they are not marked so already.
+    /// These bytes were retransmitted; `as_lost`: marks them as lost unless they are.
     pub(in crate::recovery) fn resend(&mut self, now: Time, from: Seq, to: Seq, as_lost: bool) {
         let (from, to) = (from.max(self.una), to.min(self.nxt));
         if from >= to {
@@ -201,7 +201,7 @@ impl Scoreboard {
         }
     }
 
-    /// Marks one as lost that is neither SACKed nor lost; returns its bytes.
+    /// Marks a segment as lost unless it is SACKed or lost already; returns the bytes newly marked.
     fn mark(&mut self, index: usize) -> u64 {
         let start = self.start_of(index);
         let segment = &mut self.segments[index];

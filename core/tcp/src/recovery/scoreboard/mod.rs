@@ -1,6 +1,6 @@
-//! What was sent and is not acknowledged: a ring of segments, each with what is known of its fate.
+//! The segments that were sent and are not acknowledged, each with its state.
 //!
-//! Follows RFC 6675 in what it counts. The sums are kept as segments change, so that asking costs nothing.
+//! Counts as RFC 6675 does. The sums are updated as segments change, so that reading them costs nothing.
 
 #[cfg(test)]
 mod check;
@@ -13,79 +13,78 @@ use spillway_transport::Time;
 
 use crate::seq::Seq;
 
-/// Segments of one connection in all, at most.
+/// Maximum number of segments of one connection.
 pub(super) const SEGMENTS_MAX: usize = 4096;
 
-/// From so many on, what is sent extends the last segment, so that there is room for dividing others.
+/// From this number on new bytes extend the last segment, so that there is room for dividing others.
 const SEGMENTS_SENT_MAX: usize = SEGMENTS_MAX - 512;
 
-/// An empty ring keeps room for so many.
+/// Capacity that an empty queue keeps.
 const SEGMENTS_KEPT: usize = 16;
 
-/// SACK blocks of the last acknowledgement that are remembered: as many as a segment without timestamps carries.
+/// SACK blocks remembered of the last acknowledgement: as many as a segment without timestamps carries.
 const BLOCKS_KEPT: usize = 4;
 
-/// One segment, from where the one before it ends.
+/// A segment; it begins where the one before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub end: Seq,
-    /// For the last time.
+    /// Time of the last transmission.
     pub sent_at: Time,
     pub transmissions: u8,
-    /// The peer told that it has it.
+    /// The peer has reported the segment by SACK.
     pub sacked: bool,
-    /// The peer told so before a timeout; it may since have dropped it (RFC 2018 §8).
+    /// The segment was SACKed before a timeout; the peer may have discarded it since (RFC 2018 §8).
     pub was_sacked: bool,
     pub lost: bool,
-    /// After it was found lost.
+    /// Retransmitted after it was marked as lost.
     pub retransmitted: bool,
 }
 
-/// What one acknowledgement told about segments.
+/// What an acknowledgement has revealed about segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Delivered {
-    /// Bytes that were not known to have arrived.
+    /// Bytes newly known to have arrived.
     pub bytes: u64,
-    /// When the first segment acknowledged was sent, if this can be told (Karn).
+    /// Send time of the first acknowledged segment, if it is unambiguous (Karn).
     pub sent_at: Option<Time>,
-    /// Whether anything acknowledged was sent more than once.
+    /// Whether any acknowledged segment was sent more than once.
     pub repeated: bool,
-    /// Whether anything arrived that was sent before the last timeout and not again, and was not SACKed before.
+    /// Whether a segment arrived that was sent before the last timeout, not retransmitted, and not SACKed before.
     pub original: bool,
-    /// The last sent of what arrived: when, and its end, as several are sent at a time.
+    /// Send time and end of the segment that was sent last among those that arrived; several may have one send time.
     pub latest: (Time, Seq),
-    /// The highest byte that had arrived out of order before.
+    /// End of what was SACKed before this acknowledgement.
     pub highest_sacked: Seq,
-    /// What was sent more than once, after this, may have arrived by an earlier transmission.
+    /// A segment sent more than once, and last after this time, may have arrived by an earlier transmission.
     pub ambiguous_after: Time,
-    /// By how many segments the latest was late, of those sent once.
+    /// By how many segments one that was sent once arrived out of order, at most.
     pub reordering: u32,
-    /// Of those sent more than once.
+    /// The same for segments sent more than once.
     pub reordering_repeated: u32,
 }
 
-/// See the module.
+/// The segments of one connection, with their sums.
 #[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
     una: Seq,
     nxt: Seq,
     pub(super) segments: VecDeque<Segment>,
     sacked: u64,
-    /// SACKed segments.
     sacked_segments: u32,
     lost: u64,
-    /// Of the lost ones' bytes.
+    /// Retransmitted bytes among the lost ones.
     retransmitted: u64,
     highest_sacked: Seq,
-    /// All below that is not SACKed is marked as lost.
+    /// All segments below are SACKed or marked as lost.
     lost_below: Seq,
-    /// No lost segment that is not on the way again begins below.
+    /// No segment that is to be retransmitted begins below.
     next_lost_from: Seq,
-    /// No retransmission that is on the way was sent earlier.
+    /// No retransmission in flight was sent earlier.
     retransmitted_first: Time,
-    /// Where the last ends that was sent twice, or may have been known to have arrived.
+    /// End of the last segment that was sent twice, or may have been SACKed.
     repeated_to: Seq,
-    /// Where what was sent before the last timeout ends.
+    /// SND.NXT at the last timeout.
     timeout_point: Seq,
     blocks: [(Seq, Seq); BLOCKS_KEPT],
 }
@@ -110,7 +109,7 @@ impl Scoreboard {
         }
     }
 
-    /// From segments in order, the first beginning at `una`; `None` when they are not in order or too many.
+    /// Takes segments in order, the first beginning at `una`; `None` if they are out of order, contradictory or too many.
     pub(super) fn from_segments(una: Seq, segments: VecDeque<Segment>) -> Option<Scoreboard> {
         let mut scoreboard = Scoreboard::new(una);
         if segments.len() > SEGMENTS_MAX {
@@ -147,7 +146,7 @@ impl Scoreboard {
         Some(scoreboard)
     }
 
-    /// It was imported: there was a timeout when so much had been sent.
+    /// For an imported connection: sets SND.NXT at its last timeout.
     pub(super) fn timed_out_to(&mut self, nxt: Seq) {
         self.timeout_point = nxt;
     }
@@ -160,12 +159,12 @@ impl Scoreboard {
         self.nxt
     }
 
-    /// Sent and not cumulatively acknowledged, in bytes: RFC 5681's FlightSize.
+    /// Bytes sent and not cumulatively acknowledged: RFC 5681's FlightSize.
     pub(super) fn in_flight(&self) -> u64 {
         self.nxt - self.una
     }
 
-    /// What is thought to be in the network, in bytes (RFC 6675 §4).
+    /// Bytes considered to be in the network (RFC 6675 §4).
     pub(super) fn pipe(&self) -> u64 {
         self.in_flight() - self.sacked - (self.lost - self.retransmitted)
     }
@@ -174,7 +173,7 @@ impl Scoreboard {
         self.sacked
     }
 
-    /// How many segments the peer told that it has, beyond what it has acknowledged.
+    /// The number of SACKed segments.
     pub(super) fn sacked_segments(&self) -> u32 {
         self.sacked_segments
     }
@@ -183,7 +182,7 @@ impl Scoreboard {
         self.lost
     }
 
-    /// Whether anything lost is not on the way again.
+    /// Whether there is a lost segment to retransmit.
     pub(super) fn has_lost_to_send(&self) -> bool {
         self.lost > self.retransmitted
     }
@@ -206,7 +205,7 @@ impl Scoreboard {
                 Segment { end: to, sent_at: now, transmissions: 1, sacked, was_sacked, lost, retransmitted };
             self.segments.push_back(segment);
         } else if let Some(last) = self.segments.len().checked_sub(1) {
-            // Full to the brim, and the last is marked: the new bytes share its fate, without its marks.
+            // The queue is full and its last segment is marked: the new bytes extend it, and its marks are removed.
             self.lost_below = self.lost_below.min(self.start_of(last));
             self.unmark(last);
             let last = &mut self.segments[last];
@@ -216,13 +215,13 @@ impl Scoreboard {
         self.nxt = to;
     }
 
-    /// Nothing is marked, and nothing was sent twice.
+    /// Whether nothing is marked, and nothing was sent twice.
     pub(super) fn is_plain(&self) -> bool {
         self.sacked == 0 && self.lost == 0 && self.repeated_to <= self.una
     }
 
-    /// All below `una` has arrived, of segments that are all [plain](Self::is_plain). Returns when the first was sent,
-    /// if all of it has arrived.
+    /// All bytes below `una` have arrived, and all segments are [plain](Self::is_plain). Returns when the first was sent, if
+    /// all of it has arrived.
     #[inline]
     pub(super) fn acknowledge_plain(&mut self, una: Seq) -> Option<Time> {
         let first = *self.segments.front()?;
@@ -240,7 +239,7 @@ impl Scoreboard {
         (first.end <= una).then_some(first.sent_at)
     }
 
-    /// All below `una` has arrived; `una` is within what is on the way.
+    /// All bytes below `una` have arrived; `una` is at most SND.NXT.
     pub(super) fn acknowledge(&mut self, una: Seq, mss: u32, delivered: &mut Delivered) {
         while let Some(&segment) = self.segments.front() {
             let end = segment.end.min(una);
@@ -275,8 +274,8 @@ impl Scoreboard {
         }
     }
 
-    /// The first segment is acknowledged in part. One that could not be divided counts as on the way again as a whole
-    /// when only its first part was: the rest is lost again.
+    /// The first segment is acknowledged in part. If it could not be divided, it counts as retransmitted as a whole although
+    /// only its first part was: the rest is to be retransmitted.
     fn forget_retransmission_of_part(&mut self, mss: u32) {
         let una = self.una;
         let Some(first) = self.segments.front_mut() else { return };
@@ -288,7 +287,7 @@ impl Scoreboard {
         }
     }
 
-    /// What a segment that has arrived tells.
+    /// Records what the arrival of a segment reveals.
     fn arrived(&self, index: usize, segment: Segment, delivered: &mut Delivered) {
         let is_repeated = segment.transmissions > 1;
         if !is_repeated || segment.sent_at <= delivered.ambiguous_after {
@@ -309,7 +308,7 @@ impl Scoreboard {
         }
     }
 
-    /// Makes two of one; whether there was room for that.
+    /// Divides a segment in two; returns whether there was room.
     fn divide(&mut self, index: usize, at: Seq) -> bool {
         if self.segments.len() >= SEGMENTS_MAX {
             return false;
@@ -320,7 +319,7 @@ impl Scoreboard {
         true
     }
 
-    /// The segment that has this byte.
+    /// The index of the segment that holds this byte.
     fn index_of(&self, seq: Seq) -> usize {
         self.segments.partition_point(|segment| segment.end <= seq)
     }

@@ -1,19 +1,19 @@
-//! Marking what the peer has out of order.
+//! Marks segments that the peer has reported by SACK.
 
 use super::{BLOCKS_KEPT, Delivered, Scoreboard};
 use crate::seq::Seq;
 
 impl Scoreboard {
-    /// The peer has these bytes. What is not within what is on the way is ignored (RFC 2018 §4 allows nonsense only by
-    /// mistake).
+    /// Marks the bytes of SACK blocks. Ignores blocks that are not within the bytes in flight: a correct peer sends none
+    /// (RFC 2018 §4).
     pub(in crate::recovery) fn sack(&mut self, blocks: &[(Seq, Seq)], delivered: &mut Delivered) {
         let mut kept = [(0, 0); BLOCKS_KEPT];
         for (index, &(from, to)) in blocks.iter().take(BLOCKS_KEPT).enumerate() {
             if from >= to || to > self.nxt || from <= self.una {
-                continue; // one that holds SND.UNA contradicts the acknowledgement
+                continue; // a block that holds SND.UNA contradicts the acknowledgement
             }
             kept[index] = (from, to);
-            // Most of a block was in the one before: only what was added is gone through.
+            // Most of a block was in the previous acknowledgement: only what was added is processed.
             let within =
                 self.blocks.iter().filter(|block| block.0 < block.1 && from <= block.0 && block.1 <= to);
             match within.max_by_key(|block| block.1 - block.0).copied() {
@@ -44,7 +44,7 @@ impl Scoreboard {
                 continue;
             }
             if !is_whole {
-                // Divided: this part once more, or the part after it.
+                // The segment was divided: look at its first part again, or at its second part.
                 index += usize::from(start < from);
                 continue;
             }
@@ -61,7 +61,7 @@ impl Scoreboard {
         debug_assert!(self.highest_sacked >= highest);
     }
 
-    /// Nothing counts as SACKed any more.
+    /// No segment counts as SACKed any more.
     pub(in crate::recovery) fn forget_sacked(&mut self) {
         for segment in &mut self.segments {
             segment.was_sacked |= segment.sacked;

@@ -1,4 +1,4 @@
-//! Whatever a peer acknowledges, in any order, with nonsense: no panic, and what always holds, holds.
+//! Random acknowledgements, valid and invalid, in any order: no panic, and the invariants hold.
 
 use proptest::prelude::*;
 
@@ -58,7 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What holds always.
+/// The invariants.
 fn check(recovery: &Sender, now: Time) {
     let scoreboard = &recovery.scoreboard;
     assert!(recovery.pipe() <= recovery.in_flight());

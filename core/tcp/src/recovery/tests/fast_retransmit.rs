@@ -137,7 +137,7 @@ fn what_was_lost_of_the_recovery_itself_is_the_next_one() {
 #[test]
 fn without_new_data_what_may_be_lost_is_sent() {
     let mut trace = Trace::new();
-    trace.recovery.reordering.seen(); // otherwise nothing is waited for
+    trace.recovery.reordering.seen(); // otherwise the reordering window is zero
     trace.at(110).send(7);
     trace.at(210).sack(0, &[(5, 6), (1, 4)]);
     assert_eq!(trace.resend(), [(0, 1)]);
@@ -203,7 +203,7 @@ fn with_few_in_flight_time_tells() {
     assert_eq!(trace.recovery.counters().timeouts, 0);
 }
 
-/// RFC 8985 §6.2: three segments SACKed in all, and no segment ever came out of order: whatever was sent before them is lost.
+/// RFC 8985 §6.2: after three SACKed segments in total, on a path without reordering, everything sent before them is lost.
 #[test]
 fn where_nothing_comes_out_of_order_three_sacked_tell_of_every_hole() {
     let mut trace = Trace::new();
@@ -214,7 +214,7 @@ fn where_nothing_comes_out_of_order_three_sacked_tell_of_every_hole() {
     assert!(trace.timeout_ms() > Some(400), "nothing else is waited for");
 }
 
-/// RFC 8985 §6.2: in a recovery there is no patience, with retransmissions neither.
+/// RFC 8985 §6.2: in recovery the reordering window is zero, for retransmissions, too.
 #[test]
 fn in_a_recovery_what_was_sent_before_what_has_arrived_is_lost() {
     let mut trace = Trace::new();
@@ -225,8 +225,8 @@ fn in_a_recovery_what_was_sent_before_what_has_arrived_is_lost() {
     assert_eq!(trace.recovery.scoreboard.lost(), 2000, "the sixth, though only one above it has arrived");
 }
 
-/// Segments that were out of order once are waited for, in a recovery as well. Then the timer finds the loss, and what it lets
-/// out follows what has arrived, and not what was lost (RFC 9937).
+/// On a path with reordering missing segments are waited for, in recovery as well. When the timer finds the loss, what may
+/// be sent follows what has arrived, and not what was lost (RFC 9937).
 #[test]
 fn what_the_timer_finds_lost_is_not_sent_in_a_burst() {
     let mut trace = Trace::new();
@@ -288,7 +288,7 @@ fn segments_out_of_order_are_waited_for_longer() {
     }
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
     trace.resend();
-    // It was not lost: the peer has it twice.
+    // The segment was not lost: the peer has it twice.
     trace.at(212).ack(12);
     let undone = trace.at(213).dsack(12, (6, 7)).is_undone;
     assert!(undone);
@@ -391,7 +391,7 @@ fn many_short_messages_share_the_last_record() {
     }
     assert!(trace.recovery.scoreboard.segments.len() < scoreboard::SEGMENTS_MAX);
     assert_eq!(trace.recovery.in_flight(), 10_000);
-    // The long record at the end is sent again a segment at a time, to its end.
+    // The long last record is retransmitted one segment at a time, to its end.
     trace.at(410).timeout();
     let mut acknowledged = 0;
     while acknowledged < 10_000 {

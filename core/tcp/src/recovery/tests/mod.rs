@@ -1,6 +1,6 @@
-//! Tests that read as packet traces: at a time something is sent, or acknowledged, and then this is expected.
+//! Tests that read as packet traces: segments are sent or acknowledged at given times, and the result is checked.
 //!
-//! Positions are in segments of 1000 bytes: 3 is where the third ends.
+//! Positions are in segments of 1000 bytes: 3 is the end of the third segment.
 
 extern crate std;
 
@@ -43,12 +43,12 @@ fn ranges(segments: &[(u64, u64)]) -> Vec<(Seq, Seq)> {
     segments.iter().map(|&(from, to)| (at(from), at(to))).collect()
 }
 
-/// What a timer led to.
+/// The effect of an expired timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TimeoutOutcome {
     Nothing,
     Probe,
-    /// Something is lost, by [`Timer::Reordering`].
+    /// Segments are lost, by [`Timer::Reordering`].
     Overdue,
     Retransmit,
 }
@@ -95,7 +95,7 @@ impl Sender {
         Some(self.timers.next()).filter(|at| at.0 < u64::MAX)
     }
 
-    /// The first timer that has expired.
+    /// Handles the first timer that has expired.
     fn handle_timeout(&mut self, now: Time) -> TimeoutOutcome {
         match Recovery::first_expired(now, &self.timers) {
             None => TimeoutOutcome::Nothing,
@@ -145,7 +145,7 @@ impl Trace {
         Trace { recovery, now: ms(100), has_sack }
     }
 
-    /// With SACK, without probes: they have tests of their own.
+    /// With SACK, without probes, which have tests of their own.
     fn new() -> Trace {
         Trace::with(&Settings { tail_loss_probe: false, ..newreno() }, true)
     }
@@ -160,7 +160,7 @@ impl Trace {
         self
     }
 
-    /// New segments, whatever the window.
+    /// Sends new segments, whatever the window.
     fn send(&mut self, segments: u64) -> &mut Trace {
         for _ in 0..segments {
             self.recovery.on_sent(self.now, self.recovery.nxt() + 1000);
@@ -168,7 +168,7 @@ impl Trace {
         self
     }
 
-    /// New segments as the window allows, and how many.
+    /// Sends as many new segments as the window permits, and returns their number.
     fn fill(&mut self) -> u64 {
         let before = self.recovery.nxt();
         while self.recovery.send_room() >= 1000 {
@@ -201,7 +201,7 @@ impl Trace {
         self
     }
 
-    /// Sends again what is to be sent again now, and tells what that was.
+    /// Retransmits what is to be retransmitted now, and returns the ranges.
     fn resend(&mut self) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
         while let Some((from, to)) = self.recovery.next_retransmission(MSS) {

@@ -1,4 +1,4 @@
-//! The scoreboard against a map of single bytes.
+//! Compares the scoreboard with a map of single bytes.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the scoreboard says of each byte.
+/// The scoreboard's state of each byte.
 fn bytes_of(scoreboard: &Scoreboard) -> BTreeMap<Seq, Byte> {
     let mut start = scoreboard.una();
     let mut all = BTreeMap::new();
@@ -85,7 +85,7 @@ proptest! {
                     prop_assert_eq!(delivered.bytes, before - unknown(&model));
                 }
                 Step::Lost(threshold) => {
-                    // By bytes alone; segments are the scoreboard's own.
+                    // The model knows bytes only; segments are the scoreboard's own.
                     let marked = scoreboard.mark_lost(threshold, 10);
                     let mut above: u64 = model.values().filter(|byte| byte.sacked).count() as u64;
                     let mut newly = 0;

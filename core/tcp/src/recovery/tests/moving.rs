@@ -1,10 +1,10 @@
-//! Export and import: what goes on elsewhere goes on as it would have here, and nothing is believed.
+//! Export and import: an imported connection continues as it would have, and no state is trusted.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Elsewhere: other clock, same settings.
+/// The connection on another host: with another clock and the same settings.
 fn moved(trace: &Trace, settings: &Settings, now: Time) -> Trace {
     let state = trace.recovery.export(trace.now);
     let recovery = Sender::import(now, settings, &state).expect("what was exported is consistent");
@@ -130,7 +130,7 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// Any numbers in place of one to four of its own: refused, or it runs.
+    /// With one to four random numbers in place of its own, a state is refused or runs.
     #[test]
     fn whatever_is_imported_runs(
         is_cubic: bool,

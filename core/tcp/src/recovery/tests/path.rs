@@ -1,28 +1,28 @@
-//! A whole transfer over a path with a queue, loss and reordering, to a receiver that acknowledges as RFC 5681, 2018
-//! and 2883 ask.
+//! A whole transfer over a path with a queue, loss and reordering, to a receiver that acknowledges by RFC 5681, RFC 2018 and
+//! RFC 2883.
 
 use alloc::collections::{BTreeMap, BinaryHeap};
 use core::cmp::Reverse;
 
 use super::*;
 
-/// What the path and the ends are like.
+/// Properties of the path and of both ends.
 #[derive(Clone, Debug)]
 struct Path {
     one_way: Duration,
-    /// Bytes a second.
+    /// Bytes per second.
     rate: u64,
-    /// Bytes that wait at most.
+    /// Bytes that the queue holds at most.
     queue: u64,
     loss_per_mille: u64,
-    /// Of segments that take up to `late` longer.
+    /// Share of segments that take `late` longer.
     late_per_mille: u64,
     late: Duration,
     has_sack: bool,
     has_timestamps: bool,
-    /// An acknowledgement for every so many segments, or after 40 ms.
+    /// Acknowledges after this many segments, or after 40 ms.
     every: u32,
-    /// Acknowledgements wait until then, all of them: a gate that is shut for long.
+    /// All acknowledgements leave at multiples of this time, as behind a gate that opens seldom.
     gate: Duration,
     algorithm: Algorithm,
     bytes: u64,
@@ -56,7 +56,7 @@ enum What {
     DelayedAck,
 }
 
-/// The receiver, by the book.
+/// A receiver that follows the RFCs.
 #[derive(Default)]
 struct Receiver {
     next: Seq,
@@ -68,7 +68,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Returns whether to acknowledge at once, and what came twice.
+    /// Returns whether to acknowledge at once, and the duplicate range.
     fn take(&mut self, from: Seq, to: Seq, stamp: Time) -> (bool, Option<(Seq, Seq)>) {
         if from <= self.last_acknowledged && stamp >= self.stamp {
             self.stamp = stamp;
@@ -157,7 +157,7 @@ impl World<'_> {
         self.push(at, ack);
     }
 
-    /// As a stack does it.
+    /// Sends everything that may be sent, as a stack does.
     fn pump(&mut self, end: Seq) {
         let now = self.now;
         loop {
@@ -254,12 +254,12 @@ fn run(path: &Path) -> Outcome {
     Outcome { took: world.now.since(begin), counters: world.recovery.counters() }
 }
 
-/// In parts of a thousand of what the path carries.
+/// The throughput in thousandths of the path's rate.
 fn share(path: &Path, outcome: &Outcome) -> u128 {
     u128::from(path.bytes) * 1_000_000_000_000 / outcome.took.as_nanos() / u128::from(path.rate)
 }
 
-/// Every way to measure and to be told of loss.
+/// The path with every combination of algorithm, timestamps and SACK.
 fn variants(path: &Path) -> Vec<Path> {
     let mut all = Vec::new();
     for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {

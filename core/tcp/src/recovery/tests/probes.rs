@@ -6,7 +6,7 @@ fn trace() -> Trace {
     Trace::with(&newreno(), true)
 }
 
-/// After the timer has fired: sends what a stack would without new data.
+/// After the timer has expired: sends what a stack without new data sends.
 fn probe_again(trace: &mut Trace) -> (Seq, Seq) {
     assert!(trace.recovery.wants_probe());
     let (from, to) = trace.recovery.last_segment().expect("something is out");
@@ -24,7 +24,7 @@ fn two_round_trips_after_the_last_of_several_segments() {
 
 #[test]
 fn a_single_segment_may_wait_for_a_delayed_acknowledgement() {
-    // Its timeout would be 300 ms, its probe 400 ms: the probe takes the timeout's place.
+    // Its timeout would be after 300 ms, its probe after 400 ms: the probe replaces the timeout.
     let mut trace = trace();
     trace.at(110).send(1);
     assert_eq!(trace.timeout_ms(), Some(410));
@@ -142,7 +142,7 @@ fn no_probe_when_they_are_off() {
     assert_eq!(trace.timeout_ms(), Some(410));
 }
 
-/// The only answer to the retransmission was lost: what is sent then is answered with all.
+/// The only answer to the retransmission was lost: the probe's acknowledgement covers everything.
 #[test]
 fn a_recovery_that_falls_silent_is_probed() {
     let mut trace = trace();
@@ -160,7 +160,7 @@ fn a_recovery_that_falls_silent_is_probed() {
     assert_eq!(trace.timeout_ms(), Some(512 + 202), "and again after it");
 }
 
-/// The retransmission itself was lost: what arrives was sent later, and tells so.
+/// The retransmission itself was lost: the probe, which was sent later, arrives and shows it.
 #[test]
 fn a_probe_in_a_recovery_shows_that_a_retransmission_was_lost() {
     let mut trace = trace();

@@ -1,4 +1,4 @@
-//! Reductions taken back: RFC 2883 and 3708, RFC 3522 (Eifel), RFC 5682 (F-RTO).
+//! Undone reductions: RFC 2883 and 3708, RFC 3522 (Eifel), RFC 5682 (F-RTO).
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn one_of_two_that_came_twice_proves_nothing() {
     assert!(trace.dsack(10, (1, 2)).is_undone, "but both do");
 }
 
-/// A receiver that takes both in one turn may tell of them as one range.
+/// A receiver that takes both retransmissions in one turn may report them as one range.
 #[test]
 fn two_in_a_row_that_came_twice_may_be_told_as_one() {
     let mut trace = Trace::new();
@@ -68,7 +68,7 @@ fn a_timestamp_older_than_the_retransmission_proves_it_needless() {
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
     trace.resend();
-    // The first transmission took 110 ms: 10 ms after the second.
+    // The acknowledgement is of the first transmission, 110 ms ago; the second was 10 ms ago.
     let ack = Ack { rtt: Some(Duration::from_millis(110)), ..ack(at(4)) };
     assert!(trace.at(220).take(&ack).is_undone);
     assert_eq!((trace.recovery.cwnd(), trace.recovery.phase()), (10_000, Phase::Open));
@@ -93,7 +93,7 @@ fn the_next_recovery_is_not_undone_by_retransmissions_of_the_last() {
     trace.at(210).sack(0, &[(1, 4)]);
     trace.resend();
     trace.fill();
-    // A hole beyond the first recovery is sent again during it, and filled after the second has begun.
+    // A hole beyond the first recovery is retransmitted during it, and filled after the second has begun.
     let mut last = 5;
     for at_ms in [212, 214, 216] {
         trace.at(at_ms).sack(0, &[(1, last)]);
@@ -116,7 +116,7 @@ fn a_timeout_while_acknowledgements_were_held_back_is_undone() {
     trace.at(410).timeout();
     trace.resend();
     assert_eq!(trace.recovery.cwnd(), 1000);
-    // The gate opens: what was never sent again is acknowledged (RFC 5682).
+    // The gate opens: segments that were not retransmitted again are acknowledged (RFC 5682).
     assert!(trace.at(610).ack(10).is_undone);
     assert_eq!(
         (trace.recovery.cwnd(), trace.recovery.ssthresh()),

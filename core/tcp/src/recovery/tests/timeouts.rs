@@ -151,8 +151,8 @@ fn another_segment_that_times_out_lowers_it_again() {
     assert_eq!(trace.recovery.ssthresh(), 2000);
 }
 
-/// Its acknowledgement was lost, and sent again when it came again: with the timestamp of the first (RFC 7323 §4.3). That
-/// is no round trip, but a timeout.
+/// The first acknowledgement was lost, and the one of the retransmission echoes the timestamp of the first copy (RFC 7323
+/// §4.3): it measures a timeout, not a round trip.
 #[test]
 fn what_came_twice_is_not_measured_by_timestamps() {
     let mut trace = Trace::new();
@@ -215,7 +215,7 @@ fn a_peer_that_takes_back_what_it_sacked_gets_it_again() {
     let mut trace = Trace::new();
     trace.at(110).send(3);
     trace.at(210).sack(0, &[(1, 3)]);
-    // The first is sent again, and the others are gone from the peer.
+    // The first segment is retransmitted; the peer has discarded the others.
     assert_eq!(trace.time_out().resend(), [(0, 1)]);
     trace.ack(1);
     assert_eq!(trace.resend(), [(1, 2), (2, 3)]);

@@ -1,4 +1,4 @@
-//! The congestion window: RFC 5681 §3.1 and §4.1, RFC 6928, RFC 9438; CUBIC against its formulas in floating point.
+//! The congestion window: RFC 5681 §3.1 and §4.1, RFC 6928, RFC 9438; CUBIC compared with its formulas in floating point.
 
 use super::congestion::cubic::Cubic;
 use super::congestion::{Controller, Window};
@@ -112,7 +112,7 @@ fn the_window_has_a_bound() {
     trace.at(110).fill();
     trace.at(210).ack(10);
     assert_eq!((trace.recovery.cwnd(), trace.fill()), (15_500, 15));
-    // What was SACKed leaves the network, but not the queue.
+    // SACKed bytes are not in the network, but still in flight.
     trace.at(310).sack(10, &[(11, 13)]);
     assert_eq!(trace.recovery.send_room(), 500);
 }
@@ -131,8 +131,8 @@ fn window(cwnd: u64) -> Window {
 
 const RTT: Duration = Duration::from_millis(50);
 
-/// One stage of congestion avoidance with acknowledgements of every segment, all the window each round trip, for so many
-/// seconds: the window, and that of the formulas.
+/// One stage of congestion avoidance with an acknowledgement for every segment, the whole window each round trip: the window
+/// and that of the formulas, for each round trip.
 fn compare(cwnd: u64, cubic: &mut Cubic, seconds: u64) -> Vec<(f64, f64)> {
     const MSS: f64 = 1460.0;
     let mut window = window(cwnd);
@@ -148,7 +148,7 @@ fn compare(cwnd: u64, cubic: &mut Cubic, seconds: u64) -> Vec<(f64, f64)> {
         for _ in 0..segments {
             now = now + RTT / segments as u32;
             cubic.on_ack(now, &mut window, 1460, RTT);
-            // RFC 9438 §4.2 and §4.3, as they are written there; time counts from the first acknowledgement.
+            // RFC 9438 §4.2 and §4.3, as written there; time counts from the first acknowledgement.
             let t = now.since(start).as_secs_f64() - RTT.as_secs_f64() / (cwnd / 1460) as f64;
             w_est += if w_est < prior { 9.0 / 17.0 } else { 1.0 } / reference;
             let w_cubic = |t: f64| 0.4 * (t - k).powi(3) + origin;
@@ -210,7 +210,7 @@ fn cubic_counts_the_window_and_not_what_was_in_flight() {
     assert_eq!(small.ssthresh, 2920, "never below two segments");
 }
 
-/// §4.6. A bulk transfer after it would need tens of round trips of congestion avoidance otherwise.
+/// §4.6. Otherwise a bulk transfer after it would need tens of round trips of congestion avoidance.
 #[test]
 fn a_single_message_that_is_lost_costs_three_tenths_of_the_window() {
     for by_timeout in [false, true] {
@@ -225,7 +225,7 @@ fn a_single_message_that_is_lost_costs_three_tenths_of_the_window() {
     }
 }
 
-/// RFC 5681 §3.1: what was in flight counts, and not what an acknowledgement for many segments has left of it.
+/// RFC 5681 §3.1: what was in flight before an acknowledgement for many segments counts, not what it has left.
 #[test]
 fn what_was_in_flight_before_the_acknowledgement_that_tells_of_the_loss_counts() {
     let mut trace = Trace::new();
@@ -235,7 +235,7 @@ fn what_was_in_flight_before_the_acknowledgement_that_tells_of_the_loss_counts()
     assert_eq!(trace.recovery.ssthresh(), 5000, "half of the ten that were in flight (NewReno)");
 }
 
-/// A timeout in a recovery counts from what the recovery aims at, not from the few that are thought to be in the network.
+/// A timeout in recovery counts from the window that the recovery aims at, not from the few segments in the network.
 #[test]
 fn a_timeout_in_a_recovery_counts_from_the_threshold() {
     let mut trace = Trace::with(&Settings { tail_loss_probe: false, ..Settings::default() }, true);
@@ -247,7 +247,7 @@ fn a_timeout_in_a_recovery_counts_from_the_threshold() {
     assert_eq!(trace.recovery.ssthresh(), 4900);
 }
 
-/// As Linux: what was in flight at most in the round, which falls with each acknowledgement, is what was used.
+/// As in Linux: the used part of the window is the most that was in flight in the round.
 #[test]
 fn a_round_that_used_most_of_the_window_lets_it_grow() {
     let mut trace = Trace::new();

@@ -1,4 +1,4 @@
-//! Frames: what the scripted peer puts on the link.
+//! Frames that the scripted peer sends.
 
 use std::net::Ipv4Addr;
 
@@ -14,7 +14,7 @@ pub const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const IP_AT: usize = ethernet::HEADER_BYTES;
 pub const TCP_AT: usize = IP_AT + ipv4::HEADER_BYTES;
 
-/// An IPv4 packet to the stack in a frame.
+/// A frame with an IPv4 packet to the stack.
 pub fn packet(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; TCP_AT];
     let header = ethernet::Header { target: STACK_MAC, source: PEER_MAC, kind: ethernet::KIND_IPV4 };
@@ -34,7 +34,7 @@ pub fn packet(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, payload: &[u8]) 
     frame
 }
 
-/// A segment to the stack. `raw_options`: instead of the header's options, as they are, filled up with zeros.
+/// A segment to the stack. `raw_options` replaces the header's options; it is padded with zeros.
 pub fn segment(source: Ipv4Addr, header: &Header, payload: &[u8], raw_options: Option<&[u8]>) -> Vec<u8> {
     let bare = Header { options: Options::default(), ..*header };
     let header = if raw_options.is_some() { &bare } else { header };
@@ -59,7 +59,7 @@ pub fn segment(source: Ipv4Addr, header: &Header, payload: &[u8], raw_options: O
     packet(source, STACK_IP, ipv4::PROTOCOL_TCP, &tcp)
 }
 
-/// Makes the checksums of IPv4 and TCP right again after a test has changed a frame.
+/// Corrects the checksums of IPv4 and TCP after a test has changed a frame.
 pub fn mend(frame: &mut [u8]) {
     let header_bytes = usize::from(frame[IP_AT] & 15) * 4;
     let total = usize::from(u16::from_be_bytes([frame[IP_AT + 2], frame[IP_AT + 3]]));
@@ -75,7 +75,7 @@ pub fn mend(frame: &mut [u8]) {
     frame[tcp_at + 16..tcp_at + 18].copy_from_slice(&check.to_be_bytes());
 }
 
-/// Makes the checksum of IPv4 right again; the header has no options that the frame does not hold.
+/// Corrects the checksum of IPv4; the frame must hold the whole IPv4 header.
 pub fn mend_ip(frame: &mut [u8]) {
     let end = IP_AT + usize::from(frame[IP_AT] & 15) * 4;
     frame[IP_AT + 10..IP_AT + 12].fill(0);

@@ -1,7 +1,7 @@
 //! Tests that read like packet traces: one stack, scripted peers, virtual time.
 //!
-//! Every segment of the stack is held against what must always be: checksums, the peer's MSS, the application's bytes,
-//! acknowledgements that only rise, a right edge that never moves left, the gate. What a test then says is about one rule.
+//! Every segment of the stack is checked against the rules that always hold: checksums, the peer's MSS, the application's
+//! bytes, acknowledgements that only rise, a right edge that does not move left, the gate. A test adds one rule.
 
 pub mod frame;
 pub mod peer;
@@ -23,10 +23,10 @@ pub use frame::{PEER_IP, PEER_MAC, STACK_IP, STACK_MAC};
 pub use peer::{PEER_CLOCK, Peer};
 pub use segment::*;
 
-/// Listens plainly, and with a gate.
+/// Ports of the listeners without and with a gate.
 pub const PLAIN: u16 = 80;
 pub const GATED: u16 = 81;
-/// Of the first peer.
+/// Port of the first peer.
 pub const PEER_PORT: u16 = 4000;
 
 pub fn ms(many: u64) -> Duration {
@@ -37,7 +37,7 @@ pub fn secs(many: u64) -> Duration {
     Duration::from_secs(many)
 }
 
-/// Windows of up to 65,535 bytes, so that without the peer's scale fields are bytes.
+/// Windows of up to 65,535 bytes, so that window fields count bytes unless the peer scales them.
 pub fn settings() -> Settings {
     let listener = |port, is_gated| Listener { address: SocketAddrV4::new(STACK_IP, port), is_gated };
     Settings {
@@ -52,9 +52,9 @@ pub struct Trace {
     pub now: Time,
     pub peers: Vec<Peer>,
     current: usize,
-    /// Frames that are no segments of a peer's.
+    /// Frames that are not segments to one of the peers.
     pub others: VecDeque<Vec<u8>>,
-    /// The last frame that the stack has sent, and to whom the last went that was a segment.
+    /// The last frame that the stack has sent, and the Ethernet address to which it sent its last segment.
     pub last_frame: Vec<u8>,
     pub last_segment_to: Mac,
     log: String,
@@ -82,7 +82,7 @@ impl Trace {
         }
     }
 
-    /// As most tests begin: established by a peer without options, with a window of 65,535 granted.
+    /// The usual beginning: established by a peer without options but MSS, with a window of 65,535 granted.
     pub fn open() -> Trace {
         Trace::opened_by(|_| {}, syn().mss(1460))
     }
@@ -105,7 +105,7 @@ impl Trace {
         t
     }
 
-    /// Established at the gated listener; the gate is shut.
+    /// Established at the gated listener; the gate is closed.
     pub fn open_gated(syn: Seg) -> Trace {
         let mut t = Trace::new(|_| {});
         t.peers[0].stack_port = GATED;
@@ -124,7 +124,7 @@ impl Trace {
         self.opened();
     }
 
-    /// Another peer, from another port, is the one of what follows. Adds it when it is new.
+    /// Makes another peer, with a port of its own, the present one; adds it if it is new.
     pub fn at(&mut self, index: usize) -> &mut Trace {
         while self.peers.len() <= index {
             let many = self.peers.len();
@@ -140,14 +140,14 @@ impl Trace {
         &mut self.peers[self.current]
     }
 
-    /// The first segments of a connection are acknowledged at once: the present peer has sent those, a byte each. Its next byte
-    /// is 17.
+    /// The first 16 segments of a connection are acknowledged at once: the present peer sends these, a byte each. Its next
+    /// byte is 17.
     pub fn past_quick_acks(&mut self) {
         (1..17).for_each(|at| self.recv(many(at, 1)));
         self.forget();
     }
 
-    /// What the present peer was sent and heard is of no interest; nor is what else was sent.
+    /// Discards the segments and events of the present peer, and other frames.
     pub fn forget(&mut self) {
         self.peer().segments.clear();
         self.peer().events.clear();
@@ -219,7 +219,7 @@ impl Trace {
         peer.hear(event);
     }
 
-    /// Whatever the stack has to send is sent: the end of a turn.
+    /// Ends a turn: sends whatever the stack has to send.
     pub fn transmit(&mut self) {
         self.poll_events();
         let mut slot = vec![0; self.stack.frame_bytes_max()];
@@ -265,7 +265,7 @@ impl Trace {
         writeln!(self.log, "{at:>10.4}{peer} {direction} {what}").expect("a string");
     }
 
-    /// Ends the test with all that has happened.
+    /// Fails the test and prints the trace.
     #[track_caller]
     pub fn fail(&self, what: &str) -> ! {
         panic!("{what}\nthe trace so far (> to the stack, < from it, ! to the application):\n{}", self.log)
@@ -290,7 +290,7 @@ impl Trace {
         }
     }
 
-    /// The last segment that the stack has sent; those before it are of no interest.
+    /// The last segment that the stack has sent; discards those before it.
     #[track_caller]
     pub fn last(&mut self) -> Seg {
         let last = self.peer().segments.pop_back();
@@ -316,7 +316,7 @@ impl Trace {
         self.nothing_happens();
     }
 
-    /// The same, and however long one waits (a day) nothing is sent, as there is nothing to wait for.
+    /// The stack has sent nothing more, and sends nothing for a day.
     #[track_caller]
     pub fn nothing_sent_later(&mut self) {
         self.quiet();
@@ -365,7 +365,7 @@ impl Trace {
         self.event(StackEvent::Lost(reason));
     }
 
-    /// Time goes on; what is due on the way is done when it is due.
+    /// Advances the time, and handles timeouts when they are due.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..100_000 {
@@ -380,7 +380,7 @@ impl Trace {
         self.fail("the stack wants to be called for ever")
     }
 
-    /// Time goes on until the stack sends something: how long that took. At most a day.
+    /// Advances the time until the stack sends something, for a day at most; returns how long that took.
     #[track_caller]
     pub fn until_sent(&mut self) -> Duration {
         let begun = self.now;
@@ -400,7 +400,7 @@ impl Trace {
         self.peers[self.current].conn.unwrap_or_else(|| self.fail("there is no connection"))
     }
 
-    /// The peers' address on the link becomes known.
+    /// The stack learns the peers' Ethernet address.
     pub fn introduce(&mut self) {
         let known = frame::arp(spillway_wire::packet::arp::Operation::Request, (PEER_MAC, PEER_IP), STACK_IP);
         self.handle(&known);
@@ -408,7 +408,7 @@ impl Trace {
         self.others.clear();
     }
 
-    /// The application connects to the present peer, whose address is known on the link.
+    /// The application connects to the present peer, whose Ethernet address is known.
     pub fn connect(&mut self) {
         self.note('!', "connect");
         self.introduce();
@@ -432,7 +432,7 @@ impl Trace {
         self.transmit();
     }
 
-    /// The application says so many more bytes of its pattern: all are taken.
+    /// The application sends `count` more bytes of its pattern; all must be taken.
     pub fn say(&mut self, count: usize) {
         let from = self.peer().said.len() as i64 + 1;
         self.send(pattern(from, count));
@@ -460,7 +460,7 @@ impl Trace {
         self.transmit();
     }
 
-    /// The connection leaves and comes back, as bytes; its state may be changed on the way.
+    /// Exports the connection and imports it again, as bytes; `change` may alter its state.
     pub fn moves(&mut self, change: impl FnOnce(&mut ConnectionState)) {
         self.introduce();
         let mut state = self.stack.export(self.now, self.conn()).expect("one that can move");
@@ -468,7 +468,7 @@ impl Trace {
         self.comes(&state);
     }
 
-    /// The same, if it can move now.
+    /// The same, if the connection can be exported now.
     pub fn moves_if_it_can(&mut self) {
         if let Ok(state) = self.stack.export(self.now, self.conn()) {
             self.comes(&state);

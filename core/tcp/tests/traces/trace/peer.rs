@@ -1,4 +1,4 @@
-//! One scripted peer: the numbers that make its traces relative, and what must hold of everything that it is sent.
+//! One scripted peer: the numbers that make its traces relative, and the checks of all segments that it receives.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use spillway_wire::packet::tcp::{Flags, Header, Options, SackBlocks, Timestamps}
 use super::frame::{self, PEER_IP, TCP_AT};
 use super::segment::Seg;
 
-/// What the peer's clock shows at first.
+/// The peer's clock at the beginning.
 pub const PEER_CLOCK: u32 = 1000;
 
 pub struct Peer {
@@ -20,13 +20,12 @@ pub struct Peer {
     pub initial: u32,
     stack_initial: Option<u32>,
     pub conn: Option<Conn>,
-    /// After the last that this peer has sent, and that the stack has.
+    /// The next sequence number of this peer, and of the stack.
     pub nxt: i64,
     pub stack_nxt: i64,
-    /// Both SYNs had the option.
+    /// Both SYNs had the timestamps option.
     pub has_stamps: bool,
     offers_stamps: bool,
-    /// What the peer's clock shows at the beginning.
     clock: u32,
     pub mss: Option<u16>,
     scales: [Option<u8>; 2],
@@ -34,17 +33,17 @@ pub struct Peer {
     stack_clock: u32,
     told_ack: i64,
     told_edge: i64,
-    /// What has come for the peer, and for the application.
+    /// Segments for the peer and events for the application that the test has not taken yet.
     pub segments: VecDeque<Seg>,
     pub events: VecDeque<StackEvent>,
-    /// What the application has heard of this peer, and what it has said.
+    /// Bytes that the application has received from this peer, and those that it has sent.
     pub heard: Vec<u8>,
     pub said: Vec<u8>,
-    /// Bytes that the application has heard before those.
+    /// Bytes that the application has received before `heard`.
     pub passed: u64,
     /// How far the gate is open, if there is one.
     pub gate: Option<i64>,
-    /// Segments to it are held against what must always be: not where frames are forged.
+    /// Whether the stack's segments are checked; not where frames are forged.
     pub is_trusted: bool,
 }
 
@@ -78,17 +77,17 @@ impl Peer {
         }
     }
 
-    /// The stack's initial sequence number, once it has shown it.
+    /// The stack's initial sequence number; 0 before its SYN.
     pub fn stack_initial(&self) -> u32 {
         self.stack_initial.unwrap_or(0)
     }
 
-    /// What the stack's clock showed last.
+    /// The stack's last timestamp.
     pub fn stack_clock(&self) -> u32 {
         self.stack_clock
     }
 
-    /// The frame of a segment of this peer; what the test has not named is filled in.
+    /// The frame of a segment of this peer; fields that the test has not set are filled in.
     pub fn frame(&mut self, seg: &Seg, milliseconds: u32) -> Vec<u8> {
         let low = |initial: u32, number: i64| initial.wrapping_add(number as u32);
         let flags = seg.flags.unwrap_or(Flags::ACK);
@@ -135,7 +134,7 @@ impl Peer {
         frame::segment(self.ip, &header, &payload, seg.raw_options.as_deref())
     }
 
-    /// A segment has come from the stack: as a test sees it. Complains of what may never be.
+    /// Takes a segment of the stack and returns it as a test sees it, or which rule it breaks.
     pub fn take(&mut self, header: &Header, payload: &[u8], frame: &[u8]) -> Result<Seg, String> {
         let has = |flag| header.flags.contains(flag);
         if has(Flags::SYN) {
@@ -172,7 +171,7 @@ impl Peer {
         Ok(seg)
     }
 
-    /// What holds of every segment of the stack.
+    /// Checks the rules for every segment of the stack.
     fn check(&mut self, seg: &Seg, header: &Header, tcp_bytes: usize) -> Result<(), String> {
         let has = |flag| header.flags.contains(flag);
         let ensure = |is_right: bool, what: &str| is_right.then_some(()).ok_or(what.to_owned());
@@ -202,13 +201,13 @@ impl Peer {
         let both = self.scales[0].and(self.scales[1]).unwrap_or(0);
         let shift = if has(Flags::SYN) { 0 } else { both };
         let edge = ack + (i64::from(header.window) << shift);
-        // RFC 7323 §2.4: by less than a unit it may.
+        // RFC 7323 §2.4: by less than a unit it may move left.
         ensure(edge + (1 << shift) > self.told_edge, "the window's right edge moves left (§3.8.6.2.1)")?;
         (self.told_ack, self.told_edge) = (ack, edge);
         Ok(())
     }
 
-    /// An event of this peer's connection: its bytes are gathered.
+    /// Takes an event of this peer's connection, and gathers its bytes.
     pub fn hear(&mut self, event: StackEvent) {
         if let StackEvent::Data { end, bytes } = &event {
             self.heard.extend_from_slice(bytes);

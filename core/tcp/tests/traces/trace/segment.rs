@@ -1,11 +1,11 @@
-//! A segment as a test writes it: what it does not name is filled in when it is received, and not compared when it is
+//! A segment as a test writes it: fields that are not set are filled in when it is received, and not compared when it is
 //! expected.
 
 use std::fmt;
 
 use spillway_wire::packet::tcp::{Flags, Header};
 
-/// Numbers are relative: the SYN's is 0, the first byte's 1. `window` is the field as it is on the wire.
+/// Numbers are relative: 0 for the SYN, 1 for the first byte. `window` is the field on the wire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seg {
     pub flags: Option<Flags>,
@@ -18,16 +18,16 @@ pub struct Seg {
     pub mss: Option<Option<u16>>,
     pub scale: Option<Option<u8>>,
     pub sack_permitted: Option<bool>,
-    /// The sender's clock. The stack's is relative to the first it showed.
+    /// The sender's timestamp. The stack's is relative to its first one.
     pub stamp: Option<Option<u32>>,
-    /// The other's clock, the stack's relative as well.
+    /// The echoed timestamp. One of the stack's is relative, too.
     pub echo: Option<u32>,
     pub sack: Option<Vec<(i64, i64)>>,
-    /// Instead of all the options above, these bytes.
+    /// Raw bytes in place of all options above.
     pub raw_options: Option<Vec<u8>>,
 }
 
-/// Nothing is named.
+/// A segment with no field set.
 pub fn seg() -> Seg {
     Seg::default()
 }
@@ -50,7 +50,7 @@ pub fn bytes(seq: i64, payload: impl AsRef<[u8]>) -> Seg {
     Seg { flags: Some(Flags::ACK), seq: Some(seq), payload, ..Seg::default() }
 }
 
-/// So many bytes, whatever they are: each is the low byte of its sequence number.
+/// `count` bytes, each the low byte of its sequence number.
 pub fn many(seq: i64, count: usize) -> Seg {
     bytes(seq, pattern(seq, count))
 }
@@ -158,7 +158,7 @@ impl Seg {
         self
     }
 
-    /// What a test has not named of `self` is as in `other`. PSH is a name of its own.
+    /// Whether all fields that a test has set are equal in `other`. PSH is a field of its own.
     pub fn agrees_with(&self, other: &Seg) -> bool {
         fn same<T: PartialEq>(named: &Option<T>, real: &Option<T>) -> bool {
             named.is_none() || named == real
@@ -178,7 +178,7 @@ impl Seg {
             && same(&self.sack, &other.sack)
     }
 
-    /// Of a segment that the stack has sent; the caller makes its numbers relative.
+    /// From a segment that the stack has sent; the caller makes its numbers relative.
     pub fn of(header: &Header, payload: &[u8]) -> Seg {
         let options = &header.options;
         Seg {
